@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.support.nsys_report_maker import message, sized, steps, varint
 from tracelens_ext.readers.nsys import lz4_block, protobuf
 from tracelens_ext.readers.nsys.native import compiled_decoder
-from tracelens_ext.readers.nsys.protobuf import DamagedMessageError, Message, Plan
+from tracelens_ext.readers.nsys.protobuf import DamagedMessageError, Message, MessagePlan
 from tracelens_ext.readers.tables import MISSING
 
 native = compiled_decoder()
 needs_native = pytest.mark.skipif(native is None, reason="the compiled decoder is not built")
 
 _INNER = Message("inner", numbers={1: "a", 2: "b"}, ignored=frozenset({3}), counted=True)
-PLAN = Plan(
+PLAN = MessagePlan(
     Message(
         "outer",
         numbers={1: "kind", 5: "number"},

@@ -25,7 +25,7 @@ _KERNELS_SHOWN = (600, 300, 150, 75, 30, 10, 0)
 NodePath = tuple[tuple[str, str], ...]
 
 
-class _Leaf(NamedTuple):
+class _TreeLeaf(NamedTuple):
     """The GPU events of one kernel, in one operation of one module."""
 
     path: NodePath
@@ -51,7 +51,7 @@ def call_tree(work: GpuEvents) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _leaves(work: GpuEvents) -> list[_Leaf]:
+def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
     """Return the kernels in their operations and modules, the longest first."""
     operation, operations = work.tree.cpu_op_label_of_gpu
     module, modules = module_of_gpu(work)
@@ -80,7 +80,7 @@ def _leaves(work: GpuEvents) -> list[_Leaf]:
         operation_node = ("operation", operations[operation_code])
         kernel_node = ("kernel", work.trace.names[kernel_code])
         path = (*above, operation_node, kernel_node)
-        leaves.append(_Leaf(path, categories[category_code], duration))
+        leaves.append(_TreeLeaf(path, categories[category_code], duration))
     return leaves
 
 
@@ -88,7 +88,7 @@ def _module_path(path: str) -> NodePath:
     return tuple(("module", module) for module in path.split(SEPARATOR) if module)
 
 
-def _nodes(leaves: list[_Leaf], shown: int) -> dict[NodePath, Counter[str]]:
+def _nodes(leaves: list[_TreeLeaf], shown: int) -> dict[NodePath, Counter[str]]:
     """Return the ns by category of each node.
 
     Nodes are the first leaves and what encloses them, and `other` for all further leaves.
@@ -106,7 +106,7 @@ def _nodes(leaves: list[_Leaf], shown: int) -> dict[NodePath, Counter[str]]:
     return nodes
 
 
-def _add(nodes: dict[NodePath, Counter[str]], path: NodePath, leaf: _Leaf) -> None:
+def _add(nodes: dict[NodePath, Counter[str]], path: NodePath, leaf: _TreeLeaf) -> None:
     """Add the time of a leaf to a node and to all that enclose it."""
     for depth in range(1, len(path) + 1):
         times = nodes.setdefault(path[:depth], Counter())

@@ -78,14 +78,14 @@ class _UnknownSyntaxError(ValueError):
     """A pattern has syntax that is not known here."""
 
 
-class _Group(NamedTuple):
+class _PatternGroup(NamedTuple):
     """What a group, or the whole pattern, requires."""
 
     required: list[Requirement]
     closed_by: str  #: the kind of the token at its end
 
 
-def _read_group(tokens: Iterator[re.Match[str]], depth: int) -> _Group:
+def _read_group(tokens: Iterator[re.Match[str]], depth: int) -> _PatternGroup:
     """Read a group, or the pattern (depth 0), to its end."""
     if depth > _MOST_NESTED:
         raise _UnknownSyntaxError
@@ -119,12 +119,12 @@ def _read_group(tokens: Iterator[re.Match[str]], depth: int) -> _Group:
     raise _UnknownSyntaxError
 
 
-def _closed_group(branches: list[list[Requirement]], closed_by: str, depth: int) -> _Group:
+def _closed_group(branches: list[list[Requirement]], closed_by: str, depth: int) -> _PatternGroup:
     is_end_of_pattern = closed_by == "end"
     is_whole_pattern = depth == 0
     if is_end_of_pattern != is_whole_pattern:
         raise _UnknownSyntaxError
-    return _Group(_required_by_any(branches), closed_by)
+    return _PatternGroup(_required_by_any(branches), closed_by)
 
 
 def _required_by_any(branches: list[list[Requirement]]) -> list[Requirement]:

@@ -31,7 +31,7 @@ from tracelens_ext.trace_files import traces_in
 
 
 @dataclass(frozen=True)
-class _Sheet:
+class _ReportSheet:
     """A sheet that is read; columns are found by their plain names (`plain_name`)."""
 
     name: str
@@ -50,11 +50,11 @@ class _Sheet:
         return columns
 
 
-_TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
+_TIMELINE = _ReportSheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
 _KERNEL_KEYS = {
     plain_name(column): column for column in ("cpu_op", "kernel_category", "kernel_name", "kind")
 }
-_KERNELS_BY_CATEGORY = _Sheet(
+_KERNELS_BY_CATEGORY = _ReportSheet(
     "kernels_by_category",
     _KERNEL_KEYS,
     time="total time ms",
@@ -62,7 +62,7 @@ _KERNELS_BY_CATEGORY = _Sheet(
     share="of gpu time",
 )
 _KERNEL_CATEGORIES = replace(_KERNELS_BY_CATEGORY, name="kernel_categories")
-_KERNEL_SUMMARY = _Sheet(
+_KERNEL_SUMMARY = _ReportSheet(
     "kernel_summary",
     {"kernel name": "kernel_name"},
     time=plain_name("Kernel duration (µs)_sum"),
@@ -70,7 +70,7 @@ _KERNEL_SUMMARY = _Sheet(
     count=plain_name("Kernel duration (µs)_count"),
     share="percent of kernels time",
 )
-_OPS_SUMMARY = _Sheet(
+_OPS_SUMMARY = _ReportSheet(
     "ops_summary",
     {"name": "launcher"},
     time="total direct kernel time ms",
@@ -288,14 +288,14 @@ def _kernel_tables(path: Path, sheets: Mapping[str, pd.DataFrame]) -> _KernelTab
     return _KernelTables(tables, notes)
 
 
-def _covered_percent(path: Path, sheet: _Sheet, table: pd.DataFrame) -> float:
+def _covered_percent(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> float:
     """Return how much of the time a sheet has, as it says; 100 if it does not."""
     if sheet.share not in table:
         return 100.0
     return float(_numbers(path, sheet.name, table, sheet.share).sum())
 
 
-def _tables_of_sheet(sheet: _Sheet, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _tables_of_sheet(sheet: _ReportSheet, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the tables whose columns a sheet has."""
     tables = {}
     for name in STAND_INS:
@@ -317,7 +317,7 @@ def _grouped(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame | None:
     return sums.assign(calls=sums["count"])
 
 
-def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
+def _rows(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> pd.DataFrame:
     """Return a sheet as a measurement has it: its keys, `ns`, `count`."""
     columns: dict[str, object] = {}
     for name, key in sheet.keys.items():

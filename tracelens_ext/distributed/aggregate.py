@@ -88,7 +88,7 @@ WAIT_COLUMNS = [
 _RANK_BITS = 21
 
 
-class Span(StrEnum):
+class CallSpan(StrEnum):
     """Where the ranks of a call are."""
 
     UNKNOWN = ""
@@ -224,7 +224,7 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None) -> pd.Series:
-    """Return whether each call stays in a node, a `Span`, as far as nodes are known."""
+    """Return whether each call stays in a node, a `CallSpan`, as far as nodes are known."""
     per_node = ranks_per_node
     if per_node is None:
         # Ranks are counted node by node if each one's device is its place in the node.
@@ -232,16 +232,16 @@ def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None
         per_node = int(device.max()) + 1
         is_counted_by_node = (device.index % per_node == device).all() if per_node > 1 else False
         if not is_counted_by_node:
-            return pd.Series(Span.UNKNOWN.value, calls.index, "str")
+            return pd.Series(CallSpan.UNKNOWN.value, calls.index, "str")
     span_of_ranks = {}
     for text in calls["ranks"].unique():
         nodes = {rank // per_node for rank in numbers_in(text)}
         if not nodes:
-            span_of_ranks[text] = Span.UNKNOWN.value
+            span_of_ranks[text] = CallSpan.UNKNOWN.value
         elif len(nodes) == 1:
-            span_of_ranks[text] = Span.NODE.value
+            span_of_ranks[text] = CallSpan.NODE.value
         else:
-            span_of_ranks[text] = Span.ACROSS.value
+            span_of_ranks[text] = CallSpan.ACROSS.value
     return calls["ranks"].map(span_of_ranks)
 
 

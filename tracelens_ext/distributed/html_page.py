@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracelens_ext.distributed.aggregate import Span
+from tracelens_ext.distributed.aggregate import CallSpan
 from tracelens_ext.distributed.calls import CallState
 from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.isolation import PartFailures
@@ -47,7 +47,7 @@ _LINE_COLOUR = "#8b93a1"
 _OTHERS = "others"
 #: What stands for the time outside of iterations.
 _OUTSIDE = "outside"
-_BEST_TITLES = {Span.NODE: "Best in a node", Span.ACROSS: "Best across nodes"}
+_BEST_TITLES = {CallSpan.NODE: "Best in a node", CallSpan.ACROSS: "Best across nodes"}
 
 
 def write_page(

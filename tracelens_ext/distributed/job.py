@@ -87,7 +87,7 @@ class _TraceResults(NamedTuple):
 
 
 @dataclass
-class _Progress:
+class _JobProgress:
     """How far a job has come."""
 
     stage: Stage = Stage.OPEN
@@ -98,7 +98,7 @@ def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
     """Do a job; `attempt` counts from 1."""
     if attempt > 1 and job.source.is_remote:
         time.sleep(job.options.pause_s * 2 ** (attempt - 2))
-    progress = _Progress()
+    progress = _JobProgress()
     try:
         about = _analyze_and_write(job, progress)
     except Exception as error:  # noqa: BLE001  # one trace's trouble must not stop the others
@@ -106,7 +106,7 @@ def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
     return JobOutcome(about, problems=tuple(progress.problems))
 
 
-def _analyze_and_write(job: TraceJob, progress: _Progress) -> dict[str, Any]:
+def _analyze_and_write(job: TraceJob, progress: _JobProgress) -> dict[str, Any]:
     """Write the parts of a trace and its marker; return what the marker notes."""
     options = job.options
     started = time.perf_counter()

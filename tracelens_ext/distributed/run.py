@@ -124,7 +124,7 @@ def run_fleet(
     run = FleetRun(store, plan.jobs, plan.markers, not_found, ranks_per_node)
     process_count = min(worker_count, len(plan.remaining))
     with workers_of(scheduler, process_count) if plan.remaining else nullcontext() as client:
-        report_progress = _Progress(progress, kept=plan.kept, total=len(plan.jobs))
+        report_progress = _FleetProgress(progress, kept=plan.kept, total=len(plan.jobs))
         if client is not None:
             in_order = scheduler is None
             for finished in run_jobs(client, plan.remaining, attempts, in_order=in_order):
@@ -162,7 +162,7 @@ def _plan(sources: Sequence[FleetInput], store: ResultStore, options: JobOptions
     return _Plan(jobs, remaining, markers)
 
 
-class _Progress:
+class _FleetProgress:
     """Counts the traces that are over, and reports them."""
 
     def __init__(self, callback: ProgressCallback | None, *, kept: int, total: int) -> None:

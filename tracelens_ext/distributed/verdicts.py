@@ -12,7 +12,7 @@ import numpy as np
 from tracelens_ext.distributed.calls import CallState
 from tracelens_ext.distributed.extract import OWN_ACTIVITIES, numbers_in
 from tracelens_ext.distributed.table_rows import table_rows
-from tracelens_ext.distributed.wait_origins import Cause
+from tracelens_ext.distributed.wait_origins import WaitCause
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 
@@ -216,7 +216,7 @@ def _find_slow_links(job: Job) -> None:
         verdict = Verdict(
             verdict=VerdictKind.SLOW_LINK,
             process_group=first["process_group"],
-            cause=Cause.SLOW_TRANSFER.text,
+            cause=WaitCause.SLOW_TRANSFER.text,
             ms=lost_ms,
             evidence=evidence,
         )

@@ -18,7 +18,7 @@ from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
 from tracelens_ext.trace.lookup import values_at
 
 
-class Cause(IntEnum):
+class WaitCause(IntEnum):
     """Why a rank waited; the first ones are `OWN_ACTIVITIES`, in their order."""
 
     COMPUTATION = 0
@@ -36,7 +36,7 @@ class Cause(IntEnum):
         return self.name.lower()
 
 
-CAUSE_TEXTS = [cause.text for cause in Cause]
+CAUSE_TEXTS = [cause.text for cause in WaitCause]
 #: Columns of what a rank spent: its own activities, transfers, waits.
 _TRANSFER_COLUMN = len(OWN_ACTIVITIES)
 _WAIT_COLUMN = len(OWN_ACTIVITIES) + 1
@@ -67,7 +67,7 @@ def find_origins(kernels: pd.DataFrame, last_rank: Int64Array) -> Origins:
     flow = _flow(timelines, parts)
     wait = flow[parts["row"].to_numpy()] * parts["share"].to_numpy()
     parts["wait_ms"] = wait / NS_PER_MS
-    is_origin = (parts["cause"] != Cause.WAIT) & (parts["wait_ms"] > 0)
+    is_origin = (parts["cause"] != WaitCause.WAIT) & (parts["wait_ms"] > 0)
     grouped = parts[is_origin].groupby(ORIGIN_KEYS, sort=True, dropna=False)
     table = grouped["wait_ms"].sum().reset_index()
     table = table.sort_values("wait_ms", ascending=False, kind="stable", ignore_index=True)
@@ -98,7 +98,7 @@ def _flow(timelines: _Timelines, parts: pd.DataFrame) -> Float64Array:
     share = parts["share"].to_numpy()
     arriving: Float64Array = np.nan_to_num(timelines.wait)
     total = arriving.copy()
-    followed = np.flatnonzero((parts["cause"] == Cause.WAIT) & (share > 0))
+    followed = np.flatnonzero((parts["cause"] == WaitCause.WAIT) & (share > 0))
     for _ in range(_MAX_CHAIN):
         passed_on = arriving[row[followed]] * share[followed]
         arrived = np.bincount(target[followed], passed_on, minlength=len(arriving))
@@ -265,7 +265,7 @@ class _WaitParts:
     def add(
         self,
         row: Int64Array,
-        cause: Cause,
+        cause: WaitCause,
         share: object,
         target: Int64Array,
         *,
@@ -310,21 +310,21 @@ def _parts_of_waits(timelines: _Timelines, last_rank: Int64Array) -> pd.DataFram
     spent_waiting = timelines.spent(shared_of_waiting, waiting)
     share = np.maximum(spent_late - spent_waiting, 0.0)
     is_unexplained = share.sum(axis=1) <= 0
-    share[is_unexplained, Cause.IDLE] = 1.0
+    share[is_unexplained, WaitCause.IDLE] = 1.0
     share /= share.sum(axis=1, keepdims=True)
     between = _kernels_between(timelines, shared_of_late, late)
     parts = _WaitParts(timelines)
     for cause, column in (
-        (Cause.SLOW_TRANSFER, _TRANSFER_COLUMN),
-        (Cause.WAIT, _WAIT_COLUMN),
+        (WaitCause.SLOW_TRANSFER, _TRANSFER_COLUMN),
+        (WaitCause.WAIT, _WAIT_COLUMN),
     ):
         exposed = timelines.exposed[between.kernel, column - _TRANSFER_COLUMN]
         exposed_of_wait = np.bincount(between.wait, exposed, minlength=len(waiting))
         has_kernels = exposed_of_wait > 0
         share_of_kernel = exposed / np.where(has_kernels, exposed_of_wait, 1.0)[between.wait]
-        share[:, Cause.IDLE] += np.where(has_kernels, 0.0, share[:, column])
+        share[:, WaitCause.IDLE] += np.where(has_kernels, 0.0, share[:, column])
         groups: object = ""
-        if cause is Cause.SLOW_TRANSFER:
+        if cause is WaitCause.SLOW_TRANSFER:
             groups = process_group[between.kernel]
         parts.add(
             waiting[between.wait],
@@ -334,9 +334,9 @@ def _parts_of_waits(timelines: _Timelines, last_rank: Int64Array) -> pd.DataFram
             process_group=groups,
         )
     for activity in range(len(OWN_ACTIVITIES)):
-        parts.add(waiting, Cause(activity), share[:, activity], late, rank=timelines.rank[late])
+        parts.add(waiting, WaitCause(activity), share[:, activity], late, rank=timelines.rank[late])
     small = np.flatnonzero((timelines.wait > 0) & (timelines.wait < _SMALL_WAIT_NS))
-    for rows, cause in ((before_recording, Cause.BEFORE_RECORDING), (small, Cause.SMALL)):
+    for rows, cause in ((before_recording, WaitCause.BEFORE_RECORDING), (small, WaitCause.SMALL)):
         nothing = np.full(len(rows), NONE)
         parts.add(rows, cause, 1.0, nothing, process_group=process_group[rows])
     return parts.frame()
@@ -347,7 +347,9 @@ def _with_causes(kernels: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
     largest = parts.sort_values("share", kind="stable").drop_duplicates("row", keep="last")
     largest = largest.set_index("row").reindex(range(len(kernels)))
     own_row = np.arange(len(largest))
-    reason = np.where(largest["cause"] == Cause.WAIT, largest["target"], own_row).astype(np.int64)
+    reason = np.where(largest["cause"] == WaitCause.WAIT, largest["target"], own_row).astype(
+        np.int64
+    )
     for _ in range(_DOUBLINGS):
         reason = reason[reason]
     largest = largest.iloc[reason].reset_index(drop=True)

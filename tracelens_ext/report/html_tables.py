@@ -216,14 +216,14 @@ def _distinct_characters(texts: Mapping[int, list[str]], rows: int) -> int:
     return characters
 
 
-class _TextColumn(NamedTuple):
+class _HtmlTextColumn(NamedTuple):
     """A column of texts, and how many of them were cut."""
 
     column: HtmlColumn
     cut: int
 
 
-def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> _TextColumn:
+def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> _HtmlTextColumn:
     """Return a column of texts, each as its number in the pool, which gets those it lacks."""
     number_of_text = {}
     cut = 0
@@ -239,7 +239,7 @@ def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> _TextCo
         if len(text) > LONG_TEXT:
             is_long = True
     numbers = [number_of_text[text] for text in texts]
-    return _TextColumn(HtmlColumn(header, numbers, long=is_long), cut)
+    return _HtmlTextColumn(HtmlColumn(header, numbers, long=is_long), cut)
 
 
 def _texts(series: pd.Series) -> list[str]:
@@ -438,7 +438,7 @@ def finding_cards(
     return {}
 
 
-class _Detail(NamedTuple):
+class _FindingDetail(NamedTuple):
     """A place of a finding, or a piece of its evidence, and the address of its source."""
 
     text: str
@@ -448,9 +448,9 @@ class _Detail(NamedTuple):
 _DETAIL_COLUMNS = ["kind", "name", "amount", "unit", "count", "see"]
 
 
-def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[_Detail]]:
+def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[_FindingDetail]]:
     """Return the details of a finding by their kind."""
-    details: defaultdict[str, list[_Detail]] = defaultdict(list)
+    details: defaultdict[str, list[_FindingDetail]] = defaultdict(list)
     rows = table.reindex(columns=_DETAIL_COLUMNS).to_numpy().tolist()
     for kind, name, amount, unit, count, see in rows:
         text = f"{plot.elided(name, _PLACE)}: {plot.amount_text(amount, unit, 0.0)}"
@@ -461,7 +461,7 @@ def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[_Detail]]:
         address = ""
         if kind == "python_frames":
             address = _source(name, source_url)
-        details[kind.replace("_", " ")].append(_Detail(text, address))
+        details[kind.replace("_", " ")].append(_FindingDetail(text, address))
     return details
 
 

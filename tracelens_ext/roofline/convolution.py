@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MODELS = Models()
 
 
-class _Positions(NamedTuple):
+class _ConvolutionPositions(NamedTuple):
     """Where the arguments of a convolution are; None: it has no such argument."""
 
     bias: int | None
@@ -36,10 +36,10 @@ class _Positions(NamedTuple):
     groups: int | None
 
 
-_GENERAL: Final = _Positions(
+_GENERAL: Final = _ConvolutionPositions(
     bias=2, stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8
 )
-_MIOPEN: Final = _Positions(
+_MIOPEN: Final = _ConvolutionPositions(
     bias=2, stride=4, padding=3, dilation=5, transposed=False, output_padding=None, groups=6
 )
 _POSITIONS: Final = {
@@ -48,23 +48,23 @@ _POSITIONS: Final = {
     "convolution_overrideable": _GENERAL,
     "miopen_convolution": _MIOPEN,
     "miopen_depthwise_convolution": _MIOPEN,
-    "miopen_convolution_transpose": _Positions(
+    "miopen_convolution_transpose": _ConvolutionPositions(
         bias=2, stride=5, padding=3, dilation=6, transposed=True, output_padding=4, groups=7
     ),
-    "cudnn_convolution": _Positions(
+    "cudnn_convolution": _ConvolutionPositions(
         bias=None, stride=3, padding=2, dilation=4, transposed=False, output_padding=None, groups=5
     ),
-    "cudnn_convolution_transpose": _Positions(
+    "cudnn_convolution_transpose": _ConvolutionPositions(
         bias=None, stride=4, padding=2, dilation=5, transposed=True, output_padding=3, groups=6
     ),
-    "cudnn_convolution_relu": _Positions(
+    "cudnn_convolution_relu": _ConvolutionPositions(
         bias=2, stride=3, padding=4, dilation=5, transposed=False, output_padding=None, groups=6
     ),
-    "_conv_depthwise2d": _Positions(
+    "_conv_depthwise2d": _ConvolutionPositions(
         bias=3, stride=4, padding=5, dilation=6, transposed=False, output_padding=None, groups=None
     ),
 }
-_BACKWARD_POSITIONS: Final = _Positions(
+_BACKWARD_POSITIONS: Final = _ConvolutionPositions(
     bias=None, stride=4, padding=5, dilation=6, transposed=7, output_padding=8, groups=9
 )
 _OUTPUT_MASK: Final = 10
@@ -90,7 +90,7 @@ class _Convolution(NamedTuple):
 
 
 def _convolution(
-    operation: Operation, inputs: Tensor, weight: Tensor, positions: _Positions
+    operation: Operation, inputs: Tensor, weight: Tensor, positions: _ConvolutionPositions
 ) -> _Convolution:
     """Work out a convolution of inputs [N, Cin, …]."""
     rank = len(weight.dims) - 2
@@ -124,7 +124,7 @@ def _convolution(
     return _Convolution(flops, result, parameters)
 
 
-def _settings(operation: Operation, positions: _Positions, rank: int) -> _Settings:
+def _settings(operation: Operation, positions: _ConvolutionPositions, rank: int) -> _Settings:
     transposed = positions.transposed
     if not isinstance(transposed, bool):
         transposed = bool(operation.value(transposed))

@@ -34,7 +34,7 @@ _MOST_TENSORS: Final = 4  # that the text of shapes has
 
 
 @dataclass(frozen=True)
-class Modelled:
+class ModelledShare:
     """How much of the GPU time has a performance model."""
 
     percent: float  #: of the GPU time of operations, without copies between host and device
@@ -45,7 +45,7 @@ class Modelled:
         return f"{self.percent:.1f} % of GPU time modelled{self.largest}"
 
 
-def modelled(roofline: Roofline) -> Modelled:
+def modelled(roofline: Roofline) -> ModelledShare:
     """Return how much of the GPU time of operations has FLOPs and bytes, and what has not."""
     rows = [row for row in roofline.rows if not row.is_host_copy]
     total_ns = max(sum(row.gpu_ns for row in rows), 1)
@@ -59,7 +59,7 @@ def modelled(roofline: Roofline) -> Modelled:
         if gpu_ns:
             percent = 100.0 * gpu_ns / total_ns
             largest = f"; the largest without: {name} ({percent:.1f} %), because {reason}"
-    return Modelled(100.0 * modelled_ns / total_ns, largest)
+    return ModelledShare(100.0 * modelled_ns / total_ns, largest)
 
 
 class _Roof(NamedTuple):
@@ -176,7 +176,7 @@ class _MatrixWork(NamedTuple):
     at_peak_ns: Float64Array  #: the time at the peak of the type, (c,)
 
 
-class _Spans(NamedTuple):
+class _IterationSpans(NamedTuple):
     """The spans of time whose utilization is told, s of them."""
 
     names: list[str]
@@ -230,7 +230,7 @@ def _iterations(
     roofline: Roofline,
     matrix_work: _MatrixWork,
     annotation: str | re.Pattern[str] | None,
-) -> _Spans | None:
+) -> _IterationSpans | None:
     """Return the whole iterations that have calls; None without any."""
     from tracelens_ext.analysis.iterations.selection import named_iterations
 
@@ -247,7 +247,7 @@ def _iterations(
         sums = np.bincount(iteration, values[is_inside], len(iterations))
         return sums[chosen].astype(np.float64)
 
-    return _Spans(
+    return _IterationSpans(
         names=[names[number] for number in chosen.tolist()],
         wall_ns=(iterations.end - iterations.start)[chosen],
         flops=sum_of(matrix_work.flops),
@@ -255,13 +255,13 @@ def _iterations(
     )
 
 
-def _whole_trace(work: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork) -> _Spans:
+def _whole_trace(work: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork) -> _IterationSpans:
     """Return the time from the first to the last GPU event of an operation."""
     has_operation = roofline.groups.of_gpu != NONE
     start = work.start[has_operation].min(initial=np.iinfo(np.int64).max)
     end = work.end[has_operation].max(initial=0)
     wall_ns = max(int(end - start), 0)
-    return _Spans(
+    return _IterationSpans(
         names=[_WHOLE_TRACE],
         wall_ns=np.array([wall_ns], dtype=np.int64),
         flops=matrix_work.flops.sum(keepdims=True),

@@ -208,7 +208,7 @@ def _bounded_memory(file_size: int) -> Iterator[None]:
 
 def _read(path: str, content: dict[str, Any]) -> Snapshot:
     """Return the snapshot of the dicts of a file."""
-    frames = _Frames()
+    frames = _SnapshotFrames()
     segments = [each for each in content.get("segments") or [] if isinstance(each, dict)]
     held_blocks = _held_blocks(segments, frames)
     all_events = _allocations_and_frees(content["device_traces"], frames)
@@ -232,7 +232,7 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     )
 
 
-def _held_blocks(segments: Sequence[dict[str, Any]], frames: _Frames) -> list[_HeldBlock]:
+def _held_blocks(segments: Sequence[dict[str, Any]], frames: _SnapshotFrames) -> list[_HeldBlock]:
     """Return the blocks that are held at the end."""
     held = []
     for segment in segments:
@@ -251,7 +251,7 @@ def _held_blocks(segments: Sequence[dict[str, Any]], frames: _Frames) -> list[_H
     return held
 
 
-def _allocations_and_frees(device_traces: Sequence[Any], frames: _Frames) -> pd.DataFrame:
+def _allocations_and_frees(device_traces: Sequence[Any], frames: _SnapshotFrames) -> pd.DataFrame:
     """Return a row for each allocation and free of the devices, in their order."""
     events = []
     for device, trace in enumerate(device_traces):
@@ -326,7 +326,7 @@ def _memory_events(events: pd.DataFrame, time_ns: Int64Array) -> MemoryEvents:
     )
 
 
-class _Frames:
+class _SnapshotFrames:
     """The innermost Python frames of the user's own code, each looked at once."""
 
     def __init__(self) -> None:

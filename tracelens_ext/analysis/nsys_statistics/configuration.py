@@ -31,34 +31,34 @@ _COUNT = Annotated[int, Meta(ge=1)]
 _FORMAT = Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
 
 
-class _Key(NamedTuple):
+class _SectionKey(NamedTuple):
     """What a key of a section must be: a type for msgspec, and the same in words."""
 
     type: Any
     expected: str
 
 
-_TEXT_KEY = _Key(_TEXT | None, "a text")
-_SECTION_KEY = _Key(Any, "a section")
-_FILE_KEY = _Key(_TEXT, "the name of a file")
-_OPTIONAL_FILE_KEY = _Key(_TEXT | None, "the name of a file, or null")
-_SWITCH_KEY = _Key(bool | None, "true or false")
+_TEXT_KEY = _SectionKey(_TEXT | None, "a text")
+_SECTION_KEY = _SectionKey(Any, "a section")
+_FILE_KEY = _SectionKey(_TEXT, "the name of a file")
+_OPTIONAL_FILE_KEY = _SectionKey(_TEXT | None, "the name of a file, or null")
+_SWITCH_KEY = _SectionKey(bool | None, "true or false")
 
-_Keys = Mapping[str, _Key]
+_Keys = Mapping[str, _SectionKey]
 _DOCUMENT: _Keys = {
-    "inputs": _Key(list[Any], "a list of inputs"),
-    "kernel_to_class_map": _Key(dict[str, str] | None, "an object of texts"),
+    "inputs": _SectionKey(list[Any], "a list of inputs"),
+    "kernel_to_class_map": _SectionKey(dict[str, str] | None, "an object of texts"),
 }
 _INPUT: _Keys = {
-    "format": _Key(_FORMAT, "one of csv, nsys-rep, sqlite"),
+    "format": _SectionKey(_FORMAT, "one of csv, nsys-rep, sqlite"),
     "title": _TEXT_KEY,
     "nsys_csv_file_path": _SECTION_KEY,
     "nsys_report": _SECTION_KEY,
     "analysis_args": _SECTION_KEY,
 }
 _ARGUMENTS: _Keys = {
-    "num_of_iters": _Key(_COUNT, "a whole number from 1"),
-    "num_of_gpus": _Key(_COUNT | None, "a whole number from 1"),
+    "num_of_iters": _SectionKey(_COUNT, "a whole number from 1"),
+    "num_of_gpus": _SectionKey(_COUNT | None, "a whole number from 1"),
     "nvtx_tag_of_iter": _TEXT_KEY,
 }
 _TABLES: _Keys = {

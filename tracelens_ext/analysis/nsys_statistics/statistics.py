@@ -147,7 +147,7 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     return UsageError(f"{source}: no NVTX range is called {tag!r}; the nearest: {suggestions}")
 
 
-class _Row(NamedTuple):
+class _LongestRow(NamedTuple):
     """The time of a row (ns), and the percentage of all rows that the table says it is."""
 
     time_ns: int
@@ -157,7 +157,7 @@ class _Row(NamedTuple):
 def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
     """Return totals by name, in the order of the table; rows of one name are added up."""
     total_of_name: dict[str, Total] = {}
-    longest_row = _Row(0, None)
+    longest_row = _LongestRow(0, None)
     last_line_is_cut_off = False
     for piece in table.pieces:
         names = piece.texts(name_column)
@@ -167,7 +167,7 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
             total = total_of_name.setdefault(name, Total(name, 0, 0))
             total.time_ns += time
             total.instances += count
-        rows = map(_Row, times, piece.columns["time"])
+        rows = map(_LongestRow, times, piece.columns["time"])
         longest_row = max(longest_row, *rows, key=lambda row: row.time_ns)
         last_line_is_cut_off = piece.unfinished
     totals = Totals(total_of_name.values())
@@ -177,7 +177,7 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
     return totals
 
 
-def _missing_rows(source: str, longest_row: _Row, total_ns: int) -> str:
+def _missing_rows(source: str, longest_row: _LongestRow, total_ns: int) -> str:
     """Say that rows are missing, if the percentage of the longest row shows it; else empty.
 
     A row of 50 ns that is said to be 25 % stands for 200 ns in all; if the rows of the table add

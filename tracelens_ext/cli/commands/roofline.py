@@ -43,7 +43,7 @@ Sort = Literal["lost", "time", "percent", "count"]
 
 
 @dataclass(frozen=True)
-class _Order:
+class _RowOrder:
     """An order of operations."""
 
     column: str
@@ -51,11 +51,13 @@ class _Order:
     ascending: bool = False
 
 
-_ORDERS: dict[Sort, _Order] = {
-    "lost": _Order("time_lost_ms", "Operations that lose the most time"),
-    "time": _Order("gpu_time_ms", "Operations that take longest"),
-    "percent": _Order("% of roofline", "Operations furthest from their roofline", ascending=True),
-    "count": _Order("count", "Operations called most often"),
+_ORDERS: dict[Sort, _RowOrder] = {
+    "lost": _RowOrder("time_lost_ms", "Operations that lose the most time"),
+    "time": _RowOrder("gpu_time_ms", "Operations that take longest"),
+    "percent": _RowOrder(
+        "% of roofline", "Operations furthest from their roofline", ascending=True
+    ),
+    "count": _RowOrder("count", "Operations called most often"),
 }
 _MOST_ITERATIONS = 10
 _HEADER = f"{'lost ms':>10} {'GPU ms':>10} {'% of roof':>9}  {'bound':7} {'calls':>7}  operation"

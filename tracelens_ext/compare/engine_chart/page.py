@@ -79,7 +79,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title
         beside.write_text(page, encoding="utf-8", newline="\n")
 
 
-class _Tables(NamedTuple):
+class _ChartTables(NamedTuple):
     """The tables of the page."""
 
     by_category: HtmlTable
@@ -88,7 +88,7 @@ class _Tables(NamedTuple):
     pool: dict[str, int]  #: texts that several cells share
 
 
-def _tables(runs: Sequence[EngineRun]) -> _Tables:
+def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
     """Return the numbers under the chart."""
     pool: dict[str, int] = {}
     seconds = measured.category_table(runs).set_axis([run.label for run in runs], axis=1)
@@ -103,7 +103,7 @@ def _tables(runs: Sequence[EngineRun]) -> _Tables:
     others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
     longest_s = max(run.elapsed_ns for run in runs) / NS_PER_S
     tables = [_with_digits(each, longest_s) for each in (by_category, *others.tables.values())]
-    return _Tables(by_category, tables, list(others.notes), pool)
+    return _ChartTables(by_category, tables, list(others.notes), pool)
 
 
 def _notes(runs: Sequence[EngineRun]) -> list[str]:

@@ -219,14 +219,14 @@ def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
     )
 
 
-class _EventCategories(NamedTuple):
+class _RunCategories(NamedTuple):
     """The category of each GPU event."""
 
     code: Int64Array  #: an index into `labels`, (g,)
     labels: list[str]
 
 
-def _categories(gpu_events: GpuEvents) -> _EventCategories:
+def _categories(gpu_events: GpuEvents) -> _RunCategories:
     """Return the category of each GPU event.
 
     Engine/model maps are written for the names that Nsight Systems gives to copies and sets
@@ -245,7 +245,7 @@ def _categories(gpu_events: GpuEvents) -> _EventCategories:
     code_by_map = [code_of_label[category] if category else NONE for category in by_map]
     code_of_event = np.array(code_by_map, dtype=np.int64)[number]
     code[events] = np.where(code_of_event == NONE, code[events], code_of_event)
-    return _EventCategories(code, labels)
+    return _RunCategories(code, labels)
 
 
 def _memory_categories(

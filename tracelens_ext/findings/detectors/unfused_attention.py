@@ -135,7 +135,7 @@ def _shape(row: RooflineRow) -> str:
     return "×".join(map(str, row.operation.tensors[0].dims))
 
 
-class _Chains(NamedTuple):
+class _AttentionChains(NamedTuple):
     """Softmaxes with their products, and what lies between them and passes over the scores."""
 
     softmax: Int64Array  #: the row of the roofline of each softmax, (c,)
@@ -200,7 +200,7 @@ class _Search:
         return _Nearest(products, edge)
 
 
-def _find_chains(inspection: Inspection) -> _Chains:
+def _find_chains(inspection: Inspection) -> _AttentionChains:
     """Return each softmax that has products on both sides, with what belongs to it."""
     search = _Search(inspection)
     before = search.nearest(-1)
@@ -225,7 +225,7 @@ def _find_chains(inspection: Inspection) -> _Chains:
     row = inspection.roofline.groups.of_gpu[search.order]
     products = np.concatenate((before.products[whole], after.products[whole]), axis=1)
     rows_of_products = np.where(products != NONE, row[products], NONE)
-    return _Chains(row[search.softmax[whole]], rows_of_products, of_gpu)
+    return _AttentionChains(row[search.softmax[whole]], rows_of_products, of_gpu)
 
 
 def _scores(row: RooflineRow) -> int:
@@ -261,7 +261,7 @@ def _passes_over(row: RooflineRow) -> int:
     return max((tensor.elements for tensor in row.operation.tensors), default=0)
 
 
-def _fused_ns_of_chains(roofline: Roofline, chains: _Chains) -> Float64Array:
+def _fused_ns_of_chains(roofline: Roofline, chains: _AttentionChains) -> Float64Array:
     """Return what a fused kernel needs for each chain, ns, (c,)."""
     first, number = number_groups([chains.softmax, *chains.products.T])
     needed = []

@@ -1,9 +1,9 @@
 """Protobuf messages without generated classes: lists of them as columns, single ones as fields.
 
 `decode` takes `{1: message, 1: message, …}`, as Nsight's reports store events and threads, and
-makes a row of each. A `Plan` says which fields of which messages become columns. Python decodes the
-messages in step, a field of all of them at a time, with numpy; the compiled twin (`_native.c`)
-decodes one after the other. Both give the same result on every input.
+makes a row of each. A `MessagePlan` says which fields of which messages become columns. Python
+decodes the messages in step, a field of all of them at a time, with numpy; the compiled twin
+(`_native.c`) decodes one after the other. Both give the same result on every input.
 
 Rules, beyond those of protobuf: the last of several values counts, but a message may hold each
 message that is read only once; a field with another wire type than expected is one that is not
@@ -76,7 +76,7 @@ class Decoded(NamedTuple):
     unknown: dict[tuple[int, int], int]
 
 
-class Plan:
+class MessagePlan:
     """Which fields become columns, for the messages of a list.
 
     Attributes: `messages`, a message before those within it; `columns`, name → number.
@@ -128,7 +128,7 @@ def _length_of(name: str) -> str:
     return f"{name}, length"
 
 
-def decode(data: bytes, plan: Plan) -> Decoded:
+def decode(data: bytes, plan: MessagePlan) -> Decoded:
     """Decode a length and a list of messages, which fill the data.
 
     Raises DamagedMessageError.
@@ -147,7 +147,7 @@ def decode(data: bytes, plan: Plan) -> Decoded:
     return Decoded(values, _counted(plan, counts))
 
 
-def decode_in_python(data: bytes, plan: Plan) -> Decoded:
+def decode_in_python(data: bytes, plan: MessagePlan) -> Decoded:
     """Decode as `decode` does, without compiled code."""
     starts, ends = _list_items(data)
     values = np.full((len(plan.columns), len(starts)), MISSING, dtype=np.int64)
@@ -159,7 +159,7 @@ def decode_in_python(data: bytes, plan: Plan) -> Decoded:
     return Decoded(values, _counted(plan, decoder.unknown))
 
 
-def _counted(plan: Plan, counts: Int64Array) -> dict[tuple[int, int], int]:
+def _counted(plan: MessagePlan, counts: Int64Array) -> dict[tuple[int, int], int]:
     unknown = {}
     for place in np.flatnonzero(counts).tolist():
         message, number = divmod(place, MOST_FIELDS)
@@ -201,7 +201,7 @@ def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise DamagedMessageError
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """A field of a single message: its value, or where its bytes are."""
 
     number: int
@@ -210,7 +210,7 @@ class Field(NamedTuple):
     end: int  #: where the field ends
 
 
-def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
+def fields(data: bytes, start: int, end: int) -> Iterator[MessageField]:
     """The fields of a message that lies at a place of the data.
 
     Raises DamagedMessageError.
@@ -235,7 +235,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
             raise DamagedMessageError
         if position > end:
             raise DamagedMessageError
-        yield Field(tag >> 3, wire_type, value, position)
+        yield MessageField(tag >> 3, wire_type, value, position)
 
 
 class _Level(NamedTuple):
@@ -254,7 +254,7 @@ class _Level(NamedTuple):
 class _Decoder:
     """Decodes the messages of a list depth by depth, filling `values`."""
 
-    def __init__(self, data: bytes, plan: Plan, values: Int64Array) -> None:
+    def __init__(self, data: bytes, plan: MessagePlan, values: Int64Array) -> None:
         padded = data + _PADDING
         #: the eight bytes from each place on
         self._words: _Unsigned = np.ndarray(len(data) + 25, "<u8", padded, strides=(1,))

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.nsys import sqlite
 from tracelens_ext.readers.nsys.report_file import MAGIC, DamagedReportError, ReportFile
-from tracelens_ext.readers.nsys.report_tables import ReportTables
+from tracelens_ext.readers.nsys.report_tables import NsysReportTables
 from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
 from tracelens_ext.trace import SALVAGED, Trace
 
@@ -60,7 +60,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         problem = f"is no report of Nsight Systems: it does not begin with {MAGIC.decode()!r}"
         remedy = f"copy the report again if it is one, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None
-    tables = ReportTables(path, report, source.reading.max_bytes, source.progress)
+    tables = NsysReportTables(path, report, source.reading.max_bytes, source.progress)
     try:
         tables.read(allow_damage=source.reading.salvage)
     except DamagedReportError as error:
@@ -82,7 +82,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
     return sqlite.trace_of(tables, FORMAT, source.progress, notes)
 
 
-def _salvage_note(tables: ReportTables, damage: DamagedReportError) -> str:
+def _salvage_note(tables: NsysReportTables, damage: DamagedReportError) -> str:
     lost = "what the report held beyond is lost"
     if tables.names_are_lost:
         lost += ", and with it the names of kernels and calls, which stand at the end of a report"

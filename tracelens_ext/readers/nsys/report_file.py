@@ -44,7 +44,7 @@ class DamagedReportError(Exception):
         self.problem = problem
 
 
-class Section(NamedTuple):
+class ReportSection(NamedTuple):
     """A part of the file."""
 
     start: int
@@ -72,7 +72,7 @@ class RawData:
     end: int
 
 
-class Block(NamedTuple):
+class ReportBlock(NamedTuple):
     """A packed block."""
 
     offset: int  #: where it begins, with its sizes
@@ -102,7 +102,7 @@ class ReportFile:
             raise DamagedReportError(start + len(data), "it ends there")
         return data
 
-    def sections(self) -> dict[str, Section]:
+    def sections(self) -> dict[str, ReportSection]:
         """The sections that the footer lists, by name."""
         footer_end = self.size - _TRAILER.size
         if footer_end < len(MAGIC):
@@ -113,7 +113,7 @@ class ReportFile:
         if not len(MAGIC) <= footer <= footer_end or footer_end - footer > _MOST_FOOTER:
             raise DamagedReportError(footer_end, "its list of sections is not in the file")
         data = self.read(footer, footer_end)
-        found: dict[str, Section] = {}
+        found: dict[str, ReportSection] = {}
         try:
             for entry in protobuf.fields(data, 0, len(data)):
                 if entry.number != 1 or entry.wire_type != protobuf.BYTES:
@@ -128,12 +128,12 @@ class ReportFile:
                 size = parts[3].value if 3 in parts else 0
                 if start > footer or size > footer - start:
                     raise DamagedReportError(footer, "a section is not within the file")
-                found[name] = Section(start, start + size)
+                found[name] = ReportSection(start, start + size)
         except DamagedMessageError:
             raise DamagedReportError(footer, "its list of sections is damaged") from None
         return found
 
-    def raw_data(self, sections: dict[str, Section]) -> RawData:
+    def raw_data(self, sections: dict[str, ReportSection]) -> RawData:
         """Where the parts of the raw data are."""
         if RAW_DATA not in sections or OFFSETS not in sections:
             raise DamagedReportError(self.size, "it has no section of events")
@@ -154,7 +154,7 @@ class ReportFile:
     def raw_data_without_footer(self) -> RawData:
         """The same of a file whose end is lost; its raw data is searched for."""
         start = self._search(_RAW_MARK)
-        counts, first_block = self._header(Section(start, self.size))
+        counts, first_block = self._header(ReportSection(start, self.size))
         return RawData(counts, first_block, None, None, self.size)
 
     def _search(self, mark: bytes) -> int:
@@ -165,7 +165,7 @@ class ReportFile:
                 return start + position
         raise DamagedReportError(self.size, "it ends there, before its events")
 
-    def _offsets(self, section: Section) -> tuple[int | None, int | None]:
+    def _offsets(self, section: ReportSection) -> tuple[int | None, int | None]:
         """Where strings and NVTX layouts begin, from the events' mark on."""
         data = self.read(*section)
         strings: int | None = None
@@ -183,7 +183,7 @@ class ReportFile:
             raise DamagedReportError(section.start, "its list of offsets is damaged") from None
         return strings, layouts
 
-    def _header(self, section: Section) -> tuple[Counts, int]:
+    def _header(self, section: ReportSection) -> tuple[Counts, int]:
         """What the header says; and where the blocks begin. The facts before it are passed over."""
         facts = self.message(section.start + len(_RAW_MARK), section.end)
         header = self.message(facts.end, section.end)
@@ -197,14 +197,14 @@ class ReportFile:
             raise DamagedReportError(header.start, "its header is damaged") from None
         return Counts(numbers.get(1), numbers.get(3), numbers.get(5)), header.end
 
-    def message(self, offset: int, end: int) -> Section:
+    def message(self, offset: int, end: int) -> ReportSection:
         """Where a message lies whose length is at a place of the file."""
         length, start = self._varint(offset, end)
         if length > end - start:
             raise DamagedReportError(offset, "a part is longer than the file")
-        return Section(start, start + length)
+        return ReportSection(start, start + length)
 
-    def block(self, offset: int, end: int) -> Block:
+    def block(self, offset: int, end: int) -> ReportBlock:
         """The block that begins at a place of the file, its sizes checked."""
         packed, position = self._varint(offset, end)
         size, start = self._varint(position, end)
@@ -212,9 +212,9 @@ class ReportFile:
             raise DamagedReportError(offset, "a block is longer than the file")
         if size > packed * lz4_block.MOST_TIMES:
             raise DamagedReportError(offset, "a block cannot be as long as it says")
-        return Block(offset, start, start + packed, size)
+        return ReportBlock(offset, start, start + packed, size)
 
-    def blocks(self, first: int, end: int) -> Iterator[Block]:
+    def blocks(self, first: int, end: int) -> Iterator[ReportBlock]:
         """All blocks of a range, one after the other."""
         offset = first
         while offset < end:
@@ -222,7 +222,7 @@ class ReportFile:
             yield block
             offset = block.end
 
-    def unpack(self, block: Block) -> bytes:
+    def unpack(self, block: ReportBlock) -> bytes:
         """The bytes of a block."""
         try:
             return lz4_block.unpack(self.read(block.start, block.end), block.size)

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.readers.nsys.protobuf import Message, Plan
+from tracelens_ext.readers.nsys.protobuf import Message, MessagePlan
 from tracelens_ext.trace import BoolArray, Int64Array
 
 
@@ -171,14 +171,14 @@ _PROCESS = Message(
 _DIAGNOSTIC = Message(
     "diagnostic", numbers={3: "diagnostic.severity"}, texts={4: "diagnostic.text"}
 )
-EVENTS: Final = Plan(
+EVENTS: Final = MessagePlan(
     Message(
         "event",
         numbers={1: "kind"},
         messages={102: _NVTX, 107: _GPU_WORK, 108: _CALL, 110: _DIAGNOSTIC, 113: _PROCESS},
     )
 )
-THREADS: Final = Plan(
+THREADS: Final = MessagePlan(
     Message("thread", numbers={2: "thread.nameId", 3: "thread.priority", 4: "thread.globalTid"})
 )
 
@@ -203,7 +203,7 @@ WRITTEN_BY: Final = 7
 
 
 @dataclass(frozen=True)
-class Table:
+class ExportTable:
     """A table of an export, and the events that are its rows."""
 
     name: str
@@ -253,49 +253,49 @@ def _severe(events: Mapping[str, Int64Array]) -> BoolArray:
 
 
 TABLES: Final = (
-    Table(
+    ExportTable(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         _calls_of(CallClass.CUDA_RUNTIME, CallClass.CUDA_DRIVER),
         _named("call", "start", "end", "globalTid", "nameId", "correlationId", "eventClass"),
     ),
-    Table(
+    ExportTable(
         "CUPTI_ACTIVITY_KIND_KERNEL",
         _work_of(Kind.KERNEL),
         _ON_GPU
         | _named("kernel", "demangledName", "shortName", "mangledName", "gridX", "gridY", "gridZ")
         | _named("kernel", "staticSharedMemory", "dynamicSharedMemory"),
     ),
-    Table(
+    ExportTable(
         "CUPTI_ACTIVITY_KIND_MEMCPY",
         _work_of(Kind.MEMORY, Activity.COPY),
         _ON_GPU | _named("copy", "bytes", "copyKind", "srcKind", "dstKind"),
     ),
-    Table(
+    ExportTable(
         "CUPTI_ACTIVITY_KIND_MEMSET",
         _work_of(Kind.MEMORY, Activity.SET),
         _ON_GPU | _named("set", "bytes"),
     ),
-    Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _work_of(Kind.GRAPH_LAUNCH), _ON_GPU),
-    Table(
+    ExportTable("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _work_of(Kind.GRAPH_LAUNCH), _ON_GPU),
+    ExportTable(
         "NVTX_EVENTS",
         _events_of(*NVTX_KINDS),
         _named("nvtx", "start", "end", "globalTid", "domainId", "textId") | {"eventType": "kind"},
         _named("nvtx", "text"),
     ),
-    Table(
+    ExportTable(
         "OSRT_API",
         _calls_of(CallClass.OS_RUNTIME, CallClass.OS_RUNTIME_START, CallClass.OS_RUNTIME_FINISH),
         {},
     ),
-    Table("COMPOSITE_EVENTS", _events_of(Kind.CPU_SAMPLE), {}),
-    Table(
+    ExportTable("COMPOSITE_EVENTS", _events_of(Kind.CPU_SAMPLE), {}),
+    ExportTable(
         "PROCESSES",
         _events_of(Kind.PROCESS),
         _named("process", "globalPid"),
         _named("process", "program", "name"),
         read_once=False,
     ),
-    Table(
+    ExportTable(
         "DIAGNOSTIC_EVENT",
         _severe,
         _named("diagnostic", "severity"),

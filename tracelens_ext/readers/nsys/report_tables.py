@@ -19,9 +19,9 @@ from tracelens_ext.readers.nsys import protobuf, report_schema
 from tracelens_ext.readers.nsys.protobuf import BYTES, VARINT, DamagedMessageError, Decoded
 from tracelens_ext.readers.nsys.report_file import (
     ABOUT,
-    Block,
     DamagedReportError,
     RawData,
+    ReportBlock,
     ReportFile,
 )
 from tracelens_ext.readers.nsys.report_schema import EVENTS, THREADS, Activity, Kind
@@ -46,14 +46,14 @@ _GPUS = "TARGET_INFO_GPU"
 _META_DATA = "META_DATA_EXPORT"
 
 
-class _Numbers(NamedTuple):
+class _NumberColumn(NamedTuple):
     """Whole numbers as what they are more than the least of them, in as few bytes as these take."""
 
     least: int
     above: npt.NDArray[np.integer]
 
     @classmethod
-    def of(cls, values: Int64Array) -> _Numbers:
+    def of(cls, values: Int64Array) -> _NumberColumn:
         least = int(values.min())
         span = int(values.max()) - least
         for dtype in (np.uint8, np.uint16, np.uint32):
@@ -88,12 +88,14 @@ class _Texts(NamedTuple):
             position += length
 
 
-class _Piece:
+class _ReportPiece:
     """Some rows of a table; a column is None once it is released."""
 
-    def __init__(self, count: int, numbers: dict[str, _Numbers], texts: dict[str, _Texts]) -> None:
+    def __init__(
+        self, count: int, numbers: dict[str, _NumberColumn], texts: dict[str, _Texts]
+    ) -> None:
         self.count = count
-        self.numbers: dict[str, _Numbers] | None = numbers
+        self.numbers: dict[str, _NumberColumn] | None = numbers
         self.texts = texts
 
     def column(self, name: str) -> Int64Array:
@@ -104,7 +106,7 @@ class _Piece:
         return values
 
 
-class ReportTables(Tables):
+class NsysReportTables(Tables):
     """The tables of a report; `read` decodes it.
 
     Attributes: `notes`, what was not read, a sentence each; `events` that were decoded.
@@ -134,7 +136,7 @@ class ReportTables(Tables):
         self._most_bytes = most_bytes or max(_ALWAYS_BYTES, _MOST_TIMES * file.size)
         self._unpacked_bytes = 0
         self._behind_events = 0
-        self._pieces: dict[str, list[_Piece]] = {}
+        self._pieces: dict[str, list[_ReportPiece]] = {}
         self._counts: Counter[str] = Counter()
         self._read_once = {table.name for table in report_schema.TABLES if table.read_once}
         self._columns = {
@@ -230,7 +232,7 @@ class ReportTables(Tables):
         if end != raw.end:
             raise DamagedReportError(end, "something unknown is behind its last part")
 
-    def _unpack(self, block: Block) -> bytes:
+    def _unpack(self, block: ReportBlock) -> bytes:
         self._unpacked_bytes += block.size
         if self._unpacked_bytes > self._most_bytes:
             problem = f"unpacks to more than {size_text(self._most_bytes)}"
@@ -263,8 +265,8 @@ class ReportTables(Tables):
     def _add(
         self, table: str, count: int, numbers: dict[str, Int64Array], texts: dict[str, _Texts]
     ) -> None:
-        packed = {name: _Numbers.of(values) for name, values in numbers.items()}
-        self._pieces.setdefault(table, []).append(_Piece(count, packed, texts))
+        packed = {name: _NumberColumn.of(values) for name, values in numbers.items()}
+        self._pieces.setdefault(table, []).append(_ReportPiece(count, packed, texts))
         self._columns.setdefault(table, frozenset((*numbers, *texts)))
         self._counts[table] += count
 
@@ -278,7 +280,7 @@ class ReportTables(Tables):
         activities = columns["gpu.activity"][kinds == Kind.MEMORY]
         self._unread_activities.update(_counted(activities[~np.isin(activities, [*Activity])]))
 
-    def _read_strings(self, block: Block) -> int:
+    def _read_strings(self, block: ReportBlock) -> int:
         """Find where each text begins; what programs printed, behind them, is not looked at."""
         data = self._unpack(block)
         starts: list[int] = []
@@ -319,7 +321,7 @@ class ReportTables(Tables):
         except DamagedMessageError:
             raise DamagedReportError(offset, "its list of GPUs is damaged") from None
 
-    def _read_machine(self, data: bytes, machine: protobuf.Field) -> None:
+    def _read_machine(self, data: bytes, machine: protobuf.MessageField) -> None:
         machine_id = MISSING
         for part in protobuf.fields(data, machine.value, machine.end):
             if part.number == report_schema.MACHINE_ID and part.wire_type == VARINT:
@@ -470,7 +472,7 @@ def _unread(count: int, what: str, number: str) -> str:
     return f"{count:,} {' '.join([f'{first}s', *others])} {number} were not read"
 
 
-def _messages(data: bytes, start: int, end: int, number: int) -> Iterator[protobuf.Field]:
+def _messages(data: bytes, start: int, end: int, number: int) -> Iterator[protobuf.MessageField]:
     """The messages that are a field of a message."""
     for part in protobuf.fields(data, start, end):
         if part.number == number and part.wire_type == BYTES:
@@ -486,9 +488,9 @@ def _joined(texts: Iterable[str]) -> _Texts:
     return _Texts(b"".join(encoded), np.array([len(text) for text in encoded], dtype=np.int32))
 
 
-def _grouped(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+def _grouped(pieces: list[_ReportPiece]) -> Iterator[list[_ReportPiece]]:
     """The pieces in groups of about `_ROWS_AT_ONCE` rows."""
-    group: list[_Piece] = []
+    group: list[_ReportPiece] = []
     count = 0
     for piece in pieces:
         group.append(piece)
@@ -501,7 +503,7 @@ def _grouped(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
         yield group
 
 
-def _rows_of(piece: _Piece, where: Equal | None) -> Int64Array:
+def _rows_of(piece: _ReportPiece, where: Equal | None) -> Int64Array:
     if where is None:
         return np.arange(piece.count, dtype=np.int64)
     return np.flatnonzero(piece.column(where.column) == where.value)

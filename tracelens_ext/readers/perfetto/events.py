@@ -167,7 +167,7 @@ class ValueForm(IntEnum):
     MESSAGE = 4  #: the code of the rest of the message of an annotation
 
 
-class Track(NamedTuple):
+class PerfettoTrack(NamedTuple):
     """What the file has about a track itself, without those around it."""
 
     parent: int
@@ -215,7 +215,7 @@ class Events:
         self.texts = self._sequences.texts
         self.count = 0
         self.is_foreign = False
-        self.tracks: dict[int, Track] = {}
+        self.tracks: dict[int, PerfettoTrack] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
         self._columns = _ColumnPieces("time", "duration", "type", "track", "name", "category")
         self._arguments = _ColumnPieces("event", "name", "form", "value")
@@ -244,7 +244,7 @@ class Events:
             state_of_event = int(state[number])
             self._add_counter_values(time_of_event, state_of_event, event)
 
-    def _track(self, descriptor: Message) -> Track:
+    def _track(self, descriptor: Message) -> PerfettoTrack:
         raw = self.raw
         process = next(packed.parts_of(raw, descriptor, _DescriptorField.PROCESS), None)
         thread = next(packed.parts_of(raw, descriptor, _DescriptorField.THREAD), None)
@@ -261,7 +261,7 @@ class Events:
             process_of_thread = number_in(thread, _PROCESS_OF_THREAD)
             process_and_thread = (process_of_thread, number_in(thread, _THREAD_ID))
             thread_name = packed.text_in(raw, thread, _THREAD_NAME)
-        return Track(
+        return PerfettoTrack(
             parent=number_in(descriptor, _DescriptorField.PARENT),
             name=thread_name or own_name or static_name,
             process=process_id,

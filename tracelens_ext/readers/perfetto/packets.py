@@ -75,7 +75,7 @@ class CounterNames(NamedTuple):
 NO_COUNTERS: Final = CounterNames(0, {})
 
 
-class _Clock(NamedTuple):
+class _TraceClock(NamedTuple):
     """How times of a clock become times since boot: times `unit`, plus `offset`, ns."""
 
     offset: int
@@ -83,7 +83,7 @@ class _Clock(NamedTuple):
     is_incremental: bool  #: a time counts from the last one; `offset` is that
 
 
-class _Place(NamedTuple):
+class _PacketPlace(NamedTuple):
     """Where something is written in the bytes of the file, and by a sequence in which state."""
 
     state: int
@@ -173,7 +173,7 @@ class Sequences:
         self._states: Interner[tuple[int, int]] = Interner()
         self._times_cleared: dict[int, int] = {}
         #: (sequence or 0, number of the clock) → the clock
-        self._clocks: dict[tuple[int, int], _Clock] = {}
+        self._clocks: dict[tuple[int, int], _TraceClock] = {}
 
     def slices(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """Return the codes of the texts at some places, (k,)."""
@@ -247,10 +247,10 @@ class Sequences:
 
     def _interned_places(
         self, contents: tuple[Int64Array, ...], state: Int64Array
-    ) -> dict[int, list[_Place]]:
+    ) -> dict[int, list[_PacketPlace]]:
         """Return where the entries of each field of `InternedData` are."""
         packet, start, end = contents
-        places: dict[int, list[_Place]] = {}
+        places: dict[int, list[_PacketPlace]] = {}
         messages = zip(state[packet].tolist(), start.tolist(), end.tolist(), strict=True)
         for state_of_packet, first, last in messages:
             # One may hold thousands of texts, too many for `fields_of`.
@@ -258,7 +258,7 @@ class Sequences:
                 places_of_number = places.setdefault(number, [])
                 for value in values:
                     if not isinstance(value, int):
-                        places_of_number.append(_Place(state_of_packet, *value))
+                        places_of_number.append(_PacketPlace(state_of_packet, *value))
         return places
 
     def _times(
@@ -297,7 +297,7 @@ class Sequences:
             if number in _CLOCKS_OF_SEQUENCE:
                 key = (sequence, number)
             if abs(offset) < MOST and (is_incremental or key not in self._clocks):
-                self._clocks[key] = _Clock(offset, unit, is_incremental)
+                self._clocks[key] = _TraceClock(offset, unit, is_incremental)
 
     def _convert(self, time: Int64Array, clock: Int64Array, sequence: Int64Array) -> None:
         """Convert times in place to those since boot; 0 stands for no time."""

@@ -53,7 +53,7 @@ _ARGUMENTS: Final = {"Input Dims": "dims", "Input type": "types", "Concrete Inpu
 _NO_NUMBERS: Final = np.empty(0, dtype=np.int64)
 
 
-class _Calls(NamedTuple):
+class _InstructionCalls(NamedTuple):
     """Calls of instructions, c of them, each of shape (c,)."""
 
     event: Int64Array  #: a GPU event of each
@@ -62,7 +62,7 @@ class _Calls(NamedTuple):
     end: Int64Array  #: ns
 
 
-class _Operations(NamedTuple):
+class _InstructionOperations(NamedTuple):
     """Events that are made of calls of instructions, and the arguments of operations."""
 
     columns: Columns
@@ -306,7 +306,7 @@ class XplaneProfile:
     # made around the launches of each call of an instruction, in an annotation with its scope
     # (`jit(f)/jit(main)/conv_general_dilated`).
 
-    def _operations(self, programs: Programs) -> _Operations:
+    def _operations(self, programs: Programs) -> _InstructionOperations:
         """Return the events that are made of operations, and the arguments of all operations."""
         calls = self._calls()
         call_count = len(calls.event)
@@ -339,7 +339,7 @@ class XplaneProfile:
 
     def _with_arguments(
         self, columns: Columns, rows: Int64Array, described_by: Int64Array, programs: Programs
-    ) -> _Operations:
+    ) -> _InstructionOperations:
         """Look up the arguments of the operations in some rows.
 
         Args:
@@ -366,13 +366,13 @@ class XplaneProfile:
             if arguments_of_row is not None:
                 rows_with_arguments.append(row)
                 arguments_of_rows.append(arguments_of_row)
-        return _Operations(
+        return _InstructionOperations(
             columns=columns,
             rows=np.array(rows_with_arguments, dtype=np.int64),
             arguments=arguments_of_rows,
         )
 
-    def _calls(self) -> _Calls:
+    def _calls(self) -> _InstructionCalls:
         """Return the calls of instructions.
 
         Launches that follow one another on a thread belong to one call, as long as they are for the
@@ -402,7 +402,9 @@ class XplaneProfile:
         if len(begins):
             end = np.maximum.reduceat(end, begins)
         first_launch = launch[begins]
-        return _Calls(event=gpu[begins], launch=first_launch, start=start[first_launch], end=end)
+        return _InstructionCalls(
+            event=gpu[begins], launch=first_launch, start=start[first_launch], end=end
+        )
 
     def _launched_operations(self) -> tuple[Int64Array, Int64Array]:
         """Return the GPU events of operations, and the launch of each, without graphs."""
