@@ -131,7 +131,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(
             ROOT / folder, sources / folder, ignore=shutil.ignore_patterns("__pycache__")
         )
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, sources)
     shutil.copytree(EXAMPLE, place / "example")
     write_plugin("my-company-kernels", place)

@@ -26,7 +26,7 @@ from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.writing import OutputFormat, report_text, write_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from tracelens_ext.report.report import Report
@@ -36,6 +36,18 @@ TABLES = {table.name: table for table in ordered_tables()}
 CHARTS = {
     f"{table.name}: {chart.title}": chart for table in TABLES.values() for chart in table.charts
 }
+
+
+def every_sixth_fast(names: Iterable[str]) -> list[object]:
+    """Return parameters of tests, all but every sixth marked slow: there are many of a kind."""
+    return [
+        pytest.param(name, marks=[pytest.mark.slow] if number % 6 else [], id=name)
+        for number, name in enumerate(names)
+    ]
+
+
+SOME_TABLES = every_sixth_fast(TABLES)
+SOME_CHARTS = every_sixth_fast(CHARTS)
 #: Everything that a trace can be asked for.
 OPTIONS = ReportOptions(tables="all", iterations=True, what_if=True, kernel_summary=True)
 ENDING = "could not be computed: ValueError: no luck; please report this"
@@ -82,7 +94,7 @@ def assert_same_tables(report: Report, whole: Report, without: str = "") -> None
         pd.testing.assert_frame_equal(report.sheets[name], whole.sheets[name])
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", SOME_TABLES)
 def test_a_table_that_fails_is_named_and_all_others_are_there(
     name: str,
     analyzer_of_users: TreePerfAnalyzer,
@@ -130,7 +142,7 @@ def test_notes_that_fail_cost_nothing_else(
     assert list(report.charts) == list(whole.charts)
 
 
-@pytest.mark.parametrize("title", CHARTS)
+@pytest.mark.parametrize("title", SOME_CHARTS)
 def test_a_chart_that_fails_is_named_and_all_others_are_there(
     title: str,
     analyzer_of_users: TreePerfAnalyzer,
@@ -320,7 +332,7 @@ def small(request: pytest.FixtureRequest) -> TreePerfAnalyzer:
     return TreePerfAnalyzer(document, use_kernel_name_categories=True, add_python_func=True)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", SOME_TABLES)
 def test_every_table_of_a_small_trace_is_a_table_or_says_what_it_needs(
     name: str, small: TreePerfAnalyzer
 ) -> None:
