@@ -129,11 +129,20 @@ def test_a_report_is_shown_or_printed_as_json(
 
 
 @pytest.mark.process
-def test_help_needs_no_docstrings() -> None:
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ([], "Show why the GPU was idle."),
+        (["report"], "Write the sheets about idle time and its causes."),
+        (["kernels"], "Only kernels of this category, such as GEMM."),
+    ],
+    ids=["program", "report", "kernels"],
+)
+def test_help_needs_no_docstrings(command: list[str], text: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-OO", "-m", "tracelens_ext", "kernels", "--help"],
+        [sys.executable, "-OO", "-m", "tracelens_ext", *command, "--help"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "Only kernels of this category, such as GEMM." in done.stdout
+    assert text in " ".join(done.stdout.split())
