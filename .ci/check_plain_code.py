@@ -17,7 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("tracelens_ext", "categorizers", "plugins", "tests", "benchmarks", "fuzz", ".ci")
+FOLDERS = (
+    "tracelens_ext",
+    "categorizers",
+    "plugins",
+    "tests",
+    "benchmarks",
+    "fuzz",
+    ".ci",
+)
 FORMATTER_SWITCH = re.compile(r"#\s*fmt:\s*(skip|off)\b")
 
 
@@ -30,7 +38,9 @@ def problems_of(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assign) and _assigns_several(node):
             yield f"{path}:{node.lineno}: one assignment a statement"
-        if isinstance(node, ast.List | ast.Tuple | ast.Set) and _unpacks_a_literal(node):
+        if isinstance(node, ast.List | ast.Tuple | ast.Set) and _unpacks_a_literal(
+            node
+        ):
             yield f"{path}:{node.lineno}: write the items of the inner literal out"
 
 
@@ -45,14 +55,18 @@ def _assigns_several(node: ast.Assign) -> bool:
 
 def _unpacks_a_literal(node: ast.List | ast.Tuple | ast.Set) -> bool:
     literals = (ast.List, ast.Tuple, ast.Set)
-    return any(isinstance(e, ast.Starred) and isinstance(e.value, literals) for e in node.elts)
+    return any(
+        isinstance(e, ast.Starred) and isinstance(e.value, literals) for e in node.elts
+    )
 
 
 def main(arguments: list[str]) -> int:
     """Check the given files, or all of the project; the exit code."""
     paths = [Path(argument).resolve() for argument in arguments]
     if not paths:
-        paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+        paths = [
+            path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))
+        ]
     problems = [problem for path in paths for problem in problems_of(path)]
     print("\n".join(problems) or "plain code: no packed statements")
     return bool(problems)

@@ -62,7 +62,15 @@ def sizes(options: argparse.Namespace) -> None:
         f" (stretch {SUMMARY_STRETCH}), report at most {REPORT_TARGET} ({REPORT_STRETCH}), peak at"
         f" most {FIXED_BYTES / 1e6:.0f} MB and {EVENT_BYTES} bytes an event.\n"
     )
-    header = ["trace", "MB", "events", "yardstick, s", "summary / yardstick", "read", "tree"]
+    header = [
+        "trace",
+        "MB",
+        "events",
+        "yardstick, s",
+        "summary / yardstick",
+        "read",
+        "tree",
+    ]
     header += ["table", "report / yardstick", "peak anonymous, MB", "allowed, MB"]
     _row([*header, "summary, MB/s", "targets"], rule=True)
     for name, trace in _traces(options):
@@ -73,30 +81,45 @@ def sizes(options: argparse.Namespace) -> None:
         print(f"\nkineto, {options.large} MB: left out, as {problem}")
         return
     repeat = min(options.repeat, 2)
-    _row(_size_row(f"kineto, {options.large} MB", grown("kineto", options.large), repeat))
+    _row(
+        _size_row(f"kineto, {options.large} MB", grown("kineto", options.large), repeat)
+    )
 
 
 def _traces(options: argparse.Namespace) -> list[tuple[str, Path]]:
     """Small, largest as recorded, and grown in each layout, gzipped too."""
     found = []
     if SHARED.exists():
-        found += [("a small one, gzipped", SMALL), ("the largest as recorded, gzipped", GROWN_FROM)]
+        found += [
+            ("a small one, gzipped", SMALL),
+            ("the largest as recorded, gzipped", GROWN_FROM),
+        ]
     layouts = options.layouts.split(",")
     found += [(layout, grown(layout, options.megabytes)) for layout in layouts]
-    found.append((f"{layouts[0]}, gzipped", packed(grown(layouts[0], options.megabytes))))
+    found.append(
+        (f"{layouts[0]}, gzipped", packed(grown(layouts[0], options.megabytes)))
+    )
     return found
 
 
 def _size_row(name: str, trace: Path, repeat: int) -> list[str]:
     yard = yardstick(trace, repeat)
     ours = best(programs.SUMMARY, str(trace), repeat=repeat, key="all")
-    report = best(programs.REPORT, str(trace), repeat=repeat, key="report").figures["report"]
+    report = best(programs.REPORT, str(trace), repeat=repeat, key="report").figures[
+        "report"
+    ]
     f = ours.figures
     size = text_size(trace)
     allowed = FIXED_BYTES + EVENT_BYTES * f["events"]
-    met = (f["all"] / yard <= SUMMARY_TARGET, report / yard <= REPORT_TARGET, ours.peak <= allowed)
+    met = (
+        f["all"] / yard <= SUMMARY_TARGET,
+        report / yard <= REPORT_TARGET,
+        ours.peak <= allowed,
+    )
     missed = [
-        what for what, good in zip(("summary", "report", "peak"), met, strict=True) if not good
+        what
+        for what, good in zip(("summary", "report", "peak"), met, strict=True)
+        if not good
     ]
     return [
         name,
@@ -131,7 +154,9 @@ def stages(options: argparse.Namespace) -> None:
         for _, trace in traces
     ]
     _row(["stage / yardstick", *(name for name, _ in traces)], rule=True)
-    for stage in dict.fromkeys(name for figures in runs for name in figures if name != "all"):
+    for stage in dict.fromkeys(
+        name for figures in runs for name in figures if name != "all"
+    ):
         shares = [
             f"{figures[stage] / yard:.3f}" if stage in figures else ""
             for figures, yard in zip(runs, yards, strict=True)
@@ -144,7 +169,10 @@ def jobs(options: argparse.Namespace) -> None:
     """Slices of one trace, and traces of one job, on one core and on several."""
     cores = len(os.sched_getaffinity(0))
     trace = grown("kineto", options.megabytes)
-    _row(["job", "cores", "s", "/ one core", "peak anonymous of all processes, MB"], rule=True)
+    _row(
+        ["job", "cores", "s", "/ one core", "peak anonymous of all processes, MB"],
+        rule=True,
+    )
     cases: list[tuple[str, str, str, list[str]]] = [
         ("read the trace", programs.SUMMARY, "read", [str(trace)]),
         ("read it gzipped", programs.SUMMARY, "read", [str(packed(trace))]),
@@ -172,7 +200,9 @@ def _ranks(options: argparse.Namespace, cores: int) -> None:
             if count > cores:
                 continue
             given = [str(count), folder]
-            ours = best(programs.RANKS, *given, repeat=options.repeat, key="ranks", cores=count)
+            ours = best(
+                programs.RANKS, *given, repeat=options.repeat, key="ranks", cores=count
+            )
             first = first or ours.figures["ranks"]
             name = f"`report` of {RANKS} recorded traces"
             _jobs_row(name, count, ours.figures["ranks"], first, 0)
@@ -188,7 +218,10 @@ def recorded(options: argparse.Namespace) -> None:
     if not SHARED.exists():
         print("There are no recorded traces here.")
         return
-    _row(["trace", "MB gzipped", "yardstick, s", "report, s", "report / yardstick"], rule=True)
+    _row(
+        ["trace", "MB gzipped", "yardstick, s", "report, s", "report / yardstick"],
+        rule=True,
+    )
     for trace in sorted(SHARED.glob("traces/*/*.json.gz")):
         if trace.stat().st_size < 100_000:
             continue
@@ -196,21 +229,31 @@ def recorded(options: argparse.Namespace) -> None:
         ours = best(programs.REPORT, str(trace), repeat=options.repeat, key="report")
         report = ours.figures["report"]
         size = f"{trace.stat().st_size / 1e6:.1f}"
-        name = f"{trace.parent.name}/{trace.name.split('__')[0].removesuffix('.json.gz')}"
+        name = (
+            f"{trace.parent.name}/{trace.name.split('__')[0].removesuffix('.json.gz')}"
+        )
         _row([name, size, f"{yard:.3f}", f"{report:.3f}", f"{report / yard:.2f}"])
 
 
 def startup(options: argparse.Namespace) -> None:
     """`--help` in a fresh process."""
-    found = best(programs.STARTUP, repeat=max(options.repeat, 5), key="help").figures["help"]
+    found = best(programs.STARTUP, repeat=max(options.repeat, 5), key="help").figures[
+        "help"
+    ]
     verdict = "met" if found < HELP_TARGET_S else "missed"
-    print(f"`tracelens-ext --help`: {found:.2f} s (target: under {HELP_TARGET_S} s, {verdict})")
+    print(
+        f"`tracelens-ext --help`: {found:.2f} s (target: under {HELP_TARGET_S} s, {verdict})"
+    )
 
 
 def names(options: argparse.Namespace) -> None:
     """Distinct kernel names to categories."""
-    found = best(programs.CATEGORIZE, str(ROOT), repeat=options.repeat, key="categorize").figures
-    print(f"{found['names']:,} distinct kernel names categorized in {found['categorize']:.1f} s")
+    found = best(
+        programs.CATEGORIZE, str(ROOT), repeat=options.repeat, key="categorize"
+    ).figures
+    print(
+        f"{found['names']:,} distinct kernel names categorized in {found['categorize']:.1f} s"
+    )
 
 
 def second_run(options: argparse.Namespace) -> None:
@@ -289,13 +332,17 @@ def main() -> None:
     )
     parser.add_argument("--only", default=",".join(PARTS), metavar="PART,PART")
     parser.add_argument("--megabytes", type=int, default=500)
-    parser.add_argument("--large", type=int, default=2000, metavar="MB", help="0: leave it out")
+    parser.add_argument(
+        "--large", type=int, default=2000, metavar="MB", help="0: leave it out"
+    )
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     wanted = options.only.split(",")
     if unknown := sorted(set(wanted) - set(PARTS)):
-        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        parser.error(
+            f"--only: there is no {', '.join(unknown)}; there are {', '.join(PARTS)}"
+        )
     DATA.mkdir(exist_ok=True)
     here = Path(__file__).parent
     for part in wanted:

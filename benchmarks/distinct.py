@@ -47,7 +47,9 @@ def table(folder: Path, repeat: int) -> str:
         ours = best(programs.REPORT, str(path), repeat=min(repeat, 1), key="cpu")
         seconds = ours.figures["cpu"]
         met = "met" if seconds <= _MOST_S and ours.peak <= _MOST_PEAK else "missed"
-        lines.append(f"| {name} | {count:,} | {seconds:.1f} | {ours.peak / 1e6:.0f} | {met} |")
+        lines.append(
+            f"| {name} | {count:,} | {seconds:.1f} | {ours.peak / 1e6:.0f} | {met} |"
+        )
     return "\n".join(lines)
 
 
@@ -60,8 +62,13 @@ def written(path: Path, differs: dict[str, int], most: int = _MOST_BYTES) -> int
         most: its size.
     """
     count = 0
-    with path.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6) as file:
-        file.write(b'{"traceEvents":[{"ph":"M","name":"process_name","pid":9,"args":{"name":"a"}}')
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6) as file,
+    ):
+        file.write(
+            b'{"traceEvents":[{"ph":"M","name":"process_name","pid":9,"args":{"name":"a"}}'
+        )
         while raw.tell() < most:
             for n in range(count, count + _AT_ONCE):
                 file.write(b"," + _operation(n, differs).encode())
@@ -72,7 +79,9 @@ def written(path: Path, differs: dict[str, int], most: int = _MOST_BYTES) -> int
 
 def _operation(n: int, differs: dict[str, int]) -> str:
     values = {key: n if most == 1 else n % most for key, most in differs.items()}
-    deep = "depth" in differs  # each operation within the one before, and its launch in it
+    deep = (
+        "depth" in differs
+    )  # each operation within the one before, and its launch in it
     return _EVENTS.format(
         n=n + 1,
         ts=n * 5 + 1,

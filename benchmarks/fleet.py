@@ -77,7 +77,9 @@ def measure(inputs: Path, workers: int, *, kill: bool = False) -> Measured:
             _kill_one()
 
     with tempfile.TemporaryDirectory() as folder:
-        result = run_fleet([inputs], folder, workers=workers, force=True, progress=progress)
+        result = run_fleet(
+            [inputs], folder, workers=workers, force=True, progress=progress
+        )
         done = time.perf_counter()
     return Measured(done - started, done - last, result.done, result.failed)
 
@@ -110,7 +112,10 @@ def table(folder: Path, ranks: int = 256, workers: int | None = None) -> str:
     runs: list[tuple[str, Callable[[], Measured]]] = [
         ("this process alone (`--workers 0`)", lambda: measure(inputs, 0)),
         (f"{count} processes", lambda: measure(inputs, count)),
-        (f"{count} processes, one killed in the middle", lambda: measure(inputs, count, kill=True)),
+        (
+            f"{count} processes, one killed in the middle",
+            lambda: measure(inputs, count, kill=True),
+        ),
     ]
     lines = [
         f"{ranks} generated ranks, {text:.1f} MB of text ({size:.2f} MB gzipped) each:",

@@ -57,7 +57,9 @@ def run(program: str, *arguments: str, cores: int = 1) -> Run:
     while process.poll() is None:
         own = _memory(process.pid)
         peak = max(peak, own)
-        peak_of_all = max(peak_of_all, own + sum(_memory(pid) for pid in _children(process.pid)))
+        peak_of_all = max(
+            peak_of_all, own + sum(_memory(pid) for pid in _children(process.pid))
+        )
         time.sleep(0.01)
     output = process.communicate()[0]
     if process.returncode:
@@ -69,7 +71,9 @@ def best(program: str, *arguments: str, repeat: int, key: str, cores: int = 1) -
     """The run with the least `key`; its peaks are the largest of all."""
     runs = [run(program, *arguments, cores=cores) for _ in range(repeat)]
     fastest = min(runs, key=lambda r: r.figures[key])
-    return Run(fastest.figures, max(r.peak for r in runs), max(r.peak_of_all for r in runs))
+    return Run(
+        fastest.figures, max(r.peak for r in runs), max(r.peak_of_all for r in runs)
+    )
 
 
 def _memory(pid: int) -> int:
@@ -85,7 +89,9 @@ def _memory(pid: int) -> int:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except OSError:
         return []
 
@@ -144,7 +150,12 @@ def packed(trace: Path) -> Path:
 
 
 def _grow(path: Path, layout: str, copies: int) -> None:
-    command = [sys.executable, str(SHARED / "check" / "grow.py"), str(GROWN_FROM), str(copies)]
+    command = [
+        sys.executable,
+        str(SHARED / "check" / "grow.py"),
+        str(GROWN_FROM),
+        str(copies),
+    ]
     subprocess.run([*command, str(path), "--style", layout], check=True)
 
 
@@ -157,7 +168,9 @@ def _demo(path: Path, layout: str, megabytes: int) -> Path:
     if layout == "kineto":
         return write_demo_trace(path, steps=steps)
     indent = 2 if layout == "indented" else None
-    path.write_text(json.dumps(build_demo_trace(steps=steps), indent=indent), encoding="utf-8")
+    path.write_text(
+        json.dumps(build_demo_trace(steps=steps), indent=indent), encoding="utf-8"
+    )
     return path
 
 

@@ -46,7 +46,11 @@ _KERNELS_OF = (
     ("nvjet_tst_{0}x128_64x3_1x2_h_bz_coopB_TNT", 38_000, 24),
     ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize{0}x128x64_cublas", 52_000, 24),
     ("fused_moe_kernel_{0}", 61_000, 8),
-    ("void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<{0}, 64, 128, 4>>", 29_000, 8),
+    (
+        "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<{0}, 64, 128, 4>>",
+        29_000,
+        8,
+    ),
     ("void vllm::rms_norm_kernel<c10::BFloat16, 8, {0}>(c10::BFloat16*)", 4_000, 4),
     ("void vllm::act_and_mul_kernel<c10::BFloat16, {0}>(c10::BFloat16*)", 6_000, 4),
     ("void vllm::rotary_embedding_kernel<c10::BFloat16, {0}>(long const*)", 3_000, 4),
@@ -54,7 +58,11 @@ _KERNELS_OF = (
     ("triton_poi_fused__to_copy_add_addmm_cat_{0}", 5_000, 40),
     ("void at::native::vectorized_elementwise_kernel<4, Functor{0}>(int)", 2_000, 30),
     ("void at::native::reduce_kernel<512, 1, ReduceOp<float, {0}>>", 3_500, 12),
-    ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL_{0}(ncclDevKernelArgsStorage<4096ul>)", 45_000, 2),
+    (
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL_{0}(ncclDevKernelArgsStorage<4096ul>)",
+        45_000,
+        2,
+    ),
 )
 _PHASES = ("prepare_inputs", "forward", "sample")
 
@@ -106,7 +114,9 @@ def export(folder: Path, kernels: int = KERNELS) -> Path:
     beside = path.with_suffix(".tmp")
     beside.unlink(missing_ok=True)
     connection = sqlite3.connect(beside)
-    connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
+    connection.executescript(
+        "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA
+    )
     _fill(connection, kernels)
     connection.commit()
     connection.close()
@@ -206,7 +216,15 @@ def _fill_memory(
         first_id += count
         begin = start[rows] + 200
         end = begin + random.integers(800, 20_000, count)
-        shared = (begin, end, same(0), same(1), same(_STREAMS[0]), ids, same(_GLOBAL_PID))
+        shared = (
+            begin,
+            end,
+            same(0),
+            same(1),
+            same(_STREAMS[0]),
+            ids,
+            same(_GLOBAL_PID),
+        )
         kinds = np.array([_HTOD, _DTOH, _DTOD])[random.integers(0, 3, count)]
         rest = (
             (random.integers(4, 1 << 20, count), kinds, same(2), same(2), same(None))
@@ -263,8 +281,13 @@ def _fill_small(connection: sqlite3.Connection, first_call: int) -> None:
     kinds = [(_PUSH_POP, "NvtxPushPopRange", "NvtxPushPopRange")]
     _insert(connection, "ENUM_NSYS_EVENT_TYPE", kinds)
     _insert(connection, "PROCESSES", [(_GLOBAL_PID, 1, "python")])
-    _insert(connection, "ThreadNames", [(first_call + 3, 20, thread) for thread in _THREADS])
-    facts = {"EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems", "EXPORT_SCHEMA_VERSION": "3.25.0"}
+    _insert(
+        connection, "ThreadNames", [(first_call + 3, 20, thread) for thread in _THREADS]
+    )
+    facts = {
+        "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
+        "EXPORT_SCHEMA_VERSION": "3.25.0",
+    }
     _insert(connection, "META_DATA_EXPORT", facts.items())
 
 
@@ -272,7 +295,11 @@ def _names() -> tuple[list[str], np.ndarray]:
     """The kernels, and how long each typically takes, ns."""
     import numpy as np
 
-    names = [pattern.format(n) for pattern, _, variants in _KERNELS_OF for n in range(variants)]
+    names = [
+        pattern.format(n)
+        for pattern, _, variants in _KERNELS_OF
+        for n in range(variants)
+    ]
     typical = [ns for _, ns, variants in _KERNELS_OF for _ in range(variants)]
     return names, np.array(typical)
 
@@ -283,11 +310,15 @@ def _constant(count: int) -> Callable[[object], list[object]]:
 
 
 def _rows(*columns: np.ndarray | list[object]) -> Iterable[tuple[object, ...]]:
-    lists = [column if isinstance(column, list) else column.tolist() for column in columns]
+    lists = [
+        column if isinstance(column, list) else column.tolist() for column in columns
+    ]
     return zip(*lists, strict=True)
 
 
-def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]]) -> None:
+def _insert(
+    connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]]
+) -> None:
     columns = len(connection.execute(f"PRAGMA table_info({table})").fetchall())
     marks = ", ".join("?" * columns)
     connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608  # ours
@@ -313,7 +344,10 @@ def table(folder: Path, repeat: int, kernels: int = KERNELS) -> str:
             name: min(_seconds([*command, "--no-cache"]) for _ in range(repeat))
             for name, command in commands.items()
         }
-    rows = [*best.items(), (f"both (target: under {TARGET_S:.0f} s)", sum(best.values()))]
+    rows = [
+        *best.items(),
+        (f"both (target: under {TARGET_S:.0f} s)", sum(best.values())),
+    ]
     megabytes = f"{path.stat().st_size / 1e6:.0f} MB"
     lines = [
         f"| an export of {kernels:,} kernels, {megabytes}, {_CORES} cores | s |",

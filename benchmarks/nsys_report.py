@@ -67,7 +67,15 @@ def _event(table: str, row: tuple[Any, ...]) -> dict[int, Any]:
     start, end, *others = row
     if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
         correlation, event_class, name, thread = others
-        body = {1: start, 2: end, 3: correlation, 6: event_class, 7: name, 8: 0, 13: thread}
+        body = {
+            1: start,
+            2: end,
+            3: correlation,
+            6: event_class,
+            7: name,
+            8: 0,
+            13: thread,
+        }
         return {1: 48, 108: body}
     if table == "NVTX_EVENTS":
         event_type, text, domain, thread = others
@@ -77,13 +85,34 @@ def _event(table: str, row: tuple[Any, ...]) -> dict[int, Any]:
     body = {1: start, 2: end, 3: correlation, 4: device, 5: 1, 6: stream, 8: process}
     if table == "CUPTI_ACTIVITY_KIND_KERNEL":
         name, x, y, z, static, dynamic = details
-        shape = {1: name, 2: name, 3: name, 8: name, 10: x, 11: y, 12: z, 13: 128, 14: 1, 15: 1}
-        shape |= {16: static, 17: dynamic, 20: correlation, 21: 168, 22: 233_472, 23: 1, 24: 1}
+        shape = {
+            1: name,
+            2: name,
+            3: name,
+            8: name,
+            10: x,
+            11: y,
+            12: z,
+            13: 128,
+            14: 1,
+            15: 1,
+        }
+        shape |= {
+            16: static,
+            17: dynamic,
+            20: correlation,
+            21: 168,
+            22: 233_472,
+            23: 1,
+            24: 1,
+        }
         return {1: 79, 107: {**body, 7: 3, 101: shape}}
     if table == "CUPTI_ACTIVITY_KIND_MEMCPY":
         size, kind, source, target = details
         copied = {1: size, 2: kind}
-        copied |= {n: memory for n, memory in ((4, source), (5, target)) if memory is not None}
+        copied |= {
+            n: memory for n, memory in ((4, source), (5, target)) if memory is not None
+        }
         return {1: 80, 107: {**body, 7: 1, 102: copied}}
     return {1: 80, 107: {**body, 7: 2, 103: {1: details[0], 2: 0}}}
 
@@ -96,7 +125,10 @@ def report(export: Path) -> tuple[Path, int]:
 
     path = export.with_suffix(".nsys-rep")
     with closing(sqlite3.connect(f"file:{export}?mode=ro", uri=True)) as connection:
-        counts = [connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in _TABLES]  # noqa: S608  # ours
+        counts = [
+            connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608  # our names
+            for table in _TABLES
+        ]
         if path.exists():
             return path, sum(counts)
 
@@ -118,7 +150,8 @@ def report(export: Path) -> tuple[Path, int]:
         while some := list(islice(waiting, _BLOCK)):
             blocks += packed(sized(message({1: some})))
         strings = [
-            text for (text,) in connection.execute("SELECT value FROM StringIds ORDER BY id")
+            text
+            for (text,) in connection.execute("SELECT value FROM StringIds ORDER BY id")
         ]
         threads = [
             {2: name, 3: priority, 4: thread}
@@ -126,7 +159,9 @@ def report(export: Path) -> tuple[Path, int]:
                 "SELECT nameId, priority, globalTid FROM ThreadNames"
             )
         ]
-    content = report_of(packed=blocks, strings=strings, threads=threads, counts={1: sum(counts)})
+    content = report_of(
+        packed=blocks, strings=strings, threads=threads, counts={1: sum(counts)}
+    )
     path.write_bytes(content)
     return path, sum(counts)
 

@@ -25,7 +25,9 @@ DATA = ROOT / "benchmarks" / "data"
 DISPATCHES = 1_000_000
 TARGET_S = 3.0
 _QUEUES = 4
-_KERNELS = [f"void kernel_{n}<float, {n % 7}>(float*, float const*, int)" for n in range(200)]
+_KERNELS = [
+    f"void kernel_{n}<float, {n % 7}>(float*, float const*, int)" for n in range(200)
+]
 _SUFFIX = "_0000aaaa_0000_7000_8000_000000000001"
 _PLACE = "nid INTEGER NOT NULL, pid INTEGER NOT NULL, tid INTEGER"
 _ID = "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, guid TEXT DEFAULT 'g' NOT NULL"
@@ -88,7 +90,13 @@ def _times(dispatches: int) -> Iterator[tuple[int, int, int, int, int]]:
     length = random.integers(2_000, 60_000, dispatches)
     call = 60_000_000_000 + np.cumsum(random.integers(3_000, 30_000, dispatches))
     start = np.maximum(call + 5_000, np.cumsum(length) // _QUEUES + call[0])
-    columns = call, start, start + length, kernel, random.integers(0, _QUEUES, dispatches)
+    columns = (
+        call,
+        start,
+        start + length,
+        kernel,
+        random.integers(0, _QUEUES, dispatches),
+    )
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
@@ -133,7 +141,10 @@ def database(path: Path, dispatches: int) -> Path:
     insert(
         "region",
         "nid, pid, tid, start, end, name_id, event_id",
-        ((1, 7, 7, call, call + 2_500, 1, n) for n, (call, *_) in enumerate(_times(dispatches), 1)),
+        (
+            (1, 7, 7, call, call + 2_500, 1, n)
+            for n, (call, *_) in enumerate(_times(dispatches), 1)
+        ),
     )
     insert(
         "kernel_dispatch",
@@ -189,8 +200,12 @@ def document(path: Path, dispatches: int) -> Path:
     kinds = '{"kind":"HIP_RUNTIME_API_EXT","operations":["hipLaunchKernel"]}'
     beside = path.with_suffix(".tmp")
     with beside.open("w", encoding="utf-8") as file:
-        file.write('{"rocprofiler-sdk-tool":[{"metadata":{"pid":7},"agents":[{"size":312,"id":')
-        file.write('{"handle":37946},"type":2,"product_name":"AMD Instinct MI350X"}],"strings":')
+        file.write(
+            '{"rocprofiler-sdk-tool":[{"metadata":{"pid":7},"agents":[{"size":312,"id":'
+        )
+        file.write(
+            '{"handle":37946},"type":2,"product_name":"AMD Instinct MI350X"}],"strings":'
+        )
         file.write(f'{{"buffer_records":[{kinds}]}},"kernel_symbols":[')
         file.write(",".join(symbol % (n, name) for n, name in enumerate(_KERNELS, 1)))
         file.write('],"buffer_records":{"kernel_dispatch":[')
@@ -212,12 +227,18 @@ def tables(path: Path, dispatches: int) -> Path:
     with path.with_name("calls_hip_api_trace.csv").open("w", encoding="utf-8") as file:
         file.write(f'"Domain","Function","Process_Id","Thread_Id",{times}\n')
         for n, (call, *_) in enumerate(_times(dispatches), 1):
-            file.write(f'"HIP_RUNTIME_API_EXT","hipLaunchKernel",7,7,{n},{call},{call + 2500}\n')
+            file.write(
+                f'"HIP_RUNTIME_API_EXT","hipLaunchKernel",7,7,{n},{call},{call + 2500}\n'
+            )
     with path.with_suffix(".tmp").open("w", encoding="utf-8") as file:
-        file.write('"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Kernel_Name",')
+        file.write(
+            '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Kernel_Name",'
+        )
         file.write(f"{times}\n")
         for n, (_, start, end, kernel, queue) in enumerate(_times(dispatches), 1):
-            file.write(f'"KERNEL_DISPATCH","Agent 1",{queue},{queue},7,"{_KERNELS[kernel]}",')
+            file.write(
+                f'"KERNEL_DISPATCH","Agent 1",{queue},{queue},7,"{_KERNELS[kernel]}",'
+            )
             file.write(f"{n},{start},{end}\n")
     path.with_name("calls_hip_api_trace.csv").replace(
         path.with_name(path.name.replace("kernel_trace", "hip_api_trace"))
@@ -227,7 +248,9 @@ def tables(path: Path, dispatches: int) -> Path:
 
 def _seconds(program: str, path: Path, repeat: int) -> float:
     command = [sys.executable, "-c", program, str(path)]
-    runs = (subprocess.run(command, check=True, capture_output=True) for _ in range(repeat))
+    runs = (
+        subprocess.run(command, check=True, capture_output=True) for _ in range(repeat)
+    )
     return min(float(run.stdout) for run in runs)
 
 
@@ -246,13 +269,24 @@ def table(folder: Path, repeat: int, dispatches: int = DISPATCHES) -> str:
         "|---" * 7 + "|",
     ]
     for form, path, count, program in (
-        ("rocpd", database(folder / f"rocprof_{dispatches}.db", dispatches), dispatches, _FETCH),
+        (
+            "rocpd",
+            database(folder / f"rocprof_{dispatches}.db", dispatches),
+            dispatches,
+            _FETCH,
+        ),
         ("JSON", document(folder / f"rocprof_{fewer}.json", fewer), fewer, _LOAD),
         ("CSV", tables(folder / f"rocprof_{fewer}_kernel_trace.csv", fewer), fewer, ""),
     ):
         seconds = _seconds(_READ, path, repeat)
         size = path.stat().st_size / 1e6
-        cells = [form, f"{count:,}", f"{size:.0f}", f"{seconds:.2f}", f"{size / seconds:.0f}"]
+        cells = [
+            form,
+            f"{count:,}",
+            f"{size:.0f}",
+            f"{seconds:.2f}",
+            f"{size / seconds:.0f}",
+        ]
         if program:
             yardstick = _seconds(program, path, repeat)
             what = "sqlite3" if form == "rocpd" else "json.loads"

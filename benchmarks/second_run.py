@@ -40,7 +40,9 @@ def seconds(arguments: list[str], cache: Path) -> float:
     """The processor's time that a command takes in a fresh process on one core."""
     environment = os.environ | {"TRACELENS_EXT_CACHE_DIR": str(cache)}
     environment.pop("TRACELENS_EXT_NO_CACHE", None)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has compiled modules
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # an installation has compiled modules
     process = subprocess.Popen(
         [sys.executable, "-m", "tracelens_ext", *arguments],
         env=environment,
@@ -50,7 +52,9 @@ def seconds(arguments: list[str], cache: Path) -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)  # it is not waited for again
     if process.returncode:
-        raise SystemExit(f"tracelens-ext {arguments[0]} failed: exit code {process.returncode}")
+        raise SystemExit(
+            f"tracelens-ext {arguments[0]} failed: exit code {process.returncode}"
+        )
     return usage.ru_utime + usage.ru_stime
 
 
@@ -74,17 +78,29 @@ def table(trace: Path, repeat: int, *, compare: bool = False) -> str:
         compare: also compare the trace with a copy of itself, which takes longest.
     """
     _read_once(trace)
-    lines = ["| command | first run, s | second run, s | second / first |", "|---|---|---|---|"]
+    lines = [
+        "| command | first run, s | second run, s | second / first |",
+        "|---|---|---|---|",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         commands = dict(COMMANDS)
         if compare:
             commands["compare"] = "compare TRACE COPY"
             shutil.copyfile(trace, Path(folder) / f"copy_{trace.name}")
-        meant = {"TRACE": str(trace), "COPY": f"{folder}/copy_{trace.name}", "OUT": f"{folder}/out"}
+        meant = {
+            "TRACE": str(trace),
+            "COPY": f"{folder}/copy_{trace.name}",
+            "OUT": f"{folder}/out",
+        }
         for name, command in commands.items():
-            arguments = [_MARKS.sub(lambda mark: meant[mark[0]], word) for word in command.split()]
+            arguments = [
+                _MARKS.sub(lambda mark: meant[mark[0]], word)
+                for word in command.split()
+            ]
             first, second = first_and_second(arguments, repeat)
-            lines.append(f"| {name} | {first:.2f} | {second:.2f} | {second / first:.2f} |")
+            lines.append(
+                f"| {name} | {first:.2f} | {second:.2f} | {second / first:.2f} |"
+            )
     return "\n".join(lines)
 
 

@@ -25,7 +25,9 @@ MEGABYTES = 30
 TARGET_S = 3.0
 _STEP_NS = 10_000
 _BYTES_A_STEP = 280
-_DETAILS = "regs:40 static_shared:0 dynamic_shared:0 grid:128,1,1 block:256,1,1 occ_pct:100"
+_DETAILS = (
+    "regs:40 static_shared:0 dynamic_shared:0 grid:128,1,1 block:256,1,1 occ_pct:100"
+)
 _READ = """
 import json, sys, time
 from tracelens_ext.readers import read_trace
@@ -73,11 +75,19 @@ def table(folder: Path, repeat: int, megabytes: int = MEGABYTES) -> str:
     """The figures, as a Markdown table."""
     profile, viewer_json = made(folder, megabytes)
     loaded = yardstick(viewer_json, repeat)
-    lines = ["| form | events | MB | s | read / json.loads of the JSON |", "|---" * 5 + "|"]
+    lines = [
+        "| form | events | MB | s | read / json.loads of the JSON |",
+        "|---" * 5 + "|",
+    ]
     for form, path in (("xplane", profile), ("JSON for viewers", viewer_json)):
         figures = best(_READ, str(path), repeat=repeat, key="read").figures
         size = path.stat().st_size / 1e6
-        cells = [form, f"{figures['events']:,.0f}", f"{size:.0f}", f"{figures['read']:.2f}"]
+        cells = [
+            form,
+            f"{figures['events']:,.0f}",
+            f"{size:.0f}",
+            f"{figures['read']:.2f}",
+        ]
         lines.append(f"| {' | '.join(cells)} | {figures['read'] / loaded:.2f} |")
     lines.append(f"\nTarget: {MEGABYTES} MB of xplane in {TARGET_S:.0f} s.")
     return "\n".join(lines)

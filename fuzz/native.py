@@ -31,7 +31,8 @@ SHARED = ROOT.parent / "shared" / "traces"
 REPORTS = ROOT.parent / "shared" / "nsys_rep"
 #: Compiled module → its source.
 SOURCES = {
-    f"tracelens_ext.readers.{name}._native": ROOT / f"tracelens_ext/readers/{name}/_native.c"
+    f"tracelens_ext.readers.{name}._native": ROOT
+    / f"tracelens_ext/readers/{name}/_native.c"
     for name in ("kineto", "nsys")
 }
 _LIBRARY = "TRACELENS_EXT_SANITIZED"
@@ -46,11 +47,20 @@ def build(folder: Path) -> dict[str, str] | None:
     compiler = shutil.which(os.environ.get("CC", "gcc"))
     if compiler is None:
         return None
-    flags = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined"]
+    flags = [
+        "-std=c11",
+        "-g",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-fsanitize=address,undefined",
+    ]
     flags += ["-fno-sanitize-recover=all", f"-I{sysconfig.get_paths()['include']}"]
     for module, source in SOURCES.items():
         library = folder / f"{module}.so"
-        done = subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=False)
+        done = subprocess.run(
+            [compiler, *flags, str(source), "-o", str(library)], check=False
+        )
         if done.returncode:
             return None
     found = [
@@ -59,8 +69,14 @@ def build(folder: Path) -> dict[str, str] | None:
         ).stdout
         for name in ("libasan.so", "libubsan.so")
     ]
-    options = {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", _LIBRARY: str(folder)}
-    return os.environ | options | {"LD_PRELOAD": " ".join(path.strip() for path in found)}
+    options = {
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        _LIBRARY: str(folder),
+    }
+    return (
+        os.environ | options | {"LD_PRELOAD": " ".join(path.strip() for path in found)}
+    )
 
 
 def _seeds() -> list[bytes]:
@@ -72,13 +88,17 @@ def _seeds() -> list[bytes]:
     made = [layout(cuda_graph_example()) for layout in LAYOUTS.values()]
     made += [LAYOUTS["kineto"](demo | {"traceEvents": demo["traceEvents"][:_EVENTS]})]
     recorded = []
-    for path in sorted(SHARED.glob("*/*.json.gz"), key=lambda path: path.stat().st_size)[::3]:
+    for path in sorted(
+        SHARED.glob("*/*.json.gz"), key=lambda path: path.stat().st_size
+    )[::3]:
         document = json.loads(gzip.decompress(path.read_bytes()))
         events = document["traceEvents"]
         some = events[:10] + events[10 :: max(1, len(events) // _EVENTS)]
         recorded.append(LAYOUTS["kineto"]({**document, "traceEvents": some}))
     traces = [text.encode() for text in [*made[-3:], *recorded, *made][:8]]
-    reports = sorted(REPORTS.glob("*.nsys-rep"), key=lambda path: path.stat().st_size)[:2]
+    reports = sorted(REPORTS.glob("*.nsys-rep"), key=lambda path: path.stat().st_size)[
+        :2
+    ]
     return [*traces, steps(), steps(), *(path.read_bytes() for path in reports)]
 
 
@@ -149,7 +169,9 @@ def compare(mutants: int, seconds: float, seed: int) -> int:
             print(f"FOUND: {FINDINGS / f'{seed}-{done}.json'}", flush=True)
             raise
         done += 1
-    print(f"{done:,} mutants of {len(seeds)} traces: both readers agree; slowest {slowest:.2f} s")
+    print(
+        f"{done:,} mutants of {len(seeds)} traces: both readers agree; slowest {slowest:.2f} s"
+    )
     return 0
 
 

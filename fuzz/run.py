@@ -30,9 +30,13 @@ _LONGEST = 65536
 def main() -> int:
     """Run the targets one after another; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=int, default=300, help="for all targets together")
+    parser.add_argument(
+        "--seconds", type=int, default=300, help="for all targets together"
+    )
     parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}"
+    )
     asked = parser.parse_args()
     chosen = asked.targets or list(TARGETS)
     unknown = set(chosen) - set(TARGETS)

@@ -68,7 +68,9 @@ def _databases() -> Iterator[bytes]:
 
 def _nsys_reports() -> Iterator[bytes]:
     yield steps()
-    blocks = [[call(0, 100 * block + 10 * i, 5, i) for i in range(9)] for block in range(3)]
+    blocks = [
+        [call(0, 100 * block + 10 * i, 5, i) for i in range(9)] for block in range(3)
+    ]
     yield report(*blocks, strings=["cudaLaunchKernel_v7000"])
 
 
@@ -103,9 +105,15 @@ def _perfetto() -> Iterator[bytes]:
     from tests.support.perfetto_maker import begin, end, thread_track, trace
 
     args = {"External id": 3, "correlation": 7, "Input Dims": "[[1]]"}
-    yield trace(thread_track(1, 2, 3, "main"), begin(1, 1, "a", "cpu_op", args=args), end(2, 1))
-    kernels = [(begin(10 * i, 1, f"k{i}", "kernel"), end(10 * i + 4, 1)) for i in range(9)]
-    yield trace(thread_track(1, 0, 7, "stream 7"), *(each for both in kernels for each in both))
+    yield trace(
+        thread_track(1, 2, 3, "main"), begin(1, 1, "a", "cpu_op", args=args), end(2, 1)
+    )
+    kernels = [
+        (begin(10 * i, 1, f"k{i}", "kernel"), end(10 * i + 4, 1)) for i in range(9)
+    ]
+    yield trace(
+        thread_track(1, 0, 7, "stream 7"), *(each for both in kernels for each in both)
+    )
 
 
 def _snapshots() -> Iterator[bytes]:
@@ -134,11 +142,23 @@ def _tables() -> Iterator[bytes]:
 
 
 def _configurations() -> Iterator[bytes]:
-    files = {"kernel_sum": "kernels.csv", "nvtx_proj_trace": None, "mem_time_sum": "memory.csv"}
+    files = {
+        "kernel_sum": "kernels.csv",
+        "nvtx_proj_trace": None,
+        "mem_time_sum": "memory.csv",
+    }
     numbers = {"num_of_iters": 3, "num_of_gpus": 8, "nvtx_tag_of_iter": "step"}
-    spec = {"title": "a", "format": "csv", "analysis_args": numbers, "nsys_csv_file_path": files}
+    spec = {
+        "title": "a",
+        "format": "csv",
+        "analysis_args": numbers,
+        "nsys_csv_file_path": files,
+    }
     classes = {"gemm": "GEMM", "fusion": "Fusion"}
-    yield b"// first\n" + json.dumps({"inputs": [spec], "kernel_to_class_map": classes}).encode()
+    yield (
+        b"// first\n"
+        + json.dumps({"inputs": [spec], "kernel_to_class_map": classes}).encode()
+    )
     yield b"/* a map */ " + json.dumps(classes, indent=1).encode()
 
 
@@ -172,16 +192,28 @@ TARGETS: dict[str, Target] = {
     "salvage": Target(properties.salvage_is_safe_and_steady, _traces, share=2),
     "report": Target(properties.a_report_is_safe, _traces, share=3),
     "gzip": Target(properties.salvage_is_safe_and_steady, _gzipped, as_text=False),
-    "sqlite": Target(properties.a_file_is_safe(".sqlite"), _databases, as_text=False, share=2),
-    "nsys_report": Target(properties.a_nsys_report_is_safe, _nsys_reports, as_text=False, share=2),
+    "sqlite": Target(
+        properties.a_file_is_safe(".sqlite"), _databases, as_text=False, share=2
+    ),
+    "nsys_report": Target(
+        properties.a_nsys_report_is_safe, _nsys_reports, as_text=False, share=2
+    ),
     "xplane": Target(properties.a_profile_is_safe, _profiles, as_text=False, share=2),
-    "perfetto": Target(properties.a_file_is_safe(".pftrace"), _perfetto, as_text=False, share=2),
-    "snapshots": Target(properties.a_snapshot_is_safe, _snapshots, as_text=False, share=2),
-    "rocprof": Target(properties.a_file_is_safe("results.db"), _rocprof_results, as_text=False),
+    "perfetto": Target(
+        properties.a_file_is_safe(".pftrace"), _perfetto, as_text=False, share=2
+    ),
+    "snapshots": Target(
+        properties.a_snapshot_is_safe, _snapshots, as_text=False, share=2
+    ),
+    "rocprof": Target(
+        properties.a_file_is_safe("results.db"), _rocprof_results, as_text=False
+    ),
     "csv": Target(properties.a_file_is_safe(".csv"), _tables),
     "rocpd": Target(properties.a_file_is_safe(".db"), _rocpd, as_text=False),
     "rocprof_json": Target(properties.salvage_is_safe_and_steady, _rocprof_json),
-    "rocprof_csv": Target(properties.a_file_is_safe("_kernel_trace.csv"), _rocprof_tables),
+    "rocprof_csv": Target(
+        properties.a_file_is_safe("_kernel_trace.csv"), _rocprof_tables
+    ),
     "tables": Target(properties.statistics_tables_are_safe, _tables),
     "configurations": Target(properties.configurations_are_safe, _configurations),
     "rules": Target(properties.rules_are_safe, _rules),

@@ -20,7 +20,10 @@ from tracelens_ext.hooks import hookimpl
 
 KEYS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("GEMM", ("Cijk", "gemm", "nvjet", "cublasLt")),
-    ("FA BWD", ("FmhaBwd", "flash_bprop", "ck_fused_attn::dk_dv_reduce_thd", "fmha_bwd")),
+    (
+        "FA BWD",
+        ("FmhaBwd", "flash_bprop", "ck_fused_attn::dk_dv_reduce_thd", "fmha_bwd"),
+    ),
     ("FA FWD", ("FmhaFwd", "flash_fprop", "fmha_fwd")),
     ("FA V3", ("kernel_func",)),
     ("Conv", ("FillBuffer", "conv_", "conv.", "conv-")),

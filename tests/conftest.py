@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
-os.environ["TRACELENS_EXT_DEBUG"] = "1"  # an unexpected error fails the test that meets it
+os.environ["TRACELENS_EXT_DEBUG"] = (
+    "1"  # an unexpected error fails the test that meets it
+)
 
 settings.register_profile(
     "same every time",
@@ -41,7 +43,11 @@ settings.register_profile("few examples", settings(), max_examples=15)
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 #: What tests with a mark do; `make test` leaves them to `make test-all`.
-_MARKS = {"process": "start processes", "real_data": "read ../shared", "slow": "take seconds"}
+_MARKS = {
+    "process": "start processes",
+    "real_data": "read ../shared",
+    "slow": "take seconds",
+}
 _PROCESSES_START = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 _FILES_OPEN = {"open", "sqlite3.connect"}
 
@@ -95,7 +101,9 @@ def _missing(item: pytest.Item) -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Leave out what this machine cannot run, before `-m` leaves out what was not asked for."""
     left_out = [item for item in items if _missing(item) is not None]
     items[:] = [item for item in items if _missing(item) is None]
@@ -105,7 +113,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         test = getattr(item, "function", None)
         own = getattr(test, "_hypothesis_internal_use_settings", None)
         if own is not None and own.max_examples > most:
-            item.function._hypothesis_internal_use_settings = settings(own, max_examples=most)  # type: ignore[attr-defined]
+            item.function._hypothesis_internal_use_settings = settings(
+                own, max_examples=most
+            )  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish() -> None:
@@ -119,8 +129,12 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
         reason = _missing(item)
         if reason is None and item.config.getoption("markexpr"):
-            marks = (mark for mark in _MARKS if item.get_closest_marker(mark) is not None)
-            reason = next((f"that {_MARKS[mark]} (make test-all)" for mark in marks), None)
+            marks = (
+                mark for mark in _MARKS if item.get_closest_marker(mark) is not None
+            )
+            reason = next(
+                (f"that {_MARKS[mark]} (make test-all)" for mark in marks), None
+            )
         if reason is not None:
             _left_out[reason] += 1
 
@@ -140,7 +154,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _left_out:
-        counts = ", ".join(f"{count} {reason}" for reason, count in _left_out.most_common())
+        counts = ", ".join(
+            f"{count} {reason}" for reason, count in _left_out.most_common()
+        )
         terminalreporter.write_line(f"tests left out: {counts}")
 
 
@@ -157,7 +173,9 @@ def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def short_demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One step of the demo. Tests share it: who changes it copies it before."""
-    return write_demo_trace(tmp_path_factory.mktemp("short_demo") / "run.json.gz", steps=1)
+    return write_demo_trace(
+        tmp_path_factory.mktemp("short_demo") / "run.json.gz", steps=1
+    )
 
 
 @pytest.fixture(scope="session")
@@ -192,7 +210,9 @@ def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tables) == len(few)
     monkeypatch.setattr("tracelens_ext.builtin_tables.ordered_tables", lambda: tables)
     none = Findings(0.0)
-    monkeypatch.setattr("tracelens_ext.findings.engine.find_findings", lambda *_, **__: none)
+    monkeypatch.setattr(
+        "tracelens_ext.findings.engine.find_findings", lambda *_, **__: none
+    )
 
 
 @pytest.fixture

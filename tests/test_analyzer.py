@@ -40,12 +40,26 @@ NVJET = "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"
 EXAMPLE = [
     ("graph", "GEMM", NVJET, 1, 0.22, 220.0),
     ("graph", "Flash Attention Forward", "kernel_mha", 1, 0.15, 150.0),
-    ("graph", "Memory Ops", "void tensorrt_llm::common::scaleMatrix<...>", 1, 0.08, 80.0),
+    (
+        "graph",
+        "Memory Ops",
+        "void tensorrt_llm::common::scaleMatrix<...>",
+        1,
+        0.08,
+        80.0,
+    ),
 ]
 
 
 def summary(analyzer: TreePerfAnalyzer) -> list[tuple[Any, ...]]:
-    columns = ["cpu_op", "kernel_category", "kernel_name", "count", "total_time_ms", "avg_time_us"]
+    columns = [
+        "cpu_op",
+        "kernel_category",
+        "kernel_name",
+        "count",
+        "total_time_ms",
+        "avg_time_us",
+    ]
     frame = analyzer.get_df_kernel_summary()
     return list(frame[columns].itertuples(index=False, name=None))
 
@@ -62,11 +76,16 @@ def test_a_path(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text, encoding="utf-8")
     for source in (path, str(path)):
-        assert summary(TreePerfAnalyzer(source, use_kernel_name_categories=True)) == EXAMPLE
+        assert (
+            summary(TreePerfAnalyzer(source, use_kernel_name_categories=True))
+            == EXAMPLE
+        )
         again = TreePerfAnalyzer.from_file(source, use_kernel_name_categories=True)
         assert summary(again) == EXAMPLE
     assert summary(
-        TreePerfAnalyzer.from_file(profile_filepath=path, use_kernel_name_categories=True)
+        TreePerfAnalyzer.from_file(
+            profile_filepath=path, use_kernel_name_categories=True
+        )
     )
 
 
@@ -75,14 +94,22 @@ def test_a_gzipped_path(tmp_path: Path, text: str) -> None:
     path.write_bytes(gzip.compress(text.encode()))
     assert summary(TreePerfAnalyzer(path, use_kernel_name_categories=True)) == EXAMPLE
     with path.open("rb") as file:
-        assert summary(TreePerfAnalyzer(file, use_kernel_name_categories=True)) == EXAMPLE
+        assert (
+            summary(TreePerfAnalyzer(file, use_kernel_name_categories=True)) == EXAMPLE
+        )
     with gzip.open(path, "rt", encoding="utf-8") as unpacked:
-        assert summary(TreePerfAnalyzer(unpacked, use_kernel_name_categories=True)) == EXAMPLE
+        assert (
+            summary(TreePerfAnalyzer(unpacked, use_kernel_name_categories=True))
+            == EXAMPLE
+        )
 
 
 def test_an_open_file(text: str) -> None:
     for source in (io.StringIO(text), io.BytesIO(text.encode())):
-        assert summary(TreePerfAnalyzer(source, use_kernel_name_categories=True)) == EXAMPLE
+        assert (
+            summary(TreePerfAnalyzer(source, use_kernel_name_categories=True))
+            == EXAMPLE
+        )
 
 
 def test_a_bare_list_in_a_file() -> None:
@@ -92,7 +119,9 @@ def test_a_bare_list_in_a_file() -> None:
 
 def test_a_document_and_a_trace() -> None:
     document = cuda_graph_example()
-    assert summary(TreePerfAnalyzer(document, use_kernel_name_categories=True)) == EXAMPLE
+    assert (
+        summary(TreePerfAnalyzer(document, use_kernel_name_categories=True)) == EXAMPLE
+    )
     trace = read_trace(document)
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     assert analyzer.trace is trace
@@ -125,8 +154,12 @@ def test_without_the_flag_there_is_no_category_anywhere() -> None:
     assert not analyzer.use_kernel_name_categories
     assert not any("categor" in column for column in columns_of_all_tables(analyzer))
     assert analyzer.coverage.uncategorized_percent is None
-    assert not any("categor" in label for label, _ in overview(analyzer.work, analyzer.coverage))
-    with pytest.raises(UsageError, match=r"TreePerfAnalyzer\(.*use_kernel_name_categories=True\)"):
+    assert not any(
+        "categor" in label for label, _ in overview(analyzer.work, analyzer.coverage)
+    )
+    with pytest.raises(
+        UsageError, match=r"TreePerfAnalyzer\(.*use_kernel_name_categories=True\)"
+    ):
         analyzer.get_df_kernel_category_summary()
 
 
@@ -139,7 +172,9 @@ def test_with_the_flag() -> None:
 
 def test_rules_win_and_switch_categories_on(tmp_path: Path) -> None:
     rules = tmp_path / "my.toml"
-    rules.write_text('[[rule]]\ncategory = "Mine"\npattern = "^kernel_m"\n', encoding="utf-8")
+    rules.write_text(
+        '[[rule]]\ncategory = "Mine"\npattern = "^kernel_m"\n', encoding="utf-8"
+    )
     analyzer = TreePerfAnalyzer(cuda_graph_example(), rules=[rules])
     assert {row[2]: row[1] for row in summary(analyzer)} == {
         NVJET: "GEMM",
@@ -153,10 +188,16 @@ def test_a_categorizer_is_asked_first_and_switches_categories_on() -> None:
         return ["Scaling" if "scale" in name else None for name in table["kernel_name"]]
 
     analyzer = TreePerfAnalyzer(cuda_graph_example(), categorizer=only_scaling)
-    assert [row[1] for row in summary(analyzer)] == ["GEMM", "Flash Attention Forward", "Scaling"]
+    assert [row[1] for row in summary(analyzer)] == [
+        "GEMM",
+        "Flash Attention Forward",
+        "Scaling",
+    ]
 
 
-def test_rules_that_are_no_good_are_refused_before_the_trace_is_read(tmp_path: Path) -> None:
+def test_rules_that_are_no_good_are_refused_before_the_trace_is_read(
+    tmp_path: Path,
+) -> None:
     rules = tmp_path / "my.toml"
     rules.write_text("[[rule]]\n", encoding="utf-8")
     with pytest.raises(RuleError):
@@ -184,13 +225,20 @@ def test_unlinked_events_count_unless_told_otherwise() -> None:
     ):
         times = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
         assert times["busy_time"] == busy
-        assert analyzer.get_df_kernel_summary()["count"].sum() == 2  # in the tables either way
+        assert (
+            analyzer.get_df_kernel_summary()["count"].sum() == 2
+        )  # in the tables either way
     told = TreePerfAnalyzer(half_linked().document(), include_unlinked_kernels=False)
-    assert any("do not count in the timeline" in note for note in advice(told.work, told.coverage))
+    assert any(
+        "do not count in the timeline" in note
+        for note in advice(told.work, told.coverage)
+    )
 
 
 def test_coverage() -> None:
-    analyzer = TreePerfAnalyzer(half_linked().document(), use_kernel_name_categories=True)
+    analyzer = TreePerfAnalyzer(
+        half_linked().document(), use_kernel_name_categories=True
+    )
     covered = analyzer.coverage
     assert (covered.events, covered.total_ns) == (2, 40_000)
     assert (covered.unlinked_events, covered.unlinked_percent) == (1, 25)
@@ -203,7 +251,9 @@ def test_coverage_of_nothing() -> None:
     maker = TraceMaker()
     maker.op("aten::add", 0, 5)
     for with_categories in (False, True):
-        analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=with_categories)
+        analyzer = TreePerfAnalyzer(
+            maker.document(), use_kernel_name_categories=with_categories
+        )
         covered = analyzer.coverage
         assert (covered.events, covered.total_ns, covered.unlinked_percent) == (0, 0, 0)
         assert covered.largest_uncategorized == ()
@@ -258,8 +308,13 @@ def notes_of(maker: TraceMaker) -> list[str]:
 
 def test_advice() -> None:
     notes = notes_of(half_linked())
-    assert any("1 of 2 GPU events (25.0 % of GPU time) have no launch" in note for note in notes)
-    assert any("No rule knows started_before_the_profiler: 25.0 %" in note for note in notes)
+    assert any(
+        "1 of 2 GPU events (25.0 % of GPU time) have no launch" in note
+        for note in notes
+    )
+    assert any(
+        "No rule knows started_before_the_profiler: 25.0 %" in note for note in notes
+    )
     assert any("holds no CPU operations" in note for note in notes)
     without_gpu = TraceMaker()
     without_gpu.op("aten::add", 0, 5)
@@ -320,7 +375,10 @@ def test_every_public_name_is_there() -> None:
     assert set(tracelens_ext.__all__) <= set(dir(tracelens_ext))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = tracelens_ext.nothing
-    assert importlib.import_module("tracelens_ext.analyzer").TreePerfAnalyzer is TreePerfAnalyzer
+    assert (
+        importlib.import_module("tracelens_ext.analyzer").TreePerfAnalyzer
+        is TreePerfAnalyzer
+    )
 
 
 @pytest.mark.process
@@ -329,7 +387,9 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "import sys, tracelens_ext; "
         "print(*(m for m in ('pandas', 'xlsxwriter', 'numpy', 'rich') if m in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []
 
 
@@ -359,7 +419,9 @@ def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(
     maker = TraceMaker()
     for at in range(5):
         maker.op(name, 2000 * at + 50, 960)
-        maker.launched(name, 2000 * at + 1000, 1000, correlation=at + 1, at=2000 * at + 995)
+        maker.launched(
+            name, 2000 * at + 1000, 1000, correlation=at + 1, at=2000 * at + 995
+        )
     path = tmp_path / f"{'long' * 50}.json"
     path.write_text(json.dumps(maker.document()), encoding="utf-8")
     analyzer = TreePerfAnalyzer(path, use_kernel_name_categories=True)
@@ -373,7 +435,9 @@ def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(
     for each in [analyzer, analyzer.trace, *shown]:
         assert len(repr(each)) <= 500
         assert "\n" not in repr(each)
-    monkeypatch.setitem(sys.modules, "plotly", None)  # `show` is a page where there is one
+    monkeypatch.setitem(
+        sys.modules, "plotly", None
+    )  # `show` is a page where there is one
     for each in shown:
         page = each._repr_html_()  # type: ignore[attr-defined]
         assert "<table" in page

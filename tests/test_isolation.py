@@ -25,7 +25,9 @@ def test_an_unexpected_error_is_recorded_in_one_line(failures: PartFailures) -> 
     ]
 
 
-def test_an_error_without_a_message_is_named_by_its_type(failures: PartFailures) -> None:
+def test_an_error_without_a_message_is_named_by_its_type(
+    failures: PartFailures,
+) -> None:
     with failures.isolate("The simulation"):
         raise ZeroDivisionError
     assert failures.messages == [

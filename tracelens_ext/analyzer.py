@@ -28,8 +28,16 @@ from tracelens_ext.analysis.operations.launchers import (
     launcher_table,
 )
 from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
-from tracelens_ext.analysis.timeline.overview import CategoryCoverage, coverage, overview
-from tracelens_ext.categorize import CategorizerLike, KernelCategorizer, builtin_categorizer
+from tracelens_ext.analysis.timeline.overview import (
+    CategoryCoverage,
+    coverage,
+    overview,
+)
+from tracelens_ext.categorize import (
+    CategorizerLike,
+    KernelCategorizer,
+    builtin_categorizer,
+)
 from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
@@ -113,7 +121,10 @@ class TreePerfAnalyzer(TableMethods):
         has_choice = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or has_choice)
         make_categorizer = partial(
-            KernelCategorizer.create, rules=rules, maps=maps, without_packs=without_packs
+            KernelCategorizer.create,
+            rules=rules,
+            maps=maps,
+            without_packs=without_packs,
         )
         self.categorizer: KernelCategorizer | None = None
         if self.use_kernel_name_categories:
@@ -121,11 +132,15 @@ class TreePerfAnalyzer(TableMethods):
             self.categorizer = make_categorizer(categorizer=categorizer)
         reading = replace(reading, salvage=salvage or reading.salvage)
         store = open_cache(cache, reading)
-        self.trace: Trace = read_trace(trace, progress=progress, cache=store, reading=reading)
+        self.trace: Trace = read_trace(
+            trace, progress=progress, cache=store, reading=reading
+        )
         links = None
         if store is not None and not add_python_func:
             links = store.links(self.trace)
-        self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
+        self.tree: CallTree = CallTree(
+            self.trace, add_python_func=add_python_func, links=links
+        )
         #: what graph launches replay, where a capture is known
         self.graph_replays: GraphReplays | None = None
         replays = find_replays(self.tree, capture, store, reading)
@@ -148,7 +163,11 @@ class TreePerfAnalyzer(TableMethods):
         return_freed_memory()
 
     @classmethod
-    def from_file(cls, profile_filepath: str | os.PathLike[str], **options: Any) -> Self:  # noqa: ANN401
+    def from_file(
+        cls,
+        profile_filepath: str | os.PathLike[str],
+        **options: Any,  # noqa: ANN401
+    ) -> Self:
         """Return the analyzer of a file; `options` are keyword arguments of the constructor."""
         return cls(profile_filepath, **options)
 
@@ -162,19 +181,27 @@ class TreePerfAnalyzer(TableMethods):
         if self.categorizer is not None:
             counts.append("kernel categories")
         name = encodable(trace.provenance.path)
-        return f"<TreePerfAnalyzer of {name!r}: {', '.join(counts)}; tables: get_df_…()>"
+        return (
+            f"<TreePerfAnalyzer of {name!r}: {', '.join(counts)}; tables: get_df_…()>"
+        )
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the facts of the first sheet, the methods for tables."""
         facts = overview(self.gpu_events, self.coverage)
         rows = [[label, str(value)] for label, value in facts]
         table = pd.DataFrame(rows).to_html(index=False, header=False)
-        methods = [f"{name}()" for name in dir(type(self)) if name.startswith("get_df_")]
-        return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(', '.join(methods))}</p>"
+        methods = [
+            f"{name}()" for name in dir(type(self)) if name.startswith("get_df_")
+        ]
+        return (
+            f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(', '.join(methods))}</p>"
+        )
 
     def show(self) -> Report:
         """Return the report, which a notebook shows as its page."""
-        perf_report = import_module("tracelens_ext.perf_report")  # a layer above this one
+        perf_report = import_module(
+            "tracelens_ext.perf_report"
+        )  # a layer above this one
         return cast("Report", perf_report.build_perf_report(self, for_page=True))
 
     @property
@@ -224,7 +251,9 @@ class TreePerfAnalyzer(TableMethods):
 
     @cached_per_object
     def roofline(
-        self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
+        self,
+        device_peaks: str | os.PathLike[str] | None = None,
+        selection: Selection | None = None,
     ) -> Roofline:
         """Return the operations and their roofline times; see `get_df_roofline`."""
         peaks = None if device_peaks is None else read_peaks(device_peaks)
@@ -252,7 +281,9 @@ class TreePerfAnalyzer(TableMethods):
             )
         return self._last_findings
 
-    def cited_tables(self, device_peaks: str | os.PathLike[str] | None = None) -> frozenset[str]:
+    def cited_tables(
+        self, device_peaks: str | os.PathLike[str] | None = None
+    ) -> frozenset[str]:
         """Return the names of the tables, and commands, that the evidence of findings cites."""
         if not len(self.gpu_events):
             return frozenset()
@@ -304,7 +335,9 @@ class TreePerfAnalyzer(TableMethods):
             details = op_tables.kernel_details(self.gpu_events, self.launchers)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
-            stacks = call_stacks(self.gpu_events, self.launchers.of_gpu, frame["name"].tolist())
+            stacks = call_stacks(
+                self.gpu_events, self.launchers.of_gpu, frame["name"].tolist()
+            )
             frame["parent_module"] = pd.array(stacks.innermost_class, dtype="str")
             frame["call_stack"] = pd.array(stacks.stacks, dtype="str")
         if include_first_occurrence_time:
@@ -356,7 +389,10 @@ class TreePerfAnalyzer(TableMethods):
             table = table[table["name"] == event_name]
         launched = None if self is None else (self.gpu_events, self.launchers)
         frame = op_tables.unique_args(
-            table, launched, metrics=agg_metrics, group_by_num_kernels=group_by_num_kernels
+            table,
+            launched,
+            metrics=agg_metrics,
+            group_by_num_kernels=group_by_num_kernels,
         )
         if include_pct:
             return frame
@@ -387,7 +423,9 @@ class TreePerfAnalyzer(TableMethods):
             nn_module_detail: also the `nn.Module`s around the launch.
         """
         if nn_module_detail and not self.tree.add_python_func:
-            raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
+            raise UsageError(
+                "nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)"
+            )
         return kernels.kernels(
             self.gpu_events,
             launcher_detail=launcher_detail,
@@ -427,7 +465,9 @@ def _given_or_all(
     if launchers is not None:
         return launchers
     if analyzer is None:
-        raise UsageError("called on the class, this needs a table: get_df_kernel_launchers()")
+        raise UsageError(
+            "called on the class, this needs a table: get_df_kernel_launchers()"
+        )
     return analyzer._launcher_table
 
 

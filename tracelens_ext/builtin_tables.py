@@ -39,7 +39,10 @@ def ordered_tables() -> list[Table]:
         GAPS,
         GAPS_LONGEST,
     )
-    from tracelens_ext.analysis.iterations.tables import ITERATION_STATISTICS, ITERATIONS
+    from tracelens_ext.analysis.iterations.tables import (
+        ITERATION_STATISTICS,
+        ITERATIONS,
+    )
     from tracelens_ext.analysis.kernels.tables import (
         GPU_TIME_BY_CATEGORY,
         KERNEL_CATEGORIES,
@@ -87,7 +90,11 @@ def ordered_tables() -> list[Table]:
         ROOFLINE,
         ROOFLINE_PEAKS,
     )
-    from tracelens_ext.simulation.simulation import CRITICAL_PATH, CRITICAL_PATH_SUMMARY, WHAT_IF
+    from tracelens_ext.simulation.simulation import (
+        CRITICAL_PATH,
+        CRITICAL_PATH_SUMMARY,
+        WHAT_IF,
+    )
 
     return [
         RECORDING,

@@ -41,7 +41,9 @@ class TraceNotFoundError(TraceError):
     def of(cls, path: str | os.PathLike[str], error: Exception) -> TraceNotFoundError:
         """The error for a file or folder that cannot be opened."""
         reason = getattr(error, "strerror", None) or error
-        return cls(path, f"cannot be opened ({reason})", "check the path and its permissions")
+        return cls(
+            path, f"cannot be opened ({reason})", "check the path and its permissions"
+        )
 
 
 class TraceFormatError(TraceError):

@@ -14,7 +14,9 @@ _LONGEST_CELL: Final = 300
 _ROWS: Final = 20
 
 
-def cell_html(title: str, lines: Iterable[str], tables: Mapping[str, pd.DataFrame]) -> str:
+def cell_html(
+    title: str, lines: Iterable[str], tables: Mapping[str, pd.DataFrame]
+) -> str:
     """Return a heading, paragraphs, and the first rows of tables under their names."""
     parts = [f"<h3>{escape(encodable(title))}</h3>"]
     parts += [f"<p>{escape(encodable(line))}</p>" for line in lines]
@@ -27,7 +29,9 @@ def cell_html(title: str, lines: Iterable[str], tables: Mapping[str, pd.DataFram
 
 def _table_html(frame: pd.DataFrame) -> str:
     with pd.option_context("display.max_colwidth", None):
-        html: str = frame.map(_cell).to_html(index=False, border=0, na_rep="", justify="left")
+        html: str = frame.map(_cell).to_html(
+            index=False, border=0, na_rep="", justify="left"
+        )
     return html
 
 

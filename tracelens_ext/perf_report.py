@@ -16,7 +16,12 @@ from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import CategorizerLike
 from tracelens_ext.compatibility.tracelens import knows_tracelens
 from tracelens_ext.findings.summary import summary_sentence
-from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
+from tracelens_ext.hooks import (
+    Offered,
+    PluginAnswerError,
+    PluginRegistry,
+    default_registry,
+)
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import writing
@@ -58,7 +63,9 @@ def build_perf_report(
     """
     chosen = report_options or ReportOptions(**options)
     registry = default_registry()
-    builder = _ReportBuilder(analyzer, chosen, registry, offered_tables(registry), for_page)
+    builder = _ReportBuilder(
+        analyzer, chosen, registry, offered_tables(registry), for_page
+    )
     return builder.build()
 
 
@@ -135,7 +142,9 @@ class _ReportBuilder:
             return True
         # Evidence may cite a table that is left out unless somebody asks for it. It may also name a
         # command, `gaps`; and a table that is there by default was switched off.
-        is_optional = table.asked_by != ONLY_BY_NAME and not table.is_asked_for(ReportOptions())
+        is_optional = table.asked_by != ONLY_BY_NAME and not table.is_asked_for(
+            ReportOptions()
+        )
         return is_optional and table.name in self.cited
 
     def _frame_of(self, table: Table) -> pd.DataFrame | None:
@@ -147,10 +156,14 @@ class _ReportBuilder:
             return None
         if not isinstance(frame, pd.DataFrame):
             kind = type(frame).__name__
-            raise PluginAnswerError(f"sheet {table.name!r}: expected a DataFrame, got {kind}")
+            raise PluginAnswerError(
+                f"sheet {table.name!r}: expected a DataFrame, got {kind}"
+            )
         return frame
 
-    def _fitting_charts(self, offered: Offered[Table], frame: pd.DataFrame) -> list[Chart]:
+    def _fitting_charts(
+        self, offered: Offered[Table], frame: pd.DataFrame
+    ) -> list[Chart]:
         """Return the charts of a table that have something to draw."""
         fitting = []
         for chart in offered.item.charts:
@@ -164,7 +177,9 @@ class _ReportBuilder:
         overview_facts: list[_Fact] = []
         failures = self.analyzer.failures
         with failures.isolate("The overview"):
-            overview_facts = overview.overview(self.analyzer.gpu_events, self.analyzer.coverage)
+            overview_facts = overview.overview(
+                self.analyzer.gpu_events, self.analyzer.coverage
+            )
         facts += overview_facts[:1]
         with failures.isolate("The summary of the recording"):
             lines = recording_lines(self.analyzer.gpu_events)
@@ -186,7 +201,8 @@ class _ReportBuilder:
             if was_tried and offered.plugin.own:
                 names_by_reason[self.absence[table.name]].append(table.name)
         parts = [
-            f"{', '.join(names)} (only if {reason})" for reason, names in names_by_reason.items()
+            f"{', '.join(names)} (only if {reason})"
+            for reason, names in names_by_reason.items()
         ]
         return "; ".join(parts) or "none"
 
@@ -233,7 +249,9 @@ class _ReportBuilder:
         """Return the unit of each column of each declared table."""
         frames = {**self.page_tables, **self.tables}
         return {
-            name: declared[name].units(frame) for name, frame in frames.items() if name in declared
+            name: declared[name].units(frame)
+            for name, frame in frames.items()
+            if name in declared
         }
 
     def _ask(
@@ -278,9 +296,13 @@ def plugin_tables(
             for name, table in answer.items():
                 with registry.guard(hook.plugin.name):
                     if not isinstance(name, str) or not isinstance(table, pd.DataFrame):
-                        raise PluginAnswerError(_unexpected(f"{name!r} → {type(table).__name__}"))
+                        raise PluginAnswerError(
+                            _unexpected(f"{name!r} → {type(table).__name__}")
+                        )
                     if name.lower() in names:
-                        raise PluginAnswerError(f"sheet {name!r}: the report has one already")
+                        raise PluginAnswerError(
+                            f"sheet {name!r}: the report has one already"
+                        )
                     names.add(name.lower())
                     tables[name] = table
     return tables

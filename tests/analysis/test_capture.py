@@ -16,13 +16,20 @@ from tracelens_ext.analysis.cuda_graphs.captures import tokens_of_step
 from tracelens_ext.analysis.cuda_graphs.matching import AlignmentBudget
 from tracelens_ext.analysis.cuda_graphs.tables import GRAPH_CAPTURES, GRAPH_OPERATIONS
 from tracelens_ext.cli import run as run_command
-from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
+from tracelens_ext.errors import (
+    MergedRanksError,
+    TraceFormatError,
+    TraceNotFoundError,
+    UsageError,
+)
 from tracelens_ext.perf_report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "inference" / "vllm_decode_full"
+SHARED = (
+    Path(__file__).resolve().parents[3] / "shared" / "inference" / "vllm_decode_full"
+)
 
 LAYER = [Op("aten::mm", ["gemm"], 8), Op("vllm::attention", ["attend", "reduce"], 8)]
 
@@ -40,7 +47,10 @@ def _operations(analyzer: TreePerfAnalyzer) -> dict[str, tuple[int, int, float]]
 
 def _counts(analyzer: TreePerfAnalyzer) -> list[tuple[int, int, int, int]]:
     columns = ["replays", "matched", "inserted", "missing"]
-    return [tuple(row) for row in analyzer.get_df_graph_captures()[columns].to_numpy().tolist()]
+    return [
+        tuple(row)
+        for row in analyzer.get_df_graph_captures()[columns].to_numpy().tolist()
+    ]
 
 
 # What is replayed gets what was captured.
@@ -63,16 +73,25 @@ def test_each_replay_has_the_operations_of_the_capture(tmp_path: Path) -> None:
     assert launchers["total_direct_kernel_time"].tolist() == [10.0, 20.0, 30.0, 60.0]
     summary = analyzer.get_df_kernel_launchers_summary().set_index("name")
     assert summary["Count"].to_dict() == {"vllm::attention": 2, "aten::mm": 2}
-    assert analyzer.get_df_roofline()["op_name"].tolist() == ["vllm::attention", "aten::mm"]
+    assert analyzer.get_df_roofline()["op_name"].tolist() == [
+        "vllm::attention",
+        "aten::mm",
+    ]
 
 
 def test_the_launch_of_a_kernel_stays_the_graph_launch(tmp_path: Path) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER)
     run = Recording()
     run.launch("gemm", "attend", "reduce")
-    kernels = TreePerfAnalyzer(run.document(), capture=capture).get_df_kernels(launcher_detail=True)
+    kernels = TreePerfAnalyzer(run.document(), capture=capture).get_df_kernels(
+        launcher_detail=True
+    )
     assert set(kernels["launch"]) == {"hipGraphLaunch"}
-    assert kernels["cpu_op"].tolist() == ["aten::mm", "vllm::attention", "vllm::attention"]
+    assert kernels["cpu_op"].tolist() == [
+        "aten::mm",
+        "vllm::attention",
+        "vllm::attention",
+    ]
 
 
 def test_the_call_tree_goes_on_below_the_graph_launch(tmp_path: Path) -> None:
@@ -117,7 +136,10 @@ def test_modules_of_the_capture_stand_within_those_around_the_launch(
     analyzer = TreePerfAnalyzer(run.document(), capture=capture, add_python_func=python)
     modules = analyzer.get_df_nn_modules().set_index("path")
     assert modules["kernels"].to_dict() == {"Wrapper": 3, "Wrapper/Model": 3}
-    assert modules["gpu_time_self_ms"].to_dict() == {"Wrapper": 0.0, "Wrapper/Model": 0.03}
+    assert modules["gpu_time_self_ms"].to_dict() == {
+        "Wrapper": 0.0,
+        "Wrapper/Model": 0.03,
+    }
     if python:
         detail = analyzer.get_df_kernels(nn_module_detail=True)
         assert set(detail["nn_module"]) == {"Wrapper_0/Model_0"}
@@ -134,17 +156,28 @@ def test_what_the_host_did_and_when_the_gpu_ran_does_not_change(tmp_path: Path) 
         run.now += 4
     plain = TreePerfAnalyzer(run.document())
     merged = TreePerfAnalyzer(run.document(), capture=capture)
-    tables = ("cpu_ops", "gap_hosts", "gap_summary", "iterations", "gpu_timeline", "graph_launches")
+    tables = (
+        "cpu_ops",
+        "gap_hosts",
+        "gap_summary",
+        "iterations",
+        "gpu_timeline",
+        "graph_launches",
+    )
     for table in tables:
         method = f"get_df_{table}"
-        pd.testing.assert_frame_equal(getattr(plain, method)(), getattr(merged, method)())
+        pd.testing.assert_frame_equal(
+            getattr(plain, method)(), getattr(merged, method)()
+        )
     assert repr(plain) == repr(merged)
 
 
 # Which captured graph it is.
 
 
-def test_kernels_that_were_not_captured_stay_under_the_graph_launch(tmp_path: Path) -> None:
+def test_kernels_that_were_not_captured_stay_under_the_graph_launch(
+    tmp_path: Path,
+) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER * 2)
     run = Recording()
     run.launch("gemm", "attend", "extra", "reduce", "gemm", "reduce")
@@ -171,7 +204,9 @@ def test_what_is_equal_matches_when_there_is_no_time_to_align(
 
 
 def test_a_capture_of_something_else_tells_nothing(tmp_path: Path) -> None:
-    capture = _captured(tmp_path / "capture.json", [Op("aten::sort", ["sort", "gemm"])] * 3)
+    capture = _captured(
+        tmp_path / "capture.json", [Op("aten::sort", ["sort", "gemm"])] * 3
+    )
     run = Recording()
     run.launch("gemm", "attend", "reduce", "copy")
     analyzer = TreePerfAnalyzer(run.document(), capture=capture)
@@ -191,10 +226,14 @@ def _shapes(analyzer: TreePerfAnalyzer) -> list[str]:
     return [str(text) for text in analyzer.get_df_kernel_launchers()["Input Dims"]]
 
 
-def test_a_step_is_padded_to_the_next_batch_size_that_was_captured(tmp_path: Path) -> None:
+def test_a_step_is_padded_to_the_next_batch_size_that_was_captured(
+    tmp_path: Path,
+) -> None:
     run = Recording()
     for tokens in (3, 8, 9):
-        run.launch("gemm", annotation=f"execute_context_0(0)_generation_{tokens}({tokens})")
+        run.launch(
+            "gemm", annotation=f"execute_context_0(0)_generation_{tokens}({tokens})"
+        )
     analyzer = TreePerfAnalyzer(run.document(), capture=_by_size(tmp_path, 4, 8, 16))
     assert _shapes(analyzer) == ["((4, 8),)", "((8, 8),)", "((16, 8),)"]
     table = analyzer.get_df_graph_captures().set_index("batch_size")
@@ -212,7 +251,10 @@ def test_a_step_larger_than_all_captures_replays_none_of_them(tmp_path: Path) ->
 def test_without_a_size_several_captures_that_fit_tell_nothing(tmp_path: Path) -> None:
     run = Recording()
     run.launch("gemm")
-    assert _operations(TreePerfAnalyzer(run.document(), capture=_by_size(tmp_path, 4, 8))) == {}
+    assert (
+        _operations(TreePerfAnalyzer(run.document(), capture=_by_size(tmp_path, 4, 8)))
+        == {}
+    )
 
 
 def test_captures_of_several_ranks_are_the_same(tmp_path: Path) -> None:
@@ -238,7 +280,9 @@ def test_pieces_are_replayed_in_the_order_of_their_capture(tmp_path: Path) -> No
     )
     run = Recording()
     for _ in range(2):
-        run.steps([["gemm", "attend", "reduce"]] * 3, annotation="execute_8_context_1(8)_gen")
+        run.steps(
+            [["gemm", "attend", "reduce"]] * 3, annotation="execute_8_context_1(8)_gen"
+        )
     analyzer = TreePerfAnalyzer(run.document(), capture=capture)
     modules = analyzer.get_df_nn_modules(instances=True).set_index("path")
     assert modules["calls"].to_dict() == {"Layer_0": 2, "Layer_1": 2, "Layer_2": 2}
@@ -261,7 +305,9 @@ def test_one_launch_is_of_a_full_graph_and_several_are_pieces(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_shapes_tell_sizes_apart_that_no_annotation_names(tmp_path: Path, named: bool) -> None:
+def test_shapes_tell_sizes_apart_that_no_annotation_names(
+    tmp_path: Path, named: bool
+) -> None:
     capture = Recording()
     for rows in (32, 8, 2):
         capture.capture(*[[Op("aten::mm", ["gemm"], rows)]] * 3, named=named)
@@ -294,7 +340,9 @@ def test_the_details_beside_a_capture_name_its_size(tmp_path: Path) -> None:
     for size in (4, 8):
         _captured(tmp_path / f"{size}.json", [Op("aten::mm", ["gemm"], size)])
     (tmp_path / "16.json").write_text("[]")  # of another size: not read
-    details = [{"file": f"{n}.json", "batch_size": n, "mode": "FULL"} for n in (4, 8, 16)]
+    details = [
+        {"file": f"{n}.json", "batch_size": n, "mode": "FULL"} for n in (4, 8, 16)
+    ]
     (tmp_path / "execution_details.json").write_text(json.dumps(details))
     run = Recording()
     run.launch("gemm", annotation="step[DECODE bs=5]")
@@ -313,7 +361,10 @@ def test_details_that_name_smaller_sizes_only_tell_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("annotation", "tokens"),
     [
-        ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk5sqsq32sqsk5)", 32),
+        (
+            "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk5sqsq32sqsk5)",
+            32,
+        ),
         ("execute_context_1(100)_generation_3(3)", 103),
         ("execute_diffusion_2_1024x768", 2),
         ("step[DECODE bs=7]", 7),
@@ -325,7 +376,9 @@ def test_details_that_name_smaller_sizes_only_tell_nothing(tmp_path: Path) -> No
         ("ProfilerStep#4", None),
     ],
 )
-def test_annotations_of_engines_tell_the_tokens(annotation: str, tokens: int | None) -> None:
+def test_annotations_of_engines_tell_the_tokens(
+    annotation: str, tokens: int | None
+) -> None:
     assert tokens_of_step(annotation) == tokens
 
 
@@ -345,13 +398,17 @@ def test_a_trace_may_hold_the_captures_of_its_own_graphs() -> None:
 def test_atom_names_the_batch_size_of_its_captures() -> None:
     run = Recording()
     for rows in (16, 8):
-        run.capture([Op("aten::mm", ["gemm"], rows)], annotation=f"capture_graph_bs_{rows}")
+        run.capture(
+            [Op("aten::mm", ["gemm"], rows)], annotation=f"capture_graph_bs_{rows}"
+        )
     run.launch("gemm", annotation="decode[bs=3 tok=3]")
     table = TreePerfAnalyzer(run.document()).get_df_graph_captures()
     assert table[["batch_size", "mode", "matched"]].to_numpy().tolist() == [[8, "", 1]]
 
 
-def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(tmp_path: Path) -> None:
+def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(
+    tmp_path: Path,
+) -> None:
     run = Recording()
     run.capture(LAYER, [Op("aten::mm", ["gemm"])])
     run.steps([["gemm", "attend", "reduce"], ["gemm"]])
@@ -365,7 +422,9 @@ def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(tmp_path: Pat
 def test_launches_that_ran_something_are_no_nodes(tmp_path: Path) -> None:
     recording = Recording()
     recording.maker.launched("gemm", 4, 5, correlation=900, at=1, api="hipLaunchKernel")
-    recording.maker.annotation("capture_8_FULL", 0, 50)  # without calls that begin and end it
+    recording.maker.annotation(
+        "capture_8_FULL", 0, 50
+    )  # without calls that begin and end it
     recording.maker.op("aten::mm", 20, 10)
     call = {"kernel": "gemm"}
     recording.maker.call("hipLaunchKernel", 22, 3, correlation=901, args=call)
@@ -384,12 +443,18 @@ def test_another_thread_of_the_process_may_make_nodes(tmp_path: Path) -> None:
     recording.maker.call("hipLaunchKernel", 15, 1, correlation=99, args=call, thread=2)
     run = Recording()
     run.launch("gemm", "gemm_dx", "attend", "reduce")
-    analyzer = TreePerfAnalyzer(run.document(), capture=recording.write(tmp_path / "c.json"))
+    analyzer = TreePerfAnalyzer(
+        run.document(), capture=recording.write(tmp_path / "c.json")
+    )
     assert _operations(analyzer)["aten::mm_backward"] == (1, 1, 10.0)
 
 
 def test_copies_and_fills_are_nodes_by_their_kind(tmp_path: Path) -> None:
-    ops = [Op("aten::copy_", ["copy"]), Op("aten::zero_", ["fill"]), Op("aten::mm", ["gemm"])]
+    ops = [
+        Op("aten::copy_", ["copy"]),
+        Op("aten::zero_", ["fill"]),
+        Op("aten::mm", ["gemm"]),
+    ]
     capture = _captured(tmp_path / "capture.json", ops)
     run = Recording()
     run.launch("copy", "fill", "gemm")
@@ -402,7 +467,9 @@ def test_copies_and_fills_are_nodes_by_their_kind(tmp_path: Path) -> None:
     }
 
 
-def test_launches_without_a_kernel_name_match_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_launches_without_a_kernel_name_match_as_a_whole_or_not_at_all(
+    tmp_path: Path,
+) -> None:
     ops = [Op("aten::copy_", ["copy"]), *LAYER]
     capture = Recording(api="cuda")
     capture.capture(ops, named=False)
@@ -422,7 +489,11 @@ def test_launches_without_a_kernel_name_match_as_a_whole_or_not_at_all(tmp_path:
 
 def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     """NVIDIA's profiler does not, and a replay may differ by a few kernels from its capture."""
-    unsure = [Op("top", ["topk"]), Op("norm", ["rms"]), Op("top", ["sort"])]  # which is which?
+    unsure = [
+        Op("top", ["topk"]),
+        Op("norm", ["rms"]),
+        Op("top", ["sort"]),
+    ]  # which is which?
     ops = [*LAYER, *unsure, Op("head", ["gemm_2"])]
     capture = Recording(api="cuda")
     capture.warm_up(ops)
@@ -438,13 +509,22 @@ def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     layer = {"aten::mm": 1, "vllm::attention": 2}
     run = ["gemm", "attend", "new", "reduce", "topk", "rms", "sort"]
     assert operations(*run) == layer | {"top": 2, "norm": 1}
-    assert operations("gemm", "attend", "reduce", "new", "topk", "rms", "sort", "gemm_2") == (
-        layer | {"top": 1, "norm": 1, "head": 1}  # of "new" and "topk" either may be the first
+    assert operations(
+        "gemm", "attend", "reduce", "new", "topk", "rms", "sort", "gemm_2"
+    ) == (
+        layer
+        | {
+            "top": 1,
+            "norm": 1,
+            "head": 1,
+        }  # of "new" and "topk" either may be the first
     )
     assert operations("gemm", "attend", "reduce", ("gemm_2", 8)) == layer | {"head": 1}
 
 
-def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(tmp_path: Path) -> None:
+def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(
+    tmp_path: Path,
+) -> None:
     ops = [Op("main", ["a"]), Op("side", ["x"]), Op("main", ["b"]), Op("side", ["y"])]
     capture = _captured(tmp_path / "capture.json", ops)
     run = Recording()
@@ -458,7 +538,9 @@ def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(tmp_path: P
     }
 
 
-def test_the_report_has_described_sheets_and_says_how_much_matched(tmp_path: Path) -> None:
+def test_the_report_has_described_sheets_and_says_how_much_matched(
+    tmp_path: Path,
+) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER, annotation="capture_8_FULL")
     run = Recording()
     run.launch("gemm", "attend", "reduce", "extra", annotation="step[DECODE bs=6]")
@@ -468,7 +550,8 @@ def test_the_report_has_described_sheets_and_says_how_much_matched(tmp_path: Pat
         columns = [column.name for column in described[name].columns]
         assert columns == list(report.sheets[name].columns)
     assert any(
-        note == "3 of 4 GPU events of graph launches have the operation of their capture;"
+        note
+        == "3 of 4 GPU events of graph launches have the operation of their capture;"
         " 1 GPU events (25.0 % of GPU time) do not."
         for note in report.notes
     )
@@ -477,11 +560,19 @@ def test_the_report_has_described_sheets_and_says_how_much_matched(tmp_path: Pat
 def test_the_report_asks_for_captures_where_there_are_none() -> None:
     run = Recording()
     run.launch("gemm")
-    (note,) = (n for n in build_perf_report(TreePerfAnalyzer(run.document())).notes if "--cap" in n)
-    assert note.startswith("Graph launches tell no operations of 1 GPU events (100.0 % of GPU")
+    (note,) = (
+        n
+        for n in build_perf_report(TreePerfAnalyzer(run.document())).notes
+        if "--cap" in n
+    )
+    assert note.startswith(
+        "Graph launches tell no operations of 1 GPU events (100.0 % of GPU"
+    )
 
 
-@pytest.mark.parametrize("command", ["report", "findings", "tree", "roofline", "kernels"])
+@pytest.mark.parametrize(
+    "command", ["report", "findings", "tree", "roofline", "kernels"]
+)
 def test_commands_take_captures(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -510,7 +601,12 @@ def test_phases_tell_the_operations_inside_of_graphs(
     tables = json.loads(capsys.readouterr().out)["tables"]
     assert tables["phases"][0]["steps"] == 2
     assert tables["graph_operations"] == [
-        {"operation": "vllm::attention", "calls": 2, "kernels": 4, "total_time_us": 40.0},
+        {
+            "operation": "vllm::attention",
+            "calls": 2,
+            "kernels": 4,
+            "total_time_us": 40.0,
+        },
         {"operation": "aten::mm", "calls": 2, "kernels": 2, "total_time_us": 20.0},
     ]
     assert run_command(["phases", str(trace), "--capture", str(capture)]) == 0
@@ -563,7 +659,9 @@ def _launching() -> dict[str, Any]:
 def test_a_capture_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "eager.json"
     path.write_text(json.dumps(_launching()))
-    with pytest.raises(TraceFormatError, match=r"eager\.json: holds no capture of a CUDA graph; n"):
+    with pytest.raises(
+        TraceFormatError, match=r"eager\.json: holds no capture of a CUDA graph; n"
+    ):
         TreePerfAnalyzer(_launching(), capture=path)
 
 
@@ -582,7 +680,9 @@ def test_a_folder_of_something_else_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model": "x"}')
     run = Recording()
     run.launch("gemm")
-    with pytest.raises(TraceFormatError, match=r"config\.json: is JSON without traceEvents"):
+    with pytest.raises(
+        TraceFormatError, match=r"config\.json: is JSON without traceEvents"
+    ):
         _ = TreePerfAnalyzer(run.document(), capture=tmp_path).graph_replays
 
 
@@ -590,9 +690,13 @@ def test_a_folder_of_something_else_says_what_it_is(tmp_path: Path) -> None:
 def test_details_may_name_a_file_for_several_sizes(tmp_path: Path, tokens: int) -> None:
     capture = Recording()
     for rows in (16, 8):
-        capture.capture([Op("aten::mm", ["gemm"], rows)], annotation=f"capture_{rows}_FULL")
+        capture.capture(
+            [Op("aten::mm", ["gemm"], rows)], annotation=f"capture_{rows}_FULL"
+        )
     capture.write(tmp_path / "capture.json")
-    details = [{"file": "capture.json", "batch_size": rows, "mode": "FULL"} for rows in (16, 8)]
+    details = [
+        {"file": "capture.json", "batch_size": rows, "mode": "FULL"} for rows in (16, 8)
+    ]
     (tmp_path / "execution_details.json").write_text(json.dumps(details))
     run = Recording()
     run.launch("gemm", annotation=f"execute_context_0(0)_generation_{tokens}({tokens})")
@@ -601,7 +705,9 @@ def test_details_may_name_a_file_for_several_sizes(tmp_path: Path, tokens: int) 
 
 
 def test_a_folder_without_traces_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceNotFoundError, match=r"holds no \.json or \.json\.gz file; name"):
+    with pytest.raises(
+        TraceNotFoundError, match=r"holds no \.json or \.json\.gz file; name"
+    ):
         TreePerfAnalyzer(_launching(), capture=tmp_path)
 
 
@@ -614,7 +720,9 @@ def test_a_capture_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_details_of_another_form_are_named(tmp_path: Path, text: str) -> None:
     path = _by_size(tmp_path, 4)
     (tmp_path / "execution_details.json").write_text(text)
-    with pytest.raises(TraceFormatError, match=r"execution_details\.json: is no list of file"):
+    with pytest.raises(
+        TraceFormatError, match=r"execution_details\.json: is no list of file"
+    ):
         TreePerfAnalyzer(_launching(), capture=path)
 
 

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
-ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_REDUCE = (
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+)
 
 
 def _metadata(
-    name: str = "allreduce", other: Mapping[str, object] | None = None, dtype: str | None = "Float"
+    name: str = "allreduce",
+    other: Mapping[str, object] | None = None,
+    dtype: str | None = "Float",
 ) -> dict[str, object]:
     given: dict[str, object] = {
         "Collective name": name,
@@ -32,7 +36,11 @@ def _metadata(
         "Process Group Name": "0",
         "Process Group Description": "default_pg",
     }
-    return {key: value for key, value in (given | dict(other or {})).items() if value is not None}
+    return {
+        key: value
+        for key, value in (given | dict(other or {})).items()
+        if value is not None
+    }
 
 
 def _table(maker: TraceMaker) -> pd.DataFrame:
@@ -134,7 +142,9 @@ def test_the_kernel_knows_better_than_the_op_around_its_launch() -> None:
     maker = TraceMaker()
     maker.op("record_param_comms", 0, 50, args=_metadata("coalesced"))
     maker.call("cudaLaunchKernel", 10, correlation=1)
-    maker.gpu("kernel", ALL_REDUCE, 100, 10, correlation=1, args=_metadata("_allgather_base"))
+    maker.gpu(
+        "kernel", ALL_REDUCE, 100, 10, correlation=1, args=_metadata("_allgather_base")
+    )
     assert _table(maker)["Collective name"].tolist() == ["_allgather_base"]
 
 
@@ -173,7 +183,10 @@ def test_no_communication_no_rows_and_no_sheet() -> None:
 def test_the_sheet_can_be_switched_off() -> None:
     analyzer = TreePerfAnalyzer(training(2).document())
     assert "coll_analysis" in build_perf_report(analyzer).sheets
-    assert "coll_analysis" not in build_perf_report(analyzer, collective_analysis=False).sheets
+    assert (
+        "coll_analysis"
+        not in build_perf_report(analyzer, collective_analysis=False).sheets
+    )
 
 
 def test_the_demo(analyzed_demo: TreePerfAnalyzer) -> None:
@@ -182,7 +195,9 @@ def test_the_demo(analyzed_demo: TreePerfAnalyzer) -> None:
     assert table["% of communication time"].sum() == pytest.approx(100)
     described = table[table["Group size"].notna()]
     assert described["bus bandwidth (GB/s)"].between(0.1, 900).all()
-    assert (described["bus bandwidth (GB/s)"] <= described["best bus bandwidth (GB/s)"]).all()
+    assert (
+        described["bus bandwidth (GB/s)"] <= described["best bus bandwidth (GB/s)"]
+    ).all()
 
 
 @pytest.mark.real_data

@@ -39,7 +39,12 @@ RECORDED = [
 def parts_of(maker: TraceMaker) -> list[tuple[object, ...]]:
     """Kind, start and end in µs, count of each part."""
     parts = recording_of(TreePerfAnalyzer(maker.document()).work).parts
-    columns = (parts["kind"], parts["start"] // 1000, parts["end"] // 1000, parts["count"])
+    columns = (
+        parts["kind"],
+        parts["start"] // 1000,
+        parts["end"] // 1000,
+        parts["count"],
+    )
     return list(zip(*columns, strict=True))
 
 
@@ -65,7 +70,11 @@ def test_nine_in_a_row_and_what_the_end_cut_off_are_no_holes() -> None:
 
 def test_the_wall_begins_with_a_hole_before_all_work() -> None:
     found = recording_of(TreePerfAnalyzer(steps(range(12)).document()).work)
-    assert (found.wall_start, found.launches, found.launches_without_gpu_work) == (0, 40, 12)
+    assert (found.wall_start, found.launches, found.launches_without_gpu_work) == (
+        0,
+        40,
+        12,
+    )
     assert found.parts[["start", "end"]].to_numpy().tolist() == [[0, 1_210_000]]
 
 
@@ -93,7 +102,9 @@ def test_work_of_before_is_what_the_first_events_wait_for() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_long_first_launch_is_start_up_unless_the_kernel_ran_before(again: bool) -> None:
+def test_a_long_first_launch_is_start_up_unless_the_kernel_ran_before(
+    again: bool,
+) -> None:
     maker = TraceMaker()
     maker.launched("a", 100, 50, correlation=1, at=0)
     maker.call("cudaLaunchKernel", 1000, 20_000, correlation=2)
@@ -121,7 +132,11 @@ def test_what_comes_back_in_later_iterations_is_no_start_up() -> None:
         for step in range(4):
             made.annotation(f"ProfilerStep#{step}", 100_000 * step, 99_000)
             made.launched(
-                "k", 100_000 * step + 90_000, 50, correlation=step + 1, at=100_000 * step + 89_990
+                "k",
+                100_000 * step + 90_000,
+                50,
+                correlation=step + 1,
+                at=100_000 * step + 89_990,
             )
             if step in steps_with:
                 made.call("cudaStreamCreate", 100_000 * step + 70_000, 8_000)
@@ -148,7 +163,11 @@ def test_parts_are_apart_lie_in_the_wall_and_hold_idle_time(document: Document) 
 def test_without_gpu_work_the_launches_are_told() -> None:
     told = recording_dict(TreePerfAnalyzer(steps(range(40)).document()).work)
     assert (told["wall_ms"], told["judged_ms"]) == (None, None)
-    assert (told["launches"], told["launches_without_gpu_work"], told["parts"]) == (40, 40, [])
+    assert (told["launches"], told["launches_without_gpu_work"], told["parts"]) == (
+        40,
+        40,
+        [],
+    )
 
 
 def test_advice_is_for_the_kind_of_program() -> None:
@@ -164,7 +183,9 @@ def test_advice_is_for_the_kind_of_program() -> None:
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", sorted(path.name for path in DROPPED.glob("*.truth.json")))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in DROPPED.glob("*.truth.json"))
+)
 def test_what_was_taken_out_is_found(name: str) -> None:
     truth = json.loads((DROPPED / name).read_text(encoding="utf-8"))
     trace = DROPPED / name.replace(".truth.json", ".json.gz")
@@ -211,9 +232,13 @@ def test_the_program(name: str, kind: str) -> None:
 
 @pytest.mark.real_data
 def test_first_uses_are_start_up_and_captures_in_compiled_regions() -> None:
-    told = recording_dict(TreePerfAnalyzer(WILD / "k18_resnet_autograd.pt.trace.json.gz").work)
+    told = recording_dict(
+        TreePerfAnalyzer(WILD / "k18_resnet_autograd.pt.trace.json.gz").work
+    )
     parts: list[dict[str, float]] = told["parts"]  # type: ignore[assignment]  # of dictionaries
-    launches = [part["start_ms"] for part in parts if "cudaLaunchKernel" in str(part["what"])]
+    launches = [
+        part["start_ms"] for part in parts if "cudaLaunchKernel" in str(part["what"])
+    ]
     assert launches == pytest.approx([1447.932, 3016.395], abs=0.01)
     vision = recording_dict(TreePerfAnalyzer(WILD / "ao_vit_bf16.json.gz").work)
     assert vision["start_up_ms"] == pytest.approx(621.3, abs=1)
@@ -223,5 +248,7 @@ def test_first_uses_are_start_up_and_captures_in_compiled_regions() -> None:
 def test_an_idle_gpu_gets_no_all_clear() -> None:
     found = TreePerfAnalyzer(WILD / "llamacpp_r9700_results.db").findings()
     assert not found.all_clear
-    assert found.unknown.startswith("The GPU is idle for 80.8 % of the judged time, and why is not")
+    assert found.unknown.startswith(
+        "The GPU is idle for 80.8 % of the judged time, and why is not"
+    )
     assert "rocprofv3 --hip-trace" in found.unknown

@@ -94,7 +94,10 @@ def test_no_operations() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from("abc"), st.integers(0, 20), st.integers(0, 20), st.integers(1, 2)
+            st.sampled_from("abc"),
+            st.integers(0, 20),
+            st.integers(0, 20),
+            st.integers(1, 2),
         ),
         max_size=15,
     )
@@ -109,12 +112,18 @@ def test_self_time_is_what_no_operation_below_covers(
         maker.op(name, start, duration, thread=thread)
     tree = TreePerfAnalyzer(maker.document()).tree
     own = sum(
-        len(cells(tree, row).difference(*(cells(tree, below) for below in tree.children(row))))
+        len(
+            cells(tree, row).difference(
+                *(cells(tree, below) for below in tree.children(row))
+            )
+        )
         for row in tree.rows.tolist()
     )
     rows = rows_of(maker).values()
     assert sum(row["count"] for row in rows) == len(ops)
-    assert math.isclose(sum(row["total_time_ms"] for row in rows), sum(o[2] for o in ops) / 1000)
+    assert math.isclose(
+        sum(row["total_time_ms"] for row in rows), sum(o[2] for o in ops) / 1000
+    )
     assert math.isclose(sum(row["self_time_ms"] for row in rows), own / 1000)
     assert all(0 <= row["self_time_ms"] <= row["total_time_ms"] for row in rows)
     assert math.isclose(sum(row["% of CPU op time"] for row in rows), 100)

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GRAPH = 7
-ATTENTION = {"module_fqn": "layers.0.attention", "name": "attention::layers.0.attention"}
+ATTENTION = {
+    "module_fqn": "layers.0.attention",
+    "name": "attention::layers.0.attention",
+}
 HEAD = {"module_fqn": "head"}
 
 
-def event(category: str, name: str, ts: int, dur: int, /, **args: Any) -> dict[str, Any]:
+def event(
+    category: str, name: str, ts: int, dur: int, /, **args: Any
+) -> dict[str, Any]:
     """A complete event, on the host or on stream 7."""
     place = (0, 7) if category in {"kernel", "gpu_memcpy"} else (42, 42)
     event = {"ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1]}
@@ -32,11 +37,20 @@ def replays(*args_of_kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
     events = []
     for number, kernels in enumerate(args_of_kernels):
         at = 1000 * number
-        events.append(event("cuda_runtime", "cudaGraphLaunch", at, 5, correlation=number + 1))
+        events.append(
+            event("cuda_runtime", "cudaGraphLaunch", at, 5, correlation=number + 1)
+        )
         for place, args in enumerate(kernels):
-            ids = {"device": 0, "stream": 7, "correlation": number + 1, "graph id": GRAPH}
+            ids = {
+                "device": 0,
+                "stream": 7,
+                "correlation": number + 1,
+                "graph id": GRAPH,
+            }
             args = ids | {"graph node id": GRAPH << 32 | place + 1} | args
-            events.append(event("kernel", f"k{place}", at + 10 * (place + 1), 4, **args))
+            events.append(
+                event("kernel", f"k{place}", at + 10 * (place + 1), 4, **args)
+            )
     return {"traceEvents": events}
 
 
@@ -55,16 +69,26 @@ def modules(analyzer: TreePerfAnalyzer, *, instances: bool = True) -> dict[str, 
         {"annotation": json.dumps(ATTENTION)},
     ],
 )
-def test_kernels_of_a_graph_have_the_modules_of_their_annotation(said: dict[str, Any]) -> None:
+def test_kernels_of_a_graph_have_the_modules_of_their_annotation(
+    said: dict[str, Any],
+) -> None:
     """As keys, as a list, of which later entries win, as JSON or as text of it."""
     analyzer = TreePerfAnalyzer(replays([said, HEAD, {}]))
     assert modules(analyzer) == {"layers/0": 1, "layers/0/attention": 1, "head": 1}
-    assert modules(analyzer, instances=False) == {"layers": 1, "layers/attention": 1, "head": 1}
+    assert modules(analyzer, instances=False) == {
+        "layers": 1,
+        "layers/attention": 1,
+        "head": 1,
+    }
     assert analyzer.tree.by_unknown_graph.tolist() == [False, False, True]
 
 
 def test_a_name_without_a_module_is_a_range_around_the_kernel() -> None:
-    for said in ({"name": "rope"}, {"annotation": "rope"}, {"annotation": '[{"str": "rope"}]'}):
+    for said in (
+        {"name": "rope"},
+        {"annotation": "rope"},
+        {"annotation": '[{"str": "rope"}]'},
+    ):
         analyzer = TreePerfAnalyzer(replays([said]))
         assert not len(analyzer.get_df_nn_modules())
         (parent,) = analyzer.tree.parent_of_gpu.tolist()
@@ -90,17 +114,29 @@ def side_file(tmp_path: Path, content: object) -> Path:
 def test_the_side_file_tells_what_kernels_do_not_say_themselves(tmp_path: Path) -> None:
     """Keys are whole numbers of nodes as text, values lists, of which later entries win."""
     node = [str(GRAPH << 32 | place) for place in (1, 2, 3)]
-    content = {node[0]: [{"module_fqn": "x"}, ATTENTION], node[1]: ["tail"], node[2]: [ATTENTION]}
+    content = {
+        node[0]: [{"module_fqn": "x"}, ATTENTION],
+        node[1]: ["tail"],
+        node[2]: [ATTENTION],
+    }
     trace = side_file(tmp_path, content)
-    assert modules(TreePerfAnalyzer(trace)) == {"layers/0": 1, "layers/0/attention": 1, "head": 1}
+    assert modules(TreePerfAnalyzer(trace)) == {
+        "layers/0": 1,
+        "layers/0/attention": 1,
+        "head": 1,
+    }
     other = tmp_path / "other.json"
     other.write_text(json.dumps({node[1]: [HEAD]}))
     reading = ReadingOptions(kernel_annotations=str(other))
     assert modules(TreePerfAnalyzer(trace, reading=reading)) == {"head": 2}
 
 
-@pytest.mark.parametrize("content", [[1], {"x": [{}]}, "text", {"1": {"a": [[]]}}, None])
-def test_a_side_file_that_is_none_is_refused_in_a_line(tmp_path: Path, content: object) -> None:
+@pytest.mark.parametrize(
+    "content", [[1], {"x": [{}]}, "text", {"1": {"a": [[]]}}, None]
+)
+def test_a_side_file_that_is_none_is_refused_in_a_line(
+    tmp_path: Path, content: object
+) -> None:
     trace = side_file(tmp_path, content)
     if content == {"1": {"a": [[]]}}:  # a dict that tells nothing
         assert TreePerfAnalyzer(trace)
@@ -118,7 +154,13 @@ def test_copies_of_one_name_are_called_by_their_direction() -> None:
 
 def test_counters_of_gpus_become_a_table() -> None:
     samples = [
-        {"ph": "C", "name": "SM Active (%)", "pid": "GPU 1 Counters", "ts": ts, "args": {"": value}}
+        {
+            "ph": "C",
+            "name": "SM Active (%)",
+            "pid": "GPU 1 Counters",
+            "ts": ts,
+            "args": {"": value},
+        }
         for ts, value in ((1, 10.5), (2, "20.5"), (3, None))
     ]
     document = {"traceEvents": [*samples, event("kernel", "k", 1, 2)]}

@@ -27,7 +27,12 @@ class _Graphs:
         self.launches = 0
 
     def launch(
-        self, work: Work, *ops: str, api: str = "cudaGraphLaunch", gap: int = 0, stream: int = 7
+        self,
+        work: Work,
+        *ops: str,
+        api: str = "cudaGraphLaunch",
+        gap: int = 0,
+        stream: int = 7,
     ) -> None:
         self.launches += 1
         at = 1000 * self.launches
@@ -36,11 +41,15 @@ class _Graphs:
             self.maker.op(op, at + depth, 500 - 2 * depth)
         self.maker.call(api, at + 100, 5, correlation=self.launches)
         for name, duration in work:
-            self.maker.kernel(name, start, duration, correlation=self.launches, stream=stream)
+            self.maker.kernel(
+                name, start, duration, correlation=self.launches, stream=stream
+            )
             start += duration + gap
 
     def table(self, *, categories: bool = False) -> pd.DataFrame:
-        analyzer = TreePerfAnalyzer(self.maker.document(), use_kernel_name_categories=categories)
+        analyzer = TreePerfAnalyzer(
+            self.maker.document(), use_kernel_name_categories=categories
+        )
         return analyzer.get_df_graph_launches()
 
 
@@ -113,7 +122,9 @@ def test_parallel_branches_count_once() -> None:
 
 def test_shares_of_categories() -> None:
     graphs = _Graphs()
-    graphs.launch([("nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT", 30), ("kernel_mha", 10)], "op")
+    graphs.launch(
+        [("nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT", 30), ("kernel_mha", 10)], "op"
+    )
     row = graphs.table(categories=True).iloc[0]
     assert row["GEMM (% of kernel time)"] == 75
     assert row["Flash Attention Forward (% of kernel time)"] == 25

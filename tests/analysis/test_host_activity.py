@@ -66,7 +66,9 @@ def test_against_a_plain_loop(
             if 2 * (min(trace.end[each], ends[at]) - max(trace.ts[each], begins[at]))
             >= ends[at] - begins[at]
         ]
-        if row == NONE:  # of two that cover half each, the first may have ended by the middle
+        if (
+            row == NONE
+        ):  # of two that cover half each, the first may have ended by the middle
             middle = begins[at] + (ends[at] - begins[at]) // 2
             assert all(trace.end[each] <= middle for _, each in covering)
         else:
@@ -74,14 +76,22 @@ def test_against_a_plain_loop(
             assert chosen in covering
             inside = [c for c in covering if trace.ts[c[1]] >= trace.ts[row]]
             assert all(duration >= chosen[0] for duration, _ in inside)
-    nobody = innermost_during(tree.trace, (kind,), HostIntervals(thread * 0 + NONE, begins, ends))
+    nobody = innermost_during(
+        tree.trace, (kind,), HostIntervals(thread * 0 + NONE, begins, ends)
+    )
     assert (nobody == NONE).all()
-    ignored = innermost_during(tree.trace, (kind,), HostIntervals(thread, begins, ends), ("op ",))
+    ignored = innermost_during(
+        tree.trace, (kind,), HostIntervals(thread, begins, ends), ("op ",)
+    )
     assert (ignored == NONE).all()
 
 
-@given(nested(), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6))
-def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, int]]) -> None:
+@given(
+    nested(), st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)), max_size=6)
+)
+def test_moments_against_each_moment(
+    events: Nested, stretches: list[tuple[int, int]]
+) -> None:
     """Stretches may overlap, as the gaps of several devices do; no pairs of them are made."""
     maker = TraceMaker()
     maker.op("first", -1, 1, thread=99)
@@ -92,11 +102,15 @@ def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, 
     thread = np.full(len(stretches), trace.thread[mine[0]] if mine else 0)
     begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
     ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    moments = innermost_segments(trace, (EventKind.CPU_OP,), HostIntervals(thread, begins, ends))
+    moments = innermost_segments(
+        trace, (EventKind.CPU_OP,), HostIntervals(thread, begins, ends)
+    )
     assert len(moments.row) <= 2 * len(events)
     covered = [0] * len(stretches)
     of_row = dict.fromkeys(mine, 0)
-    for number, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+    for number, (begin, end) in enumerate(
+        zip(begins.tolist(), ends.tolist(), strict=True)
+    ):
         for moment in range(begin, end, 1000):
             around = [row for row in mine if trace.ts[row] <= moment < trace.end[row]]
             now = moments.during(thread[:1], np.array([moment]), np.array([moment + 1]))
@@ -108,7 +122,9 @@ def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, 
                 of_row[innermost] += 1000
     its = moments.during(thread, begins, ends)
     assert its.of_interval.tolist() == covered
-    assert [bool(count) for count in its.past - its.first] == [bool(ns) for ns in covered]
+    assert [bool(count) for count in its.past - its.first] == [
+        bool(ns) for ns in covered
+    ]
     time = np.bincount(moments.row, its.of_segment, len(trace))
     assert {row: time[row] for row in mine} == of_row
     assert not moments.during(thread * 0 + NONE, begins, ends).of_interval.any()

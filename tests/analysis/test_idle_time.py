@@ -17,7 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gap_helpers import TRACES, gpu_events, gpu_events_of, plain_gaps, recorded
+from tests.support.gap_helpers import (
+    TRACES,
+    gpu_events,
+    gpu_events_of,
+    plain_gaps,
+    recorded,
+)
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.tables import PAIR_SORTS
@@ -47,18 +53,28 @@ def test_a_gap_begins_when_the_last_event_has_ended() -> None:
     maker.kernel("after", 130, 10)
     maker.kernel("touches", 140, 5)
     table = analyzed(maker).get_df_gaps()
-    assert table[["kernel_before", "kernel_after", "start_us", "gap_us"]].to_numpy().tolist() == [
-        ["long", "after", 100.0, 30.0]
-    ]
+    assert table[
+        ["kernel_before", "kernel_after", "start_us", "gap_us"]
+    ].to_numpy().tolist() == [["long", "after", 100.0, 30.0]]
 
 
 def test_a_stream_is_process_device_and_stream() -> None:
     maker = TraceMaker()
-    for device, stream, start in ((0, 7, 0), (1, 7, 20), (0, 9, 40), (0, 7, 60), (1, 7, 90)):
+    for device, stream, start in (
+        (0, 7, 0),
+        (1, 7, 20),
+        (0, 9, 40),
+        (0, 7, 60),
+        (1, 7, 90),
+    ):
         maker.kernel("k", start, 10, device=device, stream=stream)
     streams = analyzed(maker).get_df_gap_streams()
     found = {
-        (row["device"], row["stream"]): (row["events"], row["gap_count"], row["idle_time_us"])
+        (row["device"], row["stream"]): (
+            row["events"],
+            row["gap_count"],
+            row["idle_time_us"],
+        )
         for row in streams.to_dict("records")
     }
     assert found == {(0, 7): (2, 1, 50.0), (1, 7): (2, 1, 60.0), (0, 9): (1, 0, 0.0)}
@@ -135,11 +151,18 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
     maker = TraceMaker()
     maker.annotation("ProfilerStep#4", 0, 100)
     maker.annotation("ProfilerStep#5", 100, 100)
-    for number, (at, start) in enumerate(((10, 20), (40, 60), (110, 120), (150, 170)), start=1):
+    for number, (at, start) in enumerate(
+        ((10, 20), (40, 60), (110, 120), (150, 170)), start=1
+    ):
         maker.launched("k", start, 10, correlation=number, at=at)
     analyzer = analyzed(maker, use_kernel_name_categories=True)
-    assert analyzer.get_df_gaps(selection=Selection(pstep=5))["gap_us"].tolist() == [50.0, 40.0]
-    assert analyzer.get_df_gaps(selection=Selection(pstep=4))["gap_us"].tolist() == [30.0]
+    assert analyzer.get_df_gaps(selection=Selection(pstep=5))["gap_us"].tolist() == [
+        50.0,
+        40.0,
+    ]
+    assert analyzer.get_df_gaps(selection=Selection(pstep=4))["gap_us"].tolist() == [
+        30.0
+    ]
     for wrong, words in (
         (Selection(pstep=6), "it has ProfilerStep#4 to #5"),
         (Selection(stream=8), "no GPU event ran on stream 8; the trace has 7"),
@@ -154,7 +177,9 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
         stepless = TraceMaker()
         stepless.kernel("k", 0, 1)
         analyzed(stepless).get_df_gaps(selection=Selection(pstep=1))
-    with pytest.raises(UsageError, match="no such scope: 'steam'; choose from stream, device"):
+    with pytest.raises(
+        UsageError, match="no such scope: 'steam'; choose from stream, device"
+    ):
         analyzer.get_df_gaps("steam")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="0 or more, and not -1"):
         analyzer.get_df_gaps(longest=-1)
@@ -169,12 +194,16 @@ def test_the_report_has_the_sheets_when_asked_for() -> None:
     maker.launched("b", 50, 10, correlation=2, at=45)
     names = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
     without = build_perf_report(analyzed(maker)).sheets
-    assert set(names) & set(without) <= {"gap_summary", "gap_hosts"}, "what evidence cites"
+    assert set(names) & set(without) <= {"gap_summary", "gap_hosts"}, (
+        "what evidence cites"
+    )
     assert "gaps" not in without, "evidence names the command"
     sheets = build_perf_report(analyzed(maker), gaps=True).sheets
     assert [name for name in sheets if "gap" in name] == names
     assert sheets["gaps_longest"]["cause"].tolist() == ["host"]
-    assert sheets["gap_summary"]["idle_time_ms"].sum() == pytest.approx(0.06), "both scopes"
+    assert sheets["gap_summary"]["idle_time_ms"].sum() == pytest.approx(0.06), (
+        "both scopes"
+    )
 
 
 def test_every_column_is_documented() -> None:
@@ -184,10 +213,14 @@ def test_every_column_is_documented() -> None:
     analyzer = analyzed(maker, use_kernel_name_categories=True)
     tables = dict(build_perf_report(analyzer, gaps=True).sheets)
     tables["kernel_statistics"] = analyzer.get_df_kernel_statistics()
-    text = (Path(__file__).resolve().parents[2] / "docs" / "tables.md").read_text("utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "tables.md").read_text(
+        "utf-8"
+    )
     parts = re.split(r"^#+ `(\w+)`\n", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    for name in [name for name in tables if "gap" in name or name == "kernel_statistics"]:
+    for name in [
+        name for name in tables if "gap" in name or name == "kernel_statistics"
+    ]:
         undocumented = [c for c in tables[name] if f"`{c}`" not in sections[name]]
         assert not undocumented, name
 
@@ -195,7 +228,9 @@ def test_every_column_is_documented() -> None:
 # Properties.
 
 events = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(1, 2), st.integers(0, 60), st.integers(0, 15)),
+    st.tuples(
+        st.integers(0, 1), st.integers(1, 2), st.integers(0, 60), st.integers(0, 15)
+    ),
     max_size=25,
 )
 
@@ -216,11 +251,16 @@ def test_gaps_agree_with_a_plain_loop(drawn: list[tuple[int, int, int, int]]) ->
             for gap in gaps
         )
         base = analyzer.trace.base_ns
-        tracks = list(zip(found.tracks.device.tolist(), found.tracks.stream.tolist(), strict=True))
+        tracks = list(
+            zip(found.tracks.device.tolist(), found.tracks.stream.tolist(), strict=True)
+        )
         got = sorted(
             (tracks[track][: parts - 1], (start + base) / 1000, (end + base) / 1000)
             for track, start, end in zip(
-                found.track.tolist(), found.start.tolist(), found.end.tolist(), strict=True
+                found.track.tolist(),
+                found.start.tolist(),
+                found.end.tolist(),
+                strict=True,
             )
         )
         assert got == expected
@@ -241,12 +281,16 @@ def test_gaps_agree_with_a_plain_loop(drawn: list[tuple[int, int, int, int]]) ->
         assert streams.overlapped[at] == 1000 * len(busy & set(range(first, last)))
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-(10**15), 10**15)), max_size=30))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-(10**15), 10**15)), max_size=30)
+)
 def test_statistics_of_groups(drawn: list[tuple[int, int]]) -> None:
     groups: dict[int, list[int]] = defaultdict(list)
     for group, value in drawn:
         groups[group].append(value)
-    code, duration = (np.array([each[k] for each in drawn], dtype=np.int64) for k in (0, 1))
+    code, duration = (
+        np.array([each[k] for each in drawn], dtype=np.int64) for k in (0, 1)
+    )
     found = group_durations([code], duration)
     assert len(found) == len(groups)
     assert found.keys[0][found.number].tolist() == code.tolist()
@@ -255,7 +299,10 @@ def test_statistics_of_groups(drawn: list[tuple[int, int]]) -> None:
         values = groups[group]
         assert found.count[number] == len(values)
         assert found.total[number] == sum(values)
-        assert (found.shortest[number], found.longest[number]) == (min(values), max(values))
+        assert (found.shortest[number], found.longest[number]) == (
+            min(values),
+            max(values),
+        )
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
         assert math.isclose(
             found.deviation(duration)[number], deviation, rel_tol=1e-9, abs_tol=1e-3
@@ -274,14 +321,20 @@ def test_the_last_before_and_the_running_maximum(
     items: list[tuple[int, int]], asked: list[tuple[int, int]]
 ) -> None:
     items = sorted(items)
-    group, time = (np.array([item[k] for item in items], dtype=np.int64) for k in (0, 1))
-    asked_group, asked_time = (np.array([a[k] for a in asked], dtype=np.int64) for k in (0, 1))
+    group, time = (
+        np.array([item[k] for item in items], dtype=np.int64) for k in (0, 1)
+    )
+    asked_group, asked_time = (
+        np.array([a[k] for a in asked], dtype=np.int64) for k in (0, 1)
+    )
     expected = [
         max((i for i, (g, t) in enumerate(items) if g == of and t < at), default=NONE)
         for of, at in asked
     ]
     assert last_before(group, time, asked_group, asked_time).tolist() == expected
-    values = np.array([t if abs(t) > 99 else (7 * t) % 5 for _, t in items], dtype=np.int64)
+    values = np.array(
+        [t if abs(t) > 99 else (7 * t) % 5 for _, t in items], dtype=np.int64
+    )
     highest, place = running_maximum(group, values)
     for i, (g, _) in enumerate(items):
         so_far = [(int(values[k]), k) for k in range(i + 1) if items[k][0] == g]
@@ -289,12 +342,19 @@ def test_the_last_before_and_the_running_maximum(
 
 
 @given(
-    st.lists(st.tuples(*[st.integers(-5, 5) | FAR | st.integers(0, 10**7)] * 2), max_size=30),
+    st.lists(
+        st.tuples(*[st.integers(-5, 5) | FAR | st.integers(0, 10**7)] * 2), max_size=30
+    ),
     st.sampled_from([np.int64, np.int32, np.uint8]),
 )
-def test_codes_of_combinations(drawn: list[tuple[int, int]], dtype: type[np.integer[Any]]) -> None:
+def test_codes_of_combinations(
+    drawn: list[tuple[int, int]], dtype: type[np.integer[Any]]
+) -> None:
     bounds = np.iinfo(dtype)
-    keys = [np.array([np.clip(d[k], bounds.min, bounds.max) for d in drawn], dtype) for k in (0, 1)]
+    keys = [
+        np.array([np.clip(d[k], bounds.min, bounds.max) for d in drawn], dtype)
+        for k in (0, 1)
+    ]
     combinations = list(zip(*(key.tolist() for key in keys), strict=True))
     first, code = number_groups(keys)
     distinct = sorted(set(combinations))
@@ -306,7 +366,11 @@ def test_codes_of_combinations(drawn: list[tuple[int, int]], dtype: type[np.inte
     assert count == len(alone)
 
 
-@given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 9), st.integers(7, 9)), min_size=1))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 90), st.integers(1, 9), st.integers(7, 9)), min_size=1
+    )
+)
 def test_idle_time_is_the_same_in_the_timeline_in_gaps_and_in_iterations(
     kernels: list[tuple[int, int, int]],
 ) -> None:
@@ -322,7 +386,11 @@ def test_idle_time_is_the_same_in_the_timeline_in_gaps_and_in_iterations(
     causes = analyzer.get_df_gap_summary(["device"])["idle_time_ms"]
     (iteration,) = analyzer.get_df_iterations()["idle_time_ms"]
     holes = analyzer.get_df_gaps("device")["gap_us"]
-    assert round(timeline["idle_time"] * 1e6) == round(iteration * 1e6) == holes.sum() * 1e3
+    assert (
+        round(timeline["idle_time"] * 1e6)
+        == round(iteration * 1e6)
+        == holes.sum() * 1e3
+    )
     assert causes.sum() == pytest.approx(iteration)
     assert round(timeline["micro_idle_time"] * 1e6) == holes[holes <= 4].sum() * 1e3
     assert timeline["busy_time"] + iteration == pytest.approx(timeline["total_time"])
@@ -343,7 +411,10 @@ def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
         for track, of_track in gaps.items()
     }
     got = {
-        (row["device"], row["stream"]): (row["gap_count"], round(row["idle_time_us"] * 1000))
+        (row["device"], row["stream"]): (
+            row["gap_count"],
+            round(row["idle_time_us"] * 1000),
+        )
         for row in streams.to_dict("records")
     }
     assert got == expected
@@ -369,7 +440,9 @@ def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
         timeline = analyzer.get_df_gpu_timeline()
         idle = timeline.loc[timeline["type"] == "idle_time", "time ms"].sum()
         whole = analyzer.get_df_gap_summary()
-        assert whole.loc[whole["scope"] == "device", "idle_time_ms"].sum() == pytest.approx(idle)
+        assert whole.loc[
+            whole["scope"] == "device", "idle_time_ms"
+        ].sum() == pytest.approx(idle)
         devices = plain_gaps(plain, parts=2).values()
         of_device = sum(gap.nanoseconds for of_track in devices for gap in of_track)
         assert round(idle * 1e6) == of_device
@@ -412,5 +485,7 @@ def test_idle_times_that_do_not_add_up_in_64_bits_are_refused() -> None:
         for years in (0, 9):
             maker.kernel("k", years * 365 * 86_400 * 10**6, 5, stream=stream)
     analyzer = TreePerfAnalyzer(maker.document())
-    with pytest.raises(TraceFormatError, match="its GPU is idle for more than a century"):
+    with pytest.raises(
+        TraceFormatError, match="its GPU is idle for more than a century"
+    ):
         analyzer.get_df_gap_streams()

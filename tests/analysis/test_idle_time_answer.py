@@ -35,9 +35,15 @@ def kernels(*spans: tuple[float, float], **where: int) -> TraceMaker:
 @pytest.mark.parametrize(
     ("gap", "words"),
     [
-        (100, "The GPU was idle for 100.000 μs of 120.000 μs (83.3 %): unknown 100.0 %."),
+        (
+            100,
+            "The GPU was idle for 100.000 μs of 120.000 μs (83.3 %): unknown 100.0 %.",
+        ),
         (0.007, "The GPU was idle for 7 ns of 20.007 μs (<0.1 %): unknown 100.0 %."),
-        (1234567, "The GPU was idle for 1,234.567 ms of 1,234.587 ms (100.0 %): unknown 100.0 %."),
+        (
+            1234567,
+            "The GPU was idle for 1,234.567 ms of 1,234.587 ms (100.0 %): unknown 100.0 %.",
+        ),
         (0, "The GPU was never idle between the first and the last event."),
     ],
 )
@@ -62,11 +68,17 @@ def test_who_was_idle() -> None:
     maker.events += kernels((0, 10), (40, 10), device=1).events
     times = "idle for 40.000 μs of 80.000 μs (50.0 %): unknown 100.0 %."
     assert said(maker) == f"The 2 GPUs were together {times}"
-    assert said(maker, device=1).startswith("Device 1 was idle for 30.000 μs of 50.000 μs (60.0 %)")
+    assert said(maker, device=1).startswith(
+        "Device 1 was idle for 30.000 μs of 50.000 μs (60.0 %)"
+    )
     assert said(maker, "stream", stream=7) == f"The 2 streams 7 were together {times}"
     one = said(maker, "stream", stream=7, device=0)
-    assert one.startswith("Stream 7 of device 0 was idle for 10.000 μs of 30.000 μs (33.3 %)")
-    assert said(kernels((0, 1), (2, 1)), "stream").startswith("The stream was idle for 1.000 μs")
+    assert one.startswith(
+        "Stream 7 of device 0 was idle for 10.000 μs of 30.000 μs (33.3 %)"
+    )
+    assert said(kernels((0, 1), (2, 1)), "stream").startswith(
+        "The stream was idle for 1.000 μs"
+    )
     assert said(kernels((0, 1), (1, 1)), device=0).startswith("Device 0 was never idle")
 
 
@@ -89,7 +101,9 @@ def test_a_selection_begins_with_the_gap_before_it() -> None:
 
 
 drawn = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(1, 3), st.integers(0, 99), st.integers(0, 20)),
+    st.tuples(
+        st.integers(0, 1), st.integers(1, 3), st.integers(0, 99), st.integers(0, 20)
+    ),
     min_size=1,
     max_size=20,
 )

@@ -30,7 +30,9 @@ from tracelens_ext.analysis.idle_time.causes import (
 
 
 def gaps_of(maker: TraceMaker, **options: Any) -> list[dict[str, Any]]:
-    records: Any = TreePerfAnalyzer(maker.document()).get_df_gaps(**options).to_dict("records")
+    records: Any = (
+        TreePerfAnalyzer(maker.document()).get_df_gaps(**options).to_dict("records")
+    )
     return list(records)
 
 
@@ -147,7 +149,9 @@ def test_host_in_a_launch_that_does_not_return() -> None:
     assert longest["host_call"] == "cudaLaunchKernel"
 
 
-@pytest.mark.parametrize("call", ["cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent"])
+@pytest.mark.parametrize(
+    "call", ["cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent"]
+)
 def test_dependency_on_an_event(call: str) -> None:
     maker = TraceMaker()
     maker.launched("first", 50, 50, correlation=1, at=10)
@@ -156,7 +160,9 @@ def test_dependency_on_an_event(call: str) -> None:
     assert cause(maker) == "dependency"
 
 
-@pytest.mark.parametrize(("ended", "expected"), [(200, True), (196, True), (190, False)])
+@pytest.mark.parametrize(
+    ("ended", "expected"), [(200, True), (196, True), (190, False)]
+)
 def test_dependency_on_another_stream(ended: int, expected: bool) -> None:
     maker = queued()
     maker.launched("other", 60, ended - 60, correlation=3, at=5, stream=9)
@@ -192,7 +198,9 @@ def test_no_dependency() -> None:
 
 def test_launch_overhead() -> None:
     assert cause(queued(108)) == "launch overhead"
-    assert cause(queued(120)) == "launch overhead"  # 20 µs, where nothing tells the usual latency
+    assert (
+        cause(queued(120)) == "launch overhead"
+    )  # 20 µs, where nothing tells the usual latency
     assert cause(queued(120.001)) == "unknown"
 
 
@@ -252,7 +260,9 @@ def test_the_causes_are_tried_in_order() -> None:
     maker.call("cudaStreamWaitEvent", 106, 1)
     maker.launched("second", 112, 50, correlation=2, at=108)
     assert cause(maker) == "synchronisation", "also host, dependency and short"
-    maker.events = [event for event in maker.events if event["name"] != "cudaStreamSynchronize"]
+    maker.events = [
+        event for event in maker.events if event["name"] != "cudaStreamSynchronize"
+    ]
     assert cause(maker) == "host", "also dependency and short"
     short = TraceMaker()
     short.launched("first", 50, 50, correlation=1, at=10)
@@ -322,14 +332,20 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
     Recomputed without it by a plain loop over the events of the file. HTA cuts times to whole
     microseconds, which is why `nccl` differs a little.
     """
-    (trace,) = [p for name, p in TRACES.items() if name.endswith("/" + path.stem[: -len("_idle")])]
+    (trace,) = [
+        p
+        for name, p in TRACES.items()
+        if name.endswith("/" + path.stem[: -len("_idle")])
+    ]
     expected: dict[int, dict[str, float]] = defaultdict(dict)
     with path.open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             expected[int(row["stream"])][row["idle_category"]] = float(row["idle_time"])
     events = load(trace)
     steps = [e for e in events if str(e.get("name", "")).startswith("ProfilerStep#")]
-    cut = max(Decimal(e["ts"]) for e in steps if e.get("cat") in ("user_annotation", "cpu_op"))
+    cut = max(
+        Decimal(e["ts"]) for e in steps if e.get("cat") in ("user_annotation", "cpu_op")
+    )
     launched = {
         e["args"]["correlation"]: Decimal(e["ts"])
         for e in events

@@ -26,7 +26,10 @@ CALLS = {"cuda_runtime", "cuda_driver"}
 def idle(frame: Any) -> dict[tuple[str, str], tuple[int, int]]:
     """(operation, frame) → gaps and ns of a table."""
     return {
-        (row["host_op"], row["python_frame"]): (row["count"], round(row["idle_time_ms"] * 1e6))
+        (row["host_op"], row["python_frame"]): (
+            row["count"],
+            round(row["idle_time_ms"] * 1e6),
+        )
         for row in frame.to_dict("records")
     }
 
@@ -38,7 +41,9 @@ def plain(events: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]
         for event in events
         if event.get("cat") in CALLS and "correlation" in event.get("args", {})
     }
-    hosts: dict[tuple[Any, Any], list[tuple[str, Decimal, Decimal, str]]] = defaultdict(list)
+    hosts: dict[tuple[Any, Any], list[tuple[str, Decimal, Decimal, str]]] = defaultdict(
+        list
+    )
     for event in events:
         if event.get("cat") in OPERATIONS | FRAMES and "dur" in event:
             begun = Decimal(event["ts"])
@@ -66,7 +71,10 @@ def plain(events: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]
 
 
 def innermost(
-    events: list[tuple[str, Decimal, Decimal, str]], kinds: set[str], start: Decimal, end: Decimal
+    events: list[tuple[str, Decimal, Decimal, str]],
+    kinds: set[str],
+    start: Decimal,
+    end: Decimal,
 ) -> str:
     covering = [
         (last - first, -first, name)
@@ -153,7 +161,9 @@ def test_nested_events_agree_with_a_plain_loop(
     for start, duration in sorted(set(drawn), key=lambda span: (span[0], -span[1])):
         while open_until and open_until[-1][1] <= start:
             open_until.pop()
-        if open_until and (start + duration > open_until[-1][1] or start == open_until[-1][0]):
+        if open_until and (
+            start + duration > open_until[-1][1] or start == open_until[-1][0]
+        ):
             continue  # crossing, or as long as another: which is inside is not for this test
         open_until.append((start, start + duration))
         maker.op(f"op {start} {duration}", start, duration)
@@ -168,7 +178,12 @@ def test_nested_events_agree_with_a_plain_loop(
 
 @pytest.mark.real_data
 @pytest.mark.parametrize(
-    "name", ["edge/amd_mi250", "nvidia/gaunernst_bert-small-uncased__1016001", "amd/gpu_only_trace"]
+    "name",
+    [
+        "edge/amd_mi250",
+        "nvidia/gaunernst_bert-small-uncased__1016001",
+        "amd/gpu_only_trace",
+    ],
 )
 def test_real_traces(name: str) -> None:
     analyzer = recorded(name)

@@ -20,7 +20,9 @@ def launches(maker: TraceMaker, at: int, count: int, thread: int = 1) -> None:
     """So many kernels, launched from a moment on, one a microsecond."""
     for number in range(count):
         correlation = len(maker.events) + 1
-        maker.call("cudaLaunchKernel", at + number, 0.5, correlation=correlation, thread=thread)
+        maker.call(
+            "cudaLaunchKernel", at + number, 0.5, correlation=correlation, thread=thread
+        )
         maker.kernel("k", at + number + 3, 0.5, correlation=correlation)
 
 

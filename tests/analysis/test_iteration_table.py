@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 from tests.support.comparison_helpers import ALL_REDUCE, GEMM, training
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.iterations.measurement import IterationTable, iteration_table
+from tracelens_ext.analysis.iterations.measurement import (
+    IterationTable,
+    iteration_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +32,12 @@ GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 Span = tuple[int, int]
 
 
-def table(maker: TraceMaker, annotation: str | None = None, **options: Any) -> IterationTable:
-    return iteration_table(TreePerfAnalyzer(maker.document(), **options).work, annotation)
+def table(
+    maker: TraceMaker, annotation: str | None = None, **options: Any
+) -> IterationTable:
+    return iteration_table(
+        TreePerfAnalyzer(maker.document(), **options).work, annotation
+    )
 
 
 def union(spans: Iterable[Span]) -> int:
@@ -72,7 +79,9 @@ class Raw:
                 correlation = arguments.get("correlation", 0)
                 kind = self.kind(category, event["name"])
                 self.gpu.append((correlation, device, (start, end), kind))
-            elif category in ("cuda_runtime", "cuda_driver") and arguments.get("correlation"):
+            elif category in ("cuda_runtime", "cuda_driver") and arguments.get(
+                "correlation"
+            ):
                 self.launch.setdefault(arguments["correlation"], (event["pid"], start))
 
     @staticmethod
@@ -117,7 +126,9 @@ def test_against_the_raw_events(name: str) -> None:
     parts = ["computation", "exposed_comm", "exposed_memcpy"]
     columns = [f"{part}_time_ms" for part in ("wall", "busy", *parts, "idle")]
     found = np.round(frame[columns].to_numpy() * 1e6).astype(int).tolist()
-    for at, (times, kernels) in enumerate(zip(found, frame["kernels"].tolist(), strict=True)):
+    for at, (times, kernels) in enumerate(
+        zip(found, frame["kernels"].tolist(), strict=True)
+    ):
         assert (*times, kernels) == raw.row(at), raw.steps[at][0]
 
 
@@ -126,9 +137,16 @@ def test_a_small_trace() -> None:
     for step, at in ((1, 0), (2, 1000)):
         maker.annotation(f"ProfilerStep#{step}", at, 1000)
         maker.launched(GEMM, at + 100, 300, correlation=10 * step, at=at + 10)
-        maker.launched(ALL_REDUCE, at + 300, 200, correlation=10 * step + 1, at=at + 20, stream=9)
         maker.launched(
-            "Memcpy", at + 450, 100, correlation=10 * step + 2, at=at + 30, category="gpu_memcpy"
+            ALL_REDUCE, at + 300, 200, correlation=10 * step + 1, at=at + 20, stream=9
+        )
+        maker.launched(
+            "Memcpy",
+            at + 450,
+            100,
+            correlation=10 * step + 2,
+            at=at + 30,
+            category="gpu_memcpy",
         )
     found = table(maker, use_kernel_name_categories=True)
     assert found.frame.drop(columns="start_ms").to_dict("records") == [
@@ -171,7 +189,11 @@ def test_devices_are_rows_of_their_own() -> None:
         correlation = 900 + step
         maker.call("cudaLaunchKernel", 1000 + 200 * step + 5, correlation=correlation)
         maker.kernel(
-            GEMM, 1000 + 200 * step + 60, 7 + step // 5 * 90, correlation=correlation, device=1
+            GEMM,
+            1000 + 200 * step + 60,
+            7 + step // 5 * 90,
+            correlation=correlation,
+            device=1,
         )
     found = table(maker)
     assert found.frame["device"].tolist() == [0, 1] * 6
@@ -206,7 +228,9 @@ def test_annotations_of_the_users_choice() -> None:
     assert len(table(maker, "forward inner")) == 3
     assert len(table(maker, "no such")) == 0
     maker.op("aten::forward_op", 5000, 10)
-    assert len(table(maker, "forward_op")) == 1, "of the CPU ops, where no annotation matches"
+    assert len(table(maker, "forward_op")) == 1, (
+        "of the CPU ops, where no annotation matches"
+    )
     assert len(table(maker, "forward")) == 3
 
 
@@ -239,7 +263,8 @@ def test_work_without_a_launch_counts_in_busy_time_as_in_idle_time() -> None:
         alone.frame["idle_time_ms"].sum() - 0.02
     )
     assert any(
-        note.endswith("count in the iteration during which they started.") for note in found.notes
+        note.endswith("count in the iteration during which they started.")
+        for note in found.notes
     )
     assert any("or their launch is not in the trace" in note for note in alone.notes)
 
@@ -255,11 +280,15 @@ def test_without_iterations_or_gpu_work() -> None:
 
 
 @given(st.lists(st.integers(1, 180), min_size=1, max_size=12))
-def test_odd_is_far_from_the_median_in_deviations_and_in_percent(durations: list[int]) -> None:
+def test_odd_is_far_from_the_median_in_deviations_and_in_percent(
+    durations: list[int],
+) -> None:
     maker = TraceMaker()
     for step, duration in enumerate(durations):
         maker.annotation(f"ProfilerStep#{step}", 200 * step, 200)
-        maker.launched(GEMM, 200 * step + 10, duration, correlation=step + 1, at=200 * step + 1)
+        maker.launched(
+            GEMM, 200 * step + 10, duration, correlation=step + 1, at=200 * step + 1
+        )
     found = table(maker)
     middle = median(durations)
     deviation = median(abs(d - middle) for d in durations)

@@ -45,10 +45,14 @@ def test_arguments(kernels: pd.DataFrame) -> None:
     }
 
 
-@pytest.mark.parametrize(("kernel", "parent"), [("bare", "cudaLaunchKernel"), ("unlinked", "")])
+@pytest.mark.parametrize(
+    ("kernel", "parent"), [("bare", "cudaLaunchKernel"), ("unlinked", "")]
+)
 def test_without_a_cpu_op(kernels: pd.DataFrame, kernel: str, parent: str) -> None:
     assert kernels.loc[kernel, "Parent cpu_op"] == parent
-    numbers = kernels.loc[[kernel], [c for c in kernels.columns if c.startswith("P") and " " in c]]
+    numbers = kernels.loc[
+        [kernel], [c for c in kernels.columns if c.startswith("P") and " " in c]
+    ]
     assert numbers.drop(columns="Parent cpu_op").isna().to_numpy().all()
     assert len(numbers.columns) == 4
 

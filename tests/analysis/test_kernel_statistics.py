@@ -30,7 +30,13 @@ def some() -> TraceMaker:
     maker.launched(MUL, 30, 9, correlation=3, at=25)
     maker.launched(GEMM, 110, 100, correlation=4, at=105)
     maker.launched(
-        "Memset (Device)", 220, 1, correlation=5, at=150, category="gpu_memset", stream=9
+        "Memset (Device)",
+        220,
+        1,
+        correlation=5,
+        at=150,
+        category="gpu_memset",
+        stream=9,
     )
     return maker
 
@@ -39,16 +45,25 @@ def some() -> TraceMaker:
     ("name", "simple"),
     [
         (ADD, "vectorized_elementwise_kernel"),
-        ("void at::native::elementwise_kernel<128, 2, F>(int, F)", "elementwise_kernel"),
+        (
+            "void at::native::elementwise_kernel<128, 2, F>(int, F)",
+            "elementwise_kernel",
+        ),
         ("void at::native::reduce_kernel<512, 1, R>(R)", "reduce_kernel"),
-        ("void at::native::unrolled_elementwise_kernel<F>(int)", "unrolled_elementwise_kernel<F>"),
+        (
+            "void at::native::unrolled_elementwise_kernel<F>(int)",
+            "unrolled_elementwise_kernel<F>",
+        ),
         ("splitKreduce_kernel<32, 16>(float*)", "splitKreduce_kernel<32, 16>"),
         ("triton_red_fused_add_reduce_kernel", "triton_red_fused_add_reduce_kernel"),
         (
             "void at::native::(anonymous namespace)::CatArrayBatched<int>(int)",
             "CatArrayBatched<int>",
         ),
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_SendRecv"),
+        (
+            "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclDevKernel_SendRecv",
+        ),
         ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
         ("Memset (Device)", "Memset (Device)"),
         (
@@ -99,7 +114,9 @@ def test_a_row_says_all_about_its_kernels() -> None:
 
 def test_full_names_are_those_of_the_selection() -> None:
     maker = some()
-    maker.kernel("Memset (Device)", 900, 1)  # a kernel of the name of a memset: a row of its own
+    maker.kernel(
+        "Memset (Device)", 900, 1
+    )  # a kernel of the name of a memset: a row of its own
     work = TreePerfAnalyzer(maker.document()).work
     names = kernel_full_names(work)
     assert names.to_dict("records")[:3] == [
@@ -107,7 +124,8 @@ def test_full_names_are_those_of_the_selection() -> None:
         | {"full_name": ADD, "count": 2, "total_time_us": 6.0},
         {"rank": 1, "kernel_name": "vectorized_elementwise_kernel"}
         | {"full_name": MUL, "count": 1, "total_time_us": 9.0},
-        {"rank": 2, "kernel_name": GEMM} | {"full_name": GEMM, "count": 1, "total_time_us": 100.0},
+        {"rank": 2, "kernel_name": GEMM}
+        | {"full_name": GEMM, "count": 1, "total_time_us": 100.0},
     ]
     assert names["rank"].tolist() == [1, 1, 2, 3, 4]
     second = Selection(pstep=2)
@@ -176,7 +194,9 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         values = plain[row["kernel_name"]]
         assert row["count"] == len(values)
         assert round(row["total_time_us"] * 1000) == sum(values)
-        assert row["avg_time_us"] * 1000 == pytest.approx(statistics.mean(values), abs=0.5)
+        assert row["avg_time_us"] * 1000 == pytest.approx(
+            statistics.mean(values), abs=0.5
+        )
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
         assert row["std_time_us"] * 1000 == pytest.approx(deviation, rel=1e-9, abs=1e-6)
         assert row["% of launches"] == pytest.approx(100 * len(values) / count)

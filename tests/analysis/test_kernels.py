@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from tests.support.make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.kernels.kernels import kernel_category_summary, reference_kernel_summary
+from tracelens_ext.analysis.kernels.kernels import (
+    kernel_category_summary,
+    reference_kernel_summary,
+)
 from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.errors import UsageError
 
@@ -45,10 +48,17 @@ def mixed_trace() -> TraceMaker:
     maker.op("aten::mm", 0, 40)
     maker.launched(NVJET, 100, 30, correlation=1, at=5)
     maker.launched(NVJET, 140, 50, correlation=2, at=10)
-    maker.launched("Memset (Device)", 200, 4, correlation=3, at=15, category="gpu_memset")
+    maker.launched(
+        "Memset (Device)", 200, 4, correlation=3, at=15, category="gpu_memset"
+    )
     maker.op("aten::copy_", 50, 20)
     maker.launched(
-        "Memcpy HtoD (Pageable -> Device)", 210, 6, correlation=4, at=55, category="gpu_memcpy"
+        "Memcpy HtoD (Pageable -> Device)",
+        210,
+        6,
+        correlation=4,
+        at=55,
+        category="gpu_memcpy",
     )
     maker.launched(NVJET, 220, 10, correlation=5, at=80, stream=8)
     maker.kernel("a_kernel_that_no_rule_knows", 20, 100, correlation=6)
@@ -80,8 +90,16 @@ def test_the_example_grouped() -> None:
         ("graph", "Flash Attention Forward", 1, 0.15),
         ("graph", "Memory Ops", 1, 0.08),
     ]
-    assert [f"{share:.1f}" for share in frame["% of cpu_op time"]] == ["48.9", "33.3", "17.8"]
-    assert [f"{share:.1f}" for share in frame["% of GPU time"]] == ["48.9", "33.3", "17.8"]
+    assert [f"{share:.1f}" for share in frame["% of cpu_op time"]] == [
+        "48.9",
+        "33.3",
+        "17.8",
+    ]
+    assert [f"{share:.1f}" for share in frame["% of GPU time"]] == [
+        "48.9",
+        "33.3",
+        "17.8",
+    ]
 
 
 def test_the_example_without_categories() -> None:
@@ -117,7 +135,14 @@ def test_the_example_kernel_by_kernel() -> None:
 
 def test_kernel_summary() -> None:
     frame = categorised(mixed_trace()).get_df_kernel_summary()
-    shown = ["cpu_op", "kernel_category", "count", "total_time_ms", "avg_time_us", *MORE]
+    shown = [
+        "cpu_op",
+        "kernel_category",
+        "count",
+        "total_time_ms",
+        "avg_time_us",
+        *MORE,
+    ]
     assert records(frame, *shown) == [
         ("(unlinked)", "Uncategorized", 1, 0.1, 100, 100, 100, 50, "kernel"),
         ("aten::mm", "GEMM", 2, 0.08, 40, 30, 50, 40, "kernel"),
@@ -149,7 +174,10 @@ def test_one_kernel_has_two_categories_under_two_operations() -> None:
         maker.op(name, 10 * i, 5)
         maker.launched("k", 50 + 10 * i, 5, correlation=i + 1, at=10 * i + 1)
     analyzer = TreePerfAnalyzer(maker.document(), categorizer=by_operation)
-    assert analyzer.get_df_kernels()["kernel_category"].tolist() == ["in aten::a", "in aten::b"]
+    assert analyzer.get_df_kernels()["kernel_category"].tolist() == [
+        "in aten::a",
+        "in aten::b",
+    ]
     summary = analyzer.get_df_kernel_summary()
     assert records(summary, "cpu_op", "kernel_category") == [
         ("aten::a", "in aten::a"),
@@ -160,10 +188,13 @@ def test_one_kernel_has_two_categories_under_two_operations() -> None:
 def test_category_summary_orders_operations_by_their_time() -> None:
     maker = TraceMaker()
     for number, (op, name, duration) in enumerate(
-        [("aten::b", NVJET, 40), ("aten::b", "x_unknown", 50), ("aten::a", NVJET, 60)], start=1
+        [("aten::b", NVJET, 40), ("aten::b", "x_unknown", 50), ("aten::a", NVJET, 60)],
+        start=1,
     ):
         maker.op(op, 10 * number, 5)
-        maker.launched(name, 100 * number, duration, correlation=number, at=10 * number + 1)
+        maker.launched(
+            name, 100 * number, duration, correlation=number, at=10 * number + 1
+        )
     frame = categorised(maker).get_df_kernel_category_summary()
     assert records(frame, "cpu_op", "kernel_category", "total_time_ms") == [
         ("aten::b", "Uncategorized", 0.05),
@@ -229,7 +260,10 @@ def test_kernels_with_their_modules() -> None:
     maker.kernel("unlinked", 300, 5)
     analyzer = TreePerfAnalyzer(maker.document(), add_python_func=True)
     frame = analyzer.get_df_kernels(nn_module_detail=True)
-    assert records(frame, "kernel_name", "nn_module") == [("k", "Net_0/Linear_1"), ("unlinked", "")]
+    assert records(frame, "kernel_name", "nn_module") == [
+        ("k", "Net_0/Linear_1"),
+        ("unlinked", ""),
+    ]
     with pytest.raises(UsageError, match="add_python_func=True"):
         plain(maker).get_df_kernels(nn_module_detail=True)
 
@@ -268,7 +302,9 @@ def test_tables_of_gpu_events_alone() -> None:
     maker = TraceMaker()
     maker.kernel(NVJET, 0, 5, correlation=1)
     analyzer = categorised(maker)
-    assert records(analyzer.get_df_kernel_summary(), "cpu_op", "count") == [("(unlinked)", 1)]
+    assert records(analyzer.get_df_kernel_summary(), "cpu_op", "count") == [
+        ("(unlinked)", 1)
+    ]
     frame = analyzer.get_df_kernels(launcher_detail=True)
     assert frame["launch"].isna().all()
     assert frame["Parent cpu_op"].tolist() == [""]
@@ -279,7 +315,9 @@ def test_durations_of_zero() -> None:
     maker = TraceMaker()
     maker.kernel("k", 0, 0)
     analyzer = categorised(maker)
-    assert records(analyzer.get_df_kernel_summary(), "count", "% of GPU time") == [(1, 0)]
+    assert records(analyzer.get_df_kernel_summary(), "count", "% of GPU time") == [
+        (1, 0)
+    ]
     assert analyzer.get_df_kernel_category_summary()["% of cpu_op time"].tolist() == [0]
 
 
@@ -343,7 +381,9 @@ kernels_launched = st.lists(
 
 @given(kernels_launched)
 @settings(max_examples=100)
-def test_tables_are_those_of_a_loop(launched: list[tuple[str, str, str, int, int]]) -> None:
+def test_tables_are_those_of_a_loop(
+    launched: list[tuple[str, str, str, int, int]],
+) -> None:
     maker = TraceMaker()
     maker.op("one at least", 0, 1)
     count: Counter[tuple[str, str, str]] = Counter()

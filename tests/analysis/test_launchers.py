@@ -42,7 +42,9 @@ def _nested() -> TraceMaker:
 def test_direct_time_is_the_ops_own_and_subtree_time_includes_what_is_below() -> None:
     rows = _rows(_nested().document())
     assert rows["aten::outer"]["total_direct_kernel_time"] == 20
-    assert rows["aten::outer"]["total_subtree_kernel_time"] == 35  # [100, 125) and [130, 140)
+    assert (
+        rows["aten::outer"]["total_subtree_kernel_time"] == 35
+    )  # [100, 125) and [130, 140)
     assert rows["aten::outer"]["direct_kernel_count"] == 2
     assert rows["aten::inner"]["total_direct_kernel_time"] == 20
     assert rows["aten::inner"]["total_subtree_kernel_time"] == 20
@@ -74,7 +76,9 @@ def test_the_wrapper_called_execute_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("add_python_func", [False, True])
-def test_frames_and_annotations_between_op_and_launch_are_skipped(add_python_func: bool) -> None:
+def test_frames_and_annotations_between_op_and_launch_are_skipped(
+    add_python_func: bool,
+) -> None:
     maker = TraceMaker()
     maker.op("aten::op", 0, 50)
     maker.annotation("around the launch", 2, 40)
@@ -172,7 +176,9 @@ def test_arguments_are_shown_as_tuples() -> None:
 def test_what_the_trace_does_not_say_is_empty_or_unknown() -> None:
     row = _rows(_nested().document())["aten::inner"]
     assert row["Input Dims"] == ""
-    assert {row["process_name"], row["process_label"], row["thread_name"]} == {"Unknown"}
+    assert {row["process_name"], row["process_label"], row["thread_name"]} == {
+        "Unknown"
+    }
 
 
 def test_process_and_thread_are_named() -> None:
@@ -217,7 +223,9 @@ def test_every_gpu_event_of_a_real_trace_has_one_place(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
-def test_every_gpu_event_of_the_demo_has_one_place(vendor: VendorKey, tmp_path: Path) -> None:
+def test_every_gpu_event_of_the_demo_has_one_place(
+    vendor: VendorKey, tmp_path: Path
+) -> None:
     path = tmp_path / "demo.json.gz"
     write_demo_trace(path, vendor=vendor)
     _check_invariants(TreePerfAnalyzer(path))
@@ -273,12 +281,18 @@ def _launches_only() -> TraceMaker:
 
 @pytest.mark.parametrize("make", [_cpu_only, _gpu_only, _launches_only])
 @pytest.mark.parametrize("categories", [False, True])
-def test_odd_traces_give_tables(make: Callable[[], TraceMaker], categories: bool) -> None:
-    analyzer = TreePerfAnalyzer(make().document(), use_kernel_name_categories=categories)
+def test_odd_traces_give_tables(
+    make: Callable[[], TraceMaker], categories: bool
+) -> None:
+    analyzer = TreePerfAnalyzer(
+        make().document(), use_kernel_name_categories=categories
+    )
     tables = {
         "get_df_kernel_launchers": 1 if make is _launches_only else 0,
         "get_df_kernel_launchers_summary": 1 if make is _launches_only else 0,
-        "get_df_kernel_launchers_summary_by_category": 1 if make is _launches_only else 0,
+        "get_df_kernel_launchers_summary_by_category": 1
+        if make is _launches_only
+        else 0,
         "get_df_kernel_launchers_unique_args": 1 if make is _launches_only else 0,
         "get_df_collectives": 0 if make is _cpu_only else 1,
         "get_df_graph_launches": 0,

@@ -56,15 +56,29 @@ def memory_event(
     reserved: int | None = 1 << 30,
     thread: int = THREAD,
 ) -> Event:
-    args = {"Device Type": CUDA if device >= 0 else HOST, "Device Id": device, "Addr": address}
+    args = {
+        "Device Type": CUDA if device >= 0 else HOST,
+        "Device Id": device,
+        "Addr": address,
+    }
     args |= {"Bytes": size}
     args |= {} if total is None else {"Total Allocated": total}
-    args |= {} if reserved is None else {"Total Reserved": reserved if device >= 0 else 0}
-    event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "args": args}
+    args |= (
+        {} if reserved is None else {"Total Reserved": reserved if device >= 0 else 0}
+    )
+    event = {
+        "ph": "i",
+        "s": "t",
+        "cat": "cpu_instant_event",
+        "name": "[memory]",
+        "args": args,
+    }
     return event | {"pid": PROCESS, "tid": thread, "ts": ts}
 
 
-def recorded(steps: Iterable[tuple[float, int, int]], before: int = 0, **more: Any) -> list[Event]:
+def recorded(
+    steps: Iterable[tuple[float, int, int]], before: int = 0, **more: Any
+) -> list[Event]:
     """Events of (time, bytes, address), with the totals that an allocator would tell."""
     events = []
     for ts, size, address in steps:
@@ -146,7 +160,9 @@ def counted(events: Sequence[Event]) -> list[dict[str, Any]]:
                 older_at_peak += size if place <= at else 0
             if place == at:
                 at_peak = dict(alive)
-        gained, freed = ([size for size in sizes if sign * size > 0] for sign in (1, -1))
+        gained, freed = (
+            [size for size in sizes if sign * size > 0] for sign in (1, -1)
+        )
         steps = zip(totals, sizes[1:], totals[1:], strict=False)
         rows.append(
             {
@@ -158,7 +174,9 @@ def counted(events: Sequence[Event]) -> list[dict[str, Any]]:
                 "freed_bytes": -sum(freed),
                 "peak_allocated_bytes": totals[at],
                 "peak_at_ms": ours[at]["ts"] / 1000,
-                "peak_reserved_bytes": max(event["args"]["Total Reserved"] for event in ours),
+                "peak_reserved_bytes": max(
+                    event["args"]["Total Reserved"] for event in ours
+                ),
                 "end_total_bytes": totals[-1],
                 "alive_at_end": len(alive),
                 "alive_at_end_bytes": sum(alive.values()),
@@ -187,7 +205,9 @@ def test_every_figure_is_that_of_a_plain_loop(events: list[Event]) -> None:
         assert ours["bytes"].sum() == exact["peak_allocated_bytes"]
         unseen = ours["operation"].isin([BEFORE, LOST])
         assert ours["bytes"][~unseen].sum() == exact["alive at peak"]
-        assert ours["bytes"][ours["operation"] == BEFORE].sum() == exact["older at peak"]
+        assert (
+            ours["bytes"][ours["operation"] == BEFORE].sum() == exact["older at peak"]
+        )
         assert exact["breaks"] or not (ours["operation"] == LOST).any()
 
 
@@ -241,7 +261,9 @@ def test_events_without_size_or_address_do_not_count_and_are_told() -> None:
     bad[3]["args"]["Bytes"] = "many"
     analyzer = analyzed([*events, *bad])
     assert row(analyzer.get_df_memory_peaks())["events"] == 2
-    assert any("4 memory events without a usable" in n for n in memory_notes(analyzer.memory()))
+    assert any(
+        "4 memory events without a usable" in n for n in memory_notes(analyzer.memory())
+    )
 
 
 def test_a_trace_of_unusable_events_has_empty_tables() -> None:
@@ -325,12 +347,24 @@ def test_churn_lifetimes_and_what_stays() -> None:
     table = analyzed(recorded(steps), maker).get_df_memory_by_operation()
     mm = row(table, operation="aten::mm")
     leak = row(table, operation="leak")
-    assert [mm[c] for c in ("allocations", "allocated_bytes", "largest_bytes")] == [6, 288, 64]
-    assert (mm["frees"], mm["frees_within_operation"], mm["mean_lifetime_us"]) == (6, 3, 23.0)
+    assert [mm[c] for c in ("allocations", "allocated_bytes", "largest_bytes")] == [
+        6,
+        288,
+        64,
+    ]
+    assert (mm["frees"], mm["frees_within_operation"], mm["mean_lifetime_us"]) == (
+        6,
+        3,
+        23.0,
+    )
     assert (mm["kept"], leak["frees"]) == (0, 0)
     assert np.isnan(leak["mean_lifetime_us"])
     # That of the last iteration has not outlived another one.
-    assert [leak[c] for c in ("kept", "kept_bytes", "kept_from_iterations")] == [2, 32, 2]
+    assert [leak[c] for c in ("kept", "kept_bytes", "kept_from_iterations")] == [
+        2,
+        32,
+        2,
+    ]
 
 
 def test_the_largest_blocks_of_each_device() -> None:
@@ -358,7 +392,9 @@ def test_a_deep_stack_takes_no_longer_than_a_flat_one() -> None:
 def test_traces_without_memory_events_have_no_such_sheets() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 5)
-    maker.add({"ph": "i", "name": "mark", "ts": 1, "pid": 1, "tid": 1, "args": {"Addr": 5}})
+    maker.add(
+        {"ph": "i", "name": "mark", "ts": 1, "pid": 1, "tid": 1, "args": {"Addr": 5}}
+    )
     report = build_perf_report(TreePerfAnalyzer(maker.document()))
     assert not [name for name in report.sheets if name.startswith("memory")]
 
@@ -397,13 +433,17 @@ def test_real_traces_have_the_exact_figures_and_their_peaks_are_explained() -> N
         alive = analyzer.get_df_memory_at_peak()
         expected = [figures for figures in exact if figures["trace"] == trace]
         for found, figures in zip(peaks.to_dict("records"), expected, strict=True):
-            assert {c: str(found[c]) for c in EXACT} == {c: figures[c] for c in EXACT}, trace
+            assert {c: str(found[c]) for c in EXACT} == {
+                c: figures[c] for c in EXACT
+            }, trace
             assert str(found["older_frees"]) == figures["freed_unseen"]
             assert not found["breaks"]
             ours = alive[alive["device"] == found["device"]]
             assert ours["bytes"].sum() == found["peak_allocated_bytes"]
             assert LOST not in set(ours["operation"])
-            before = int(figures["first_total_bytes"]) - _first_size(analyzer, found["device"])
+            before = int(figures["first_total_bytes"]) - _first_size(
+                analyzer, found["device"]
+            )
             unseen = ours["bytes"][ours["operation"] == BEFORE].sum()
             assert unseen == before or int(figures["freed_unseen"])
 

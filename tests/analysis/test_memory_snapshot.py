@@ -13,7 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.analysis.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
+from tracelens_ext.analysis.memory.snapshot import (
+    compare_snapshots,
+    read_snapshot,
+    snapshot_tables,
+)
 from tracelens_ext.analysis.memory.usage import BEFORE
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceError, TraceFormatError
@@ -23,12 +27,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 USER = {"filename": "/home/a/train.py", "line": 3, "name": "step"}
-TORCH = {"filename": "/opt/lib/python3.11/site-packages/torch/nn.py", "line": 1, "name": "forward"}
+TORCH = {
+    "filename": "/opt/lib/python3.11/site-packages/torch/nn.py",
+    "line": 1,
+    "name": "forward",
+}
 
 
-def change(action: str, addr: int, size: int, time: int, *frames: dict[str, Any]) -> dict[str, Any]:
+def change(
+    action: str, addr: int, size: int, time: int, *frames: dict[str, Any]
+) -> dict[str, Any]:
     """An event of the allocator."""
-    return {"action": action, "addr": addr, "size": size, "time_us": time, "frames": list(frames)}
+    return {
+        "action": action,
+        "addr": addr,
+        "size": size,
+        "time_us": time,
+        "frames": list(frames),
+    }
 
 
 def segment(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
@@ -41,14 +57,21 @@ def segment(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
 def block(addr: int, size: int, *frames: dict[str, Any]) -> dict[str, Any]:
     """A block that is held at the end; 512 bytes of it are the allocator's rounding."""
     sizes = {"size": size + 512, "requested_size": size}
-    return {"address": addr, "state": "active_allocated", "frames": list(frames)} | sizes
+    return {
+        "address": addr,
+        "state": "active_allocated",
+        "frames": list(frames),
+    } | sizes
 
 
 def written(
     tmp_path: Path, *traces: Sequence[dict[str, Any]], segments: Sequence[Any] = ()
 ) -> Path:
     """A snapshot of these events of each device."""
-    content = {"segments": list(segments), "device_traces": [list(trace) for trace in traces]}
+    content = {
+        "segments": list(segments),
+        "device_traces": [list(trace) for trace in traces],
+    }
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(content))
     return path
@@ -56,7 +79,9 @@ def written(
 
 def held(path: Path, table: str) -> list[tuple[str, int, int]]:
     frame = snapshot_tables(read_snapshot(path))[table]
-    return list(frame[["python_frame", "blocks", "bytes"]].itertuples(index=False, name=None))
+    return list(
+        frame[["python_frame", "blocks", "bytes"]].itertuples(index=False, name=None)
+    )
 
 
 def test_a_block_is_held_until_its_free_is_completed(tmp_path: Path) -> None:
@@ -78,7 +103,9 @@ def test_a_block_is_held_until_its_free_is_completed(tmp_path: Path) -> None:
     assert (peak["allocations"], peak["frees"], peak["reserved_bytes"]) == (2, 1, 1000)
 
 
-def test_what_was_there_before_the_first_event_is_told_by_frees_and_the_end(tmp_path: Path) -> None:
+def test_what_was_there_before_the_first_event_is_told_by_frees_and_the_end(
+    tmp_path: Path,
+) -> None:
     events = [change("free_completed", 10, 70, 1), change("alloc", 10, 5, 2, USER)]
     blocks = segment(block(10, 5, USER), block(30, 40, USER))
     path = written(tmp_path, events, segments=[blocks])
@@ -132,7 +159,10 @@ def test_two_snapshots_are_compared_by_frame(tmp_path: Path) -> None:
     other = [change("alloc", 1, 30, 1, USER), change("alloc", 2, 5, 2, TORCH)]
     second = read_snapshot(written(tmp_path, other))
     table = compare_snapshots(first, second)["memory_at_end"].set_index("python_frame")
-    assert table["bytes B - A"].to_dict() == {"/home/a/train.py(3): step": 20, "(no frame)": 5}
+    assert table["bytes B - A"].to_dict() == {
+        "/home/a/train.py(3): step": 20,
+        "(no frame)": 5,
+    }
 
 
 class _Runs:
@@ -149,7 +179,9 @@ class _Runs:
         b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00x.",  # bytes of 1 TB
         b"\x80\x04}N" + b"\x85" * 150_000 + b"Ns.",  # a key nested 150,000 times
         b"\x80\x04" + b"](" * 100_000 + b"N" + b"e" * 100_000 + b".",
-        pickle.dumps({"device_traces": [[{"action": "alloc", "addr": "x", "size": 1}]]}),
+        pickle.dumps(
+            {"device_traces": [[{"action": "alloc", "addr": "x", "size": 1}]]}
+        ),
         pickle.dumps({"device_traces": 5}),
         b"\x80\x04}",
         b"",
@@ -178,7 +210,9 @@ def test_a_damaged_snapshot_is_read_or_refused(tmp_path: Path) -> None:
         content = pickle.loads(sound.read_bytes())  # noqa: S301  # of our own making
         holder = content
         while isinstance(holder, dict | list) and holder:
-            key = rng.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+            key = rng.choice(
+                list(holder) if isinstance(holder, dict) else range(len(holder))
+            )
             if rng.random() < 0.3 or not isinstance(holder[key], dict | list):
                 holder[key] = rng.choice(odd)
                 break

@@ -25,7 +25,11 @@ def said_of(maker: TraceMaker, **members: object) -> str:
         (1, "cudaLaunchKernel", "1 kernel was launched, but not recorded."),
         (1, "cudaGraphLaunch", "1 graph was launched, but not recorded."),
         (3, "cudaLaunchKernel", "3 kernels were launched, none was recorded."),
-        (3, "cudaGraphLaunch", "3 kernels and graphs were launched, none was recorded."),
+        (
+            3,
+            "cudaGraphLaunch",
+            "3 kernels and graphs were launched, none was recorded.",
+        ),
     ],
 )
 def test_launches_are_counted(count: int, name: str, said: str) -> None:
@@ -58,7 +62,9 @@ def test_events_of_unknown_kinds_are_counted_and_named() -> None:
     maker.op("aten::mm", 0, 10)
     maker.process_name(2, "Ascend Hardware")
     for start in (100, 200):
-        maker.add({"ph": "X", "name": "MatMulV2", "pid": 2, "tid": 15, "ts": start, "dur": 50})
+        maker.add(
+            {"ph": "X", "name": "MatMulV2", "pid": 2, "tid": 15, "ts": start, "dur": 50}
+        )
     maker.gpu("gpu_op", "gemm", 300, 50, device=7)
     assert said_of(maker) == (
         "No GPU work was read. Of events that may be some, these are not read: 2 events without "
@@ -79,7 +85,9 @@ def export_with(*diagnostics: tuple[int, str]) -> ExportMaker:
 
 
 def test_nsight_systems_is_quoted_where_it_explains_the_missing_kernels() -> None:
-    trace = read(export_with((2, CPU_SAMPLING), (3, f"{CUDA_FAILED}\n"), (2, NO_EVENTS)))
+    trace = read(
+        export_with((2, CPU_SAMPLING), (3, f"{CUDA_FAILED}\n"), (2, NO_EVENTS))
+    )
     said = no_gpu_work(TreePerfAnalyzer(trace).work)
     assert said == (
         f"1 kernel was launched, but not recorded. Nsight Systems says: {CUDA_FAILED}. "
@@ -88,7 +96,9 @@ def test_nsight_systems_is_quoted_where_it_explains_the_missing_kernels() -> Non
 
 
 def test_an_unrelated_diagnostic_is_not_quoted() -> None:
-    trace = read(export_with((2, CPU_SAMPLING), (1, "Number of CUPTI events produced: 3")))
+    trace = read(
+        export_with((2, CPU_SAMPLING), (1, "Number of CUPTI events produced: 3"))
+    )
     assert trace.provenance.notes == ()
 
 

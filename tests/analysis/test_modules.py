@@ -39,7 +39,9 @@ def _model() -> TraceMaker:
 
 
 def _table(maker: TraceMaker, **options: Any) -> pd.DataFrame:
-    return TreePerfAnalyzer(maker.document(), **options).get_df_nn_modules(instances=True)
+    return TreePerfAnalyzer(maker.document(), **options).get_df_nn_modules(
+        instances=True
+    )
 
 
 @pytest.mark.parametrize("add_python_func", [False, True])
@@ -148,7 +150,9 @@ def test_real_models_agree_with_a_tree_of_all_frames(path: Path) -> None:
     _check_against_full_tree(TreePerfAnalyzer(path))
 
 
-def test_the_demo_agrees_with_a_tree_of_all_frames(analyzed_demo: TreePerfAnalyzer) -> None:
+def test_the_demo_agrees_with_a_tree_of_all_frames(
+    analyzed_demo: TreePerfAnalyzer,
+) -> None:
     _check_against_full_tree(analyzed_demo)
 
 
@@ -159,12 +163,18 @@ def _check_against_full_tree(analyzer: TreePerfAnalyzer) -> None:
     table = nn_modules(work, instances=True)
     assert len(table)
     for path, calls, kernels, total in zip(
-        table["path"], table["calls"], table["kernels"], table["gpu_time_total_ms"], strict=True
+        table["path"],
+        table["calls"],
+        table["kernels"],
+        table["gpu_time_total_ms"],
+        strict=True,
     ):
         below = [i for i, at in enumerate(innermost) if f"{at}/".startswith(f"{path}/")]
         assert kernels == len(below)
         if calls == 1:
-            assert total == pytest.approx(union_length(work.start[below], work.end[below]) / 1e6)
+            assert total == pytest.approx(
+                union_length(work.start[below], work.end[below]) / 1e6
+            )
     assert (table["gpu_time_self_ms"] <= table["gpu_time_total_ms"]).all()
 
 
@@ -181,7 +191,9 @@ def test_modules_of_a_class_are_one_row() -> None:
     assert table["kernels"].tolist() == [3, 3]
 
 
-def test_call_stacks_and_first_occurrences_as_tracelens_tells_them(tmp_path: Path) -> None:
+def test_call_stacks_and_first_occurrences_as_tracelens_tells_them(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(_model().document()))
     analyzer = TreePerfAnalyzer(path)
@@ -193,9 +205,14 @@ def test_call_stacks_and_first_occurrences_as_tracelens_tells_them(tmp_path: Pat
         "NA",
     ]
     assert launchers["ts"].is_monotonic_increasing
-    options: dict[str, Any] = {"include_call_stack": True, "include_first_occurrence_time": True}
+    options: dict[str, Any] = {
+        "include_call_stack": True,
+        "include_first_occurrence_time": True,
+    }
     for tracelens_sheets in (False, True):
-        report = build_perf_report(analyzer, tracelens_sheets=tracelens_sheets, **options)
+        report = build_perf_report(
+            analyzer, tracelens_sheets=tracelens_sheets, **options
+        )
         table = report.sheets["ops_unique_args"].set_index("name")
         row = table.loc["aten::mm"]
         stack = ["aten::mm", "nn.Module: Linear_0", "nn.Module: Model_0"]
@@ -204,4 +221,6 @@ def test_call_stacks_and_first_occurrences_as_tracelens_tells_them(tmp_path: Pat
         others = table.drop(index="aten::mm")["first_occurrence_time"]
         assert others.min() == pytest.approx(180.0)
         plain = build_perf_report(analyzer, tracelens_sheets=tracelens_sheets)
-        assert not {"call_stack", "first_occurrence_time"} & set(plain.sheets["ops_unique_args"])
+        assert not {"call_stack", "first_occurrence_time"} & set(
+            plain.sheets["ops_unique_args"]
+        )

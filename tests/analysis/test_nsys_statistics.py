@@ -53,7 +53,9 @@ def rows(text: str) -> list[list[str]]:
 def statistic(iterations: int = 2, **options: Any) -> ClassStatistics:
     given: dict[str, Any] = {"nvtxes": rows(RANGES), "mems": rows(MEMORY)}
     given["nvtx_iter_name"] = "step"
-    report = StatisticClassifier(CLASSES).statistic(iterations, rows(KERNELS), **given | options)
+    report = StatisticClassifier(CLASSES).statistic(
+        iterations, rows(KERNELS), **given | options
+    )
     return report.statistics
 
 
@@ -110,7 +112,9 @@ def test_without_ranges_and_memory_their_blocks_are_left_out() -> None:
     )
 
 
-def test_show_writes_to_standard_output_or_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_writes_to_standard_output_or_a_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     report = StatisticClassifier(CLASSES).statistic(2, rows(KERNELS))
     report.show("Run")
     stream = io.StringIO()
@@ -125,8 +129,14 @@ def test_a_notebook_shows_the_tables() -> None:
 
 
 def test_instances_are_rounded_down_kernel_by_kernel() -> None:
-    kernels = [["Name", "Total Time (ns)", "Instances"], ["gemm_a", 10, 3], ["gemm_b", 10, 3]]
-    (others, gemm) = StatisticClassifier({"gemm": "gemm"}).statistic(2, kernels).statistics.kernels
+    kernels = [
+        ["Name", "Total Time (ns)", "Instances"],
+        ["gemm_a", 10, 3],
+        ["gemm_b", 10, 3],
+    ]
+    (others, gemm) = (
+        StatisticClassifier({"gemm": "gemm"}).statistic(2, kernels).statistics.kernels
+    )
     assert (others.instances, others.per_iteration) == (0, 0)
     assert (gemm.instances, gemm.per_iteration) == (6, 2)
 
@@ -145,13 +155,17 @@ def test_rows_of_one_kernel_are_taken_together() -> None:
 
 def test_a_table_without_kernels_is_refused() -> None:
     titles = ["Name", "Total Time (ns)", "Instances"]
-    with pytest.raises(TraceFormatError, match="the kernel table: has a header and no kernels"):
+    with pytest.raises(
+        TraceFormatError, match="the kernel table: has a header and no kernels"
+    ):
         StatisticClassifier({}).statistic(1, [titles])
 
 
 def test_per_iteration_is_per_gpu_too() -> None:
     kernels = [["Name", "Total Time (ns)", "Instances"], ["k", 12_000_000, 12]]
-    ranges: list[list[object]] = [["Name", "Projected Start (ns)", "Projected Duration (ns)"]]
+    ranges: list[list[object]] = [
+        ["Name", "Projected Start (ns)", "Projected Duration (ns)"]
+    ]
     ranges += [["step", number, 4_000_000] for number in range(6)]
     report = StatisticClassifier({}).statistic(
         3, kernels, ranges, num_processes=2, nvtx_iter_name="step"
@@ -244,7 +258,10 @@ def test_the_map_of_the_specification_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("mapping", "words"),
     [
-        ({"elemwise": "e", "ForRangeElemwise": "e"}, ("'elemwise'", "'forrangeelemwise'")),
+        (
+            {"elemwise": "e", "ForRangeElemwise": "e"},
+            ("'elemwise'", "'forrangeelemwise'"),
+        ),
         ({"gemm": "Others"}, ("'gemm'", "'Others'")),
         ({"gemm": 5}, ("'gemm'",)),
         ({"": "x"}, ("expected a part of a kernel name",)),
@@ -258,20 +275,31 @@ def test_maps_that_are_refused(mapping: dict[str, Any], words: tuple[str, ...]) 
 
 def test_without_a_map_the_built_in_categories_are_the_classes() -> None:
     kernels = [
-        Total("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cublas", 30, 1),
+        Total(
+            "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cublas", 30, 1
+        ),
         Total("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 20, 1),
         Total("zzz_unheard_of", 10, 1),
     ]
     found = compute(Classifier(None), kernels, iterations=1, gpus=1)
-    assert [(line.name, line.time_ns) for line in found.kernels] == [("others", 10), ("gemm", 30)]
+    assert [(line.name, line.time_ns) for line in found.kernels] == [
+        ("others", 10),
+        ("gemm", 30),
+    ]
     assert [line.name for line in found.nccl] == ["AllReduce"]
 
 
 @pytest.mark.parametrize(
     ("name", "collective"),
     [
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevComm *, unsigned long, ncclWork *)", "AllGather"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm *)", "ReduceScatter"),
+        (
+            "ncclDevKernel_AllGather_RING_LL(ncclDevComm *, unsigned long, ncclWork *)",
+            "AllGather",
+        ),
+        (
+            "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm *)",
+            "ReduceScatter",
+        ),
         ("void ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "AllReduce"),
         ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", "SendRecv"),
         ("ncclDevKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)", "SendRecv"),
@@ -284,28 +312,44 @@ def test_without_a_map_the_built_in_categories_are_the_classes() -> None:
         ("void my::nccl_like(int)", "nccl_like"),
     ],
 )
-def test_collectives_by_the_names_of_all_generations(name: str, collective: str) -> None:
+def test_collectives_by_the_names_of_all_generations(
+    name: str, collective: str
+) -> None:
     assert collective_of(name) == collective
 
 
 def test_directions_are_short_and_other_spellings_stay() -> None:
-    names = ["Device-to-Device", "Host-to-Device", "Device-to-Host", "Peer-to-Peer", "DtoD"]
-    memory = [Total(f"[CUDA memcpy {name}]", 100 - at, 1) for at, name in enumerate(names)]
+    names = [
+        "Device-to-Device",
+        "Host-to-Device",
+        "Device-to-Host",
+        "Peer-to-Peer",
+        "DtoD",
+    ]
+    memory = [
+        Total(f"[CUDA memcpy {name}]", 100 - at, 1) for at, name in enumerate(names)
+    ]
     memory.append(Total("Memcpy HtoD (Pinned -> Device)", 1, 1))
     found = compute(Classifier({}), [], memory, iterations=1, gpus=1)
     shown = [line.name for line in found.memory or ()]
     assert shown[:5] == [
-        f"[CUDA memcpy {name}]" for name in ("D2D", "H2D", "D2H", "Peer-to-Peer", "DtoD")
+        f"[CUDA memcpy {name}]"
+        for name in ("D2D", "H2D", "D2H", "Peer-to-Peer", "DtoD")
     ]
     assert shown[5] == memory[5].name
 
 
 def test_collectives_and_operations_stay_in_the_order_of_their_table() -> None:
-    kernels = [Total(f"ncclDevKernel_{name}_x", time, 1) for name, time in (("B", 1), ("A", 9))]
+    kernels = [
+        Total(f"ncclDevKernel_{name}_x", time, 1) for name, time in (("B", 1), ("A", 9))
+    ]
     memory = [Total("[CUDA memset]", 1, 1), Total("[CUDA memcpy Host-to-Device]", 9, 1)]
     found = compute(Classifier({}), kernels, memory, iterations=1, gpus=1)
     assert [line.name for line in found.nccl] == ["B", "A"]
-    assert [line.name for line in found.memory or ()] == ["[CUDA memset]", "[CUDA memcpy H2D]"]
+    assert [line.name for line in found.memory or ()] == [
+        "[CUDA memset]",
+        "[CUDA memcpy H2D]",
+    ]
 
 
 @pytest.mark.parametrize(("tag", "in_table"), [("step", ":step"), (":step", "step")])
@@ -355,7 +399,9 @@ def test_arguments_and_attributes_of_the_original() -> None:
     assert two.kernel_total_time_per_iter == 4.5, "the fifth argument is num_processes"
 
 
-def test_show_without_a_title_has_no_heading(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_without_a_title_has_no_heading(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     StatisticClassifier(CLASSES).statistic(2, rows(KERNELS)).show()
     assert capsys.readouterr().out.startswith("Kernel time per iteration: 4.500 (ms)\n")
 
@@ -372,16 +418,28 @@ def test_tables_without_a_header_are_read_by_places(tmp_path: Path) -> None:
     )
     assert report.text("Run") == LAYOUT
     slow = StatisticClassifier({}).statistic(
-        1, pd.DataFrame(kernels), with_header=False, time_scale_to_ms=1e-3, kernel_name_idx=0
+        1,
+        pd.DataFrame(kernels),
+        with_header=False,
+        time_scale_to_ms=1e-3,
+        kernel_name_idx=0,
     )
     assert slow.kernel_total_time == 9000.0
     with pytest.raises(UsageError, match="time_scale_to_ms is 7"):
-        StatisticClassifier({}).statistic(1, kernels, with_header=False, time_scale_to_ms=7)
+        StatisticClassifier({}).statistic(
+            1, kernels, with_header=False, time_scale_to_ms=7
+        )
 
 
 def test_sizes_go_with_memory_operations() -> None:
-    moved = {total.name: total.size_bytes for total in memory_totals(rows(MEMORY), rows(SIZES))}
-    assert moved == {"[CUDA memcpy Device-to-Device]": 402_653_000, "[CUDA memset]": None}
+    moved = {
+        total.name: total.size_bytes
+        for total in memory_totals(rows(MEMORY), rows(SIZES))
+    }
+    assert moved == {
+        "[CUDA memcpy Device-to-Device]": 402_653_000,
+        "[CUDA memset]": None,
+    }
 
 
 # Exactness.
@@ -398,12 +456,18 @@ TOTALS = st.lists(
 
 
 @given(TOTALS, st.integers(1, 50), st.integers(1, 16))
-def test_nothing_is_lost_or_counted_twice(totals: list[Total], iterations: int, gpus: int) -> None:
-    found = compute(Classifier({"a": "one", "b": "two"}), totals, iterations=iterations, gpus=gpus)
+def test_nothing_is_lost_or_counted_twice(
+    totals: list[Total], iterations: int, gpus: int
+) -> None:
+    found = compute(
+        Classifier({"a": "one", "b": "two"}), totals, iterations=iterations, gpus=gpus
+    )
     assert [line.name for line in found.kernels] == ["others", "one", "two"]
     lines = [*found.kernels, *found.nccl]
     assert sum(line.time_ns for line in lines) == sum(total.time_ns for total in totals)
-    assert sum(line.instances for line in lines) == sum(total.instances for total in totals)
+    assert sum(line.instances for line in lines) == sum(
+        total.instances for total in totals
+    )
     for line in lines:
         assert line.per_iteration * iterations * gpus <= line.instances
 
@@ -427,7 +491,13 @@ def test_tables_for_notebooks() -> None:
         2, pd.read_csv(io.StringIO(KERNELS)), mems=rows(MEMORY)
     )
     tables = report.tables("Run")
-    assert list(tables) == ["inputs", "kernel_classes", "nccl", "memory_operations", "kernels"]
+    assert list(tables) == [
+        "inputs",
+        "kernel_classes",
+        "nccl",
+        "memory_operations",
+        "kernels",
+    ]
     assert tables["kernel_classes"]["total_time_ms"].tolist() == [1.0, 6.0, 2.0, 0.0]
     assert tables["kernel_classes"]["count_per_iteration"].tolist() == [1, 5, 4, 0]
     assert tables["inputs"]["kernel_time_per_iteration_ms"].tolist() == [4.5]
@@ -442,13 +512,24 @@ def test_events_give_what_their_tables_would() -> None:
     for step in range(2):
         maker.annotation("step", step * 1000, 500)
         base = step * 1000
-        maker.launched("x_gemm", base + 100, 40, correlation=10 * step + 1, at=base + 10)
         maker.launched(
-            "ncclDevKernel_AllReduce_x", base + 150, 20, correlation=10 * step + 2, at=base + 20
+            "x_gemm", base + 100, 40, correlation=10 * step + 1, at=base + 10
+        )
+        maker.launched(
+            "ncclDevKernel_AllReduce_x",
+            base + 150,
+            20,
+            correlation=10 * step + 2,
+            at=base + 20,
         )
         memset = "[CUDA memset]"
         maker.launched(
-            memset, base + 180, 10, correlation=10 * step + 3, at=base + 30, category="gpu_memset"
+            memset,
+            base + 180,
+            10,
+            correlation=10 * step + 3,
+            at=base + 30,
+            category="gpu_memset",
         )
     totals = event_totals(read_trace(maker.document()), tag="step")
     assert totals.kernels == [
@@ -467,10 +548,14 @@ def test_tags_that_no_range_of_a_trace_has() -> None:
     maker.annotation("step", 20, 10)
     maker.launched("k", 100, 10, correlation=1, at=25)
     trace = read_trace(maker.document())
-    with pytest.raises(UsageError, match="no NVTX range is called 'stop'; the nearest: 'step'"):
+    with pytest.raises(
+        UsageError, match="no NVTX range is called 'stop'; the nearest: 'step'"
+    ):
         event_totals(trace, tag="stop")
     for tag in ("idle", ":idle"):
-        with pytest.raises(UsageError, match=f"'{tag}' started no GPU work on their threads"):
+        with pytest.raises(
+            UsageError, match=f"'{tag}' started no GPU work on their threads"
+        ):
             event_totals(trace, tag=tag)
     found = event_totals(trace, tag=":step").ranges
     assert found is not None
@@ -486,7 +571,9 @@ def test_a_real_export() -> None:
     assert totals.gpus == 2
     assert totals.ranges is not None
     assert (totals.ranges.count, totals.ranges.time_ns) == (64, 25_179_513)
-    with pytest.raises(UsageError, match="'ncclSend' started no GPU work on their threads"):
+    with pytest.raises(
+        UsageError, match="'ncclSend' started no GPU work on their threads"
+    ):
         event_totals(trace, tag="ncclSend")  # of a domain
 
 
@@ -501,8 +588,12 @@ def _specified() -> str:
 
 @pytest.mark.real_data
 def test_the_specification_to_the_byte() -> None:
-    ranges: list[list[object]] = [["Name", "Projected Start (ns)", "Projected Duration (ns)"]]
-    ranges += [[TAG, 10**10 * n, 8_578_016_800] for n in range(5)]  # of the average that it shows
+    ranges: list[list[object]] = [
+        ["Name", "Projected Start (ns)", "Projected Duration (ns)"]
+    ]
+    ranges += [
+        [TAG, 10**10 * n, 8_578_016_800] for n in range(5)
+    ]  # of the average that it shows
     ranges.append([TAG + "x", 1, 1])
     class_map = load_configuration(GPA / "config.json").class_map
     assert class_map is not None
@@ -518,7 +609,11 @@ def test_the_specification_to_the_byte() -> None:
 def test_the_numbers_of_the_specification() -> None:
     class_map = load_configuration(GPA / "config.json").class_map
     assert class_map is not None
-    tables = StatisticClassifier(class_map).statistic(5, REAL_KERNELS, None, REAL_MEMORY).tables()
+    tables = (
+        StatisticClassifier(class_map)
+        .statistic(5, REAL_KERNELS, None, REAL_MEMORY)
+        .tables()
+    )
     summary = tables["inputs"].iloc[0]
     assert round(summary["kernel_time_per_iteration_ms"], 3) == 7947.172
     assert summary["kernel_count_per_iteration"] == 7877
@@ -550,7 +645,10 @@ def test_the_numbers_of_the_specification() -> None:
 def test_paths_are_tables(tmp_path: Path) -> None:
     (tmp_path / "k.csv").write_text(KERNELS)
     report = StatisticClassifier(CLASSES).statistic(2, tmp_path / "k.csv")
-    assert report.statistics == StatisticClassifier(CLASSES).statistic(2, rows(KERNELS)).statistics
+    assert (
+        report.statistics
+        == StatisticClassifier(CLASSES).statistic(2, rows(KERNELS)).statistics
+    )
 
 
 def test_sizes_add_up_beyond_64_bits() -> None:

@@ -28,13 +28,22 @@ ARGUMENTS = {"num_of_iters": 5, "num_of_gpus": 2, "nvtx_tag_of_iter": "step"}
 
 def csv_input(**changes: Any) -> dict[str, Any]:
     files = {"kernel_sum": "k.csv", "nvtx_proj_trace": "n.csv", "mem_time_sum": "m.csv"}
-    base = {"format": "csv", "title": "A", "nsys_csv_file_path": files, "analysis_args": ARGUMENTS}
+    base = {
+        "format": "csv",
+        "title": "A",
+        "nsys_csv_file_path": files,
+        "analysis_args": ARGUMENTS,
+    }
     return base | changes
 
 
 def report_input(**changes: Any) -> dict[str, Any]:
     report = {"path": "r.nsys-rep", "with_nvtx": True, "with_mem": True}
-    return {"format": "nsys-rep", "nsys_report": report, "analysis_args": ARGUMENTS} | changes
+    return {
+        "format": "nsys-rep",
+        "nsys_report": report,
+        "analysis_args": ARGUMENTS,
+    } | changes
 
 
 def loaded(folder: Path, *inputs: Any, **members: Any) -> tuple[InputSpec, ...]:
@@ -76,10 +85,15 @@ def test_paths_are_looked_up_in_the_current_folder_too(
     (spec,) = loaded(Path("example"), csv_input(nsys_csv_file_path=files))
     assert spec.files == [Path("example/k.csv"), Path("example/m.csv")]
     assert not spec.missing
-    (spec,) = loaded(Path("example"), csv_input(nsys_csv_file_path={"kernel_sum": "no.csv"}))
+    (spec,) = loaded(
+        Path("example"), csv_input(nsys_csv_file_path={"kernel_sum": "no.csv"})
+    )
     places = "example/no.csv nor " + str(tmp_path / "no.csv")
     key = "inputs[0].nsys_csv_file_path.kernel_sum"
-    assert spec.missing == f"example/config.json: {key}: there is neither {places}; check the path"
+    assert (
+        spec.missing
+        == f"example/config.json: {key}: there is neither {places}; check the path"
+    )
 
 
 def test_what_the_original_accepts_is_accepted(tmp_path: Path) -> None:
@@ -88,19 +102,27 @@ def test_what_the_original_accepts_is_accepted(tmp_path: Path) -> None:
     (spec,) = loaded(tmp_path, csv_input(format="CSV", analysis_args=old))
     (same,) = loaded(tmp_path, csv_input())
     keys = "kernel_name_idx, with_header, nvtx_tag_idx"
-    assert spec.remarks == (f"{keys}: not needed; the titles of a table tell its columns",)
+    assert spec.remarks == (
+        f"{keys}: not needed; the titles of a table tell its columns",
+    )
     assert spec.files == same.files
 
 
 def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"kernel_to_class_map": {"a": "x", "b": "y", "a": "z"}}')
-    with pytest.raises(ConfigurationError, match=r"config\.json: the key 'a' occurs twice"):
+    with pytest.raises(
+        ConfigurationError, match=r"config\.json: the key 'a' occurs twice"
+    ):
         load_configuration(path)
 
 
-@pytest.mark.parametrize("missing", [{}, {"nvtx_proj_trace": None, "mem_time_sum": None}])
-def test_ranges_and_memory_may_be_null_or_absent(missing: dict[str, None], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "missing", [{}, {"nvtx_proj_trace": None, "mem_time_sum": None}]
+)
+def test_ranges_and_memory_may_be_null_or_absent(
+    missing: dict[str, None], tmp_path: Path
+) -> None:
     files = {"kernel_sum": "k.csv"} | missing
     (spec,) = loaded(tmp_path, csv_input(nsys_csv_file_path=files))
     assert (spec.nvtx, spec.mem, spec.iteration_range) == (None, None, None)
@@ -119,19 +141,30 @@ def test_reports(chosen: str, tmp_path: Path) -> None:
 
 
 def test_the_sections_of_other_formats_do_not_matter(tmp_path: Path) -> None:
-    specs = loaded(tmp_path, csv_input(nsys_report=None), report_input(nsys_csv_file_path={}))
+    specs = loaded(
+        tmp_path, csv_input(nsys_report=None), report_input(nsys_csv_file_path={})
+    )
     assert [spec.heading for spec in specs] == ["A", "r"]
 
 
 WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
-    (lambda: csv_input(formt="csv"), "inputs[0].formt: unknown key; did you mean 'format'?"),
-    (lambda: csv_input(format="xml"), "inputs[0].format: expected one of csv, nsys-rep, sqlite"),
+    (
+        lambda: csv_input(formt="csv"),
+        "inputs[0].formt: unknown key; did you mean 'format'?",
+    ),
+    (
+        lambda: csv_input(format="xml"),
+        "inputs[0].format: expected one of csv, nsys-rep, sqlite",
+    ),
     (
         lambda: csv_input(format=None),
         "inputs[0].format: expected one of csv, nsys-rep, sqlite, got",
     ),
     (lambda: csv_input(title=5), "inputs[0].title: expected a text, got 5"),
-    (lambda: csv_input(analysis_args=None), "inputs[0].analysis_args: expected an object, got not"),
+    (
+        lambda: csv_input(analysis_args=None),
+        "inputs[0].analysis_args: expected an object, got not",
+    ),
     (
         lambda: csv_input(analysis_args=ARGUMENTS | {"num_of_iters": "5"}),
         "inputs[0].analysis_args.num_of_iters: expected a whole number from 1, got '5'",
@@ -160,7 +193,10 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
         lambda: report_input(analysis_args={"num_of_iters": 1}),
         "inputs[0].analysis_args.nvtx_tag_of_iter: expected the name",
     ),
-    (lambda: report_input(nsys_report=[]), "inputs[0].nsys_report: expected an object, got []"),
+    (
+        lambda: report_input(nsys_report=[]),
+        "inputs[0].nsys_report: expected an object, got []",
+    ),
 ]
 
 
@@ -187,7 +223,9 @@ def test_what_is_wrong_is_named(
         ("[" * 100_000, "is not valid JSON"),
     ],
 )
-def test_files_that_are_no_configuration(text: str, problem: str, tmp_path: Path) -> None:
+def test_files_that_are_no_configuration(
+    text: str, problem: str, tmp_path: Path
+) -> None:
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError) as caught:
@@ -196,7 +234,9 @@ def test_files_that_are_no_configuration(text: str, problem: str, tmp_path: Path
 
 
 def test_class_maps_must_hold_texts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="kernel_to_class_map: expected an object of tex"):
+    with pytest.raises(
+        ConfigurationError, match="kernel_to_class_map: expected an object of tex"
+    ):
         loaded(tmp_path, csv_input(), kernel_to_class_map={"a": 1})
     path = tmp_path / "map.json"
     path.write_text('["a"]')
@@ -252,7 +292,9 @@ def test_a_class_map_alone_or_in_a_configuration(tmp_path: Path) -> None:
 @pytest.mark.real_data
 def test_the_specification_of_the_format_as_it_stands(tmp_path: Path) -> None:
     text = SPECIFICATION.read_text(encoding="utf-8")
-    (document,) = re.findall(r'^```json\n(\{\n    "inputs".*?)^```', text, re.DOTALL | re.MULTILINE)
+    (document,) = re.findall(
+        r'^```json\n(\{\n    "inputs".*?)^```', text, re.DOTALL | re.MULTILINE
+    )
     path = tmp_path / "config.json"
     path.write_text(document, encoding="utf-8")
     configuration = load_configuration(path)

@@ -21,7 +21,9 @@ Projection = tuple[int, int, int, int, int]
 
 def projected(trace: Trace, rows: list[int]) -> list[Projection]:
     found = project_ranges(trace, link(trace), np.array(rows, dtype=np.int64))
-    columns = (found[name].tolist() for name in ("row", "device", "start", "end", "count"))
+    columns = (
+        found[name].tolist() for name in ("row", "device", "start", "end", "count")
+    )
     return sorted(zip(*columns, strict=True))
 
 
@@ -82,7 +84,9 @@ def test_without_ranges_or_without_gpu_events() -> None:
     assert projected(trace, []) == []
 
 
-EVENT = st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 40), st.integers(0, 1))
+EVENT = st.tuples(
+    st.integers(0, 1), st.integers(0, 60), st.integers(0, 40), st.integers(0, 1)
+)
 
 
 @given(st.lists(EVENT, max_size=8), st.lists(EVENT, max_size=12))

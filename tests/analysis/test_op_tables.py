@@ -29,7 +29,11 @@ def _three_products_and_a_copy() -> TraceMaker:
     maker = TraceMaker()
     small = {"Input Dims": [[2, 2]]}
     large = {"Input Dims": [[9, 9]]}
-    work = [("aten::mm", small, [10]), ("aten::mm", small, [30]), ("aten::mm", large, [20, 30])]
+    work = [
+        ("aten::mm", small, [10]),
+        ("aten::mm", small, [30]),
+        ("aten::mm", large, [20, 30]),
+    ]
     work.append(("aten::copy_", small, [10]))
     correlation = 0
     start = 1000
@@ -159,20 +163,29 @@ def test_numbers_of_kernels_part_rows_on_request() -> None:
         for number in range(kernels):
             correlation = 10 * at + number + 1
             start = 1000 + correlation
-            maker.launched("k", start, 1, correlation=correlation, at=100 * at + 5 + number)
+            maker.launched(
+                "k", start, 1, correlation=correlation, at=100 * at + 5 + number
+            )
     analyzer = TreePerfAnalyzer(maker.document())
     assert len(analyzer.get_df_kernel_launchers_unique_args()) == 1
     table = analyzer.get_df_kernel_launchers_unique_args(group_by_num_kernels=True)
-    assert table[["direct_kernel_count", "operation_count"]].to_numpy().tolist() == [[2, 2], [1, 1]]
+    assert table[["direct_kernel_count", "operation_count"]].to_numpy().tolist() == [
+        [2, 2],
+        [1, 1],
+    ]
 
 
 def test_rows_of_the_users_own_choice(analyzer: TreePerfAnalyzer) -> None:
     launchers = analyzer.get_df_kernel_launchers()
     copies = launchers[launchers["name"] == "aten::copy_"]
-    assert analyzer.get_df_kernel_launchers_summary(copies)["Percentage (%)"].tolist() == [100.0]
+    assert analyzer.get_df_kernel_launchers_summary(copies)[
+        "Percentage (%)"
+    ].tolist() == [100.0]
     by_category = analyzer.get_df_kernel_launchers_summary_by_category(copies)
     assert by_category["op category"].tolist() == ["elementwise"]
-    table = analyzer.get_df_kernel_launchers_unique_args(launchers, event_name="aten::copy_")
+    table = analyzer.get_df_kernel_launchers_unique_args(
+        launchers, event_name="aten::copy_"
+    )
     assert table["name"].tolist() == ["aten::copy_"]
     assert "kernel of aten::copy_" in str(table.loc[0, "kernel_details_summary"])
     none = launchers[launchers["name"] == "no such operation"]
@@ -180,7 +193,9 @@ def test_rows_of_the_users_own_choice(analyzer: TreePerfAnalyzer) -> None:
     assert analyzer.get_df_kernel_launchers_unique_args(none).empty
 
 
-def test_metrics_and_percentages_of_the_users_own_choice(analyzer: TreePerfAnalyzer) -> None:
+def test_metrics_and_percentages_of_the_users_own_choice(
+    analyzer: TreePerfAnalyzer,
+) -> None:
     table = analyzer.get_df_kernel_launchers_unique_args(
         agg_metrics=["mean", "sum"], include_pct=False
     )
@@ -212,9 +227,14 @@ def test_the_report_says_that_communication_is_left_out() -> None:
     maker = _three_products_and_a_copy()
     maker.launched(NCCL, 2000, 100, correlation=99, at=900)
     notes = " ".join(_report(maker).notes)
-    assert "Communication (1 kernels, 50.0 % of GPU time) is left out of the ops_ sheets" in notes
+    assert (
+        "Communication (1 kernels, 50.0 % of GPU time) is left out of the ops_ sheets"
+        in notes
+    )
     assert "coll_analysis" in notes
-    assert "coll_analysis" not in " ".join(_report(maker, collective_analysis=False).notes)
+    assert "coll_analysis" not in " ".join(
+        _report(maker, collective_analysis=False).notes
+    )
     assert "left out" not in " ".join(_report(_three_products_and_a_copy()).notes)
 
 
@@ -262,11 +282,15 @@ def test_summaries_may_be_called_on_the_class(analyzer: TreePerfAnalyzer) -> Non
         method = f"get_df_kernel_launchers_{name}"
         of_class = getattr(TreePerfAnalyzer, method)(table)
         pd.testing.assert_frame_equal(of_class, getattr(analyzer, method)())
-    of_class = TreePerfAnalyzer.get_df_kernel_launchers_unique_args(table, include_pct=True)
+    of_class = TreePerfAnalyzer.get_df_kernel_launchers_unique_args(
+        table, include_pct=True
+    )
     whole = analyzer.get_df_kernel_launchers_unique_args(df_kernel_launchers=table)
     without = [column for column in whole if "kernel_details" not in str(column)]
     pd.testing.assert_frame_equal(of_class, whole[without])
-    assert "ops_summary" in (TreePerfAnalyzer.get_df_kernel_launchers_summary.__doc__ or "")
+    assert "ops_summary" in (
+        TreePerfAnalyzer.get_df_kernel_launchers_summary.__doc__ or ""
+    )
     with pytest.raises(UsageError, match="called on the class, this needs a table"):
         TreePerfAnalyzer.get_df_kernel_launchers_summary()
 
@@ -277,7 +301,11 @@ def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
     path = tmp_path / "trace.json"
     path.touch()
     calls: list[tuple[Any, str, str]] = [
-        (TreePerfAnalyzer, "jax", "TreePerfAnalyzer has no argument 'jax': leave it out; give cat"),
+        (
+            TreePerfAnalyzer,
+            "jax",
+            "TreePerfAnalyzer has no argument 'jax': leave it out; give cat",
+        ),
         (TreePerfAnalyzer, "inference_phase_analysis", r"get_df_phases\(\)"),
         (TreePerfAnalyzer.from_file, "arch", "TreePerfAnalyzer has no argument 'arch'"),
         (
@@ -296,6 +324,8 @@ def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
             call(path, **{keyword: True})
     with pytest.raises(TypeError, match="unheard_of"):
         TreePerfAnalyzer(path, unheard_of=True)  # type: ignore[call-arg]
-    misspelt = r"generate_perf_report_pytorch\(\) got .* 'topk_op'; did you mean 'topk_ops'"
+    misspelt = (
+        r"generate_perf_report_pytorch\(\) got .* 'topk_op'; did you mean 'topk_ops'"
+    )
     with pytest.raises(TypeError, match=misspelt):
         generate_perf_report_pytorch(path, topk_op=3)

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.serving_helpers import sums, vllm
-from tracelens_ext.analysis.serving.annotations import NOBODY, Batch, Group, parse_annotation
+from tracelens_ext.analysis.serving.annotations import (
+    NOBODY,
+    Batch,
+    Group,
+    parse_annotation,
+)
 
-_LENGTHS = st.tuples(st.integers(1, 9999), st.integers(0, 9999)).map(lambda p: (p[0], sum(p)))
+_LENGTHS = st.tuples(st.integers(1, 9999), st.integers(0, 9999)).map(
+    lambda p: (p[0], sum(p))
+)
 _REQUESTS = st.lists(_LENGTHS, max_size=4)
 
 
@@ -33,7 +40,11 @@ def test_every_step_of_vllm_is_read_exactly(
     )
     brief = parse_annotation(older)
     assert brief is not None
-    assert (brief.phase, brief.tokens, brief.has_lengths) == (batch.phase, batch.tokens, False)
+    assert (brief.phase, brief.tokens, brief.has_lengths) == (
+        batch.phase,
+        batch.tokens,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +80,12 @@ def test_every_step_of_vllm_is_read_exactly(
             Group(1, 3, 3, 9, 9),
             NOBODY,
         ),
-        ("prefill[bs=2 tok=14721 ctx=[7803, 6918]]", "prefill", Group(2, 14721), NOBODY),
+        (
+            "prefill[bs=2 tok=14721 ctx=[7803, 6918]]",
+            "prefill",
+            Group(2, 14721),
+            NOBODY,
+        ),
         (
             "prefill[bs=6 tok=17408 ctx=[4096, 4096, 4096]...+3 sqsq=59 sqsk=60 sk=17408 tbo=1]",
             "prefill",

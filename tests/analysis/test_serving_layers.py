@@ -27,12 +27,18 @@ def block(*parts: list[int]) -> list[Block]:
     epilogue=st.lists(st.integers(20, 29), max_size=4, unique=True),
 )
 def test_equal_layers_are_found_wherever_they_stand(
-    layer: list[int], rest: list[int], layers: int, prologue: list[int], epilogue: list[int]
+    layer: list[int],
+    rest: list[int],
+    layers: int,
+    prologue: list[int],
+    epilogue: list[int],
 ) -> None:
     """Each has one attention, so that no part of it repeats as it does."""
     whole = [*layer, ATTENTION, *rest]
     first = len(prologue)
-    expected = [(first + i * len(whole), first + (i + 1) * len(whole)) for i in range(layers)]
+    expected = [
+        (first + i * len(whole), first + (i + 1) * len(whole)) for i in range(layers)
+    ]
     assert block(prologue, whole * layers, epilogue) == expected
 
 
@@ -73,7 +79,9 @@ def test_times_of_layers_over_steps() -> None:
     assert set(frame["odd"]) == {""}
     kernels = analyzer.get_df_layer_kernels()
     assert kernels[kernels["phase"] == "prefill"]["kernel_name"].tolist() == list(LAYER)
-    assert kernels.groupby("phase")["% of layer"].sum().tolist() == pytest.approx([100, 100])
+    assert kernels.groupby("phase")["% of layer"].sum().tolist() == pytest.approx(
+        [100, 100]
+    )
     (kind,) = set(kernels["layers"])
     assert kind == 6
 
@@ -82,7 +90,9 @@ def test_odd_layers_are_named() -> None:
     engine = Engine(layers=8)
     engine.step("step[DECODE bs=2]")
     slow = [e for e in engine.maker.events if e["name"] == "flash_attn_fwd"][2]
-    later = [e for e in engine.maker.events if e["cat"] == "kernel" and e["ts"] > slow["ts"]]
+    later = [
+        e for e in engine.maker.events if e["cat"] == "kernel" and e["ts"] > slow["ts"]
+    ]
     slow["dur"] += 50
     for event in later:
         event["ts"] += 50

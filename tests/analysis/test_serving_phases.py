@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
     Lengths = list[tuple[int, int]]
 
-_LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(lambda p: (p[0], sum(p)))
-_STEP = st.tuples(st.lists(_LENGTHS, max_size=3), st.lists(_LENGTHS, max_size=3)).filter(any)
+_LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(
+    lambda p: (p[0], sum(p))
+)
+_STEP = st.tuples(
+    st.lists(_LENGTHS, max_size=3), st.lists(_LENGTHS, max_size=3)
+).filter(any)
 
 
 def row(frame: pd.DataFrame, phase: str) -> dict[Hashable, Any]:
@@ -40,8 +44,17 @@ def test_steps_tokens_and_busy_time_are_exact(
     expected: dict[str, list[int]] = {}
     for number, (context, generation) in enumerate(steps):
         busy = engine.step(vllm(context, generation), scale=1 + number)
-        phase = "mixed" if context and generation else "prefill" if context else "decode"
-        of_step = (1, len(context), len(generation), sums(context)[0], sums(generation)[0], busy)
+        phase = (
+            "mixed" if context and generation else "prefill" if context else "decode"
+        )
+        of_step = (
+            1,
+            len(context),
+            len(generation),
+            sums(context)[0],
+            sums(generation)[0],
+            busy,
+        )
         before = expected.get(phase, [0] * len(of_step))
         expected[phase] = [a + b for a, b in zip(before, of_step, strict=True)]
     if outside:
@@ -84,10 +97,14 @@ def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts
     columns = ["step", "tokens", "generation_requests"]
     assert steps[columns].to_numpy().tolist() == [[inner, tokens, generating]]
     assert steps["gpu_busy_ms"].tolist() == [busy / 1000]
-    assert len(analyzer.get_df_phases()) == 1  # the outer annotation alone has all the work
+    assert (
+        len(analyzer.get_df_phases()) == 1
+    )  # the outer annotation alone has all the work
 
 
-def test_an_annotation_that_rounding_lets_end_after_the_one_around_it_is_within() -> None:
+def test_an_annotation_that_rounding_lets_end_after_the_one_around_it_is_within() -> (
+    None
+):
     maker = TraceMaker()
     maker.annotation("step[DECODE bs=2]", 10, 20)
     maker.annotation("execute_context_0(0)_generation_2(2)", 11, 19.001)
@@ -140,7 +157,9 @@ def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
     prefill = row(frame, "prefill")
     decode = row(frame, "decode")
     assert (prefill["idle_ms"], decode["idle_ms"]) == (0, 0.075)
-    assert decode["idle_host_ms"] == 0.061  # launched long after the GPU had run out of work
+    assert (
+        decode["idle_host_ms"] == 0.061
+    )  # launched long after the GPU had run out of work
     assert decode["busy_%"] == pytest.approx(100 * 15 / 90)
     assert decode["tokens_per_s"] == pytest.approx(1 / 90e-6)
     assert decode["tokens_per_s_without_idle"] == pytest.approx(1 / 15e-6)
@@ -160,12 +179,16 @@ def test_the_share_of_scheduler_and_sampler() -> None:
     assert row(frame, "decode")["sampler_%"] == pytest.approx(100 * 14 / length)
 
 
-def model_pass(maker: TraceMaker, at: int, indices: list[int], correlation: int) -> None:
+def model_pass(
+    maker: TraceMaker, at: int, indices: list[int], correlation: int
+) -> None:
     """An embedding and an attention, each with a kernel."""
     table = tensors([1000, 8], indices, kinds=["float", "long int"])
     maker.op("aten::embedding", at, 20, args=table)
     maker.launched("embed", at + 5, 5, correlation=correlation, at=at + 2)
-    lengths = tensors([5, 2, 8], [5, 2, 8], [5, 2, 8], [4], kinds=["float"] * 3 + ["int"])
+    lengths = tensors(
+        [5, 2, 8], [5, 2, 8], [5, 2, 8], [4], kinds=["float"] * 3 + ["int"]
+    )
     maker.op("flash_attn::_flash_attn_varlen_forward", at + 30, 20, args=lengths)
     maker.launched("attention", at + 40, 5, correlation=correlation + 1, at=at + 32)
 
@@ -182,13 +205,17 @@ def test_without_annotations_shapes_show_the_steps() -> None:
     assert frame["gpu_busy_ms"].sum() == 0.05
     assert "inferred" in analyzer.serving_steps().note
     maker.op("MmBackward0", 900, 5)
-    assert not len(TreePerfAnalyzer(maker.document()).serving_steps())  # that is training
+    assert not len(
+        TreePerfAnalyzer(maker.document()).serving_steps()
+    )  # that is training
 
 
 def test_annotations_of_the_gpu_alone_do_too() -> None:
     maker = TraceMaker()
     for stream in (7, 9):
-        maker.gpu("gpu_user_annotation", "step[DECODE bs=3]", 10 + stream, 40, stream=stream)
+        maker.gpu(
+            "gpu_user_annotation", "step[DECODE bs=3]", 10 + stream, 40, stream=stream
+        )
     maker.gpu("gpu_user_annotation", "step[EXTEND bs=1 toks=8]", 60, 40)
     maker.kernel("a", 17, 20)
     maker.kernel("b", 30, 10, stream=9)
@@ -205,8 +232,12 @@ def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:
     maker = TraceMaker()
     for number, (queries, keys) in enumerate([(7, 7), (7, 7), (1, 8), (1, 8), (1, 9)]):
         sizes = tensors([2, 4, queries, 8], [2, 4, keys, 8], [2, 4, keys, 8])
-        maker.op("aten::_scaled_dot_product_flash_attention", 100 * number, 20, args=sizes)
-        maker.launched("sdpa", 100 * number + 40, 5, correlation=number + 1, at=100 * number + 2)
+        maker.op(
+            "aten::_scaled_dot_product_flash_attention", 100 * number, 20, args=sizes
+        )
+        maker.launched(
+            "sdpa", 100 * number + 40, 5, correlation=number + 1, at=100 * number + 2
+        )
     frame = TreePerfAnalyzer(maker.document()).get_df_phases()
     assert frame[["phase", "steps", "tokens"]].to_numpy().tolist() == [
         ["prefill", 1, 14],
@@ -216,13 +247,25 @@ def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:
 
 def test_attention_among_convolutions_of_images_is_no_language_model() -> None:
     maker = TraceMaker()
-    maker.op("aten::cudnn_convolution", 0, 20, args=tensors([1, 3, 224, 224], [64, 3, 16, 16]))
-    maker.op("aten::embedding", 30, 20, args=tensors([4, 8], [1, 4], kinds=["float", "long int"]))
+    maker.op(
+        "aten::cudnn_convolution",
+        0,
+        20,
+        args=tensors([1, 3, 224, 224], [64, 3, 16, 16]),
+    )
+    maker.op(
+        "aten::embedding",
+        30,
+        20,
+        args=tensors([4, 8], [1, 4], kinds=["float", "long int"]),
+    )
     sizes = tensors([2, 4, 7, 8], [2, 4, 7, 8], [2, 4, 7, 8])
     maker.op("aten::_scaled_dot_product_flash_attention", 100, 20, args=sizes)
     maker.launched("sdpa", 140, 5, correlation=1, at=102)
     assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
-    model_pass(maker, 200, [2, 7], 11)  # with a vocabulary it is one, whatever else it sees
+    model_pass(
+        maker, 200, [2, 7], 11
+    )  # with a vocabulary it is one, whatever else it sees
     assert len(TreePerfAnalyzer(maker.document()).serving_steps()) == 1
 
 
@@ -231,16 +274,24 @@ def test_python_frames_of_the_engine_are_steps_where_annotations_are_missing() -
     for number in range(3):
         start = 100 * number
         maker.frame("vllm/v1/worker/gpu_worker.py(9): execute_model", start, 90)
-        maker.frame("vllm/v1/worker/gpu_model_runner.py(7): execute_model", start + 1, 80)
+        maker.frame(
+            "vllm/v1/worker/gpu_model_runner.py(7): execute_model", start + 1, 80
+        )
         if number < 2:  # a graph replays the last, without shapes
-            model_pass(maker, start + 5, [2, 7] if number == 0 else [2, 1], 10 * number + 1)
-        maker.launched("replayed", start + 82, 5, correlation=10 * number + 5, at=start + 75)
+            model_pass(
+                maker, start + 5, [2, 7] if number == 0 else [2, 1], 10 * number + 1
+            )
+        maker.launched(
+            "replayed", start + 82, 5, correlation=10 * number + 5, at=start + 75
+        )
     analyzer = TreePerfAnalyzer(maker.document())
     steps = analyzer.serving_steps()
     assert [batch.phase for batch in steps.batch] == ["prefill", "decode", "step"]
     assert "Python frames" in steps.note
     frame = iteration_table(analyzer.work).frame
-    assert frame["iteration"].tolist() == [f"execute_model#{number}" for number in range(3)]
+    assert frame["iteration"].tolist() == [
+        f"execute_model#{number}" for number in range(3)
+    ]
     assert frame["kernels"].tolist() == [3, 3, 1]
 
 
@@ -256,9 +307,15 @@ def test_the_recorded_decode_step() -> None:
     path = SHARED / "inference" / "vllm_decode_full" / "graph_execution.json.gz"
     analyzer = TreePerfAnalyzer(path)
     found = row(analyzer.get_df_phases(), "decode")
-    assert (found["steps"], found["generation_requests"], found["tokens"]) == (1, 32, 32)
+    assert (found["steps"], found["generation_requests"], found["tokens"]) == (
+        1,
+        32,
+        32,
+    )
     assert round(found["gpu_busy_ms"] * 1e6) == 10_717_708
     assert len(analyzer.get_df_layers()) == 24  # of gpt-oss-20b
     work = analyzer.work
-    whole = BusyTime(work.start, work.end).by_owner(np.zeros(len(work), dtype=np.int64), 1)
+    whole = BusyTime(work.start, work.end).by_owner(
+        np.zeros(len(work), dtype=np.int64), 1
+    )
     assert whole.tolist() == [10_717_708]

@@ -41,11 +41,15 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     engine.step("execute_diffusion_1_512x512")
     engine.outside(9)
     experts = [[4, 64], [8, 32, 64], [8, 64, 16], [4, 2], [4, 2]]
-    engine.maker.op("vllm::inplace_fused_experts", engine.host, 9, args=tensors(*experts))
+    engine.maker.op(
+        "vllm::inplace_fused_experts", engine.host, 9, args=tensors(*experts)
+    )
     engine.outside(9)
     (tmp_path / "run.json").write_text(
         json.dumps(
-            engine.maker.document(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}])
+            engine.maker.document(
+                deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+            )
         )
     )
     return tmp_path / "run.json"
@@ -125,7 +129,12 @@ def test_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_own_phases(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tables = as_json(capsys, trace, "--phase", "denoise=^execute_diffusion")["tables"]
-    assert [row["phase"] for row in tables["phases"]] == ["prefill", "decode", "denoise", "other"]
+    assert [row["phase"] for row in tables["phases"]] == [
+        "prefill",
+        "decode",
+        "denoise",
+        "other",
+    ]
     assert phases(trace, "--phase", "denoise") == 2
     assert "expected NAME=REGEX" in capsys.readouterr().err
 
@@ -142,7 +151,9 @@ def test_a_comparison_has_the_phases_that_all_traces_have(
     assert (decode["A_count"], decode["B_count"]) == (2, 1)
     assert decode["B_ms_per_step"] == 2 * decode["A_ms_per_step"]
     assert decode["difference_ms"] == 0
-    engine.maker.events = [e for e in engine.maker.events if e["cat"] != "user_annotation"]
+    engine.maker.events = [
+        e for e in engine.maker.events if e["cat"] != "user_annotation"
+    ]
     (trace.parent / "other.json").write_text(json.dumps(engine.document()))
     assert run(["compare", str(trace), "other.json", "--format", "json"]) == 0
     assert "phases" not in json.loads(capsys.readouterr().out)["tables"]
@@ -160,12 +171,18 @@ def test_a_chart_by_phase_divides_the_whole_run(trace: Path) -> None:
         "other",
     ]
     assert sum(run.gpu_ns for run in runs) == whole.gpu_ns
-    assert whole.elapsed_ns - len(runs) <= sum(run.elapsed_ns for run in runs) <= whole.elapsed_ns
+    assert (
+        whole.elapsed_ns - len(runs)
+        <= sum(run.elapsed_ns for run in runs)
+        <= whole.elapsed_ns
+    )
     assert run(["chart", "run.json,vllm,llama,1", "--by-phase", "--per-device"]) == 2
 
 
 @needs_html
-def test_the_chart_by_phase_is_drawn(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chart_by_phase_is_drawn(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["chart", "run.json", "--categorizer", "builtin", "--by-phase"]
     assert run(arguments) == 0
     assert "decode" in capsys.readouterr().out
@@ -176,12 +193,17 @@ def test_the_chart_by_phase_is_drawn(trace: Path, capsys: pytest.CaptureFixture[
     assert "no annotation of a serving engine" in capsys.readouterr().err
 
 
-_COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+_COMMANDS = re.findall(
+    r"^\$ tracelens-ext (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
+)
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_the_examples_of_the_documentation(
-    trace: Path, short_demo_trace: Path, command: str, capsys: pytest.CaptureFixture[str]
+    trace: Path,
+    short_demo_trace: Path,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shutil.copy(short_demo_trace, trace.parent / "demo_trace.json.gz")
     (trace.parent / "trace.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
@@ -193,7 +215,9 @@ def test_the_examples_of_the_documentation(
     decode.launch("gemm", annotation="step[DECODE bs=8]")
     decode.write(trace.parent / "decode.json")
     assert run(shlex.split(command)) == 0
-    assert ("ProfilerStep#" if "demo" in command else "decode") in capsys.readouterr().out
+    assert (
+        "ProfilerStep#" if "demo" in command else "decode"
+    ) in capsys.readouterr().out
 
 
 def test_a_trace_without_steps_says_what_to_do(

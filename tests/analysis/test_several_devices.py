@@ -60,7 +60,14 @@ TABLES = (
     "coll_analysis",
 )
 #: Tables with rows of one device each, or of which every device has a share that is exact.
-OF_DEVICES = ("gaps", "gaps_longest", "gap_streams", "gpu_timeline", "queue_length", "time_axis")
+OF_DEVICES = (
+    "gaps",
+    "gaps_longest",
+    "gap_streams",
+    "gpu_timeline",
+    "queue_length",
+    "time_axis",
+)
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 #: An example computes every table, some of them several times.
 FEW = settings(max_examples=max(settings().max_examples // 5, 3))
@@ -71,7 +78,9 @@ def is_gpu_event(event: Event) -> bool:
 
 
 def analyzer_of(document: Document) -> TreePerfAnalyzer:
-    return TreePerfAnalyzer(document, use_kernel_name_categories=True, add_python_func=True)
+    return TreePerfAnalyzer(
+        document, use_kernel_name_categories=True, add_python_func=True
+    )
 
 
 def document_of(shape: JobShape) -> Document:
@@ -88,7 +97,9 @@ def with_events(document: Document, events: Iterable[Event]) -> Document:
 
 
 def all_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame | None]:
-    tables: dict[str, pd.DataFrame | None] = {name: analyzer.table(name) for name in TABLES}
+    tables: dict[str, pd.DataFrame | None] = {
+        name: analyzer.table(name) for name in TABLES
+    }
     tables["launchers"] = analyzer.get_df_kernel_launchers(
         id_cols=True,
         include_kernel_details=True,
@@ -98,7 +109,9 @@ def all_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame | None]:
     tables["kernel_rows"] = analyzer.get_df_kernels(
         launcher_detail=True, cpu_op_detail=True, nn_module_detail=True
     )
-    tables["unique_args"] = analyzer.get_df_kernel_launchers_unique_args(group_by_num_kernels=True)
+    tables["unique_args"] = analyzer.get_df_kernel_launchers_unique_args(
+        group_by_num_kernels=True
+    )
     tables["module_instances"] = analyzer.get_df_nn_modules(instances=True)
     return tables
 
@@ -110,7 +123,9 @@ def all_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame | None]:
     [is_gpu_event, lambda event: not is_gpu_event(event)],
     ids=["kernels only", "host only"],
 )
-def test_every_table_of_half_a_trace(kept: Callable[[Event], bool], shape: JobShape) -> None:
+def test_every_table_of_half_a_trace(
+    kept: Callable[[Event], bool], shape: JobShape
+) -> None:
     document = document_of(shape)
     events = [event for event in document["traceEvents"] if kept(event)]
     assume(events)
@@ -130,7 +145,9 @@ def test_every_table_of_one_event(shape: JobShape, data: st.DataObject) -> None:
 
 def rows_of(table: pd.DataFrame, columns: list[str]) -> list[str]:
     """The rows as texts, in an order that does not depend on the order of the devices."""
-    return sorted(str(row) for row in table[columns].round(6).itertuples(index=False, name=None))
+    return sorted(
+        str(row) for row in table[columns].round(6).itertuples(index=False, name=None)
+    )
 
 
 def of_devices(analyzer: TreePerfAnalyzer, name: str) -> pd.DataFrame:
@@ -139,7 +156,9 @@ def of_devices(analyzer: TreePerfAnalyzer, name: str) -> pd.DataFrame:
     if table is None:
         return pd.DataFrame()
     if name == "gpu_timeline" and "device" not in table:
-        table = table.assign(device=analyzer.trace.device[0] if len(analyzer.work) else 0)
+        table = table.assign(
+            device=analyzer.trace.device[0] if len(analyzer.work) else 0
+        )
     return table
 
 
@@ -168,12 +187,22 @@ def test_other_numbers_of_the_devices_change_nothing_else(
         got = of_devices(other, name)
         columns = [str(column) for column in expected if column != "process"]
         if "device" in columns:
-            expected = expected.assign(device=[numbers[number] for number in expected["device"]])
+            expected = expected.assign(
+                device=[numbers[number] for number in expected["device"]]
+            )
         assert rows_of(got, columns) == rows_of(expected, columns), name
-    for name in ("gap_summary", "gap_pairs", "kernels", "kernel_summary", "ops_summary"):
+    for name in (
+        "gap_summary",
+        "gap_pairs",
+        "kernels",
+        "kernel_summary",
+        "ops_summary",
+    ):
         expected = of_devices(one, name)
         columns = [str(column) for column in expected]
-        assert rows_of(of_devices(other, name), columns) == rows_of(expected, columns), name
+        assert rows_of(of_devices(other, name), columns) == rows_of(
+            expected, columns
+        ), name
 
 
 def of_second_device(document: Document) -> Document:
@@ -195,7 +224,9 @@ def of_second_device(document: Document) -> Document:
 
 def without_iterations(document: Document) -> Document:
     events = document["traceEvents"]
-    return with_events(document, [e for e in events if e.get("cat") != "user_annotation"])
+    return with_events(
+        document, [e for e in events if e.get("cat") != "user_annotation"]
+    )
 
 
 def merged(first: Document, second: Document) -> Document:
@@ -211,7 +242,9 @@ def aligned(document: Document, anchor: Event) -> Document:
 
 @FEW
 @given(job_shapes(max_devices=1), job_shapes(max_devices=1))
-def test_two_traces_merged_have_the_rows_of_both(first: JobShape, second: JobShape) -> None:
+def test_two_traces_merged_have_the_rows_of_both(
+    first: JobShape, second: JobShape
+) -> None:
     anchor = TraceMaker()
     anchor.op("begin", 0, 0.001)
     start = anchor.events[0]
@@ -225,9 +258,13 @@ def test_two_traces_merged_have_the_rows_of_both(first: JobShape, second: JobSha
         tables = [of_devices(analyzer, name) for analyzer in apart]
         expected = pd.concat(tables, ignore_index=True)
         columns = [str(column) for column in expected if column != "process"]
-        assert rows_of(of_devices(together, name), columns) == rows_of(expected, columns), name
+        assert rows_of(of_devices(together, name), columns) == rows_of(
+            expected, columns
+        ), name
     counts = ["scope", "cause", "count", "idle_time_ms", "overlapped_time_ms"]
-    summaries = [of_devices(analyzer, "gap_summary")[counts] for analyzer in (*apart, together)]
+    summaries = [
+        of_devices(analyzer, "gap_summary")[counts] for analyzer in (*apart, together)
+    ]
     numbers = [summary.set_index(["scope", "cause"]) for summary in summaries]
     pd.testing.assert_frame_equal(numbers[0] + numbers[1], numbers[2])
 
@@ -254,11 +291,20 @@ def test_the_time_axis_of_a_trace_without_gpu_work_is_empty() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 100)
     table = TreePerfAnalyzer(maker.document()).get_df_time_axis()
-    assert list(table) == ["device", "category", "bin", "start_ms", "end_ms", "gpu_time_ns"]
+    assert list(table) == [
+        "device",
+        "category",
+        "bin",
+        "start_ms",
+        "end_ms",
+        "gpu_time_ns",
+    ]
     assert not len(table)
 
 
-def test_marks_of_the_time_axis_without_findings_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_of_the_time_axis_without_findings_that_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(DEBUG_VARIABLE, "0")
     maker = TraceMaker()
     maker.annotation("ProfilerStep#1", 0, 300)

@@ -47,7 +47,9 @@ def trace() -> TraceMaker:
         start=1,
     ):
         maker.op(op, 10 * number, 5, args=args)
-        maker.launched("k", 100 * number, duration, correlation=number, at=10 * number + 1)
+        maker.launched(
+            "k", 100 * number, duration, correlation=number, at=10 * number + 1
+        )
     maker.launched("k", 600, 10, correlation=10, at=90)
     maker.gpu("gpu_memcpy", "Memcpy", 700, 1)
     maker.kernel("lost", 800, 3)
@@ -64,7 +66,9 @@ def test_histogram() -> None:
 
 def test_a_kernel_of_the_threshold_is_not_short() -> None:
     for threshold, count in ((10, 4), (10.001, 5), (1000, 6), (2, 0), (2.5, 1)):
-        frame = short_kernel_histogram(work_of(trace()), short_kernel_threshold_us=threshold)
+        frame = short_kernel_histogram(
+            work_of(trace()), short_kernel_threshold_us=threshold
+        )
         assert frame["count"].sum() == count
 
 

@@ -79,7 +79,11 @@ def timeline_of(
 
 
 def naive_timeline(work: list[Work]) -> dict[str, float]:
-    cells: dict[str, set[int]] = {"computation": set(), "communication": set(), "copy": set()}
+    cells: dict[str, set[int]] = {
+        "computation": set(),
+        "communication": set(),
+        "copy": set(),
+    }
     for one in work:
         cells[WORK[one.what][2]] |= set(range(one.start, one.start + one.duration))
     computation, communication, copy = cells.values()
@@ -113,7 +117,9 @@ some_work = st.lists(
 
 @given(some_work, st.booleans())
 @settings(max_examples=200)
-def test_the_timeline_is_that_of_the_rules(work: list[Work], include_unlinked: bool) -> None:
+def test_the_timeline_is_that_of_the_rules(
+    work: list[Work], include_unlinked: bool
+) -> None:
     counted = [w for w in work if w.linked or include_unlinked]
     devices = sorted({w.device for w in counted})
     expected: dict[int | None, dict[str, float]] = {
@@ -129,12 +135,21 @@ def test_the_timeline_is_that_of_the_rules(work: list[Work], include_unlinked: b
 @settings(max_examples=60)
 def test_shares_sum_to_a_hundred(work: list[Work]) -> None:
     frame = analyzer_of(work).get_df_gpu_timeline(3)
-    blocks = [block for _, block in frame.groupby("device")] if "device" in frame else [frame]
+    blocks = (
+        [block for _, block in frame.groupby("device")]
+        if "device" in frame
+        else [frame]
+    )
     for block in blocks:
         percent = block.set_index("type")["percent"]
         if percent["total_time"] == 0:
             continue
-        parts = ["computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time"]
+        parts = [
+            "computation_time",
+            "exposed_comm_time",
+            "exposed_memcpy_time",
+            "idle_time",
+        ]
         assert math.isclose(percent[parts].sum(), 100)
         assert math.isclose(percent[["busy_time", "idle_time"]].sum(), 100)
         idle = percent[["micro_idle_time", "macro_idle_time"]].sum()
@@ -150,7 +165,9 @@ def test_columns_and_rows() -> None:
     assert list(one.columns) == ["type", "time ms", "percent"]
     assert one["type"].tolist() == TYPES
     assert one["time ms"].tolist() == [0.005, 0, 0, 0.005, 0, 0.005, 0, 0]
-    two = analyzer_of([Work("gemm", 0, 5), Work("gemm", 2, 9, device=3)]).get_df_gpu_timeline()
+    two = analyzer_of(
+        [Work("gemm", 0, 5), Work("gemm", 2, 9, device=3)]
+    ).get_df_gpu_timeline()
     assert list(two.columns) == ["device", "type", "time ms", "percent"]
     assert two["device"].tolist() == [0] * len(TYPES) + [3] * len(TYPES)
     assert two["type"].tolist() == TYPES * 2
@@ -160,7 +177,9 @@ def test_no_gpu_events() -> None:
     frame = analyzer_of([]).get_df_gpu_timeline()
     assert list(frame.columns) == ["type", "time ms", "percent"]
     assert frame.empty
-    unlinked = analyzer_of([Work("gemm", 0, 5, linked=False)], include_unlinked_kernels=False)
+    unlinked = analyzer_of(
+        [Work("gemm", 0, 5, linked=False)], include_unlinked_kernels=False
+    )
     assert unlinked.get_df_gpu_timeline().empty
 
 
@@ -193,7 +212,9 @@ def test_what_counts_as_what(what: str) -> None:
 def test_communication_is_what_the_builtins_say_whoever_categorises(
     options: dict[str, Any],
 ) -> None:
-    (times,) = timeline_of([Work("nccl", 0, 5), Work("gemm", 10, 5)], **options).values()
+    (times,) = timeline_of(
+        [Work("nccl", 0, 5), Work("gemm", 10, 5)], **options
+    ).values()
     assert (times["total_comm_time"], times["computation_time"]) == (5, 5)
 
 

@@ -11,8 +11,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.support.categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
-from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack, categorize_kernels, hookimpl
+from tests.support.categorize_helpers import (
+    FakeEntryPoint,
+    plugin,
+    registry,
+    write_pack,
+)
+from tracelens_ext.categorize import (
+    KernelCategorizer,
+    Rule,
+    RulePack,
+    categorize_kernels,
+    hookimpl,
+)
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import PluginRegistry
 
@@ -28,7 +39,9 @@ def packs_plugin(*packs: object) -> object:
     return plugin(tracelens_rule_packs=tracelens_rule_packs)
 
 
-def python_plugin(answer: Any, priority: int = 0, *, selectable: bool = False) -> object:
+def python_plugin(
+    answer: Any, priority: int = 0, *, selectable: bool = False
+) -> object:
     @hookimpl(priority=priority, selectable=selectable)
     def tracelens_categorize_kernels(table: pd.DataFrame) -> Any:
         return answer(table) if callable(answer) else answer
@@ -37,16 +50,24 @@ def python_plugin(answer: Any, priority: int = 0, *, selectable: bool = False) -
 
 
 def pack(name: str, *patterns: str, **options: Any) -> RulePack:
-    rules = tuple(Rule(f"{name} {p}", p, number=i) for i, p in enumerate(patterns, start=1))
+    rules = tuple(
+        Rule(f"{name} {p}", p, number=i) for i, p in enumerate(patterns, start=1)
+    )
     return RulePack(name, rules, **options)
 
 
 def test_the_order_of_precedence(tmp_path: Path) -> None:
     plugins = PluginRegistry(
         [
-            FakeEntryPoint("builtin", packs_plugin(pack("own", "k", "d", "e")), own=True),
-            FakeEntryPoint("zebra", packs_plugin(pack("zebra", "k1", "k2", "k3", "k4"))),
-            FakeEntryPoint("chosen", packs_plugin(pack("pick", "k1", "k2", selectable=True))),
+            FakeEntryPoint(
+                "builtin", packs_plugin(pack("own", "k", "d", "e")), own=True
+            ),
+            FakeEntryPoint(
+                "zebra", packs_plugin(pack("zebra", "k1", "k2", "k3", "k4"))
+            ),
+            FakeEntryPoint(
+                "chosen", packs_plugin(pack("pick", "k1", "k2", selectable=True))
+            ),
         ]
     )
     rules = [
@@ -65,7 +86,13 @@ def test_the_order_of_precedence(tmp_path: Path) -> None:
         "Uncategorized",
     ]
     both = KernelCategorizer.create(rules=user + second, registry=plugins)
-    assert both.categorize(names).category == ["mine", "late", "late", "late", "Uncategorized"]
+    assert both.categorize(names).category == [
+        "mine",
+        "late",
+        "late",
+        "late",
+        "Uncategorized",
+    ]
     plain = KernelCategorizer.create(registry=plugins)
     assert plain.categorize(names).category == [
         "zebra k1",
@@ -76,17 +103,22 @@ def test_the_order_of_precedence(tmp_path: Path) -> None:
     ]
 
 
-def test_precedence_among_plugins_is_priority_then_name_and_never_registration_order() -> None:
+def test_precedence_among_plugins_is_priority_then_name_and_never_registration_order() -> (
+    None
+):
     entry_points = [
         FakeEntryPoint("p1", packs_plugin(pack("beta", "k"), pack("alpha", "k|low"))),
         FakeEntryPoint("p2", packs_plugin(pack("high", "k1", priority=5))),
         FakeEntryPoint(
             "p3",
             python_plugin(
-                lambda t: ["py" if "2" in n else None for n in t["kernel_name"]], priority=9
+                lambda t: ["py" if "2" in n else None for n in t["kernel_name"]],
+                priority=9,
             ),
         ),
-        FakeEntryPoint("p4", python_plugin(lambda t: ["py late"] * len(t), priority=-1)),
+        FakeEntryPoint(
+            "p4", python_plugin(lambda t: ["py late"] * len(t), priority=-1)
+        ),
     ]
     expected = ["high k1", "py", "alpha k|low", "alpha k|low", "py late"]
     for seed in range(6):
@@ -102,7 +134,9 @@ def test_within_a_pack_priority_comes_before_position() -> None:
         Rule("b", "k", priority=1, number=2),
         Rule("c", "k", number=3),
     )
-    asked = KernelCategorizer.create(registry=registry(p=packs_plugin(RulePack("x", rules))))
+    asked = KernelCategorizer.create(
+        registry=registry(p=packs_plugin(RulePack("x", rules)))
+    )
     assert asked.categorize(["k"]).rule == ["x:2"]
 
 
@@ -112,7 +146,9 @@ def test_answers_come_in_the_order_asked_with_their_rule() -> None:
         Rule("B", "b", name="bees", number=2),
         Rule("OnlyMm", "mm", cpu_op="aten::mm$", number=3),
     )
-    asked = KernelCategorizer.create(registry=registry(p=packs_plugin(RulePack("x", rules))))
+    asked = KernelCategorizer.create(
+        registry=registry(p=packs_plugin(RulePack("x", rules)))
+    )
     names = ["b", "a", "zzz", "mm", "mm", "a", "mm"]
     ops: list[Any] = ["op", None, "op", "aten::mm", "aten::addmm_", "op", np.nan]
     decisions = asked.categorize(names, ops)
@@ -142,7 +178,9 @@ def test_only_a_catch_all_without_a_condition_says_nothing() -> None:
         Rule("Uncategorized", "guard", number=2),
         Rule("misc", ".*", number=3),
     )
-    asked = KernelCategorizer.create(registry=registry(p=packs_plugin(RulePack("x", rules))))
+    asked = KernelCategorizer.create(
+        registry=registry(p=packs_plugin(RulePack("x", rules)))
+    )
     decisions = asked.categorize(["k", "guard", "k"], ["aten::mm", None, None])
     assert decisions.category == ["By operation", "Uncategorized", "misc"]
     assert decisions.known == [True, False, False]
@@ -150,7 +188,9 @@ def test_only_a_catch_all_without_a_condition_says_nothing() -> None:
 
 def test_a_catch_all_in_the_users_own_rule_file_is_an_answer(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('[[rule]]\ncategory = "Mine"\npattern = ".*"\n')
-    decisions = KernelCategorizer.create(rules=[tmp_path / "mine.toml"]).categorize(["k"])
+    decisions = KernelCategorizer.create(rules=[tmp_path / "mine.toml"]).categorize(
+        ["k"]
+    )
     assert (decisions.category, decisions.known) == (["Mine"], [True])
 
 
@@ -169,10 +209,18 @@ def test_each_distinct_kernel_is_asked_once_and_a_python_plugin_once_a_run() -> 
 
 def test_operations_have_packs_of_their_own() -> None:
     op_pack = RulePack("ops", (Rule("GEMM", "aten::(add)?mm"),), kind="op")
-    asked = KernelCategorizer.create(registry=registry(p=packs_plugin(op_pack, pack("k", "aten"))))
-    assert asked.categorize_ops(["aten::mm", "x", "aten::addmm"]) == ["GEMM", "other", "GEMM"]
+    asked = KernelCategorizer.create(
+        registry=registry(p=packs_plugin(op_pack, pack("k", "aten")))
+    )
+    assert asked.categorize_ops(["aten::mm", "x", "aten::addmm"]) == [
+        "GEMM",
+        "other",
+        "GEMM",
+    ]
     assert asked.categorize(["aten::mm"]).category == ["k aten"]
-    assert KernelCategorizer.create(registry=registry()).categorize_ops(["a"]) == ["other"]
+    assert KernelCategorizer.create(registry=registry()).categorize_ops(["a"]) == [
+        "other"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +235,8 @@ def test_operations_have_packs_of_their_own() -> None:
 )
 def test_a_callable_answers_a_column_and_none_means_no_opinion(answer: Any) -> None:
     asked = KernelCategorizer.create(
-        categorizer=lambda _table: answer, registry=registry(p=packs_plugin(pack("x", "k")))
+        categorizer=lambda _table: answer,
+        registry=registry(p=packs_plugin(pack("x", "k"))),
     )
     assert asked.categorize(["k1", "k2"]).category == ["A", "x k"]
 
@@ -224,7 +273,9 @@ def test_a_function_may_be_called_like_a_plugin() -> None:
     asked = KernelCategorizer.create(
         categorizer=py, registry=registry(py=python_plugin(["plugin"]))
     )
-    with pytest.warns(UserWarning, match="categorizer py: has no category for any of 1 kernels"):
+    with pytest.warns(
+        UserWarning, match="categorizer py: has no category for any of 1 kernels"
+    ):
         assert asked.categorize(["k"]).category == ["plugin"]
 
 
@@ -237,13 +288,18 @@ def test_a_function_of_one_name_is_told_what_is_expected() -> None:
 
     hint = r"give a function f of one name as lambda table: \[f\(name\) for name in"
     with pytest.raises(UsageError, match=hint):
-        KernelCategorizer.create(categorizer=contains, registry=registry()).categorize(["gemm"])
+        KernelCategorizer.create(categorizer=contains, registry=registry()).categorize(
+            ["gemm"]
+        )
     with pytest.raises(AttributeError) as caught:
-        KernelCategorizer.create(categorizer=lower, registry=registry()).categorize(["gemm"])
+        KernelCategorizer.create(categorizer=lower, registry=registry()).categorize(
+            ["gemm"]
+        )
     (note,) = caught.value.__notes__
     assert re.search(hint, note)
     asked = KernelCategorizer.create(
-        categorizer=lambda table: [lower(name) for name in table.kernel_name], registry=registry()
+        categorizer=lambda table: [lower(name) for name in table.kernel_name],
+        registry=registry(),
     )
     assert asked.categorize(["a_gemm"]).category == ["GEMM"]
 
@@ -253,14 +309,17 @@ def test_an_error_in_the_callers_own_function_is_the_callers_to_see() -> None:
         return list(table["misspelt"])
 
     with pytest.raises(KeyError, match="misspelt"):
-        KernelCategorizer.create(categorizer=mine, registry=registry()).categorize(["k"])
+        KernelCategorizer.create(categorizer=mine, registry=registry()).categorize(
+            ["k"]
+        )
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_plugins_pattern_without_end_costs_the_pack_and_not_the_run() -> None:
     asked = KernelCategorizer.create(
         registry=registry(
-            bad=packs_plugin(pack("hang", "(a|a|aa)+$")), good=packs_plugin(pack("x", "a"))
+            bad=packs_plugin(pack("hang", "(a|a|aa)+$")),
+            good=packs_plugin(pack("x", "a")),
         )
     )
     assert asked.categorize(["a" * 60 + "!", "a"]).category == ["x a", "x a"]
@@ -272,21 +331,29 @@ def test_a_plugins_pattern_without_end_costs_the_pack_and_not_the_run() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_the_users_own_pattern_without_end_is_an_error(tmp_path: Path) -> None:
     path = write_pack(tmp_path, "mine", ("Bad", "(a|a|aa)+$"))
-    with pytest.raises(RuleError, match=r"mine\.toml: rule 1: pattern: .*takes too long"):
-        KernelCategorizer.create(rules=[path], registry=registry()).categorize(["a" * 60 + "!"])
+    with pytest.raises(
+        RuleError, match=r"mine\.toml: rule 1: pattern: .*takes too long"
+    ):
+        KernelCategorizer.create(rules=[path], registry=registry()).categorize(
+            ["a" * 60 + "!"]
+        )
 
 
 def test_plugins_are_chosen_by_name() -> None:
     plugins = registry(
         py=python_plugin(["py"], selectable=True),
-        several=packs_plugin(pack("s:1", "k", selectable=True), pack("s:2", "k", selectable=True)),
+        several=packs_plugin(
+            pack("s:1", "k", selectable=True), pack("s:2", "k", selectable=True)
+        ),
         plain=packs_plugin(pack("zz", "k"), pack("aa", "k")),
         broken=ImportError("no module named nothing"),
     )
 
     def chosen(name: str) -> list[str]:
         return (
-            KernelCategorizer.create(categorizer=name, registry=plugins).categorize(["k"]).category
+            KernelCategorizer.create(categorizer=name, registry=plugins)
+            .categorize(["k"])
+            .category
         )
 
     assert chosen("py") == ["py"]
@@ -295,11 +362,15 @@ def test_plugins_are_chosen_by_name() -> None:
     assert chosen("zz") == ["zz k"]
     with pytest.raises(UsageError, match=r"collection; choose one of: s:1, s:2"):
         chosen("several")
-    with pytest.raises(UsageError, match="'broken' failed: ImportError: no module named nothing"):
+    with pytest.raises(
+        UsageError, match="'broken' failed: ImportError: no module named nothing"
+    ):
         chosen("broken")
     with pytest.raises(UsageError, match="no categorizer is called 'nobody'; known: "):
         chosen("nobody")
-    assert KernelCategorizer.create(registry=plugins).categorize(["k"]).category == ["aa k"]
+    assert KernelCategorizer.create(registry=plugins).categorize(["k"]).category == [
+        "aa k"
+    ]
 
 
 def test_arguments_that_cannot_be_meant() -> None:
@@ -310,7 +381,9 @@ def test_arguments_that_cannot_be_meant() -> None:
         asked.categorize(["a"], ["b", "c"])
     with pytest.raises(UsageError, match="rules: expected a list"):
         KernelCategorizer.create(rules="a.toml", registry=registry())
-    with pytest.raises(UsageError, match="expected a name, a map or a function, got int"):
+    with pytest.raises(
+        UsageError, match="expected a name, a map or a function, got int"
+    ):
         KernelCategorizer.create(categorizer=5, registry=registry())  # type: ignore[arg-type]
 
 
@@ -329,10 +402,14 @@ def test_a_categorizer_can_be_sent_to_another_process(tmp_path: Path) -> None:
 
 
 def test_the_public_function_takes_every_kind_of_categorizer() -> None:
-    names = pd.Series(["my_kernel", "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"], index=[7, 3])
+    names = pd.Series(
+        ["my_kernel", "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"], index=[7, 3]
+    )
     for categorizer in (
         {"my_": "mine", "nvjet": "GEMM"},
-        lambda table: ["mine" if name.startswith("my") else None for name in table["kernel_name"]],
+        lambda table: [
+            "mine" if name.startswith("my") else None for name in table["kernel_name"]
+        ],
         KernelCategorizer.create(categorizer={"my_": "mine", "nvjet": "GEMM"}),
     ):
         answer = categorize_kernels(names, categorizer=categorizer)
@@ -348,4 +425,8 @@ def test_the_specified_kernels_keep_their_categories() -> None:
             "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT",
         ]
     )
-    assert answer["kernel_category"].tolist() == ["Flash Attention Forward", "Memory Ops", "GEMM"]
+    assert answer["kernel_category"].tolist() == [
+        "Flash Attention Forward",
+        "Memory Ops",
+        "GEMM",
+    ]

@@ -18,7 +18,10 @@ from tracelens_ext.categorize.matcher import BoundPack
 
 def findings(*rules: Rule) -> list[tuple[str, str]]:
     numbered = [
-        Rule(**{field: getattr(rule, field) for field in Rule.__slots__} | {"number": number})
+        Rule(
+            **{field: getattr(rule, field) for field in Rule.__slots__}
+            | {"number": number}
+        )
         for number, rule in enumerate(rules, start=1)
     ]
     return [(f.place, f.problem) for f in check_pack(RulePack("x", tuple(numbered)))]
@@ -43,18 +46,30 @@ def test_a_sound_pack_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("rules", "problem"),
     [
-        ([Rule("A", "foo")], "rule 1: has no examples, so nothing proves that it works"),
-        ([Rule("A", "foo", examples=names("bar"))], "rule 1: does not find its example 'bar'"),
+        (
+            [Rule("A", "foo")],
+            "rule 1: has no examples, so nothing proves that it works",
+        ),
+        (
+            [Rule("A", "foo", examples=names("bar"))],
+            "rule 1: does not find its example 'bar'",
+        ),
         (
             [Rule("A", "foo", examples=names("foo"), not_examples=names("xfoo"))],
             "rule 1: finds its not_example 'xfoo'",
         ),
         (
-            [Rule("A", "f", examples=names("f")), Rule("B", "foo|o", examples=names("foo", "o"))],
+            [
+                Rule("A", "f", examples=names("f")),
+                Rule("B", "foo|o", examples=names("foo", "o")),
+            ],
             "rule 2: its example 'foo' goes to x:1 (A), which comes first",
         ),
         (
-            [Rule("A", "f", examples=names("f")), Rule("A", "foo", examples=names("foo"))],
+            [
+                Rule("A", "f", examples=names("f")),
+                Rule("A", "foo", examples=names("foo")),
+            ],
             "rule 2: can never win: x:1 has all of its examples",
         ),
         (
@@ -96,7 +111,9 @@ def test_each_fault_is_found(
 def test_a_rule_behind_one_that_finds_all_its_names_is_named(
     first: Rule, second: Rule, hidden: bool
 ) -> None:
-    found = [problem for _, problem in findings(first, second) if "can never win" in problem]
+    found = [
+        problem for _, problem in findings(first, second) if "can never win" in problem
+    ]
     expected = "can never win: x:1 comes first and finds every name that it finds"
     assert found == [expected] * hidden
 
@@ -104,7 +121,9 @@ def test_a_rule_behind_one_that_finds_all_its_names_is_named(
 def test_rules_of_other_packs_can_take_the_examples() -> None:
     first = RulePack("first", (Rule("A", "foo", examples=names("foo")),))
     second = RulePack("second", (Rule("B", "foo_", examples=names("foo_")),))
-    for_choice = RulePack("third", (Rule("C", "foo", examples=names("foo")),), selectable=True)
+    for_choice = RulePack(
+        "third", (Rule("C", "foo", examples=names("foo")),), selectable=True
+    )
     of_ops = RulePack("fourth", (Rule("D", "foo", examples=names("foo")),), kind="op")
     packs = [BoundPack(pack, "rules") for pack in (first, second, for_choice, of_ops)]
     assert [(f.severity, f.place) for f in check_packs(packs)] == [
@@ -120,4 +139,6 @@ def test_the_built_in_packs_load() -> None:
 
 
 def test_a_finding_is_a_plain_value() -> None:
-    assert RuleProblem("error", "x: rule 1", "p") == RuleProblem("error", "x: rule 1", "p")
+    assert RuleProblem("error", "x: rule 1", "p") == RuleProblem(
+        "error", "x: rule 1", "p"
+    )

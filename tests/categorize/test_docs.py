@@ -12,7 +12,12 @@ import pandas as pd
 import pytest
 
 from tests.support.categorize_helpers import FakeEntryPoint
-from tracelens_ext.categorize import CATEGORIES, KernelCategorizer, check_pack, load_pack
+from tracelens_ext.categorize import (
+    CATEGORIES,
+    KernelCategorizer,
+    check_pack,
+    load_pack,
+)
 from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
@@ -28,7 +33,9 @@ HALF = "void my_company::half_step<f16>()"
 
 def blocks(page: str, language: str) -> list[str]:
     text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -50,14 +57,19 @@ def reader_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     Path("trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     for block in blocks("categories.md", "toml"):
-        Path(block.splitlines()[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+        Path(block.splitlines()[0].removeprefix("# ")).write_text(
+            block, encoding="utf-8"
+        )
     (one_map,) = blocks("categories.md", "json")
     Path("my_maps").mkdir()
     Path("my_maps/engine_def.json").write_text(one_map, encoding="utf-8")
 
 
 def execute(code: str) -> dict[str, Any]:
-    namespace: dict[str, Any] = {"__name__": "page", "__file__": str(Path("page.py").resolve())}
+    namespace: dict[str, Any] = {
+        "__name__": "page",
+        "__file__": str(Path("page.py").resolve()),
+    }
     exec(compile(code, "page.py", "exec"), namespace)  # noqa: S102
     return namespace
 
@@ -126,7 +138,9 @@ def test_commands_about_plugins(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
-    (tmp_path / "rules.toml").write_text(Path("my_rules.toml").read_text("utf-8"), "utf-8")
+    (tmp_path / "rules.toml").write_text(
+        Path("my_rules.toml").read_text("utf-8"), "utf-8"
+    )
     *examples, testing = blocks("plugins.md", "python")
     hooks: set[str] = set()
     for code in examples:
@@ -134,14 +148,25 @@ def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
         registry = PluginRegistry([FakeEntryPoint("page", module)])
         assert registry.problems == []
         hooks.update(registry.plugins[0].hooks)
-        assert [offered.item.name for offered in offered_packs(registry)] in ([], ["rules"])
+        assert [offered.item.name for offered in offered_packs(registry)] in (
+            [],
+            ["rules"],
+        )
         for hook in registry.hooks("tracelens_categorize_kernels"):
-            table = pd.DataFrame({"kernel_name": ["x" * 1001, "k"], "cpu_op": [None, "op"]})
-            assert hook.call(table=table).fillna("-").tolist() == ["Template monster", "-"]
+            table = pd.DataFrame(
+                {"kernel_name": ["x" * 1001, "k"], "cpu_op": [None, "op"]}
+            )
+            assert hook.call(table=table).fillna("-").tolist() == [
+                "Template monster",
+                "-",
+            ]
         Path("list.txt").write_text("# kernel list\n1,2,f<a, b>\n", encoding="utf-8")
         trace = read_file("list.txt", registry=registry, own=False)
         assert (trace is None) == (not registry.hooks("tracelens_readers"))
-        assert [each.item.name for each in offered_tables(registry)] in ([], ["launches"])
+        assert [each.item.name for each in offered_tables(registry)] in (
+            [],
+            ["launches"],
+        )
         assert registry.problems == []
     assert hooks == {name for name in vars(hookspecs) if name.startswith("tracelens_")}
     execute(testing)
@@ -150,8 +175,12 @@ def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
 def test_the_report_sheet_example() -> None:
     from tracelens_ext import TreePerfAnalyzer
 
-    (code,) = [c for c in blocks("plugins.md", "python") if "tracelens_report_sheets" in c]
-    registry = PluginRegistry([FakeEntryPoint("page", type("Module", (), execute(code)))])
+    (code,) = [
+        c for c in blocks("plugins.md", "python") if "tracelens_report_sheets" in c
+    ]
+    registry = PluginRegistry(
+        [FakeEntryPoint("page", type("Module", (), execute(code)))]
+    )
     sheets = plugin_tables(TreePerfAnalyzer("trace.json"), registry=registry)
     assert registry.problems == []
     assert len(sheets["longest_kernels"]) == 4
@@ -168,7 +197,8 @@ def test_adding_a_rule_is_one_hunk(tmp_path: Path) -> None:
     (diff,) = [d for d in blocks("architecture.md", "diff") if "b/categorizers/" in d]
     header, _, _, *lines = diff.splitlines()
     before, after = (
-        "".join(f"{line[1:]}\n" for line in lines if line[:1] in kept) for kept in (" -", " +")
+        "".join(f"{line[1:]}\n" for line in lines if line[:1] in kept)
+        for kept in (" -", " +")
     )
     source = (DOCS.parent / header.removeprefix("--- a/")).read_text(encoding="utf-8")
     assert source.count(before) == 1

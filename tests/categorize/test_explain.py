@@ -57,26 +57,45 @@ def test_explain_tells_the_winner_and_the_others() -> None:
 
 def test_built_in_rules_answer_as_a_loop_over_them_would() -> None:
     built_in = builtin_categorizer()
-    rules = [bound for p in built_in.packs for bound in p.bound_rules() if p.pack.kind == "kernel"]
+    rules = [
+        bound
+        for p in built_in.packs
+        for bound in p.bound_rules()
+        if p.pack.kind == "kernel"
+    ]
     examples = [e for bound in rules for e in bound.rule.examples][::5]
-    decisions = built_in.categorize([e.name for e in examples], [e.cpu_op for e in examples])
+    decisions = built_in.categorize(
+        [e.name for e in examples], [e.cpu_op for e in examples]
+    )
     for example, rule in zip(examples, decisions.rule, strict=True):
         winner = next(
-            (b.id for b in rules if b.finds(example.name) and b.allows(example.cpu_op)), None
+            (b.id for b in rules if b.finds(example.name) and b.allows(example.cpu_op)),
+            None,
         )
         assert winner == rule
 
 
 def test_explain_agrees_with_categorize_on_every_built_in_example() -> None:
     built_in = builtin_categorizer()
-    examples = [e for p in built_in.packs for rule in p.pack.rules for e in rule.examples][::7]
-    decisions = built_in.categorize([e.name for e in examples], [e.cpu_op for e in examples])
-    for example, category, rule in zip(examples, decisions.category, decisions.rule, strict=True):
+    examples = [
+        e for p in built_in.packs for rule in p.pack.rules for e in rule.examples
+    ][::7]
+    decisions = built_in.categorize(
+        [e.name for e in examples], [e.cpu_op for e in examples]
+    )
+    for example, category, rule in zip(
+        examples, decisions.category, decisions.rule, strict=True
+    ):
         answer = explain(built_in, example.name, example.cpu_op)
-        assert (answer.category, answer.winner and answer.winner.verdict.rule) == (category, rule)
+        assert (answer.category, answer.winner and answer.winner.verdict.rule) == (
+            category,
+            rule,
+        )
 
 
-def test_explain_asks_python_categorisers_and_survives_broken_ones(tmp_path: Path) -> None:
+def test_explain_asks_python_categorisers_and_survives_broken_ones(
+    tmp_path: Path,
+) -> None:
     @hookimpl
     def tracelens_categorize_kernels() -> list[str]:
         raise RuntimeError("oops")
@@ -84,7 +103,9 @@ def test_explain_asks_python_categorisers_and_survives_broken_ones(tmp_path: Pat
     asked = KernelCategorizer.create(
         rules=[write_pack(tmp_path, "mine", ("Mine", "nothing_of_the_kind"))],
         categorizer=lambda table: ["Py"] * len(table),
-        registry=registry(p=plugin(tracelens_categorize_kernels=tracelens_categorize_kernels)),
+        registry=registry(
+            p=plugin(tracelens_categorize_kernels=tracelens_categorize_kernels)
+        ),
     )
     answer = explain(asked, "foo")
     assert answer.winner is not None

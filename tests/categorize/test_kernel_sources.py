@@ -44,7 +44,9 @@ def test_the_source_is_the_innermost_frame_that_does_not_pass_on() -> None:
 
 
 def test_the_layer_is_the_path_of_modules() -> None:
-    analyzer = _launched("nn.Module: Net_0", "model.py(20): forward", "nn.Module: Linear_3")
+    analyzer = _launched(
+        "nn.Module: Net_0", "model.py(20): forward", "nn.Module: Linear_3"
+    )
     (row,) = analyzer.get_df_kernel_sources().to_dict("records")
     assert (row["layer"], row["source"]) == ("Net_0/Linear_3", "model.py(20): forward")
 
@@ -54,7 +56,9 @@ def test_a_kernel_without_frames_or_launch_has_neither() -> None:
     maker.frame("other.py(1): elsewhere", 0, 10)
     maker.launched("gemm", 200, 30, correlation=1, at=42)
     maker.kernel("stray", 300, 5)
-    frame = TreePerfAnalyzer(maker.document(), add_python_func=True).get_df_kernel_sources()
+    frame = TreePerfAnalyzer(
+        maker.document(), add_python_func=True
+    ).get_df_kernel_sources()
     assert frame["kernel_name"].tolist() == ["gemm", "stray"]
     assert set(frame["source"]) == set(frame["layer"]) == {""}
 
@@ -73,7 +77,9 @@ def test_names_fit_the_terminal_and_differ(width: int) -> None:
     for number, end in enumerate(("true", "false"), 1):
         name = f"flash_fwd_kernel<{'8, ' * 60}{end}>"
         maker.launched(name, 100 * number, 30, correlation=number, at=10 * number)
-    frame = TreePerfAnalyzer(maker.document(), add_python_func=True).get_df_kernel_sources()
+    frame = TreePerfAnalyzer(
+        maker.document(), add_python_func=True
+    ).get_df_kernel_sources()
     lines = source_lines(frame, Console(file=io.StringIO(), width=width), top=2)
     assert max(map(len, lines)) <= width
     assert len({line for line in lines if "flash" in line}) == 2

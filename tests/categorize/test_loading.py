@@ -50,7 +50,12 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_every_field(tmp_path: Path) -> None:
     path = write(tmp_path, WHOLE)
     pack = load_pack(path)
-    assert (pack.name, pack.priority, pack.selectable, pack.kind) == ("mine", 3, True, "kernel")
+    assert (pack.name, pack.priority, pack.selectable, pack.kind) == (
+        "mine",
+        3,
+        True,
+        "kernel",
+    )
     assert pack.source == str(path)
     assert pack.rules[0] == Rule(
         "My Fused Op",
@@ -70,7 +75,12 @@ def test_every_field(tmp_path: Path) -> None:
 
 def test_the_file_gives_the_name(tmp_path: Path) -> None:
     pack = load_pack(write(tmp_path, "[[rule]]\ncategory = 'A'\npattern = 'a'\n"))
-    assert (pack.name, pack.priority, pack.selectable, pack.kind) == ("mine", 0, False, "kernel")
+    assert (pack.name, pack.priority, pack.selectable, pack.kind) == (
+        "mine",
+        0,
+        False,
+        "kernel",
+    )
 
 
 RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
@@ -79,34 +89,79 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (RULE + "patern = 'b'", "rule 1: unknown key 'patern'; did you mean 'pattern'?"),
-        (RULE + RULE + "exampels = []", "rule 2: unknown key 'exampels'; did you mean 'examples'?"),
+        (
+            RULE + "patern = 'b'",
+            "rule 1: unknown key 'patern'; did you mean 'pattern'?",
+        ),
+        (
+            RULE + RULE + "exampels = []",
+            "rule 2: unknown key 'exampels'; did you mean 'examples'?",
+        ),
         (RULE + "kind = 'op'", "rule 1: unknown key 'kind'; it belongs in [pack]"),
         ("kind = 'op'\n" + RULE, "unknown key 'kind'; it belongs in [pack]"),
-        ("[pack]\npattern = 'x'\n" + RULE, "[pack]: unknown key 'pattern'; it belongs in a [[rule"),
-        (RULE + "zzz = 1", "rule 1: unknown key 'zzz'; known: category, pattern, about, "),
+        (
+            "[pack]\npattern = 'x'\n" + RULE,
+            "[pack]: unknown key 'pattern'; it belongs in a [[rule",
+        ),
+        (
+            RULE + "zzz = 1",
+            "rule 1: unknown key 'zzz'; known: category, pattern, about, ",
+        ),
         ("[[rules]]\ncategory = 'A'", "unknown key 'rules'; did you mean 'rule'?"),
         ("[[rule]]\npattern = 'a'", "rule 1: category: missing; expected a text"),
-        (RULE + "[[rule]]\ncategory = 'A'", "rule 2: pattern: missing; expected a text"),
-        ("[[rule]]\ncategory = 1\npattern = 'a'", "rule 1: category: expected a text, got a num"),
-        ("[[rule]]\ncategory = ''\npattern = 'a'", "rule 1: category: expected a text, got an em"),
+        (
+            RULE + "[[rule]]\ncategory = 'A'",
+            "rule 2: pattern: missing; expected a text",
+        ),
+        (
+            "[[rule]]\ncategory = 1\npattern = 'a'",
+            "rule 1: category: expected a text, got a num",
+        ),
+        (
+            "[[rule]]\ncategory = ''\npattern = 'a'",
+            "rule 1: category: expected a text, got an em",
+        ),
         (
             "[[rule]]\ncategory = 'A'\npattern = ''",
             "rule 1: pattern: expected a text, got an empty",
         ),
-        ("[[rule]]\ncategory = 'A'\npattern = '(a'", "rule 1: pattern: expected a regular expres"),
+        (
+            "[[rule]]\ncategory = 'A'\npattern = '(a'",
+            "rule 1: pattern: expected a regular expres",
+        ),
         (RULE + "cpu_op = '[a'", "rule 1: cpu_op: expected a regular expression"),
-        (RULE + "priority = '1'", "rule 1: priority: expected a whole number, got a text ('1')"),
-        (RULE + "priority = true", "rule 1: priority: expected a whole number, got a boolean"),
-        (RULE + "priority = 1.5", "rule 1: priority: expected a whole number, got a number (1.5)"),
-        (RULE + "examples = 'a'", "rule 1: examples: expected a list of kernel names, got a text"),
-        (RULE + "examples = [1]", "rule 1: examples[1]: expected a kernel name or {name"),
-        (RULE + "examples = ['a', {op = 'b'}]", "rule 1: examples[2]: expected a kernel name"),
+        (
+            RULE + "priority = '1'",
+            "rule 1: priority: expected a whole number, got a text ('1')",
+        ),
+        (
+            RULE + "priority = true",
+            "rule 1: priority: expected a whole number, got a boolean",
+        ),
+        (
+            RULE + "priority = 1.5",
+            "rule 1: priority: expected a whole number, got a number (1.5)",
+        ),
+        (
+            RULE + "examples = 'a'",
+            "rule 1: examples: expected a list of kernel names, got a text",
+        ),
+        (
+            RULE + "examples = [1]",
+            "rule 1: examples[1]: expected a kernel name or {name",
+        ),
+        (
+            RULE + "examples = ['a', {op = 'b'}]",
+            "rule 1: examples[2]: expected a kernel name",
+        ),
         (
             RULE + "examples = [{name = 'a', cpuop = 'b'}]",
             "rule 1: examples[1]: unknown key 'cpuop'",
         ),
-        (RULE + "not_examples = {}", "rule 1: not_examples: expected a list of kernel names"),
+        (
+            RULE + "not_examples = {}",
+            "rule 1: not_examples: expected a list of kernel names",
+        ),
         (
             "[rule]\ncategory = 'A'\npattern = 'a'",
             "rule: expected an array of tables: write [[rule",
@@ -115,10 +170,22 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
         ("", "rule: expected at least one rule, written [[rule]]"),
         ("[pack]\nname = 'x'", "rule: expected at least one rule"),
         ("pack = 1\n" + RULE, "pack: expected a table, written [pack]"),
-        ("[pack]\nselectable = 1\n" + RULE, "[pack]: selectable: expected true or false, got a nu"),
-        ("[pack]\nkind = 'kernels'\n" + RULE, "[pack]: kind: expected 'kernel' or 'op', got 'kern"),
-        ("[pack]\nnmae = 'x'\n" + RULE, "[pack]: unknown key 'nmae'; did you mean 'name'?"),
-        ("[pack]\nkind = 'op'\n" + RULE + "cpu_op = 'a'", "rule 1: cpu_op: not allowed in a pack"),
+        (
+            "[pack]\nselectable = 1\n" + RULE,
+            "[pack]: selectable: expected true or false, got a nu",
+        ),
+        (
+            "[pack]\nkind = 'kernels'\n" + RULE,
+            "[pack]: kind: expected 'kernel' or 'op', got 'kern",
+        ),
+        (
+            "[pack]\nnmae = 'x'\n" + RULE,
+            "[pack]: unknown key 'nmae'; did you mean 'name'?",
+        ),
+        (
+            "[pack]\nkind = 'op'\n" + RULE + "cpu_op = 'a'",
+            "rule 1: cpu_op: not allowed in a pack",
+        ),
         ("[[rule]\n", "not valid TOML: "),
         ("a = " + "[" * 100_000, "not a rule pack: nested too deeply"),
     ],
@@ -144,18 +211,26 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 JSON_LIKE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner)
+    ),
     max_leaves=8,
 )
-KEYS = st.sampled_from(["category", "pattern", "examples", "cpu_op", "priority", "vendor", "x"])
+KEYS = st.sampled_from(
+    ["category", "pattern", "examples", "cpu_op", "priority", "vendor", "x"]
+)
 
 
 @settings(max_examples=300)
 @given(
     document=st.dictionaries(st.sampled_from(["rule", "pack", "x"]), JSON_LIKE)
-    | st.fixed_dictionaries({"rule": st.lists(st.dictionaries(KEYS, JSON_LIKE), max_size=3)})
+    | st.fixed_dictionaries(
+        {"rule": st.lists(st.dictionaries(KEYS, JSON_LIKE), max_size=3)}
+    )
 )
-def test_whatever_the_document_it_is_a_pack_or_a_rule_error(document: dict[str, object]) -> None:
+def test_whatever_the_document_it_is_a_pack_or_a_rule_error(
+    document: dict[str, object],
+) -> None:
     try:
         pack = parse_pack(document)
     except RuleError as error:
@@ -166,7 +241,11 @@ def test_whatever_the_document_it_is_a_pack_or_a_rule_error(document: dict[str, 
 
 def test_a_list_of_patterns_finds_what_any_of_them_finds() -> None:
     (rule,) = parse_pack(
-        {"rule": [{"category": "A", "pattern": ["^foo", "bar$"], "cpu_op": ["mm", "add"]}]}
+        {
+            "rule": [
+                {"category": "A", "pattern": ["^foo", "bar$"], "cpu_op": ["mm", "add"]}
+            ]
+        }
     ).rules
     assert (rule.pattern, rule.cpu_op) == ("^foo|bar$", "mm|add")
     for wrong, problem in (
@@ -180,7 +259,12 @@ def test_a_list_of_patterns_finds_what_any_of_them_finds() -> None:
 
 
 def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
-    table = {"category": "A", "pattern": "softmax", "own_name": True, "unless": ["copy", "moe"]}
+    table = {
+        "category": "A",
+        "pattern": "softmax",
+        "own_name": True,
+        "unless": ["copy", "moe"],
+    }
     (rule,) = parse_pack({"rule": [table]}).rules
     found = [
         bool(regex.search(rule.pattern, name))
@@ -204,12 +288,17 @@ def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
             "pattern = '" + "|".join(f"k{n:06}" for n in range(300_000)) + "'",
             "2,399,999 characters",
         ),
-        ("pattern = '(((a{1000}){1000}){1000}){1000}'", "repeats its parts 1e+12 times"),
+        (
+            "pattern = '(((a{1000}){1000}){1000}){1000}'",
+            "repeats its parts 1e+12 times",
+        ),
         ("pattern = 'a'\npriority = " + "1" * 5000, "holds a number that is too long"),
     ],
     ids=["alternation", "repeats", "digits"],
 )
-def test_what_would_take_minutes_is_refused(tmp_path: Path, rule: str, problem: str) -> None:
+def test_what_would_take_minutes_is_refused(
+    tmp_path: Path, rule: str, problem: str
+) -> None:
     path = tmp_path / "my.toml"
     path.write_text(f"[[rule]]\ncategory = 'X'\n{rule}\n")
     with pytest.raises(RuleError) as caught:

@@ -16,7 +16,10 @@ from tracelens_ext.categorize.kernel_names import short_name
         ("_ZN5aiter18fmha_fwd_hd128_fp8E", "fmha_fwd_hd128_fp8"),
         ("_Z3fooISt5arrayIPcLm1EELb1EEvT_", "foo<array<char*, 1ul>, true>"),
         ("_ZN12_GLOBAL__N_11fIJfDF16bELin1EEEvv", "f<float, bfloat16_t, -1>"),
-        ("_ZN1a1fINS_1bINS_1cEEES2_RKS3_LNS_1eE2EEEvv", "f<b<c>, c, b<c> const&, (e)2>"),
+        (
+            "_ZN1a1fINS_1bINS_1cEEES2_RKS3_LNS_1eE2EEEvv",
+            "f<b<c>, c, b<c> const&, (e)2>",
+        ),
         ("_ZN1aIiE1fILj3EEEvv", "a<int>::f<3u>"),
     ],
 )

@@ -9,13 +9,19 @@ import pytest
 
 from tests.support.categorize_helpers import registry
 from tracelens_ext.categorize import KernelCategorizer, load_maps
-from tracelens_ext.categorize.maps import load_map_file, pack_from_mapping, substring_pack
+from tracelens_ext.categorize.maps import (
+    load_map_file,
+    pack_from_mapping,
+    substring_pack,
+)
 from tracelens_ext.errors import RuleError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEF_MAP = {"DEF": {"ABC": {"H|I": "gemm", "J|K": "attn", "CUDA mem": "memops", ".*": "misc"}}}
+DEF_MAP = {
+    "DEF": {"ABC": {"H|I": "gemm", "J|K": "attn", "CUDA mem": "memops", ".*": "misc"}}
+}
 
 
 def categories(categorizer: KernelCategorizer, *names: str) -> list[str]:
@@ -24,7 +30,8 @@ def categories(categorizer: KernelCategorizer, *names: str) -> list[str]:
 
 def test_substring_map_matches_in_lower_case_the_first_key_first() -> None:
     asked = KernelCategorizer.create(
-        categorizer={"xmma_GEMM": "gemm", "fmha_": "fmha", "Fusion": "fusion"}, registry=registry()
+        categorizer={"xmma_GEMM": "gemm", "fmha_": "fmha", "Fusion": "fusion"},
+        registry=registry(),
     )
     names = [
         "sm80_XMMA_gemm_f32",
@@ -40,8 +47,13 @@ def test_substring_map_matches_in_lower_case_the_first_key_first() -> None:
 
 
 def test_nccl_wins_over_every_key() -> None:
-    asked = KernelCategorizer.create(categorizer={"reduce": "reduce"}, registry=registry())
-    assert categories(asked, "ncclDevKernel_AllReduce", "reduce_kernel") == ["nccl", "reduce"]
+    asked = KernelCategorizer.create(
+        categorizer={"reduce": "reduce"}, registry=registry()
+    )
+    assert categories(asked, "ncclDevKernel_AllReduce", "reduce_kernel") == [
+        "nccl",
+        "reduce",
+    ]
 
 
 def test_keys_are_texts_and_not_patterns() -> None:
@@ -50,9 +62,12 @@ def test_keys_are_texts_and_not_patterns() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [("ForRangeElemwise", "Elemwise"), ("elemwise", "FORELEMWISE"), ("gemm", "GEMM")]
+    "keys",
+    [("ForRangeElemwise", "Elemwise"), ("elemwise", "FORELEMWISE"), ("gemm", "GEMM")],
 )
-def test_keys_that_contain_one_another_are_refused_with_both_names(keys: tuple[str, str]) -> None:
+def test_keys_that_contain_one_another_are_refused_with_both_names(
+    keys: tuple[str, str],
+) -> None:
     with pytest.raises(RuleError) as caught:
         substring_pack(dict.fromkeys(keys, "elementwise"))
     for key in keys:
@@ -89,35 +104,59 @@ def test_maps_are_picked_up_by_being_in_the_folder(tmp_path: Path) -> None:
     )
     (tmp_path / "notes.txt").write_text("not a map", encoding="utf-8")
     assert [pack.name for pack in load_maps(tmp_path)] == ["DEF:ABC", "GHI:m", "GHI:n"]
-    asked = KernelCategorizer.create(categorizer="GHI:n", maps=[tmp_path], registry=registry())
+    asked = KernelCategorizer.create(
+        categorizer="GHI:n", maps=[tmp_path], registry=registry()
+    )
     assert categories(asked, "x", "y") == ["z", "(no pattern)"]
 
 
-def test_what_an_engine_map_has_no_pattern_for_is_one_category_and_no_built_in_one() -> None:
+def test_what_an_engine_map_has_no_pattern_for_is_one_category_and_no_built_in_one() -> (
+    None
+):
     asked = KernelCategorizer.create(categorizer={"DEF": {"ABC": {"nvjet": "b"}}})
-    names = ["nvjet_tst_64x8", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", "Memset (Device)"]
+    names = [
+        "nvjet_tst_64x8",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)",
+        "Memset (Device)",
+    ]
     decisions = asked.categorize(names)
     assert decisions.category == ["b", "(no pattern)", "(no pattern)"]
     assert decisions.known == [True, False, False]
 
 
 def test_other_json_in_a_folder_of_maps_is_passed_over(tmp_path: Path) -> None:
-    others = ('{"name": "x", "scripts": {"a": "b"}}', "[1", '{"a": {"b": {"(": "c"}}}', "[]")
+    others = (
+        '{"name": "x", "scripts": {"a": "b"}}',
+        "[1",
+        '{"a": {"b": {"(": "c"}}}',
+        "[]",
+    )
     for number, text in enumerate(others):
         (tmp_path / f"{number}.json").write_text(text, encoding="utf-8")
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "def.json").write_text(json.dumps(DEF_MAP), encoding="utf-8")
     maps = [tmp_path]
-    asked = KernelCategorizer.create(categorizer="DEF:ABC", maps=maps, registry=registry())
+    asked = KernelCategorizer.create(
+        categorizer="DEF:ABC", maps=maps, registry=registry()
+    )
     assert categories(asked, "H") == ["gemm"]
-    with pytest.raises(UsageError, match=r"passed over: .*0\.json: name: expected .* and 1 more"):
+    with pytest.raises(
+        UsageError, match=r"passed over: .*0\.json: name: expected .* and 1 more"
+    ):
         KernelCategorizer.create(categorizer="DEF:XYZ", maps=maps, registry=registry())
 
 
 def test_keys_of_a_class_map_are_numbered_as_written() -> None:
-    asked = KernelCategorizer.create(categorizer={"a": "x", "b": "y"}, registry=registry())
+    asked = KernelCategorizer.create(
+        categorizer={"a": "x", "b": "y"}, registry=registry()
+    )
     rules = asked.categorize(["a", "b", "ncclKernel", "zzz"]).rule
-    assert rules == ["categorizer:1", "categorizer:2", "categorizer:nccl", "categorizer:others"]
+    assert rules == [
+        "categorizer:1",
+        "categorizer:2",
+        "categorizer:nccl",
+        "categorizer:others",
+    ]
 
 
 def test_maps_in_the_users_configuration_folder(
@@ -136,7 +175,9 @@ def test_maps_in_the_users_configuration_folder(
 def test_a_named_folder_wins_over_the_configuration_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("platformdirs.user_config_path", lambda _name: tmp_path / "config")
+    monkeypatch.setattr(
+        "platformdirs.user_config_path", lambda _name: tmp_path / "config"
+    )
     for folder, label in (("config", "theirs"), ("named", "mine")):
         (tmp_path / folder).mkdir()
         text = json.dumps({"E": {"M": {"a": label}}})
@@ -154,8 +195,14 @@ def test_a_named_folder_wins_over_the_configuration_folder(
         ("[]", "expected {"),
         ('{"E": []}', "E: expected {"),
         ('{"E": {"M": "x"}}', "E:M: expected {"),
-        ('{"E": {"M": {"(": "x"}}}', "E:M: rule 1: pattern: expected a regular expression"),
-        ('{"E": {"M": {"a": 5}}}', "E:M: rule 1: category: expected a text, got a number (5)"),
+        (
+            '{"E": {"M": {"(": "x"}}}',
+            "E:M: rule 1: pattern: expected a regular expression",
+        ),
+        (
+            '{"E": {"M": {"a": 5}}}',
+            "E:M: rule 1: category: expected a text, got a number (5)",
+        ),
     ],
 )
 def test_broken_maps_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -183,7 +230,9 @@ def test_a_map_file_can_be_chosen_by_its_path(tmp_path: Path) -> None:
 def test_an_unknown_name_lists_those_known(tmp_path: Path) -> None:
     (tmp_path / "def.json").write_text(json.dumps(DEF_MAP), encoding="utf-8")
     with pytest.raises(UsageError, match="did you mean 'DEF:ABC'") as caught:
-        KernelCategorizer.create(categorizer="DEF:AB", maps=[tmp_path], registry=registry())
+        KernelCategorizer.create(
+            categorizer="DEF:AB", maps=[tmp_path], registry=registry()
+        )
     assert caught.value.exit_code == 2
 
 
@@ -192,7 +241,9 @@ def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text('{"vllm": {"llama": {"gemm": "a", "attn": "b", "gemm": "c"}}}')
     with pytest.raises(RuleError, match=r"map\.json: the key 'gemm' occurs twice"):
         load_maps(path)
-    with pytest.raises(RuleError, match="the key 'gemm' occurs twice; case does not matter"):
+    with pytest.raises(
+        RuleError, match="the key 'gemm' occurs twice; case does not matter"
+    ):
         substring_pack({"GEMM": "a", "gemm": "b"})
 
 

@@ -66,7 +66,8 @@ def naive(rules: list[BoundRule], name: str, cpu_op: str | None) -> BoundRule | 
     for bound in rules:
         condition = bound.rule.cpu_op
         if regex.search(bound.rule.pattern, name) and (
-            condition is None or (cpu_op is not None and regex.search(condition, cpu_op))
+            condition is None
+            or (cpu_op is not None and regex.search(condition, cpu_op))
         ):
             return bound
     return None
@@ -75,7 +76,9 @@ def naive(rules: list[BoundRule], name: str, cpu_op: str | None) -> BoundRule | 
 @settings(max_examples=300, deadline=None)
 @given(
     drawn=st.lists(st.tuples(PATTERNS, CONDITIONS, st.integers(-1, 1)), max_size=12),
-    kernels=st.lists(st.tuples(NAMES, st.lists(OPS, min_size=1, max_size=3)), max_size=12),
+    kernels=st.lists(
+        st.tuples(NAMES, st.lists(OPS, min_size=1, max_size=3)), max_size=12
+    ),
     limited=st.booleans(),
 )
 def test_same_answers_as_a_loop_over_the_rules(
@@ -98,7 +101,9 @@ def test_a_pattern_without_end_is_stopped_within_two_seconds_and_named() -> None
     pack = RulePack("mine", (Rule("Bad", "(a|a|aa)+$", number=7),), source="mine.toml")
     matcher = Matcher([BoundRule(pack.rules[0], pack, "rules")])
     started = time.process_time()
-    with pytest.raises(RuleTimeoutError, match=r"^mine\.toml: rule 7: pattern: .*too long"):
+    with pytest.raises(
+        RuleTimeoutError, match=r"^mine\.toml: rule 7: pattern: .*too long"
+    ):
         matcher.decide([("a" * 60 + "!", None)])
     assert time.process_time() - started < 2
 
@@ -125,7 +130,9 @@ def test_a_condition_without_end_is_stopped() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_vetted_pattern_meets_a_hostile_name_under_the_limit_and_loses() -> None:
     pack = RulePack("built-in", (Rule("Slow", "(a|a|aa)+$"), Rule("Next", "aaa")))
-    matcher = Matcher([BoundRule(rule, pack, "builtin", limited=False) for rule in pack.rules])
+    matcher = Matcher(
+        [BoundRule(rule, pack, "builtin", limited=False) for rule in pack.rules]
+    )
     started = time.process_time()
     winner = matcher.winner("a" * 5000 + "!", None)
     assert winner is not None

@@ -61,7 +61,20 @@ def atoms() -> st.SearchStrategy[str]:
 
 def wrapped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     opening = st.sampled_from(
-        ["(", "(?:", "(?>", "(?P<n>", "(?=", "(?!", "(?<=", "(?<!", "(?i:", "(?s:", "(?-i:", "(?|"]
+        [
+            "(",
+            "(?:",
+            "(?>",
+            "(?P<n>",
+            "(?=",
+            "(?!",
+            "(?<=",
+            "(?<!",
+            "(?i:",
+            "(?s:",
+            "(?-i:",
+            "(?|",
+        ]
     )
     quantifier = st.sampled_from(
         [
@@ -125,7 +138,10 @@ def test_a_name_made_from_the_pattern_is_never_filtered_out(
         ("nvjet_", [{"nvjet_"}]),
         ("^void at::native::", [{"void at::native::"}]),
         (r"flash_(?:fwd|bwd)_kernel", [{"_kernel"}, {"flash_"}, {"fwd", "bwd"}]),
-        (r"flash_\w+_(?:fwd|bwd)\d_kernel", [{"_kernel"}, {"flash_"}, {"fwd", "bwd"}, {"_"}]),
+        (
+            r"flash_\w+_(?:fwd|bwd)\d_kernel",
+            [{"_kernel"}, {"flash_"}, {"fwd", "bwd"}, {"_"}],
+        ),
         (r"(?:nccl|rccl)\w*", [{"nccl", "rccl"}]),
         (r"gemm(?!_bias)_kernel", [{"gemm_kernel"}]),
         (r"foo\(anonymous namespace\)", [{"foo(anonymous namespace)"}]),
@@ -146,7 +162,10 @@ def test_what_is_needed(pattern: str, expected: list[set[str]]) -> None:
 
 def test_every_letter_that_matches_an_ascii_letter_is_folded_to_it() -> None:
     letters = "".join(map(chr, [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]))
-    for found in (re.findall("(?i)[a-z]", letters), regex.findall("(?i)[a-z]", letters)):
+    for found in (
+        re.findall("(?i)[a-z]", letters),
+        regex.findall("(?i)[a-z]", letters),
+    ):
         assert len(found) >= 54
         assert all(fold(letter) in "abcdefghijklmnopqrstuvwxyz" for letter in found)
 

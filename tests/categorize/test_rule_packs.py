@@ -80,7 +80,9 @@ def builtin() -> KernelCategorizer:
     return builtin_categorizer()
 
 
-def categories(builtin: KernelCategorizer, names: list[str], ops: Any = None) -> list[str]:
+def categories(
+    builtin: KernelCategorizer, names: list[str], ops: Any = None
+) -> list[str]:
     return list(categorize_kernels(names, ops, builtin)["kernel_category"])
 
 
@@ -103,14 +105,20 @@ def test_every_rule_is_proved_by_its_examples(packs: list[RulePack]) -> None:
 
 
 def test_packs_speak_the_words_users_know(packs: list[RulePack]) -> None:
-    kernel = {rule.category for pack in packs if pack.kind == "kernel" for rule in pack.rules}
+    kernel = {
+        rule.category for pack in packs if pack.kind == "kernel" for rule in pack.rules
+    }
     assert kernel == set(CATEGORIES) - {UNCATEGORIZED}
-    operations = {rule.category for pack in packs if pack.kind == "op" for rule in pack.rules}
+    operations = {
+        rule.category for pack in packs if pack.kind == "op" for rule in pack.rules
+    }
     assert operations == OPERATION_WORDS
 
 
 def test_every_rule_has_an_example(packs: list[RulePack]) -> None:
-    assert [pack.where(rule) for pack in packs for rule in pack.rules if not rule.examples] == []
+    assert [
+        pack.where(rule) for pack in packs for rule in pack.rules if not rule.examples
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -130,7 +138,10 @@ def test_every_rule_has_an_example(packs: list[RulePack]) -> None:
             "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128",
             "Convolution",
         ),
-        ("void fbgemm_gpu::permute_2D_lengths_kernel<int>(int)", "Embedding & Gather/Scatter"),
+        (
+            "void fbgemm_gpu::permute_2D_lengths_kernel<int>(int)",
+            "Embedding & Gather/Scatter",
+        ),
         ("_gemma_rmsnorm_kernel", "Normalization"),
         # "conv"
         ("void flash::flash_bwd_convert_dq_kernel<T>(P)", "Flash Attention Backward"),
@@ -142,18 +153,30 @@ def test_every_rule_has_an_example(packs: list[RulePack]) -> None:
         ("void vllm::moe::topkGatingSoftmax<4, 64, 4, 16>(float*)", "MoE Routing"),
         ("void cunn_SoftMaxXEntropyForward<4, float>(float*)", "Loss"),
         # "reduce"
-        ("void splitKreduce_kernel<32, 16, int, float>(cublasSplitKParams<float>)", "GEMM"),
+        (
+            "void splitKreduce_kernel<32, 16, int, float>(cublasSplitKParams<float>)",
+            "GEMM",
+        ),
         ("_reduce_scatter_kernel", "Communication"),
         # "transpose", "copy"
         # layout copies around a convolution, on both vendors; im2col is the convolution itself
         ("transpose_NCHW2CNHW_V2_2D_WG_off64", "Memory Ops"),
         ("batched_transpose_64x16_pack_4x1_ediv_2x1_half", "Memory Ops"),
         ("SubTensorOpWithScalar1d", "Memory Ops"),
-        ("_ZN5cudnn3ops16nchwToNhwcKernelIfffLb0ELb1EL21cudnnKernelDataType_t2EEEvv", "Memory Ops"),
-        ("void cudnn::engines_precompiled::nhwcToNchwKernel<float>(float)", "Memory Ops"),
+        (
+            "_ZN5cudnn3ops16nchwToNhwcKernelIfffLb0ELb1EL21cudnnKernelDataType_t2EEEvv",
+            "Memory Ops",
+        ),
+        (
+            "void cudnn::engines_precompiled::nhwcToNchwKernel<float>(float)",
+            "Memory Ops",
+        ),
         ("void cutlass::nhwc_to_nchw_kernel<float>(float*)", "Memory Ops"),
         ("Im2d2Col_v2", "Convolution"),
-        ("void at::native::col2im_kernel<float, float>(long, float const*)", "Convolution"),
+        (
+            "void at::native::col2im_kernel<float, float>(long, float const*)",
+            "Convolution",
+        ),
         # "moe", "topk"
         ("fused_moe_kernel", "GEMM"),
         ("moe_align_block_size_kernel", "MoE Routing"),
@@ -171,9 +194,15 @@ def test_every_rule_has_an_example(packs: list[RulePack]) -> None:
             "Elementwise",
         ),
         # collectives fused with a norm
-        ("void lamport_style_one_shot_all_reduce_norm_kernel<half>(P)", "Communication"),
+        (
+            "void lamport_style_one_shot_all_reduce_norm_kernel<half>(P)",
+            "Communication",
+        ),
         # words in the arguments do not count
-        ("void lib::transpose_kernel<lib::LayerNormParams>(lib::SoftmaxTraits)", "Memory Ops"),
+        (
+            "void lib::transpose_kernel<lib::LayerNormParams>(lib::SoftmaxTraits)",
+            "Memory Ops",
+        ),
     ],
 )
 def test_traps(builtin: KernelCategorizer, name: str, category: str) -> None:
@@ -181,9 +210,19 @@ def test_traps(builtin: KernelCategorizer, name: str, category: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kernel", "main_kernel", "void foo::run<int>(int)", "_Z3barPf", "fusion_kernel_x7", ""]
+    "name",
+    [
+        "kernel",
+        "main_kernel",
+        "void foo::run<int>(int)",
+        "_Z3barPf",
+        "fusion_kernel_x7",
+        "",
+    ],
 )
-def test_unknown_names_stay_uncategorised(builtin: KernelCategorizer, name: str) -> None:
+def test_unknown_names_stay_uncategorised(
+    builtin: KernelCategorizer, name: str
+) -> None:
     assert categories(builtin, [name]) == [UNCATEGORIZED]
 
 
@@ -194,9 +233,13 @@ def nsight(name: str) -> str:
     return re.sub(r"\b(\d+)ul\b", r"(unsigned long)\1", name)
 
 
-def test_nsight_spelling_changes_nothing(builtin: KernelCategorizer, packs: list[RulePack]) -> None:
+def test_nsight_spelling_changes_nothing(
+    builtin: KernelCategorizer, packs: list[RulePack]
+) -> None:
     examples = kernel_examples(packs)
-    assert categories(builtin, [nsight(name) for name, _ in examples]) == [c for _, c in examples]
+    assert categories(builtin, [nsight(name) for name, _ in examples]) == [
+        c for _, c in examples
+    ]
 
 
 @pytest.mark.parametrize("suffix", [".kd", " [clone .kd]"])
@@ -211,7 +254,9 @@ def test_rocm_suffixes_change_nothing(
         for example in rule.examples
         if not example.name.endswith((".kd", "]"))
     ]
-    assert categories(builtin, [name + suffix for name, _ in amd]) == [c for _, c in amd]
+    assert categories(builtin, [name + suffix for name, _ in amd]) == [
+        c for _, c in amd
+    ]
 
 
 def test_an_operation_decides_only_what_the_name_leaves_open(
@@ -219,18 +264,34 @@ def test_an_operation_decides_only_what_the_name_leaves_open(
 ) -> None:
     examples = kernel_examples(packs)
     names = [name for name, _ in examples]
-    assert categories(builtin, names, ["aten::mm"] * len(names)) == [c for _, c in examples]
-    assert categories(builtin, ["kernel", "kernel"], ["aten::mm", None]) == ["GEMM", UNCATEGORIZED]
+    assert categories(builtin, names, ["aten::mm"] * len(names)) == [
+        c for _, c in examples
+    ]
+    assert categories(builtin, ["kernel", "kernel"], ["aten::mm", None]) == [
+        "GEMM",
+        UNCATEGORIZED,
+    ]
 
 
-def test_layout_copies_stay_memory_ops_whatever_launches_them(builtin: KernelCategorizer) -> None:
-    ops = ["aten::convolution_backward", "aten::miopen_convolution", "aten::cudnn_convolution"]
-    assert categories(builtin, ["batched_transpose_16x32_half"] * 3, ops) == ["Memory Ops"] * 3
+def test_layout_copies_stay_memory_ops_whatever_launches_them(
+    builtin: KernelCategorizer,
+) -> None:
+    ops = [
+        "aten::convolution_backward",
+        "aten::miopen_convolution",
+        "aten::cudnn_convolution",
+    ]
+    assert (
+        categories(builtin, ["batched_transpose_16x32_half"] * 3, ops)
+        == ["Memory Ops"] * 3
+    )
 
 
 @pytest.mark.real_data
 def test_real_names(builtin: KernelCategorizer) -> None:
-    rows = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()
+    ]
     rows = [row for row in rows if row["confidence"] == "high"]
     names = [row["name"] for row in rows]
     ops = [row.get("cpu_op") for row in rows]
@@ -268,7 +329,9 @@ def test_nearly_all_gpu_time_of_a_real_trace_is_known(
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             time[event["name"]] += event["dur"]
     got = categories(builtin, list(time))
-    known = sum(t for t, c in zip(time.values(), got, strict=True) if c != UNCATEGORIZED)
+    known = sum(
+        t for t, c in zip(time.values(), got, strict=True) if c != UNCATEGORIZED
+    )
     assert known >= 0.99 * sum(time.values())
 
 
@@ -280,14 +343,18 @@ def test_both_engines_read_the_patterns_alike(packs: list[RulePack]) -> None:
         for rule in pack.rules:
             quick = re.compile(rule.pattern)
             bounded = regex.compile(rule.pattern)
-            differ = [n for n in names if bool(quick.search(n)) != bool(bounded.search(n))]
+            differ = [
+                n for n in names if bool(quick.search(n)) != bool(bounded.search(n))
+            ]
             assert not differ, (pack.name, rule.number, differ[:3])
 
 
 def test_no_pattern_is_too_long_to_read_and_long_ones_say_what_they_are_for() -> None:
     for path in sorted(FOLDER.glob("*.toml")):
         tables = tomllib.loads(path.read_text(encoding="utf-8"))["rule"]
-        for number, (table, rule) in enumerate(zip(tables, load_pack(path).rules, strict=True), 1):
+        for number, (table, rule) in enumerate(
+            zip(tables, load_pack(path).rules, strict=True), 1
+        ):
             for key in ("pattern", "unless", "cpu_op"):
                 given = table.get(key, "")
                 parts = given if isinstance(given, list) else [given]

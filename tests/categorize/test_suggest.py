@@ -36,7 +36,8 @@ def test_stems(name: str, stem: str) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.text(max_size=30) | st.from_regex(r"(void )?(a|b|ns)::\w{1,9}<.{0,5}>\(.*\)"),
+            st.text(max_size=30)
+            | st.from_regex(r"(void )?(a|b|ns)::\w{1,9}<.{0,5}>\(.*\)"),
             st.text(max_size=5),
             st.floats(0, 1e6),
         ),
@@ -55,7 +56,9 @@ def test_a_draft_is_a_valid_pack_that_takes_every_kernel(
         return
     pack = parse_pack(document)
     assert len(pack.rules) == len(groups)
-    assert {name for group in groups for name in group.names} == {name for name, _, _ in kernels}
+    assert {name for group in groups for name in group.names} == {
+        name for name, _, _ in kernels
+    }
     assert not [f for f in check_pack(pack) if "does not find" in f.problem]
 
 
@@ -74,6 +77,7 @@ def test_kernels_are_grouped_the_longest_first() -> None:
     ]
     text = draft_rules(groups, "trace.json")
     assert (
-        "# 2 kernels, 5.500 ms, 84.6 % of what is unknown\n# launched by aten::b, aten::c" in text
+        "# 2 kernels, 5.500 ms, 84.6 % of what is unknown\n# launched by aten::b, aten::c"
+        in text
     )
     assert "pattern = 'long_kernel'\n" in text

@@ -22,14 +22,18 @@ def test_adding_a_command_is_one_file_and_one_name(
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
     source = Path(commands.__file__).read_text(encoding="utf-8")
     assert source.count(before) == 1
-    assert after == before.replace('    "kernels",\n', f'    "kernels",\n    "{command}",\n')
+    assert after == before.replace(
+        '    "kernels",\n', f'    "kernels",\n    "{command}",\n'
+    )
     monkeypatch.setattr(commands, "MODULES", [*commands.MODULES, command])
 
     assert run(["--help"]) == 0
     assert "Show the GPU events that take longest." in capsys.readouterr().out
     maker = TraceMaker()
     for number, us in enumerate((10, 30, 20)):
-        maker.launched(f"kernel{us}", 100 * number + 20, us, correlation=number, at=100 * number)
+        maker.launched(
+            f"kernel{us}", 100 * number + 20, us, correlation=number, at=100 * number
+        )
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps(maker.document()))
     assert run([command, str(trace), "--top", "2", "--jobs", "1"]) == 0

@@ -63,7 +63,9 @@ COMMANDS = [
 ]
 
 
-def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, ...]:
+def outcome(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[object, ...]:
     """Exit code, what is printed, and every file that is written."""
     code = run([*arguments])
     out, err = capsys.readouterr()
@@ -75,7 +77,9 @@ def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[o
     "command",
     [
         *COMMANDS,
-        pytest.param(["compare", "a.json", "b.json", "-o", "out/x.json"], marks=pytest.mark.slow),
+        pytest.param(
+            ["compare", "a.json", "b.json", "-o", "out/x.json"], marks=pytest.mark.slow
+        ),
     ],
     ids=" ".join,
 )
@@ -105,7 +109,9 @@ def test_it_can_be_switched_off(
     assert not folder.exists()
 
 
-def test_small_traces_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_traces_are_not_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(folder))
     assert run(["tree", str(folder.parent / "a.json")]) == 0
@@ -115,20 +121,26 @@ def test_small_traces_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_every_command_that_reads_a_trace_has_the_options() -> None:
     group: Any = typer.main.get_command(app)
     every = {name: group.get_command(None, name) for name in group.commands}
-    single = {n: command for n, command in every.items() if not hasattr(command, "commands")}
+    single = {
+        n: command for n, command in every.items() if not hasattr(command, "commands")
+    }
     assert {"report", "demo"} <= single.keys()
     for name, command in single.items():
         has = "no_cache" in (parameter.name for parameter in command.params)
         assert has is (name not in {"demo", "explain", "formats", "mcp", "ranks"}), name
 
 
-def test_a_stale_entry_costs_a_line(capsys: pytest.CaptureFixture[str], parsed: list[str]) -> None:
+def test_a_stale_entry_costs_a_line(
+    capsys: pytest.CaptureFixture[str], parsed: list[str]
+) -> None:
     run(["tree", "a.json"])
     write(Path("a.json"), training(2))
     capsys.readouterr()
     assert run(["tree", "a.json"]) == 0
     err = capsys.readouterr().err
-    assert re.fullmatch(r"tracelens-ext: .*a\.json: has changed since it was cached; .*\n", err)
+    assert re.fullmatch(
+        r"tracelens-ext: .*a\.json: has changed since it was cached; .*\n", err
+    )
     assert len(parsed) == 2
 
 
@@ -178,7 +190,9 @@ def test_what_cannot_be_removed_is_not_called_removed(
 
 def test_info_and_clear(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert run(["cache", "info"]) == 0
-    assert f"Folder: {folder}\nTraces: 0, 0.0 MB of 5,000.0 MB" in capsys.readouterr().out
+    assert (
+        f"Folder: {folder}\nTraces: 0, 0.0 MB of 5,000.0 MB" in capsys.readouterr().out
+    )
     run(["tree", "a.json"])
     run(["tree", "b.json"])
     write(Path("b.json"), training(1))
@@ -208,20 +222,28 @@ def test_json_says_nothing_of_the_cache(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8").partition("\n## The cache of parsed traces\n")[2]
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    text = DOCS.read_text(encoding="utf-8").partition(
+        "\n## The cache of parsed traces\n"
+    )[2]
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
+    )
 
 
 def test_the_commands_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks("console") for line in block.splitlines()]
-    commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ tracelens-ext")]
+    commands = [
+        line.removeprefix("$ ") for line in lines if line.startswith("$ tracelens-ext")
+    ]
     assert len(commands) >= 3
     for command in commands:
         assert run(shlex.split(command, comments=True)[1:]) == 0, command
         assert capsys.readouterr().err == ""
 
 
-def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "trace.json", training(3))
     monkeypatch.setenv("HOME", str(tmp_path))
     for code in blocks("python"):

@@ -21,7 +21,12 @@ from tests.support.make_trace import TraceMaker
 from tests.support.report_html_helpers import HOSTILE, read_page
 from tracelens_ext.cli import run
 from tracelens_ext.compare.engine_chart.specification import known_models
-from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_note, write_manifest
+from tracelens_ext.report.manifest import (
+    MANIFEST,
+    manifest_files,
+    unfinished_note,
+    write_manifest,
+)
 
 SHARED = ROOT.parent / "shared"
 TWO_GPUS = SHARED / "nsys" / "two_gpu_training.sqlite"
@@ -30,7 +35,9 @@ pytestmark = needs_html
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +49,12 @@ def made(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for name in ("run1.nsys-rep", "run2.nsys-rep", "new.nsys-rep"):
         report(folder / name)
     (folder / "engine_def.json").write_text(blocks("json")[0], encoding="utf-8")
-    of_vllm = {"vllm": {"llama": {"gemm|nvjet": "gemm", "CUDA mem": "memops", ".*": "misc"}}}
-    (folder / "vllm_engine_model.json").write_text(json.dumps(of_vllm), encoding="utf-8")
+    of_vllm = {
+        "vllm": {"llama": {"gemm|nvjet": "gemm", "CUDA mem": "memops", ".*": "misc"}}
+    }
+    (folder / "vllm_engine_model.json").write_text(
+        json.dumps(of_vllm), encoding="utf-8"
+    )
     fake_nsys(folder)
     return folder
 
@@ -77,7 +88,12 @@ def seconds(folder: Path | str = ".") -> dict[str, dict[str, float]]:
     return {bar: dict(categories) for bar, categories in found.items()}
 
 
-COMMANDS = [line for block in blocks("console") for line in block.splitlines() if "chart" in line]
+COMMANDS = [
+    line
+    for block in blocks("console")
+    for line in block.splitlines()
+    if "chart" in line
+]
 
 
 @pytest.mark.process
@@ -91,17 +107,25 @@ def test_every_command_of_the_page_draws_a_chart(
     told = capsys.readouterr()
     assert told.err == ""
     folder = next(
-        (arguments[arguments.index(o) + 1] for o in ("--out-dir", "--out_dir") if o in arguments),
+        (
+            arguments[arguments.index(o) + 1]
+            for o in ("--out-dir", "--out_dir")
+            if o in arguments
+        ),
         ".",
     )
     assert f"Wrote {Path(folder) / 'result.html'}" in told.out
-    title = arguments[arguments.index("--title") + 1] if "--title" in arguments else "Where"
+    title = (
+        arguments[arguments.index("--title") + 1] if "--title" in arguments else "Where"
+    )
     page = read_page(Path(folder) / "result.html")
     assert title in page.root.all("h1")[0].content()
     for bar, categories in seconds(folder).items():
         assert bar in told.out
         pivot = page.table("elapsed_sec_by_category")
-        (total,) = [row for row in pivot.all("tr") if "total_elapsed_sec" in row.content()]
+        (total,) = [
+            row for row in pivot.all("tr") if "total_elapsed_sec" in row.content()
+        ]
         heads = [head.content() for head in pivot.all("thead")[0].all("th")]
         shown = total.children[heads.index(bar)].content().replace(",", "")
         assert float(shown) == pytest.approx(sum(categories.values()), abs=5e-3)
@@ -117,7 +141,9 @@ def test_the_page_shows_the_three_examples() -> None:
 @pytest.mark.process
 def test_python_of_the_page_runs() -> None:
     (code,) = blocks("python")
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], check=True, capture_output=True
+    )
     assert set(seconds("results")) == {"gpt-oss_vllm_run2_0", "llama_vllm_demo_1"}
 
 
@@ -127,7 +153,13 @@ def test_elapsed_given_is_gpu_and_the_rest() -> None:
     assert bar == "gpt-oss_vllm_run2_0"
     assert sum(found.values()) == pytest.approx(102)
     assert found["CPU(non-GPU)"] > 100
-    assert {"gemm", "moe_gemm", "attn", "nccl_and_custom_ar", "non-gpu-H_D_memops"} <= set(found)
+    assert {
+        "gemm",
+        "moe_gemm",
+        "attn",
+        "nccl_and_custom_ar",
+        "non-gpu-H_D_memops",
+    } <= set(found)
 
 
 @pytest.mark.slow
@@ -154,7 +186,9 @@ def test_bars_of_one_file_and_model_are_told_apart() -> None:
     assert set(seconds()) == {"llama_vllm_run2_0", "llama_vllm_run2_1"}
 
 
-def test_too_little_elapsed_time_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_little_elapsed_time_is_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert chart("run2.sqlite,vllm,llama,1e-9") == 0
     told = capsys.readouterr()
     assert told.err.count("\n") == 1
@@ -169,10 +203,22 @@ def test_too_little_elapsed_time_is_a_warning(capsys: pytest.CaptureFixture[str]
         ([], "name an input"),
         (["run2.sqlite"], "expected FILE,ENGINE,MODEL,SECONDS"),
         (["run2.sqlite,vllm,llama,-3"], "no number of seconds"),
-        (["run2.sqlite,vlm,llama,3"], "no engine is called 'vlm'; did you mean 'vllm'? known"),
-        (["run2.sqlite,vllm,gpt,3"], "known models: deepseek, ds, gpt-oss, llama, qwen"),
-        (["run2.sqlite,DEF,ABC,3"], "known engines: sglang, tensorrt-llm, trtllm, vllm"),
-        (["run2.sqlite", "--categorizer", "builtn"], "no categorizer is called 'builtn'"),
+        (
+            ["run2.sqlite,vlm,llama,3"],
+            "no engine is called 'vlm'; did you mean 'vllm'? known",
+        ),
+        (
+            ["run2.sqlite,vllm,gpt,3"],
+            "known models: deepseek, ds, gpt-oss, llama, qwen",
+        ),
+        (
+            ["run2.sqlite,DEF,ABC,3"],
+            "known engines: sglang, tensorrt-llm, trtllm, vllm",
+        ),
+        (
+            ["run2.sqlite", "--categorizer", "builtn"],
+            "no categorizer is called 'builtn'",
+        ),
     ],
 )
 def test_bad_usage_exits_2(
@@ -206,7 +252,9 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.process
-def test_a_damaged_report_shows_what_nsys_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_report_shows_what_nsys_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("bad.nsys-rep").write_bytes(b"damaged")
     assert chart("bad.nsys-rep,vllm,llama,1", "--nsys", "nsys") == 1
     told = capsys.readouterr().err
@@ -228,7 +276,9 @@ def test_which_nsys(
     assert "./absent" in capsys.readouterr().err
 
 
-def test_nothing_of_the_users_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_of_the_users_is_written_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     given = "run2.sqlite,vllm,llama,1"
     for name in ("result.html", "result.csv"):
         Path(name).write_text("mine")
@@ -252,7 +302,9 @@ def test_tables_of_a_report_in_the_same_folder_stay() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_tables")
-def test_an_unfinished_folder_is_told_and_mended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_folder_is_told_and_mended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """As a run leaves it that is killed between two renames."""
     for command in (
         ["chart", "run2.sqlite,vllm,llama,1", "-q", "--out-dir", "x"],
@@ -269,7 +321,9 @@ def test_an_unfinished_folder_is_told_and_mended(capsys: pytest.CaptureFixture[s
         assert unfinished_note("x") == []
 
 
-def test_an_input_called_as_an_output_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_called_as_an_output_is_safe(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("result.html").symlink_to("demo.json.gz")
     assert chart("result.html,vllm,llama,1", "--force") == 1
     assert "is the trace itself" in capsys.readouterr().err
@@ -290,12 +344,18 @@ def test_hostile_names_stay_texts(capsys: pytest.CaptureFixture[str]) -> None:
     assert not page.root.all("img")
     for figure in page.data["figures"]:
         shown = figure["rooms"][-1]["yaxis"]["ticktext"]
-        shown += [t for trace in figure["data"] for t in trace.get("customdata", trace["text"])]
+        shown += [
+            t
+            for trace in figure["data"]
+            for t in trace.get("customdata", trace["text"])
+        ]
         for text in shown:
             assert set(re.findall(r"<[^>]*>", text)) <= {"<b>", "</b>", "<br>"}
 
 
-def test_what_is_printed_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_fits_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert chart("run2.sqlite,vllm,llama,1", "demo.json.gz,vllm,gpt-oss,0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -304,7 +364,9 @@ def test_what_is_printed_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[st
     assert total[1:3] == ["1.000", "100.0%"]
 
 
-def test_of_many_runs_the_times_are_shown_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_many_runs_the_times_are_shown_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     maker = TraceMaker()
     for device in (0, 1):
         maker.gpu("kernel", "nvjet_x", 10 * device, 15, device=device)
@@ -312,7 +374,9 @@ def test_of_many_runs_the_times_are_shown_first(capsys: pytest.CaptureFixture[st
     assert chart(*(f"two.json,vllm,llama,{number}" for number in range(1, 6))) == 0
     out = capsys.readouterr().out
     (head,) = [line for line in out.splitlines() if line.startswith("category")]
-    assert " ".join(head.split()).startswith("category 1 (sec) 2 (sec) 3 (sec) 4 (sec) 5 (sec)")
+    assert " ".join(head.split()).startswith(
+        "category 1 (sec) 2 (sec) 3 (sec) 4 (sec) 5 (sec)"
+    )
     assert "too narrow to show: " in out
     assert out.count("the trace has 2 GPUs") == 1
     assert "1, 2, 3, 4, 5: the trace has 2 GPUs" in out
@@ -329,10 +393,19 @@ def test_help_lists_engines_and_models_at_once() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for option in ("--in-file", "--in_file", "--infile", "--out_dir", "--nsys_cmd", "--title"):
+    for option in (
+        "--in-file",
+        "--in_file",
+        "--infile",
+        "--out_dir",
+        "--nsys_cmd",
+        "--title",
+    ):
         assert option in done.stdout
     for engine, models in known_models().items():
-        assert re.search(rf"^ +{engine} +{', '.join(models)}$", done.stdout, re.MULTILINE)
+        assert re.search(
+            rf"^ +{engine} +{', '.join(models)}$", done.stdout, re.MULTILINE
+        )
     assert {"vllm", "sglang", "trtllm"} <= set(known_models())
 
 
@@ -354,14 +427,18 @@ def test_a_real_export_event_by_event() -> None:
                UNION ALL SELECT start, end, '[CUDA memset]' FROM CUPTI_ACTIVITY_KIND_MEMSET"""
     expected: dict[str, int] = defaultdict(int)
     reach = 0
-    for start, end, name in sorted(connection.execute(query), key=lambda event: event[0]):
+    for start, end, name in sorted(
+        connection.execute(query), key=lambda event: event[0]
+    ):
         expected[name] += max(0, end - max(start, reach))
         reach = max(reach, end)
     connection.close()
     assert chart(f"{TWO_GPUS},vllm,llama,0", "-q") == 0
     found = {row["Name"]: float(row["Elapsed Time (sec)"]) for row in rows()}
     rest = found.pop("CPU(non-GPU)")
-    assert found == pytest.approx({name: ns / 1e9 for name, ns in expected.items()}, abs=1e-12)
+    assert found == pytest.approx(
+        {name: ns / 1e9 for name, ns in expected.items()}, abs=1e-12
+    )
     assert 0 < rest < 0.1
     assert chart(f"{TWO_GPUS},vllm,llama,0", "-q", "--per-device") == 0
     assert list(seconds()) == [
@@ -375,4 +452,6 @@ def test_the_benchmark_measures_both_commands(tmp_path: Path) -> None:
     table = benchmark().table(tmp_path, 1, kernels=2000)
     assert re.search(r"^\| nsys stats \| \d+\.\d \|$", table, re.MULTILINE)
     assert re.search(r"^\| chart \| \d+\.\d \|$", table, re.MULTILINE)
-    assert re.search(r"^\| both \(target: under 15 s\) \| \d+\.\d \|$", table, re.MULTILINE)
+    assert re.search(
+        r"^\| both \(target: under 15 s\) \| \d+\.\d \|$", table, re.MULTILINE
+    )

@@ -24,7 +24,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def every_command(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[list[str], Any]]:
+def every_command(
+    command: Any, words: tuple[str, ...] = ()
+) -> Iterator[tuple[list[str], Any]]:
     if hasattr(command, "commands"):
         for name in command.commands:
             yield from every_command(command.get_command(None, name), (*words, name))
@@ -44,7 +46,9 @@ def test_no_option_of_any_command_takes_another_for_its_value(
                 assert run([*words, "x", name, "--help"]) == 2, (words, name)
                 out, err = capsys.readouterr()
                 assert out == ""
-                assert f"Option '{name}' requires an argument; see 'tracelens-ext" in err
+                assert (
+                    f"Option '{name}' requires an argument; see 'tracelens-ext" in err
+                )
                 seen += 1
     assert seen > 100
     assert list(Path().iterdir()) == [], "nothing was written"
@@ -59,7 +63,9 @@ def test_no_option_of_any_command_takes_another_for_its_value(
         ["--html", "--no-kernel-summary"],
     ],
 )
-def test_nothing_is_written(rest: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written(
+    rest: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     write(Path("a.json"), training(2))
     assert run(["report", "a.json", *rest]) == 2
     assert "Option '--html' requires an argument" in capsys.readouterr().err
@@ -94,12 +100,17 @@ def parsed(*arguments: str) -> dict[str, object]:
         (("--title", "-", "--flag", "a"), {"title": "-", "flag": True}),
         (("--flag", "--title", "x", "a"), {"title": "x", "flag": True}),
         (("-ft", "x", "a"), {"title": "x", "flag": True}),
-        (("a", "--", "--title", "--flag"), {"names": ["a", "--title", "--flag"], "title": ""}),
+        (
+            ("a", "--", "--title", "--flag"),
+            {"names": ["a", "--title", "--flag"], "title": ""},
+        ),
         (("--pair", "1", "2", "--flag", "a"), {"pair": ("1", "2"), "flag": True}),
         (("--title", "x", "--title", "y", "a"), {"title": "y"}),
     ],
 )
-def test_what_is_meant_is_taken(arguments: tuple[str, ...], expected: dict[str, object]) -> None:
+def test_what_is_meant_is_taken(
+    arguments: tuple[str, ...], expected: dict[str, object]
+) -> None:
     found = parsed(*arguments)
     assert {name: found[name] for name in expected} == expected
 
@@ -123,8 +134,12 @@ def test_what_is_forgotten_is_said(arguments: tuple[str, ...], name: str) -> Non
         parsed(*arguments)
 
 
-@pytest.mark.parametrize("rest", [["-o", ""], ["--output="], ["--html", ""], ["--rules", ""]])
-def test_an_empty_value_is_said(rest: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "rest", [["-o", ""], ["--output="], ["--html", ""], ["--rules", ""]]
+)
+def test_an_empty_value_is_said(
+    rest: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     write(Path("a.json"), training(2))
     assert run(["report", "a.json", *rest]) == 2
     name = rest[0].rstrip("=")

@@ -41,7 +41,10 @@ def test_it_prints_the_largest_changes_and_writes_nothing(
     assert lines[0].startswith(
         "B did 1.33 times A's work, and took 14.3 % more GPU time for the same"
     )
-    assert "A (baseline): a.json; devices: GPU 0; iterations: 3 (ProfilerStep#5 to #7)" in lines
+    assert (
+        "A (baseline): a.json; devices: GPU 0; iterations: 3 (ProfilerStep#5 to #7)"
+        in lines
+    )
     (gemm,) = [line.split() for line in lines if line.startswith("GEMM")]
     assert gemm == ["GEMM", "40.000", "50.000", "+10.000", "+25.0%", "10.000"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
@@ -89,8 +92,12 @@ def test_where_the_outputs_go(arguments: list[str], path: str) -> None:
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_json_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare("a.json", "b.json", "--format", "json", "--fail-if", "GEMM > 1%") == 3
+def test_json_goes_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        compare("a.json", "b.json", "--format", "json", "--fail-if", "GEMM > 1%") == 3
+    )
     captured = capsys.readouterr()
     tables = json.loads(captured.out)["tables"]
     assert tables["categories"][0]["kernel_category"] == "GEMM"
@@ -101,7 +108,9 @@ def test_json_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_a_budget_that_holds_and_one_that_is_crossed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_that_holds_and_one_that_is_crossed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert compare("a.json", "b.json", "--fail-if", "GEMM > +25%") == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -171,7 +180,10 @@ def test_nothing_of_the_users_is_lost(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.usefixtures("few_tables")
 def test_a_trace_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("a.json", "a.json", "--fail-if", "total_time > 0%") == 0
-    assert "B did the work of A at the same speed; nothing differs." in capsys.readouterr().out
+    assert (
+        "B did the work of A at the same speed; nothing differs."
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.process
@@ -189,7 +201,14 @@ def test_help_comes_at_once_and_says_all() -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        for option in ("--output", "--format", "--html", "--force", "--total", "--quiet"):
+        for option in (
+            "--output",
+            "--format",
+            "--html",
+            "--force",
+            "--total",
+            "--quiet",
+        ):
             assert option in done.stdout
 
 
@@ -199,7 +218,9 @@ def test_the_documentation_does_what_it_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text("utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text(
+        "utf-8"
+    )
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10
     for command in commands:
@@ -221,17 +242,26 @@ def test_the_documentation_does_what_it_says(
     assert "comparison" in names
 
 
-def test_json_has_the_verdict_beside_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_verdict_beside_the_tables(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert compare("a.json", "b.json", "--format", "json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["unit"] == {"kind": "iteration", "A_count": 3, "B_count": 4, "confidence": 1.0}
+    assert document["unit"] == {
+        "kind": "iteration",
+        "A_count": 3,
+        "B_count": 4,
+        "confidence": 1.0,
+    }
     assert document["work_ratio"] == pytest.approx(4 / 3)
     assert document["verdict"]["speed_ratio"] == pytest.approx(8 / 7)
     assert document["verdict"]["places"][0]["A_operation"] == "aten::mm"
     assert compare("a.json", "b.json", "a.json", "--format", "json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["work_ratio"] == pytest.approx([4 / 3, 1.0])
-    assert [each["speed_ratio"] for each in document["verdict"]] == pytest.approx([8 / 7, 1.0])
+    assert [each["speed_ratio"] for each in document["verdict"]] == pytest.approx(
+        [8 / 7, 1.0]
+    )
     kernel = document["tables"]["kernels"][0]
     assert kernel["B_by_speed_ms"] == pytest.approx(0.010)
     assert kernel["C_by_calls_ms"] == 0.0
@@ -242,24 +272,44 @@ def test_json_has_the_verdict_beside_the_tables(capsys: pytest.CaptureFixture[st
 def test_both_commands_compose_one_comparison(tmp_path: Path) -> None:
     write(tmp_path / "c.json", training(4, gemm_us=50))
     assert (
-        run(["report", "a.json", "c.json", "--compare", "--format", "json", "-o", "r/", "-q"]) == 0
+        run(
+            [
+                "report",
+                "a.json",
+                "c.json",
+                "--compare",
+                "--format",
+                "json",
+                "-o",
+                "r/",
+                "-q",
+            ]
+        )
+        == 0
     )
     assert compare("a.json", "c.json", "-o", "c_own.json", "-q") == 0
     one, other = (
-        json.loads((tmp_path / name).read_text()) for name in ("r/comparison.json", "c_own.json")
+        json.loads((tmp_path / name).read_text())
+        for name in ("r/comparison.json", "c_own.json")
     )
     assert one == other
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_tables")
-def test_a_trace_against_its_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_against_its_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The last four have a median of 39 µs and deviations of 3, 1, 3 and 1, so of 2; 50 is 5.5."""
     before = tmp_path / "before"
     for at, gemm_us in enumerate((90, 36, 40, 42, 38)):
         trace = write(before / f"{at}.json", training(2, gemm_us=gemm_us))
         os.utime(trace, ns=(10**18 + at, 10**18 + at))
-    for budget, exit_code in (("GEMM > 3 mad", 3), ("GEMM > 5.5 mad", 0), ("GEMM > 20%", 3)):
+    for budget, exit_code in (
+        ("GEMM > 3 mad", 3),
+        ("GEMM > 5.5 mad", 0),
+        ("GEMM > 20%", 3),
+    ):
         arguments = ("--baseline", before, "b.json", "--last", 4, "--fail-if", budget)
         assert compare(*arguments) == exit_code, budget
         assert "from the median of 4 before" in capsys.readouterr().out
@@ -271,7 +321,9 @@ def test_a_trace_against_its_history(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_budgets_on_whole_traces_warn_of_unlike_amounts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_budgets_on_whole_traces_warn_of_unlike_amounts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write(Path("long.json"), training(3, annotated=False))
     write(Path("short.json"), training(2, annotated=False))
     assert compare("long.json", "short.json", "--fail-if", "total_time > 5%") == 0
@@ -279,6 +331,8 @@ def test_budgets_on_whole_traces_warn_of_unlike_amounts(capsys: pytest.CaptureFi
     assert "B did 0.67 of A's work: budgets on time compare different amounts" in told
 
 
-def test_how_well_each_device_is_used_needs_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_well_each_device_is_used_needs_shapes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert compare("a.json", "b.json", "--normalize", "roofline") == 2
     assert "--device-peaks" in capsys.readouterr().err

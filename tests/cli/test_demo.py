@@ -76,7 +76,12 @@ def test_command_writes_a_file_a_rank(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"precious", gzip.compress(b'{"traceEvents": []}'), gzip.compress(b"x" * 99)[:-20]],
+    [
+        b"",
+        b"precious",
+        gzip.compress(b'{"traceEvents": []}'),
+        gzip.compress(b"x" * 99)[:-20],
+    ],
     ids=["empty", "text", "trace", "cut off"],
 )
 @pytest.mark.parametrize("name", ["mine.json", "mine.json.gz"])

@@ -24,9 +24,15 @@ PACKED = gzip.compress(DEMO, mtime=0)
 def _merged_ranks(pids: tuple[int, int] = (10, 20)) -> bytes:
     events: list[dict[str, object]] = []
     for device, pid in enumerate(pids):
-        launch: dict[str, object] = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+        launch: dict[str, object] = {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+        }
         launch["pid"] = pid
-        events.append({**launch, "tid": 1, "ts": pid, "dur": 1, "args": {"correlation": 7}})
+        events.append(
+            {**launch, "tid": 1, "ts": pid, "dur": 1, "args": {"correlation": 7}}
+        )
         kernel: dict[str, object] = {
             "ph": "X",
             "cat": "kernel",
@@ -39,7 +45,12 @@ def _merged_ranks(pids: tuple[int, int] = (10, 20)) -> bytes:
 
 
 def _jax() -> bytes:
-    meta = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:TPU:0"}}
+    meta = {
+        "ph": "M",
+        "pid": 1,
+        "name": "process_name",
+        "args": {"name": "/device:TPU:0"},
+    }
     event = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "fusion.1"}
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": [meta, event]}).encode()
 
@@ -55,19 +66,27 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         PACKED[:9000] + bytes(255 - byte for byte in PACKED[9000:9100]) + PACKED[9100:],
         "gzip stream is damaged",
     ),
-    "malformed.json": (DEMO.replace(b'"cat":', b'"cat" @', 50), "is not valid JSON at byte"),
+    "malformed.json": (
+        DEMO.replace(b'"cat":', b'"cat" @', 50),
+        "is not valid JSON at byte",
+    ),
     "two.json": (DEMO + DEMO, "more data after the end"),
     "ranks.json": (_merged_ranks(), "several ranks"),
     "ranks_in_containers.json": (_merged_ranks((1, 1)), "several ranks"),
     "jax.json": (_jax(), "JAX/XLA trace"),
-    "nsys.sqlite": (b"SQLite format 3\x00" + b"\0" * 100, "is a damaged SQLite database"),
+    "nsys.sqlite": (
+        b"SQLite format 3\x00" + b"\0" * 100,
+        "is a damaged SQLite database",
+    ),
     "page.html": (b"<!doctype html><html></html>", "HTML"),
     "zip.json": (b"PK\x03\x04rest", "zip archive"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_traces(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_broken_traces(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     content, expected = BROKEN[name]
     trace = tmp_path / name
     trace.write_bytes(content)
@@ -82,8 +101,13 @@ def test_broken_traces(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
 
 
-def test_no_such_file_and_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["report", str(tmp_path / "nowhere.json"), "-o", str(tmp_path / "r.xlsx")]) == 1
+def test_no_such_file_and_folder(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(["report", str(tmp_path / "nowhere.json"), "-o", str(tmp_path / "r.xlsx")])
+        == 1
+    )
     error = capfd.readouterr().err
     assert "no such file" in error
     assert error.count("\n") == 1
@@ -144,7 +168,11 @@ def _gpu_only() -> bytes:
 
 def _cpu_only() -> bytes:
     document = json.loads(DEMO)
-    events = [e for e in document["traceEvents"] if e.get("cat") in ("cpu_op", "user_annotation")]
+    events = [
+        e
+        for e in document["traceEvents"]
+        if e.get("cat") in ("cpu_op", "user_annotation")
+    ]
     return json.dumps({**document, "traceEvents": events}).encode()
 
 
@@ -160,8 +188,13 @@ def test_half_a_trace_is_still_reported(
 ) -> None:
     trace = tmp_path / "trace.json"
     trace.write_bytes(make())
-    assert run(["report", str(trace), "--csv-dir", str(tmp_path / "csv"), "--quiet"]) == 0
-    written = {path.stem: path.read_text(encoding="utf-8") for path in tmp_path.glob("csv/*.csv")}
+    assert (
+        run(["report", str(trace), "--csv-dir", str(tmp_path / "csv"), "--quiet"]) == 0
+    )
+    written = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in tmp_path.glob("csv/*.csv")
+    }
     assert sheets <= set(written)
     for name in sheets:
         assert absent not in written[name].splitlines()[0]
@@ -180,10 +213,15 @@ def test_a_crash_is_one_line_and_asks_for_a_report(
     assert run(["report", str(trace), "-o", str(tmp_path / "r.xlsx")]) == 1
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert "The result could not be computed: ZeroDivisionError: on purpose; please report" in error
+    assert (
+        "The result could not be computed: ZeroDivisionError: on purpose; please report"
+        in error
+    )
 
 
-@pytest.mark.parametrize("argument", ["", "loop.json", "x" * 300 + ".json", "line\nfeed.json"])
+@pytest.mark.parametrize(
+    "argument", ["", "loop.json", "x" * 300 + ".json", "line\nfeed.json"]
+)
 def test_names_that_are_no_files(
     argument: str,
     tmp_path: Path,
@@ -235,7 +273,9 @@ def test_nothing_is_drawn_on_a_stderr_that_is_no_terminal(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others heed no such limit")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="others heed no such limit"
+)
 def test_too_small_a_limit_of_memory_is_a_line(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     trace.write_text("{}")
@@ -260,10 +300,15 @@ def test_too_little_memory_names_the_file(
 
     trace = tmp_path / "trace.json"
     trace.write_text("{}")
-    for place in ("tracelens_ext.readers.kineto.reader.read", "tracelens_ext.cli.load.analyze"):
+    for place in (
+        "tracelens_ext.readers.kineto.reader.read",
+        "tracelens_ext.cli.load.analyze",
+    ):
         with monkeypatch.context() as patched:
             patched.setattr(place, no_memory)
             assert run(["kernels", str(trace), "--no-cache"]) == 1
         said = capfd.readouterr().err
-        assert said.startswith(f"tracelens-ext: {trace}: there is not enough memory for ")
+        assert said.startswith(
+            f"tracelens-ext: {trace}: there is not enough memory for "
+        )
         assert said.count("\n") == 1

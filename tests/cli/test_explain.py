@@ -30,12 +30,18 @@ def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         "  Later  mine:2  (mine.toml: rule 2)",
     ]
     (tmp_path / "mine.toml").write_text(
-        "[[rule]]\ncategory = 'Mine'\npattern = 'zz_'\ncpu_op = 'mm$'\n", encoding="utf-8"
+        "[[rule]]\ncategory = 'Mine'\npattern = 'zz_'\ncpu_op = 'mm$'\n",
+        encoding="utf-8",
     )
-    assert run(["explain", "zz_u", "--rules", "mine.toml", "--cpu-op", "zz::unheard"]) == 0
+    assert (
+        run(["explain", "zz_u", "--rules", "mine.toml", "--cpu-op", "zz::unheard"]) == 0
+    )
     out = capsys.readouterr().out
     assert out.startswith("category  Uncategorized\nno rule matches")
-    assert "launched by another operation:\n  Mine  mine:1  (mine.toml: rule 1), needs" in out
+    assert (
+        "launched by another operation:\n  Mine  mine:1  (mine.toml: rule 1), needs"
+        in out
+    )
     assert run(["explain", "zz_u", "--rules", "mine.toml", "--cpu-op", "aten::mm"]) == 0
     assert capsys.readouterr().out.startswith("category  Mine\n")
 
@@ -49,7 +55,9 @@ def test_explain_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None
     assert captured.err.count("\n") == 1
 
 
-def test_explain_an_operation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_explain_an_operation(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     write_pack(tmp_path, "mine", ("Mine", "^aten::mm$"), head='[pack]\nkind = "op"\n')
     assert run(["explain", "--op", "aten::mm", "--rules", "mine.toml"]) == 0
     out = capsys.readouterr().out

@@ -67,7 +67,9 @@ def test_all_about_a_finding_fits_the_terminal(
     assert max(map(len, shown.splitlines())) <= min(width, 120)
     joined = " ".join(shown.split())
     assert "Findings explain 4.0 ms (44.4 %) of the judged time of 9.0 ms" in joined
-    assert " 1. The host launches too slowly: the GPU idles for 4.0 ms (44.4 %)" in joined
+    assert (
+        " 1. The host launches too slowly: the GPU idles for 4.0 ms (44.4 %)" in joined
+    )
     assert "operations aten::mm 3.8 ms (×4)" in joined
     for label in ("advice", "confidence", "evidence", "more"):
         assert re.search(rf"(?m)^    {label} +\S", shown), label
@@ -76,7 +78,10 @@ def test_all_about_a_finding_fits_the_terminal(
 def test_a_clean_trace_has_nothing_to_save(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(findings(capsys, "busy.json").split())
     assert NOTHING not in shown
-    assert "No shapes were recorded: 100.0 % of the judged time cannot be compared" in shown
+    assert (
+        "No shapes were recorded: 100.0 % of the judged time cannot be compared"
+        in shown
+    )
     assert NO_SHAPES.format(how="torch.profiler.profile(record_shapes=True)") in shown
     assert json.loads(findings(capsys, "busy.json", "--json"))["all_clear"] is False
 
@@ -114,7 +119,9 @@ def test_a_trace_that_cannot_be_read_does_not_stop_the_others(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_names_do_nothing_to_a_terminal_or_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_do_nothing_to_a_terminal_or_a_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write(Path("hostile.json"), slow_host(HOSTILE))
     shown = findings(capsys, "hostile.json")
     assert "\x1b" not in shown
@@ -131,7 +138,9 @@ def report(*arguments: str) -> None:
     assert run(["report", *arguments]) == 0
 
 
-def test_the_terminal_of_a_report_begins_with_findings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_of_a_report_begins_with_findings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     report("slow.json")
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("What would save the most time")
@@ -163,14 +172,20 @@ def test_the_workbook_begins_with_findings_and_links_to_the_evidence() -> None:
     header = rows[top + 1]
     assert {"advice", "confidence", "largest_place", "% of judged time"} <= set(header)
     at = header.index("see")
-    assert rows[top + 2][at] == "gap_summary", "which is there because evidence cites it"
+    assert rows[top + 2][at] == "gap_summary", (
+        "which is there because evidence cites it"
+    )
     link = book["summary"].cell(top + 3, at + 1).hyperlink
     assert link is not None
     assert link.location == "'gap_summary'!A1"
     advice = book["summary"].cell(top + 3, header.index("advice") + 1)
     assert advice.alignment.wrap_text
     firsts = [row[0] for row in cells(openpyxl.load_workbook("busy.xlsx")["summary"])]
-    at = next(i for i, text in enumerate(firsts) if str(text).startswith("No shapes were recorded"))
+    at = next(
+        i
+        for i, text in enumerate(firsts)
+        if str(text).startswith("No shapes were recorded")
+    )
     assert at < firsts.index("GPU timeline")
 
 
@@ -222,7 +237,9 @@ def test_several_reports_name_the_largest_finding(
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_every_sheet_that_evidence_cites_is_in_the_report(vendor: Any) -> None:
-    problems = {each: 15.0 for each in read_data("problems") if each != "slow-iterations"}
+    problems = {
+        each: 15.0 for each in read_data("problems") if each != "slow-iterations"
+    }
     trace = write_demo_trace("all.json.gz", vendor, steps=1, problems=problems)
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     made = build_perf_report(analyzer)

@@ -38,7 +38,10 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert captured.err == ""
-    assert lines[1:3] == ["3 traces analysed", "GPU busy time: 0.960 ± 0.000 ms (3 GPUs)"]
+    assert lines[1:3] == [
+        "3 traces analysed",
+        "GPU busy time: 0.960 ± 0.000 ms (3 GPUs)",
+    ]
     assert max(map(len, lines)) <= 80
     at = lines.index("Slowest 3 of 3 ranks, by computation or others' waits")
     slowest = next(line.split() for line in lines[at:] if re.match(r" +\d", line))
@@ -77,7 +80,9 @@ def test_a_trace_that_fails_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("tracelens-ext: 1 of 4 traces failed, listed in ")
     assert "failures.parquet: run/rank9.json: " in captured.err
-    assert fleet("run", "-o", "out", "-q", "--salvage") == 0, "other options, so it is tried again"
+    assert fleet("run", "-o", "out", "-q", "--salvage") == 0, (
+        "other options, so it is tried again"
+    )
 
 
 @needs_fleet
@@ -89,7 +94,11 @@ def test_a_trace_that_fails_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
         (["none*.json", "-o", "out"], 1, "none*.json: names no trace"),
         (["run", "-o", ""], 2, "has an empty value"),
         (["run", "-o", "run"], 1, "holds files that tracelens-ext did not make"),
-        (["run", "-o", "out", "--categorizer", "nonsense"], 2, "no categorizer is called"),
+        (
+            ["run", "-o", "out", "--categorizer", "nonsense"],
+            2,
+            "no categorizer is called",
+        ),
         (["run", "-o", "nonsense://out"], 2, "nonsense://out: cannot be opened"),
     ],
 )
@@ -120,7 +129,9 @@ def test_help_loads_nothing_heavy() -> None:
         "slow = {'pandas', 'numpy', 'dask', 'distributed', 'fsspec', 'rich'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -137,7 +148,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def blocks(language: str) -> list[str]:
     text = PAGE.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.mark.process
@@ -163,7 +176,10 @@ def test_the_python_of_the_page_runs(folder: Path) -> None:
         script = folder / f"script{number}.py"
         script.write_text(code, encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-W", "error", script.name], cwd=folder, capture_output=True, text=True
+            [sys.executable, "-W", "error", script.name],
+            cwd=folder,
+            capture_output=True,
+            text=True,
         )
         assert (done.returncode, done.stderr) == (0, ""), code
 
@@ -176,13 +192,17 @@ def test_the_page_names_every_table_and_column(folder: Path) -> None:
     from tracelens_ext.distributed import run_fleet
 
     run_fleet([folder / "run"], folder / "all", workers=0)
-    text = re.sub(r"^```.*?^```$", "", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^```.*?^```$", "", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
     named = set(re.findall(r"`([^`\n]+)`", text))
     for path in (folder / "all").iterdir():
         if path.name.startswith("."):
             continue
         assert path.stem in named, path
-        for column in pd.read_parquet(path).columns if path.suffix == ".parquet" else ():
+        for column in (
+            pd.read_parquet(path).columns if path.suffix == ".parquet" else ()
+        ):
             assert column in named, (path.stem, column)
 
 

@@ -21,4 +21,7 @@ def test_every_reader_is_listed(
     for offered in offered_readers():
         assert f"{offered.item.name}\n" in out
         assert offered.item.how_to_record in out
-    assert "*.nsys-rep, *.qdrep\n    needs:   pip install 'tracelens-ext[special]'\n" in out
+    assert (
+        "*.nsys-rep, *.qdrep\n    needs:   pip install 'tracelens-ext[special]'\n"
+        in out
+    )

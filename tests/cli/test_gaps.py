@@ -24,7 +24,9 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 def example() -> TraceMaker:
     maker = TraceMaker()
     maker.frame("train.py(10): load", 30, 100)
-    maker.launched("void at::native::reduce_kernel<1>(int)", 10, 20, correlation=1, at=5)
+    maker.launched(
+        "void at::native::reduce_kernel<1>(int)", 10, 20, correlation=1, at=5
+    )
     maker.op("aten::stack", 40, 60)
     maker.launched("gemm", 130, 20, correlation=2, at=120)
     maker.launched("other", 40, 50, correlation=3, at=6, stream=9)
@@ -108,7 +110,9 @@ def test_the_histogram_and_its_bounds(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Wrote gaps.txt" in printed(capsys, "--gap-output", "gaps.txt", "--gap-sort", "max")
+    assert "Wrote gaps.txt" in printed(
+        capsys, "--gap-output", "gaps.txt", "--gap-sort", "max"
+    )
     text = Path("gaps.txt").read_text(encoding="utf-8")
     assert text.startswith("DETAILED GPU GAP ANALYSIS\n" + "=" * 50 + "\n")
     assert "Total gaps found: 2\nTotal idle time: 51.000 μs (no stream busy)\n" in text
@@ -133,19 +137,28 @@ def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
         "  Std Dev: 0.00 μs\n"
         "  Total Gap Time: 100.00 μs\n"
         "  Main Cause: host\n"
-        "  Full Names (1 gap): void at::native::reduce_kernel<1>(int) → gemm\n" + "-" * 30 + "\n"
+        "  Full Names (1 gap): void at::native::reduce_kernel<1>(int) → gemm\n"
+        + "-" * 30
+        + "\n"
     ) in text
     assert (
         "Idle Time by Cause:\n" + "-" * 50 + "\n"
         "Device, host: 1 gap, 31.00 μs (60.8% of idle time), average 31.00 μs, max 31.00 μs,"
         " beside another stream 0.00 μs\n"
     ) in text
-    assert "Longest Gaps:\n" + "-" * 50 + "\nRank 1: 40.00 μs from 85.000 μs\n  Device: 0\n" in text
+    assert (
+        "Longest Gaps:\n"
+        + "-" * 50
+        + "\nRank 1: 40.00 μs from 85.000 μs\n  Device: 0\n"
+        in text
+    )
     assert "  python_frame: train.py(10): load\n" in text
 
 
 def test_short_options_and_selections(capsys: pytest.CaptureFixture[str]) -> None:
-    out = printed(capsys, "-t", 1, "-s", "count", "-o", "g.txt", "--stream", 7, "--device", 0)
+    out = printed(
+        capsys, "-t", 1, "-s", "count", "-o", "g.txt", "--stream", 7, "--device", 0
+    )
     assert "TOP 1 KERNEL PAIRS BY COUNT:" in out
     assert "Selected: device 0, stream 7" in out
     assert "Stream 7 of device 0 was idle for 101.000 μs of 161.000 μs (62.7 %)" in out
@@ -180,7 +193,10 @@ def test_where_in_the_code(
     maker = example()
     maker.kernel("unlinked", 300, 5)
     write(Path("trace.json"), maker)
-    assert "(unlinked): the launch of the next GPU event is not in the trace." in printed(capsys)
+    assert (
+        "(unlinked): the launch of the next GPU event is not in the trace."
+        in printed(capsys)
+    )
     write(Path("trace.json"), two_kernels("a", "b"))
     assert "WHAT THE HOST" not in printed(capsys), "nothing is known of it"
 
@@ -211,7 +227,10 @@ def test_a_narrow_terminal_has_a_line_for_each_kernel_of_a_pair(
         ["2", first, "1", "10.000", "10.000"],
         [f"→ {second}"],
     ]
-    assert lines[at + 7] == "Min Gap and Std Dev need 120 columns; --gap-output FILE has them."
+    assert (
+        lines[at + 7]
+        == "Min Gap and Std Dev need 120 columns; --gap-output FILE has them."
+    )
     monkeypatch.setenv("COLUMNS", "120")
     wide = printed(capsys)
     assert "Min Gap (μs)" in wide
@@ -231,7 +250,9 @@ def test_signs_behind_names_are_explained(
     assert max(map(len, lines[4:])) <= width
     shared = "N pairs of kernels share these names; --gap-output FILE lists all."
     assert f"{TIMES}N: {shared}" in lines
-    assert "#N: these look alike at this width; --gap-output FILE has them whole." in lines
+    assert (
+        "#N: these look alike at this width; --gap-output FILE has them whole." in lines
+    )
     table = "\n".join(lines)
     assert f"reduce_kernel {TIMES}4" in table
     assert " #3" in table
@@ -241,7 +262,9 @@ def test_signs_behind_names_are_explained(
     assert f"{TIMES}N" not in plain
 
 
-def test_times_of_a_few_nanoseconds_have_digits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_of_a_few_nanoseconds_have_digits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write(Path("trace.json"), two_kernels(*"abcd", gap=0.001))
     out = printed(capsys, "-o", "g.txt")
     assert "The GPU was idle for 3 ns of 40.003 μs (<0.1 %): unknown 100.0 %." in out
@@ -263,7 +286,9 @@ def test_one_bar_that_hides_all_else_makes_the_bins_logarithmic(
     maker.kernel("k", 100_000, 10)
     write(Path("trace.json"), maker)
     why = "Logarithmic bins: of equal ones, one would hold 49 of the 50 gaps."
-    assert re.search(rf"^{re.escape(why)}\n +1\.0-2\.2 μs │", printed(capsys), re.MULTILINE)
+    assert re.search(
+        rf"^{re.escape(why)}\n +1\.0-2\.2 μs │", printed(capsys), re.MULTILINE
+    )
     assert why not in printed(capsys, "--log"), "it was asked for"
     document = json.loads(printed(capsys, "--json"))
     assert why in document["notes"]
@@ -287,7 +312,10 @@ def test_a_selection_is_in_the_sentence(capsys: pytest.CaptureFixture[str]) -> N
     maker.annotation("ProfilerStep#5", 100, 100)
     write(Path("trace.json"), maker)
     out = printed(capsys, "--pstep", 5)
-    assert "In ProfilerStep#5 the GPU was idle for 41.000 μs of 81.000 μs (50.6 %): host" in out
+    assert (
+        "In ProfilerStep#5 the GPU was idle for 41.000 μs of 81.000 μs (50.6 %): host"
+        in out
+    )
     assert "Selected: ProfilerStep#5 (by launch)\n" in out
 
 
@@ -299,12 +327,21 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(tables) == [*names, "gap_full_names", "gap_histogram"]
     assert document["notes"][0].startswith("The GPU was idle for 51.000 μs")
     assert [row["count"] for row in tables["gap_histogram"]] == [1, *[0] * 18, 1]
-    assert tables["gap_full_names"][0]["full_name_before"].startswith("void at::native::reduce")
-    everything = json.loads(printed(capsys, "--json", "--all", "--hist-min", 500))["tables"]
+    assert tables["gap_full_names"][0]["full_name_before"].startswith(
+        "void at::native::reduce"
+    )
+    everything = json.loads(printed(capsys, "--json", "--all", "--hist-min", 500))[
+        "tables"
+    ]
     assert [row["gap_us"] for row in everything["gaps"]] == [100, 1]
     assert everything["gap_histogram"] == [{"from_us": None, "to_us": None, "count": 2}]
-    assert [row["python_frame"] for row in tables["gap_hosts"]] == ["train.py(10): load", ""]
-    by_cause = {(row["scope"], row["cause"]): row["count"] for row in tables["gap_summary"]}
+    assert [row["python_frame"] for row in tables["gap_hosts"]] == [
+        "train.py(10): load",
+        "",
+    ]
+    by_cause = {
+        (row["scope"], row["cause"]): row["count"] for row in tables["gap_summary"]
+    }
     assert by_cause[("stream", "host")] == 1
     assert by_cause[("device", "unknown")] == 0
     assert tables["gaps_longest"][0]["python_frame"] == "train.py(10): load"
@@ -329,10 +366,23 @@ def test_errors_are_one_line(
 @pytest.mark.process
 def test_ascii_terminals_will_do() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tracelens_ext", "kernels", "trace.json", "-g", "--no-cache"],
+        [
+            sys.executable,
+            "-m",
+            "tracelens_ext",
+            "kernels",
+            "trace.json",
+            "-g",
+            "--no-cache",
+        ],
         capture_output=True,
         check=False,
-        env={"COLUMNS": "120", "PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
+        env={
+            "COLUMNS": "120",
+            "PATH": "/usr/bin:/bin",
+            "PYTHONIOENCODING": "ascii",
+            "LC_ALL": "C",
+        },
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
@@ -346,7 +396,10 @@ def test_help_comes_at_once() -> None:
         "slow = {'pandas', 'numpy', 'xlsxwriter', 'plotly', 'rich'} & set(sys.modules);"
         "sys.exit(code or (f'imported: {slow}' if slow else 0))"
     )
-    for command, options in (("gaps", ("--log", "--json")), ("kernels", ("--verbose", "--gaps"))):
+    for command, options in (
+        ("gaps", ("--log", "--json")),
+        ("kernels", ("--verbose", "--gaps")),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", program, command, "--help"],
             capture_output=True,
@@ -362,7 +415,9 @@ def test_the_documentation_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    text = DOCUMENT.read_text(encoding="utf-8").partition("\n## Inside CUDA graphs\n")[0]
+    text = DOCUMENT.read_text(encoding="utf-8").partition("\n## Inside CUDA graphs\n")[
+        0
+    ]
     (tmp_path / "trace.json").unlink()
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10

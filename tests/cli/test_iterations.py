@@ -17,7 +17,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "cache"))
     maker = training(6)
-    slow = next(e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400)
+    slow = next(
+        e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400
+    )
     slow["dur"] += 25
     maker.annotation("evaluate", 2500, 100)
     write(tmp_path / "a.json", maker)
@@ -34,7 +36,9 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     steps = [line.split() for line in lines if line.startswith("ProfilerStep#")]
     assert [step[0] for step in steps] == [f"ProfilerStep#{n}" for n in range(5, 11)]
     assert "Mean and spread of 6 whole iterations, ms" in lines
-    at = lines.index("Odd (beyond 3 median absolute deviations and 5% from the median):")
+    at = lines.index(
+        "Odd (beyond 3 median absolute deviations and 5% from the median):"
+    )
     first, second = lines[at + 1 :]
     assert first.split("; ") == [
         "  ProfilerStep#7: computation_time 0.0650 ms (median 0.0400 ms)",
@@ -49,7 +53,9 @@ def test_the_odd_ones_fit_the_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     assert iterations("a.json") == 0
     lines = capsys.readouterr().out.splitlines()
-    at = lines.index("Odd (beyond 3 median absolute deviations and 5% from the median):")
+    at = lines.index(
+        "Odd (beyond 3 median absolute deviations and 5% from the median):"
+    )
     assert lines[at + 1 :] == [
         "  ProfilerStep#7: computation_time 0.0650 ms (median 0.0400 ms);",
         "    exposed_comm_time 0.0050 ms (median 0.0300 ms);",
@@ -57,9 +63,13 @@ def test_the_odd_ones_fit_the_terminal(
     ]
 
 
-def test_a_difference_of_nanoseconds_is_not_odd(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_of_nanoseconds_is_not_odd(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     maker = training(6, gemm_us=4000)
-    slow = next(e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400)
+    slow = next(
+        e for e in maker.events if e["name"].startswith("sm90") and e["ts"] > 1400
+    )
     slow["dur"] += 0.1
     write(Path("a.json"), maker)
     assert iterations("a.json") == 0
@@ -70,7 +80,9 @@ def test_rules_that_call_other_kernels_communication_are_told_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rules = Path("rules.toml")
-    rules.write_text('[[rule]]\ncategory = "Communication"\npattern = "^sm90"\n', encoding="utf-8")
+    rules.write_text(
+        '[[rule]]\ncategory = "Communication"\npattern = "^sm90"\n', encoding="utf-8"
+    )
     goes_by = "exposed_comm_time_ms goes by the built-in rules"
     assert iterations("a.json") == 0
     assert goes_by not in capsys.readouterr().out
@@ -82,7 +94,10 @@ def test_rules_that_call_other_kernels_communication_are_told_of(
         " which call other GPU events communication (6 more)."
     )
     first = document["tables"]["iterations"][0]
-    assert (first["exposed_comm_time_ms"], first["Communication_time_ms"]) == (0.03, 0.07)
+    assert (first["exposed_comm_time_ms"], first["Communication_time_ms"]) == (
+        0.03,
+        0.07,
+    )
     rules.write_text(
         '[[rule]]\ncategory = "Communication"\npattern = "^sm90"\n'
         '[[rule]]\ncategory = "Mine"\npattern = "nccl"\n',
@@ -90,7 +105,9 @@ def test_rules_that_call_other_kernels_communication_are_told_of(
     )
     assert iterations("a.json", "--rules", rules) == 0
     assert "(6 more and 6 fewer)" in " ".join(capsys.readouterr().out.split())
-    rules.write_text('[[rule]]\ncategory = "Mine"\npattern = "^sm90"\n', encoding="utf-8")
+    rules.write_text(
+        '[[rule]]\ncategory = "Mine"\npattern = "^sm90"\n', encoding="utf-8"
+    )
     assert iterations("a.json", "--rules", rules) == 0
     assert goes_by not in capsys.readouterr().out, "the two agree"
 
@@ -100,15 +117,26 @@ def test_top_cuts_the_first_table_only(capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("ProfilerStep#")]) == 2
     assert "4 more rows not shown" in lines
-    assert any(line.startswith("  ProfilerStep#7: ") for line in lines), "the odd one is named"
+    assert any(line.startswith("  ProfilerStep#7: ") for line in lines), (
+        "the odd one is named"
+    )
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert iterations("a.json", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     rows = document["tables"]["iterations"]
-    assert [row["iteration"] for row in rows] == [f"ProfilerStep#{n}" for n in range(5, 11)]
-    assert [bool(row["odd"]) for row in rows] == [False, False, True, False, False, False]
+    assert [row["iteration"] for row in rows] == [
+        f"ProfilerStep#{n}" for n in range(5, 11)
+    ]
+    assert [bool(row["odd"]) for row in rows] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     columns = [row["column"] for row in document["tables"]["iteration_statistics"]]
     assert columns[:7] == [
         "wall_time_ms",
@@ -143,7 +171,9 @@ def test_none_found_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> N
     maker.annotation("evaluate (all)", 0, 5000)
     write(Path("b.json"), maker)
     assert iterations("b.json") == 2
-    assert r"--annotation REGEX, such as '^evaluate \(all\)$'" in capsys.readouterr().err
+    assert (
+        r"--annotation REGEX, such as '^evaluate \(all\)$'" in capsys.readouterr().err
+    )
     assert iterations("b.json", "--annotation", r"^evaluate \(all\)$") == 0
 
 

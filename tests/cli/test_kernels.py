@@ -83,7 +83,12 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[6] == "TOP 2 GPU KERNELS BY COUNT:"
     headers = re.split(r"  +", lines[7].strip())
     assert headers[:4] == ["Rank", "Kernel Name", "Count", "Avg Duration (μs)"]
-    assert headers[4:] == ["Total Duration (μs)", "Std Dev (μs)", "% of Total", "% Duration"]
+    assert headers[4:] == [
+        "Total Duration (μs)",
+        "Std Dev (μs)",
+        "% of Total",
+        "% Duration",
+    ]
     first = re.split(r"  +", lines[9].strip())
     name = "vectorized_elementwise_kernel \N{MULTIPLICATION SIGN}2"
     assert first == ["1", name, "3", "5.000", "15.000", "3.606", "75.0%", "13.0%"]
@@ -100,12 +105,16 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         ("duration-percentage", "percentage of total duration", "sm90_"),
     ],
 )
-def test_sorting(sort: str, words: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sorting(
+    sort: str, words: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = printed(capsys, "-s", sort, "-t", 1)
     assert f"Results sorted by: {words}\n\nTOP 1 GPU KERNELS BY {words.upper()}:" in out
-    assert [line.split()[1][: len(first)] for line in out.splitlines() if line[:5] == "   1 "] == [
-        first
-    ]
+    assert [
+        line.split()[1][: len(first)]
+        for line in out.splitlines()
+        if line[:5] == "   1 "
+    ] == [first]
 
 
 def test_full_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +124,8 @@ def test_full_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert ADD not in short
     times = "\N{MULTIPLICATION SIGN}"
     assert (
-        f"\n{times}N: N kernels share that name; --verbose shows some, --output FILE all." in short
+        f"\n{times}N: N kernels share that name; --verbose shows some, --output FILE all."
+        in short
     )
     assert "#N" not in short
     first_step = printed(capsys, "-v", "--pstep", 2)
@@ -123,7 +133,9 @@ def test_full_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert ADD not in first_step
 
 
-def test_many_full_names_are_all_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_full_names_are_all_in_the_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     maker = TraceMaker()
     names = [f"void at::native::reduce_kernel<{number}>(int)" for number in range(50)]
     for number, name in enumerate(names):
@@ -150,7 +162,9 @@ def test_what_has_no_name_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[-4].split()[-2:] == ["(no", "name)"], "the longest gap"
     assert "#N: these look alike at this width; --output FILE has them whole." in out
     assert "Rank 1: (no name)\n" in Path("k.txt").read_text(encoding="utf-8")
-    assert "Rank 1: (no name) → (no name)\n" in Path("g.txt").read_text(encoding="utf-8")
+    assert "Rank 1: (no name) → (no name)\n" in Path("g.txt").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +206,10 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     gaps = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
     more = ["gap_full_names", "gap_histogram"]
     assert list(tables) == ["kernel_statistics", "kernel_full_names", *gaps, *more]
-    names = [(row["rank"], row["full_name"], row["count"]) for row in tables["kernel_full_names"]]
+    names = [
+        (row["rank"], row["full_name"], row["count"])
+        for row in tables["kernel_full_names"]
+    ]
     assert names == [(1, ADD, 2), (1, MUL, 1), (2, GEMM, 1)]
     assert [row["count"] for row in tables["kernel_statistics"]] == [3, 1], "all rows"
     assert tables["kernel_statistics"][0]["kernel_category"] == "Elementwise"
@@ -215,12 +232,24 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--sort", "name"], "'count', 'duration', 'percentage', 'duration-percentage'"),
+        (
+            ["--sort", "name"],
+            "'count', 'duration', 'percentage', 'duration-percentage'",
+        ),
         (["--gap-sort", "name"], "avggap"),
-        (["--pstep", "7"], "there is no ProfilerStep#7 in the trace; it has ProfilerStep#1 to #2"),
+        (
+            ["--pstep", "7"],
+            "there is no ProfilerStep#7 in the trace; it has ProfilerStep#1 to #2",
+        ),
         (["--stream", "8"], "no GPU event ran on stream 8; the trace has 7"),
-        (["--category", "Convolution"], "no GPU event is of the category 'Convolution'"),
-        (["-g", "--hist-min", "5", "--hist-max", "5"], "--hist-max 5 is not above --hist-min 5"),
+        (
+            ["--category", "Convolution"],
+            "no GPU event is of the category 'Convolution'",
+        ),
+        (
+            ["-g", "--hist-min", "5", "--hist-max", "5"],
+            "--hist-max 5 is not above --hist-min 5",
+        ),
         (["-g", "--hist-max", "nan"], "--hist-max"),
         (["-o", "x.txt", "--gap-output", "./x.txt"], "is named for two outputs"),
         (["--top", "-1"], "--top"),
@@ -260,7 +289,9 @@ def test_names_are_cut_to_the_terminal_and_stay_apart(
     monkeypatch.setenv("COLUMNS", "80")
     maker = TraceMaker()
     for number in range(12):
-        maker.kernel(f"nvjet_tst_256x256_64x4_{number}x1_2cta_v_bz_TNT" * 2, 100 * number, 10)
+        maker.kernel(
+            f"nvjet_tst_256x256_64x4_{number}x1_2cta_v_bz_TNT" * 2, 100 * number, 10
+        )
     maker.kernel("evil\x1b[31m\n", 5000, 1)
     write(Path("trace.json"), maker)
     lines = printed(capsys, "-t", 20).splitlines()

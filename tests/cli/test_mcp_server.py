@@ -27,7 +27,12 @@ pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="needs mcp")
 
 Answer = dict[str, Any]
 
-HOST = {"dataloader": 30.0, "synchronisation": 12.0, "allocator": 10.0, "exposed-copy": 8.0}
+HOST = {
+    "dataloader": 30.0,
+    "synchronisation": 12.0,
+    "allocator": 10.0,
+    "exposed-copy": 8.0,
+}
 KERNELS = {
     "unfused-attention": 20.0,
     "slow-gemm": 15.0,
@@ -88,7 +93,10 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
     (
         "which traces are there",
         [("open_trace", {"path": "."})],
-        lambda a: {r["path"] for r in a["rows"]} >= {f"{n}.json.gz" for n in ("plain", "host")},
+        lambda a: (
+            {r["path"] for r in a["rows"]}
+            >= {f"{n}.json.gz" for n in ("plain", "host")}
+        ),
     ),
     (
         "which GPU is it",
@@ -113,7 +121,9 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
     (
         "which line of the loader is slow",
         [("findings", {"path": "host.json.gz"})],
-        lambda a: place(a, "dataloader", "python_frames") == "captions.py(58): tokenize",
+        lambda a: (
+            place(a, "dataloader", "python_frames") == "captions.py(58): tokenize"
+        ),
     ),
     (
         "how sure is that",
@@ -123,12 +133,16 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
     (
         "who waits for the GPU",
         [("findings", {"path": "host.json.gz"})],
-        lambda a: place(a, "synchronisation", "python_frames") == "train.py(83): check_loss",
+        lambda a: (
+            place(a, "synchronisation", "python_frames") == "train.py(83): check_loss"
+        ),
     ),
     (
         "what do the waits cost",
         [("findings", {"path": "host.json.gz"})],
-        lambda a: finding(a, "synchronisation")["claimed_ms"] == pytest.approx(12, rel=0.3),
+        lambda a: (
+            finding(a, "synchronisation")["claimed_ms"] == pytest.approx(12, rel=0.3)
+        ),
     ),
     (
         "does allocating memory cost anything",
@@ -143,12 +157,16 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
     (
         "is attention fused",
         [("findings", {"path": "kernels.json.gz"})],
-        lambda a: finding(a, "unfused-attention")["claimed_ms"] == pytest.approx(20, rel=0.3),
+        lambda a: (
+            finding(a, "unfused-attention")["claimed_ms"] == pytest.approx(20, rel=0.3)
+        ),
     ),
     (
         "where is attention that is not fused",
         [("findings", {"path": "kernels.json.gz"})],
-        lambda a: place(a, "unfused-attention", "python_frames") == "model.py(402): forward",
+        lambda a: (
+            place(a, "unfused-attention", "python_frames") == "model.py(402): forward"
+        ),
     ),
     (
         "which product is slow, and why",
@@ -168,7 +186,10 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
     (
         "is the optimizer fused",
         [("findings", {"path": "kernels.json.gz"})],
-        lambda a: "foreach" in (f := finding(a, "unfused-optimizer"))["advice"] or f["snippet"],
+        lambda a: (
+            "foreach" in (f := finding(a, "unfused-optimizer"))["advice"]
+            or f["snippet"]
+        ),
     ),
     (
         "is anything computed twice",
@@ -179,7 +200,9 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
         "what changed when the loader got slow",
         [("compare", {"path": "plain.json.gz", "other": "host.json.gz"})],
         lambda a: (
-            {r["finding"]: r["difference_ms"] for r in a["tables"]["findings"]}["allocator"]
+            {r["finding"]: r["difference_ms"] for r in a["tables"]["findings"]}[
+                "allocator"
+            ]
             == pytest.approx(10, rel=0.3)
         ),
     ),
@@ -207,7 +230,12 @@ REAL: list[tuple[str, Calls, Callable[[Any], bool]]] = [
     ),
     (
         "how much of the compiled model is attention",
-        [("explain_kernel", {"path": "nvidia/torch_compile_triton.json.gz", "name": "attn_fwd"})],
+        [
+            (
+                "explain_kernel",
+                {"path": "nvidia/torch_compile_triton.json.gz", "name": "attn_fwd"},
+            )
+        ],
         lambda a: (
             a["% of GPU time"] == pytest.approx(29.4, abs=3)
             and a["rows"][0]["cpu_op"] == "aten::_flash_attention_forward"
@@ -224,12 +252,17 @@ REAL: list[tuple[str, Calls, Callable[[Any], bool]]] = [
                 },
             )
         ],
-        lambda a: a["rows"][0]["name"] == "hipGraphLaunch" and a["rows"][0]["gpu_events"] > 100,
+        lambda a: (
+            a["rows"][0]["name"] == "hipGraphLaunch"
+            and a["rows"][0]["gpu_events"] > 100
+        ),
     ),
 ]
 
 
-@pytest.mark.parametrize(("question", "calls", "right"), QUESTIONS, ids=[q[0] for q in QUESTIONS])
+@pytest.mark.parametrize(
+    ("question", "calls", "right"), QUESTIONS, ids=[q[0] for q in QUESTIONS]
+)
 def test_a_question_about_a_known_problem(
     question: str, calls: Calls, right: Callable[[Any], bool], ask: Callable[..., Any]
 ) -> None:
@@ -253,9 +286,9 @@ def test_the_largest_kernel_its_category_and_who_launches_it(
     for event in gpu_events(folder, "plain"):
         times[event["name"]] = times.get(event["name"], 0.0) + event["dur"]
     largest = max(times, key=times.__getitem__)
-    (row,) = ask("table", path="plain.json.gz", name="kernels", sort="-total_time_ms", limit=1)[
-        "rows"
-    ]
+    (row,) = ask(
+        "table", path="plain.json.gz", name="kernels", sort="-total_time_ms", limit=1
+    )["rows"]
     told = ask("explain_kernel", path="plain.json.gz", name=row["kernel"])
     assert told["kernel_name"] == largest
     assert told["total_time_ms"] == pytest.approx(times[largest] / 1e3)
@@ -263,13 +296,17 @@ def test_the_largest_kernel_its_category_and_who_launches_it(
     assert told["because"]["verdict"]["rule"]
     (within,) = [
         each
-        for each in ask("tree", path="plain.json.gz", node=told["rows"][0]["cpu_op"])["rows"]
+        for each in ask("tree", path="plain.json.gz", node=told["rows"][0]["cpu_op"])[
+            "rows"
+        ]
         if each["name"] == largest
     ]
     assert within["gpu_events"] == told["rows"][0]["count"]
 
 
-def test_short_kernels_are_counted_with_sql(folder: Path, ask: Callable[..., Any]) -> None:
+def test_short_kernels_are_counted_with_sql(
+    folder: Path, ask: Callable[..., Any]
+) -> None:
     short = sum(event["dur"] < 5 for event in gpu_events(folder, "plain"))
     asked = "select count(*) as n from gpu_events where dur_ns < 5000"
     assert ask("sql", path="plain.json.gz", query=asked)["rows"] == [{"n": short}]
@@ -277,7 +314,9 @@ def test_short_kernels_are_counted_with_sql(folder: Path, ask: Callable[..., Any
 
 def test_rows_are_chosen_sorted_and_have_units(ask: Callable[..., Any]) -> None:
     timeline = {"path": "plain.json.gz", "name": "gpu_timeline"}
-    answer = ask("table", **timeline, where={"type": "busy_time"}, columns=["time ms", "type"])
+    answer = ask(
+        "table", **timeline, where={"type": "busy_time"}, columns=["time ms", "type"]
+    )
     assert [list(row) for row in answer["rows"]] == [["time ms", "type"]]
     assert (answer["total"], answer["units"]) == (1, {"time ms": "ms"})
     rows = ask("table", **timeline, sort="-time ms", limit=2)
@@ -288,7 +327,17 @@ def test_rows_are_chosen_sorted_and_have_units(ask: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../x.json", "/etc/passwd", "~/x", "a\0b", "C:\\x", "a/../../b", "out", "away/x.json"]
+    "path",
+    [
+        "../x.json",
+        "/etc/passwd",
+        "~/x",
+        "a\0b",
+        "C:\\x",
+        "a/../../b",
+        "out",
+        "away/x.json",
+    ],
 )
 def test_paths_out_of_the_folders_are_refused(
     path: str, folder: Path, ask: Callable[..., Any], tmp_path: Path
@@ -311,7 +360,9 @@ def test_files_beside_a_trace_are_not_read_through_links(
     """Tables of rocprofv3 are read with those beside them."""
     header = '"Kind","Agent_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp"\n'
     kernel = '"KERNEL_DISPATCH",1,"{}",{},{},{}\n'
-    (folder / "run_kernel_trace.csv").write_text(header + kernel.format("mine", 1, 1000, 2000))
+    (folder / "run_kernel_trace.csv").write_text(
+        header + kernel.format("mine", 1, 1000, 2000)
+    )
     copies = tmp_path / "run_memory_copy_trace.csv"
     copies.write_text(
         '"Kind","Direction","Source_Agent_Id","Destination_Agent_Id","Correlation_Id",'
@@ -372,9 +423,21 @@ def test_wrong_arguments_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [
-        ("table", {"name": "kernels", "limit": "x"}, "limit is 'x'; give a whole number"),
-        ("table", {"name": "kernels", "columns": "a"}, "columns is 'a'; give a list of texts"),
-        ("table", {"name": "kernels", "where": {"a": [1]}}, "where holds [1]; give an object"),
+        (
+            "table",
+            {"name": "kernels", "limit": "x"},
+            "limit is 'x'; give a whole number",
+        ),
+        (
+            "table",
+            {"name": "kernels", "columns": "a"},
+            "columns is 'a'; give a list of texts",
+        ),
+        (
+            "table",
+            {"name": "kernels", "where": {"a": [1]}},
+            "where holds [1]; give an object",
+        ),
         ("table", {}, "name is missing; give a text"),
         (
             "table",
@@ -401,7 +464,10 @@ def test_a_bug_is_told_without_its_text(
 ) -> None:
     monkeypatch.setattr("tracelens_ext.cli.mcp_server.overview", None)
     answer = ask("open_trace", path="plain.json.gz")
-    assert answer == "open_trace: internal error: TypeError; this is a bug: please report it"
+    assert (
+        answer
+        == "open_trace: internal error: TypeError; this is a bug: please report it"
+    )
 
 
 def test_an_answer_that_is_too_long_is_cut_and_says_so(ask: Callable[..., Any]) -> None:
@@ -424,7 +490,9 @@ def test_a_trace_stays_in_memory_until_its_file_changes(
     assert ask("sql", **asked)["rows"] != first
 
 
-def test_no_folder_or_no_package_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_or_no_package_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="is no folder"):
         make_server([tmp_path / "absent"])
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
@@ -461,7 +529,9 @@ def test_the_command_serves_a_client_over_stdio(folder: Path) -> None:
     assert json.loads(result.content[0].text)["findings"][0]["id"] == "dataloader"
 
 
-def test_the_tables_that_the_skill_file_names_are_there(ask: Callable[..., Any]) -> None:
+def test_the_tables_that_the_skill_file_names_are_there(
+    ask: Callable[..., Any],
+) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "agent-skill.md").read_text()
     named = re.findall(r'table\(path, "(\w+)"(?:, sort="-(\w+)")?', text)
     assert len(named) >= 5

@@ -29,7 +29,9 @@ def written(maker: TraceMaker) -> str:
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_page(demo_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page(
+    demo_trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy(demo_trace, "trace.json.gz")
     page = PAGE.read_text(encoding="utf-8")
     (commands,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
@@ -57,7 +59,11 @@ def test_what_was_there_before_has_its_own_name_whatever_it_is_told_apart_by(
     for by in ("operation", "module", "frame", "phase"):
         assert run(["memory", path, "--by", by]) == 0
         out = capsys.readouterr().out
-        (line,) = [line for line in out.splitlines() if line.startswith("(before the recording)")]
+        (line,) = [
+            line
+            for line in out.splitlines()
+            if line.startswith("(before the recording)")
+        ]
         assert line.split()[-2:] == ["5.000", "62.5%"]
     assert "aten::[red]mm" in out
 

@@ -23,7 +23,9 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         at = 100 * number
         maker.launched("gemm_kernel", at + 20, 30, correlation=number, at=at)
     document = maker.document()
-    kernel = next(event for event in document["traceEvents"] if event["name"] == "gemm_kernel")
+    kernel = next(
+        event for event in document["traceEvents"] if event["name"] == "gemm_kernel"
+    )
     document["traceEvents"].append({**kernel, "dur": -1})
     monkeypatch.chdir(tmp_path)
     Path("trace.json").write_text(json.dumps(document), encoding="utf-8")
@@ -43,7 +45,9 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("command", ["kernels", "gaps", "tree", "counters", "findings", "what-if"])
+@pytest.mark.parametrize(
+    "command", ["kernels", "gaps", "tree", "counters", "findings", "what-if"]
+)
 def test_dropped_events_are_in_the_notes(
     command: str, trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,7 +55,8 @@ def test_dropped_events_are_in_the_notes(
 
 
 FAILURE = (
-    "The table gaps_longest could not be computed: ZeroDivisionError: on purpose; please report"
+    "The table gaps_longest could not be computed: "
+    "ZeroDivisionError: on purpose; please report"
 )
 
 
@@ -77,7 +82,10 @@ def test_a_section_that_fails_leaves_the_others(
     assert run(["kernels", trace]) == 0
     screen = " ".join(capsys.readouterr().out.split())
     assert "Total kernel launches: 5" in screen
-    assert "The section 'kernels' of the screen could not be computed: ZeroDivisionError" in screen
+    assert (
+        "The section 'kernels' of the screen could not be computed: ZeroDivisionError"
+        in screen
+    )
 
 
 def test_a_command_whose_only_part_fails_exits_with_1(
@@ -86,7 +94,10 @@ def test_a_command_whose_only_part_fails_exits_with_1(
     break_(monkeypatch, "tracelens_ext.analysis.operations.tree_table.merged_tree")
     assert run(["tree", trace]) == 1
     error = capsys.readouterr().err
-    assert "The result could not be computed: ZeroDivisionError: on purpose; please report" in error
+    assert (
+        "The result could not be computed: ZeroDivisionError: on purpose; please report"
+        in error
+    )
 
 
 def test_an_agent_is_told_of_dropped_events(trace: str) -> None:
@@ -101,7 +112,13 @@ def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     events = [
         {"action": "alloc", "addr": 1, "size": 4096, "time_us": 1, "frames": []},
         {"action": "alloc", "addr": 2, "size": 2048, "time_us": 2, "frames": []},
-        {"action": "free_completed", "addr": 1, "size": 4096, "time_us": 3, "frames": []},
+        {
+            "action": "free_completed",
+            "addr": 1,
+            "size": 4096,
+            "time_us": 3,
+            "frames": [],
+        },
     ]
     monkeypatch.chdir(tmp_path)
     content = {"segments": [], "device_traces": [events]}

@@ -77,7 +77,9 @@ def test_a_configuration_of_several_inputs(capsys: pytest.CaptureFixture[str]) -
                     {
                         "format": "csv",
                         "title": "From CSV",
-                        "nsys_csv_file_path": {"kernel_sum": "../run_cuda_gpu_kern_sum.csv"},
+                        "nsys_csv_file_path": {
+                            "kernel_sum": "../run_cuda_gpu_kern_sum.csv"
+                        },
                         "analysis_args": arguments,
                     },
                     {
@@ -101,12 +103,18 @@ def test_a_configuration_of_several_inputs(capsys: pytest.CaptureFixture[str]) -
     assert "NVTX average range time: 0.040 (ms)" in second
 
 
-def test_an_input_that_fails_does_not_cost_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_that_fails_does_not_cost_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     empty = TraceMaker()
     empty.annotation("step", 0, 10)
     Path("empty.json").write_text(json.dumps(empty.document()))
     inputs = [
-        {"format": "sqlite", "nsys_report": {"path": path}, "analysis_args": {"num_of_iters": 2}}
+        {
+            "format": "sqlite",
+            "nsys_report": {"path": path},
+            "analysis_args": {"num_of_iters": 2},
+        }
         for path in ("absent.json", "trace.json", "empty.json")
     ]
     Path("config.json").write_text(json.dumps({"inputs": inputs}))
@@ -115,13 +123,23 @@ def test_an_input_that_fails_does_not_cost_the_others(capsys: pytest.CaptureFixt
     document = json.loads(out)
     assert [row["title"] for row in document["tables"]["inputs"]] == ["trace"]
     absent, kernels = err.splitlines()
-    assert "absent: config.json: inputs[0].nsys_report.path: there is neither absent.json" in absent
-    assert kernels.startswith("tracelens-ext: empty: empty.json: holds no GPU kernels; record")
-    lines = [f"Left out: {line.removeprefix('tracelens-ext: ')}" for line in (absent, kernels)]
+    assert (
+        "absent: config.json: inputs[0].nsys_report.path: there is neither absent.json"
+        in absent
+    )
+    assert kernels.startswith(
+        "tracelens-ext: empty: empty.json: holds no GPU kernels; record"
+    )
+    lines = [
+        f"Left out: {line.removeprefix('tracelens-ext: ')}"
+        for line in (absent, kernels)
+    ]
     assert document["notes"] == lines
 
 
-def test_iterations_and_gpus_of_a_trace_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_iterations_and_gpus_of_a_trace_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert stats("trace.json", "--iteration-range", "step", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)["tables"]["inputs"]
     assert (row["iteration_count"], row["gpu_count"], row["range_count"]) == (2, 1, 2)
@@ -130,7 +148,9 @@ def test_iterations_and_gpus_of_a_trace_are_counted(capsys: pytest.CaptureFixtur
 def test_a_gpu_trace_table_is_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert stats("run_cuda_gpu_trace.csv", "--iterations", "1", "--json") == 0
     out, err = capsys.readouterr()
-    note = "run_cuda_gpu_trace: The table has no launches, so all GPU events are unlinked."
+    note = (
+        "run_cuda_gpu_trace: The table has no launches, so all GPU events are unlinked."
+    )
     assert err == f"tracelens-ext: {note}\n"
     assert json.loads(out)["notes"] == [note]
     tables = json.loads(out)["tables"]
@@ -158,7 +178,9 @@ def test_tables_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
         .splitlines()[1]
         .endswith(",AllGather,1.5000005,2,3.000001,5")
     )
-    assert stats(*ALL, "--csv", "out", "--xlsx", "out/s.xlsx", "-q") == 0, "its own are replaced"
+    assert stats(*ALL, "--csv", "out", "--xlsx", "out/s.xlsx", "-q") == 0, (
+        "its own are replaced"
+    )
     assert capsys.readouterr().out == ""
     Path("theirs.xlsx").write_text("mine")
     assert stats(*ALL, "--xlsx", "theirs.xlsx") == 1
@@ -169,17 +191,32 @@ def test_tables_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_half_characters_do_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.json").write_text(r'{"xmma_gemm": "g\ud800"}')
-    arguments = ["--class-map", "odd.json", "--iterations", "1", "--title", "t\udcff", "--json"]
+    arguments = [
+        "--class-map",
+        "odd.json",
+        "--iterations",
+        "1",
+        "--title",
+        "t\udcff",
+        "--json",
+    ]
     assert stats("trace.json", *arguments) == 0
     (others, gemm) = json.loads(capsys.readouterr().out)["tables"]["kernel_classes"]
-    assert (gemm["title"], gemm["class"], gemm["total_count"]) == ("t\ufffd", "g\ufffd", 2)
+    assert (gemm["title"], gemm["class"], gemm["total_count"]) == (
+        "t\ufffd",
+        "g\ufffd",
+        2,
+    )
     assert others["total_count"] == 0
 
 
 def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert stats(*ALL[:-3], "3") == 0
     out, err = capsys.readouterr()
-    assert "warning: run_cuda_gpu_kern_sum: 2 NVTX ranges 'step', not 3 (3 iterations by" in err
+    assert (
+        "warning: run_cuda_gpu_kern_sum: 2 NVTX ranges 'step', not 3 (3 iterations by"
+        in err
+    )
     assert "warning" not in out
 
 
@@ -189,12 +226,28 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
         ([], 2, "name a trace, --kernels with a table, or --config"),
         (TABLES, 2, "give --iterations, or --nvtx with --iteration-range"),
         (["trace.json"], 2, "give --iterations, or --iteration-range"),
-        (["trace.json", *TABLES, "--iterations", "1"], 2, "--kernels names a table instead of"),
+        (
+            ["trace.json", *TABLES, "--iterations", "1"],
+            2,
+            "--kernels names a table instead of",
+        ),
         (["--config", "c.json", "--gpus", "1"], 2, "--gpus does not go with --config"),
-        (["--config", "c.json", "--mem-size", "m"], 2, "--mem-size does not go with --config"),
+        (
+            ["--config", "c.json", "--mem-size", "m"],
+            2,
+            "--mem-size does not go with --config",
+        ),
         (["--config", "absent.json"], 1, "absent.json: cannot be read"),
-        ([*TABLES, "--nvtx", "n.csv", "--iterations", "1"], 2, "--nvtx and --iteration-range go"),
-        ([*TABLES, "--mem-size", "m.csv", "--iterations", "1"], 2, "--mem-size needs --mem"),
+        (
+            [*TABLES, "--nvtx", "n.csv", "--iterations", "1"],
+            2,
+            "--nvtx and --iteration-range go",
+        ),
+        (
+            [*TABLES, "--mem-size", "m.csv", "--iterations", "1"],
+            2,
+            "--mem-size needs --mem",
+        ),
         ([*ALL, "--iteration-range", "steps"], 2, "no NVTX range is called 'steps'"),
         (
             [*ALL, "--mem", "run_cuda_gpu_kern_sum.csv"],
@@ -202,17 +255,37 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
             "holds the report cuda_gpu_kern_sum, not",
         ),
         ([*ALL, "--kernels", "absent.csv"], 1, "absent.csv: no such file"),
-        ([*ALL, "--kernels", "empty.csv"], 1, "empty.csv: holds no report cuda_gpu_kern_sum"),
-        ([*ALL, "--kernels", "header.csv"], 1, "header.csv: has a header and no kernels"),
-        ([*ALL, "--kernels", "nan.csv"], 1, "nan.csv: line 2 has 'nan' in the column 'totaltime'"),
+        (
+            [*ALL, "--kernels", "empty.csv"],
+            1,
+            "empty.csv: holds no report cuda_gpu_kern_sum",
+        ),
+        (
+            [*ALL, "--kernels", "header.csv"],
+            1,
+            "header.csv: has a header and no kernels",
+        ),
+        (
+            [*ALL, "--kernels", "nan.csv"],
+            1,
+            "nan.csv: line 2 has 'nan' in the column 'totaltime'",
+        ),
         ([*ALL, "--kernels", "."], 1, ".: is a folder"),
         (["--config", "."], 1, ".: cannot be read"),
-        (["--config", "list.json"], 1, "list.json: the file: expected an object, got [1]"),
+        (
+            ["--config", "list.json"],
+            1,
+            "list.json: the file: expected an object, got [1]",
+        ),
         ([*ALL, "--class-map", "trace.json"], 1, "trace.json: is no class map"),
         ([*ALL, "--csv", "x.csv"], 2, "names one file for several tables"),
         ([*ALL, "--xlsx", "x.csv"], 2, "an Excel file is named .xlsx"),
         ([*ALL, "--iterations", "0"], 2, "--iterations"),
-        (["trace.json", "--iteration-range", "step", "--gpus", "3"], 2, "do not go evenly into 3"),
+        (
+            ["trace.json", "--iteration-range", "step", "--gpus", "3"],
+            2,
+            "do not go evenly into 3",
+        ),
     ],
 )
 def test_errors_are_one_line(
@@ -238,15 +311,23 @@ def test_class_maps_that_are_refused(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_real_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     assert stats("--config", GPA / "config.json") == 0
     out = capsys.readouterr().out
-    assert "Kernel time per iteration: 7947.172 (ms)\nKernel instances per iteration: 7877\n" in out
-    assert "NCCL time per iteration: 3275.659 (ms)\nNCCL instances per iteration: 244\n" in out
+    assert (
+        "Kernel time per iteration: 7947.172 (ms)\nKernel instances per iteration: 7877\n"
+        in out
+    )
+    assert (
+        "NCCL time per iteration: 3275.659 (ms)\nNCCL instances per iteration: 244\n"
+        in out
+    )
 
 
 # The page of the documentation.
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE
+    )
 
 
 def _reader_folder() -> None:
@@ -266,7 +347,9 @@ def _reader_folder() -> None:
         if line.startswith("$ tracelens-ext")
     ],
 )
-def test_commands_of_the_page_run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_page_run(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     _reader_folder()
     assert run(shlex.split(command, comments=True)[1:]) == 0
     out, err = capsys.readouterr()
@@ -280,4 +363,6 @@ def test_commands_of_the_page_run(command: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_of_the_page_runs(code: str) -> None:
     _reader_folder()
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], check=True, capture_output=True
+    )

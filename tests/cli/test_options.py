@@ -22,14 +22,18 @@ from tracelens_ext.settings import ReadingOptions
 
 @dataclass(frozen=True)
 class Inner:
-    depth: Annotated[int, typer.Option("--depth", "-d", min=1, max=9, help="How deep.")] = 3
+    depth: Annotated[
+        int, typer.Option("--depth", "-d", min=1, max=9, help="How deep.")
+    ] = 3
     not_an_option: int = 7
 
 
 @dataclass(frozen=True)
 class Outer:
     inner: Inner
-    host: Annotated[bool, typer.Option("--host/--no-host", help="With the host.")] = True
+    host: Annotated[bool, typer.Option("--host/--no-host", help="With the host.")] = (
+        True
+    )
 
 
 def made(command: Any) -> Any:
@@ -76,7 +80,9 @@ def test_analysis_options_bring_rules_captures_and_reading() -> None:
         pass
 
     options = params(made(command))
-    assert {"rules", "categorizer", "capture", "kernel_annotations", "notes"} <= set(options)
+    assert {"rules", "categorizer", "capture", "kernel_annotations", "notes"} <= set(
+        options
+    )
     assert "kernel_categories" not in options
     assert options["notes"].help == "Print every note, not five lines of them."
 

@@ -51,8 +51,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     answers: list[bool] = []
     result = parallel._result
 
-    def noted(trace: Path, task: Any, reading: Any, future: Future[Any] | None) -> object:
-        answers.append(future is not None and not future.exception() and bool(future.result()))
+    def noted(
+        trace: Path, task: Any, reading: Any, future: Future[Any] | None
+    ) -> object:
+        answers.append(
+            future is not None and not future.exception() and bool(future.result())
+        )
         return result(trace, task, reading, future)
 
     monkeypatch.setattr(parallel, "_result", noted)
@@ -69,8 +73,12 @@ def outcome(
     written: dict[str, object] = {}
     for path in sorted(Path("out").rglob("*")):
         if path.suffix == ".xlsx":
-            with zipfile.ZipFile(path) as package:  # all but the time at which it was written
-                names = [name for name in package.namelist() if name != "docProps/core.xml"]
+            with zipfile.ZipFile(
+                path
+            ) as package:  # all but the time at which it was written
+                names = [
+                    name for name in package.namelist() if name != "docProps/core.xml"
+                ]
                 written[str(path)] = {name: package.read(name) for name in names}
         elif path.is_file():
             written[str(path)] = path.read_bytes()
@@ -132,10 +140,14 @@ def test_the_same_to_the_byte(
     assert not children()
 
 
-def test_rules_that_are_no_good_are_the_same_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_that_are_no_good_are_the_same_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("rules.toml").write_text("[[rule]]\npattern = '('\n")
     options = ["-o", "out", "--rules", "rules.toml"]
-    assert outcome([*options, "--jobs", "2"], capsys) == outcome([*options, "--jobs", "1"], capsys)
+    assert outcome([*options, "--jobs", "2"], capsys) == outcome(
+        [*options, "--jobs", "1"], capsys
+    )
     assert not children()
 
 
@@ -169,7 +181,9 @@ def test_a_worker_that_is_killed_is_an_error_of_its_trace_alone(
 
 
 def test_where_no_process_can_be_started_all_is_done_here(
-    capsys: pytest.CaptureFixture[str], asked: list[bool], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    asked: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = ["-o", "out", "--format", "json"]
     alone = outcome([*options, "--jobs", "1"], capsys)
@@ -190,7 +204,9 @@ def test_comparing(capsys: pytest.CaptureFixture[str], asked: list[bool]) -> Non
 
 
 def test_small_traces_are_done_here(
-    capsys: pytest.CaptureFixture[str], asked: list[bool], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    asked: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parallel, "WORTHWHILE_BYTES", 10**6)
     outcome(["-o", "out", "--jobs", "2"], capsys)
@@ -212,7 +228,11 @@ def test_a_worker_imports_nothing_from_the_working_folder_and_runs_no_script_aga
         "run(['report', 'ranks', '-o', 'out', '--jobs', '2', '-q'])\n"
     )
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, check=True, capture_output=True, text=True
+        [sys.executable, script],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == "once\n"
     assert done.stderr.count("\n") == 2  # of the broken ranks
@@ -277,7 +297,9 @@ def test_workers_end_with_their_parent(name: str, printed: str, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("signals_heard")
-def test_an_interrupt_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_process_and_no_half_written_file(
+    tmp_path: Path,
+) -> None:
     many = tmp_path / "many"
     many.mkdir()
     for number in range(500):  # more than can be done before the signal comes
@@ -336,6 +358,8 @@ def children_of(pid: int) -> list[int]:
 def is_running(pid: int) -> bool:
     """Whether a process is there, and has not ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except OSError:
         return False

@@ -67,7 +67,9 @@ def test_every_command_that_reads_has_the_options(
     looks = command in ("report", "tree", "kernels", "compare", "iterations")
     expected = [option for option in OPTIONS if looks or option != OF_GRAPHS]
     assert [option for option in OPTIONS if option in shared] == expected
-    assert not any(option in own for option in OPTIONS), "the command's own options come first"
+    assert not any(option in own for option in OPTIONS), (
+        "the command's own options come first"
+    )
     if command not in ("report", "kernels", "compare"):
         assert len(shown.splitlines()) <= 30
 
@@ -76,9 +78,13 @@ def test_the_program_explains_the_options_about_reading(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["--help"]) == 0
-    shown = capsys.readouterr().out.partition("Options of every command that reads traces:")[2]
+    shown = capsys.readouterr().out.partition(
+        "Options of every command that reads traces:"
+    )[2]
     shown = shown.partition("\nShell completion:")[0]
-    assert [line.split()[0] for line in shown.splitlines() if line[2:3].strip()] == [*OPTIONS]
+    assert [line.split()[0] for line in shown.splitlines() if line[2:3].strip()] == [
+        *OPTIONS
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +101,10 @@ def test_the_program_explains_the_options_about_reading(
     ],
 )
 def test_readers_find_what_was_chosen(
-    options: list[str], settings: dict[str, Any], cut: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str],
+    settings: dict[str, Any],
+    cut: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tracelens_ext import analyzer
 
@@ -113,7 +122,10 @@ def test_readers_find_what_was_chosen(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--max-bytes", "5 bananas"], "--max-bytes '5 bananas' is no size; write it as 5GB"),
+        (
+            ["--max-bytes", "5 bananas"],
+            "--max-bytes '5 bananas' is no size; write it as 5GB",
+        ),
         (["--max-bytes", "0"], "--max-bytes '0' is no size"),
         (["--max-bytes", "-1GB"], "is no size"),
         (["--jobs", "0"], "--jobs"),
@@ -162,7 +174,9 @@ def test_every_report_says_what_is_lost(output: str, cut: Path) -> None:
     if output.endswith("xlsx"):
         with zipfile.ZipFile(output) as package:
             text = "".join(
-                package.read(name).decode() for name in package.namelist() if name.endswith("xml")
+                package.read(name).decode()
+                for name in package.namelist()
+                if name.endswith("xml")
             )
     else:
         text = cut.with_name(output).read_text(encoding="utf-8")
@@ -217,7 +231,9 @@ def test_every_cut_gives_every_event_before_it(tmp_path: Path) -> None:
 
 def _end_of(event: dict[str, Any]) -> bytes:
     """What only that event of a trace in Kineto's layout ends with."""
-    (text,) = (part for part in kineto_layout({"traceEvents": [event]}).split("[\n", 1)[1:])
+    (text,) = (
+        part for part in kineto_layout({"traceEvents": [event]}).split("[\n", 1)[1:]
+    )
     return text[: text.rindex("}", 0, text.rindex("]")) + 1].strip().encode()
 
 
@@ -284,7 +300,9 @@ def bomb(path: Path, size: int) -> Path:
     """A file that unpacks to so many bytes, beginning as a trace does."""
     with gzip.open(path, "wb") as file:
         file.write(b'{"traceEvents": [')
-        event = json.dumps({"ph": "X", "cat": "cpu_op", "name": " " * 10**6, "ts": 1, "dur": 1})
+        event = json.dumps(
+            {"ph": "X", "cat": "cpu_op", "name": " " * 10**6, "ts": 1, "dur": 1}
+        )
         for _ in range(size // len(event)):
             file.write(event.encode() + b",")
         file.write(b"]}")
@@ -302,12 +320,16 @@ def test_a_gzip_bomb_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         )
 
 
-def test_by_default_so_many_times_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_default_so_many_times_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = bomb(tmp_path / "bomb.json.gz", 30 * 10**6)
     read_trace(path, cache=False)  # below the size that is always allowed
     monkeypatch.setattr(source, "_ALWAYS_BYTES", 10**6)
     allowed = size_text(100 * path.stat().st_size)
-    with pytest.raises(TraceTooLargeError, match=f"than {allowed} of text, 100 times its size; "):
+    with pytest.raises(
+        TraceTooLargeError, match=f"than {allowed} of text, 100 times its size; "
+    ):
         read_trace(path)
     read_trace(path, reading=ReadingOptions(max_bytes=40 * 10**6))
     monkeypatch.setattr(source, "_MOST_BYTES", 2 * 10**6)
@@ -335,7 +357,13 @@ def test_the_limit_holds_whatever_is_cached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("size", "shown"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (10**6, "1 MB"), (64 * 10**9, "64 GB")],
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1500, "1.5 kB"),
+        (10**6, "1 MB"),
+        (64 * 10**9, "64 GB"),
+    ],
 )
 def test_sizes_as_people_write_them(size: int, shown: str) -> None:
     assert size_text(size) == shown
@@ -353,8 +381,12 @@ def test_the_options_are_the_last_of_the_help() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8").partition("\n## The cache of parsed traces\n")[0]
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    text = DOCS.read_text(encoding="utf-8").partition(
+        "\n## The cache of parsed traces\n"
+    )[0]
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.fixture
@@ -367,7 +399,9 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("page")
 def test_the_commands_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks("console") for line in block.splitlines()]
-    commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ tracelens-ext")]
+    commands = [
+        line.removeprefix("$ ") for line in lines if line.startswith("$ tracelens-ext")
+    ]
     assert len(commands) >= 4
     for command in commands:
         assert run(shlex.split(command)[1:]) == 0, command

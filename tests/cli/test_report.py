@@ -24,7 +24,9 @@ from tracelens_ext.report.manifest import MANIFEST, made_here
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def report(*arguments: object) -> int:
@@ -52,18 +54,25 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     assert found("r") == ["r/a.json", "r/b.json", "r/d.JSON.GZ"]
     assert found("r/[ab].json") == ["r/a.json", "r/b.json"]
     assert found("r/**/*.json") == ["r/a.json", "r/b.json", "r/sub/c.json"]
-    assert found(f"{tmp_path}/r/?.json") == [f"{tmp_path}/r/a.json", f"{tmp_path}/r/b.json"]
+    assert found(f"{tmp_path}/r/?.json") == [
+        f"{tmp_path}/r/a.json",
+        f"{tmp_path}/r/b.json",
+    ]
     assert found("[x].json") == ["[x].json"], "a file of that very name"
     assert found("r/notes.txt", "absent.json") == ["r/notes.txt", "absent.json"]
     assert found("r/x_perf_report.json") == ["r/x_perf_report.json"], "named, so meant"
     assert found("r/a.json", "r") == ["r/a.json", "r/a.json", "r/b.json", "r/d.JSON.GZ"]
-    assert without_repetitions([Path("r/b.json"), Path("r/a.json"), Path("r/../r/b.json")]) == [
+    assert without_repetitions(
+        [Path("r/b.json"), Path("r/a.json"), Path("r/../r/b.json")]
+    ) == [
         Path("r/b.json"),
         Path("r/a.json"),
     ]
 
 
-def test_arguments_that_name_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_arguments_that_name_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     assert report("empty") == 1
     error = capsys.readouterr().err
@@ -119,12 +128,18 @@ def test_a_table_that_is_large_for_a_workbook_is_named(
         (["-o", "new/", "--format", "json"], ["new/t_perf_report.json"]),
         (["-o", "there"], ["there/t_perf_report.xlsx"]),
         pytest.param(["--html", "page.html"], ["page.html"], marks=needs_html),
-        pytest.param(["--html", "there"], ["there/t_perf_report.html"], marks=needs_html),
-        pytest.param(["--html", "p.html", "-o", "x.xlsx"], ["p.html", "x.xlsx"], marks=needs_html),
+        pytest.param(
+            ["--html", "there"], ["there/t_perf_report.html"], marks=needs_html
+        ),
+        pytest.param(
+            ["--html", "p.html", "-o", "x.xlsx"], ["p.html", "x.xlsx"], marks=needs_html
+        ),
     ],
 )
 @pytest.mark.usefixtures("few_tables")
-def test_where_the_outputs_go(tmp_path: Path, arguments: list[str], files: list[str]) -> None:
+def test_where_the_outputs_go(
+    tmp_path: Path, arguments: list[str], files: list[str]
+) -> None:
     (tmp_path / "there").mkdir()
     write(tmp_path / "t.json", training(1))
     assert report("t.json", "-q", *arguments) == 0
@@ -159,8 +174,12 @@ def test_the_formats_hold_the_tables_of_the_workbook(tmp_path: Path) -> None:
     assert report("t.json", "-q", "--format", "json") == 0
     sheets = openpyxl.load_workbook("t_perf_report.xlsx").sheetnames
     tables = json.loads(Path("t_perf_report.json").read_bytes())["tables"]
-    assert [name for name in sheets if name not in ("summary", "charts")] == list(tables)
-    (gemm,) = [row for row in tables["kernels_by_category"] if row["kernel_name"] == GEMM]
+    assert [name for name in sheets if name not in ("summary", "charts")] == list(
+        tables
+    )
+    (gemm,) = [
+        row for row in tables["kernels_by_category"] if row["kernel_name"] == GEMM
+    ]
     assert gemm["total_time_ms"] == 0.04
 
 
@@ -177,7 +196,10 @@ def test_the_formats_hold_the_tables_of_the_workbook(tmp_path: Path) -> None:
         (["--csv-dir", "d", "--format", "csv", "-o", "d"], "is named for two outputs"),
         (["--compare"], "--compare needs two traces at least"),
         (["--total"], "add --compare"),
-        (["--no-kernel-categories", "--rules", "x.toml"], "leave out --no-kernel-categories"),
+        (
+            ["--no-kernel-categories", "--rules", "x.toml"],
+            "leave out --no-kernel-categories",
+        ),
         (["--no-kernel-categories", "--compare"], "leave out --no-kernel-categories"),
     ],
 )
@@ -256,7 +278,9 @@ def test_a_users_table_stays_without_force(
     assert Path("d/other.csv").read_text() == "mine too"
 
 
-def test_a_missing_folder_is_named_also_with_compare(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_named_also_with_compare(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert report("absent/", "--compare") == 1
     assert "absent: no such file" in capsys.readouterr().err
 
@@ -328,7 +352,10 @@ def test_a_broken_trace_does_not_stop_the_others(
     write(tmp_path / "a.json", training(1))
     write(tmp_path / "z.json", training(1))
     Path("broken.json").write_text('{"traceEvents": [')
-    assert report("a.json", "broken.json", "absent.json", "none*", "z.json", "-o", "out") == 1
+    assert (
+        report("a.json", "broken.json", "absent.json", "none*", "z.json", "-o", "out")
+        == 1
+    )
     assert names(tmp_path / "out") == ["a_perf_report.xlsx", "z_perf_report.xlsx"]
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 3
@@ -363,7 +390,9 @@ def test_traces_of_one_name_have_reports_of_different_names(tmp_path: Path) -> N
         write(tmp_path / name, training(1))
     shutil.copy("a/x.json", "a/x.json.gz")
     arguments = ["a/x.json", "b/x.json", "c/y.json", "a/x.json.gz"]
-    assert report(*arguments, "-q", "-o", "out", "--csv-dir", "csv", "--html", "html") == 0
+    assert (
+        report(*arguments, "-q", "-o", "out", "--csv-dir", "csv", "--html", "html") == 0
+    )
     stems = [
         "a_x.json.gz_perf_report",
         "a_x.json_perf_report",
@@ -374,7 +403,9 @@ def test_traces_of_one_name_have_reports_of_different_names(tmp_path: Path) -> N
     assert names(tmp_path / "html") == [f"{stem}.html" for stem in stems]
     assert sorted(path.name for path in (tmp_path / "csv").iterdir()) == stems
     assert report("a/x.json", "a/x.json.gz", "-q") == 0
-    assert {"x.json_perf_report.xlsx", "x.json.gz_perf_report.xlsx"} <= set(names(tmp_path / "a"))
+    assert {"x.json_perf_report.xlsx", "x.json.gz_perf_report.xlsx"} <= set(
+        names(tmp_path / "a")
+    )
 
 
 @pytest.mark.usefixtures("few_tables")
@@ -388,7 +419,11 @@ def test_a_trace_named_twice_is_reported_once(
 
 @pytest.mark.parametrize(
     "option",
-    [["-o", "x.xlsx"], ["-o", "x.html"], pytest.param(["--html", "x.html"], marks=needs_html)],
+    [
+        ["-o", "x.xlsx"],
+        ["-o", "x.html"],
+        pytest.param(["--html", "x.html"], marks=needs_html),
+    ],
 )
 def test_one_file_for_several_traces_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
@@ -403,7 +438,9 @@ paths = st.lists(
     st.builds(
         Path,
         st.sampled_from(["a", "b", "c/a", "A", "."]),
-        st.sampled_from(["x.json", "x.json.gz", "X.json", "x", "a_x.json", "x_perf_report_2.json"]),
+        st.sampled_from(
+            ["x.json", "x.json.gz", "X.json", "x", "a_x.json", "x_perf_report_2.json"]
+        ),
     ),
     min_size=1,
     max_size=12,
@@ -420,7 +457,9 @@ def test_no_two_reports_share_a_name(traces: list[Path], one_folder: bool) -> No
     ]
     assert len(set(targets)) == len(traces)
     if len(traces) == 1:
-        assert stems[0].startswith(traces[0].name.removesuffix(".gz").removesuffix(".json"))
+        assert stems[0].startswith(
+            traces[0].name.removesuffix(".gz").removesuffix(".json")
+        )
 
 
 # With a comparison.
@@ -446,7 +485,15 @@ def test_compare_writes_one_workbook_more(
         "comparison.html",
     ]
     book = openpyxl.load_workbook("out/comparison.xlsx")
-    tables = ["verdict", "findings", "timeline", "categories", "operations", "kernels", "places"]
+    tables = [
+        "verdict",
+        "findings",
+        "timeline",
+        "categories",
+        "operations",
+        "kernels",
+        "places",
+    ]
     assert book.sheetnames == ["summary", *tables, "charts"]
     rows = [[cell.value for cell in row] for row in book["categories"].rows]
     assert rows[0][:4] == ["kernel_category", "A_time_ms", "B_time_ms", "difference_ms"]
@@ -464,7 +511,9 @@ def test_compare_writes_one_workbook_more(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_tables")
-def test_a_comparison_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_of_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a.json", "b.json"):
         write(tmp_path / name, training(2))
     Path("x.json").write_text("{")
@@ -487,12 +536,17 @@ def test_a_comparison_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_kernel_stands_once_with_its_share_and_its_operations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
 ) -> None:
     """A kernel of several operations is one row; by pairs its share would never be seen."""
     monkeypatch.setenv("COLUMNS", str(width))
     maker = TraceMaker()
-    for number, op in enumerate(("aten::linear", "aten::mm", "aten::mm", "aten::add"), start=1):
+    for number, op in enumerate(
+        ("aten::linear", "aten::mm", "aten::mm", "aten::add"), start=1
+    ):
         maker.op(op, 20 * number, 10)
         maker.call("cudaLaunchKernel", 20 * number + 1, correlation=number)
         name = "elementwise" if op == "aten::add" else f"flash_fwd_kernel_{'x' * 40}"
@@ -505,7 +559,9 @@ def test_a_kernel_stands_once_with_its_share_and_its_operations(
     assert "75.0" in row
     assert "aten::mm" in row
     table = openpyxl.load_workbook("t.xlsx")["kernels"]
-    shown = dict(zip(*([cell.value for cell in row] for row in table["A1:J2"]), strict=True))
+    shown = dict(
+        zip(*([cell.value for cell in row] for row in table["A1:J2"]), strict=True)
+    )
     assert shown["operations"] == "aten::mm, aten::linear"
 
 
@@ -540,7 +596,9 @@ def test_numbers_of_three_traces_fit_80_columns() -> None:
 
     console = Console(file=io.StringIO(), width=80)
     comparison = compare([measured(training(2))] * 3)
-    show_blocks(comparison_blocks(comparison, comparison_report(comparison), 3), console)
+    show_blocks(
+        comparison_blocks(comparison, comparison_report(comparison), 3), console
+    )
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "too narrow" not in shown
     assert "C (baseline)" not in shown
@@ -561,10 +619,14 @@ def test_a_trace_without_a_gpu_has_a_line_too(
     assert host.split() == ["host.json"]
 
 
-def test_top_0_keeps_the_categories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_0_keeps_the_categories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "t.json", training(2))
     assert report("t.json", "--top", "0", "-o", "x.xlsx") == 0
     out = capsys.readouterr().out
     assert "GPU time by category" in out
-    assert "kernels" not in out.partition("GPU time by category")[2].partition("\n\n")[0]
+    assert (
+        "kernels" not in out.partition("GPU time by category")[2].partition("\n\n")[0]
+    )
     assert "Top 0" not in out

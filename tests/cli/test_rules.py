@@ -64,7 +64,9 @@ def test_rules_list(
     assert "no rule is of 'atention'; similar: attention" in captured.err
 
 
-def test_rules_check_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rules_check_of_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     write_pack(tmp_path, "mine", ("Mine", "zz"))
     assert run(["rules", "check", "mine.toml"]) == 0
     out = capsys.readouterr().out
@@ -74,11 +76,16 @@ def test_rules_check_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     with (tmp_path / "mine.toml").open("a", encoding="utf-8") as file:
         file.write("examples = ['other']\n")
     assert run(["rules", "check", "mine.toml"]) == 1
-    assert "error: mine.toml: rule 1: does not find its example 'other'" in capsys.readouterr().out
+    assert (
+        "error: mine.toml: rule 1: does not find its example 'other'"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
-def test_rules_check_of_everything_installed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_check_of_everything_installed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["rules", "check"]) == 0
     assert " 0 errors, " in capsys.readouterr().out
 
@@ -91,7 +98,10 @@ def test_rules_suggest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         ("TODO", "zz_unheard_of"),
         ("TODO", "qqq_mystery"),
     ]
-    assert [e.name for e in rules[0].examples] == ["zz_unheard_of_64x64", "zz_unheard_of_32x32"]
+    assert [e.name for e in rules[0].examples] == [
+        "zz_unheard_of_64x64",
+        "zz_unheard_of_32x32",
+    ]
     assert run(["rules", "suggest", "trace.json", "-o", "draft.toml"]) == 1
     assert "draft.toml exists already" in capsys.readouterr().err
     assert run(["rules", "check", "draft.toml"]) == 1, "nobody named a category yet"
@@ -102,14 +112,18 @@ def test_rules_suggest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert capsys.readouterr().out.count("[[rule]]") == 1
 
 
-def test_show_a_pack_to_start_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_show_a_pack_to_start_from(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     names = ["Cijk_gemm_x", "nvjet_tst_64x8", "zzz"]
     for pack in ("gemm", "jax", "vllm:llama"):  # a file, a pack made in Python, a map
         assert run(["rules", "show", pack]) == 0
         copy = tmp_path / "copy.toml"
         copy.write_text(capsys.readouterr().out, encoding="utf-8")
         chosen = KernelCategorizer.create(categorizer=pack).categorize(names).category
-        assert KernelCategorizer.create(rules=[copy]).categorize(names).category == chosen
+        assert (
+            KernelCategorizer.create(rules=[copy]).categorize(names).category == chosen
+        )
     assert run(["rules", "show", "gem"]) == 2
     assert "no pack is called 'gem'; similar: gemm" in capsys.readouterr().err
     assert run(["rules", "show", "jkl"]) == 2

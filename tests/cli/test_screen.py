@@ -85,7 +85,10 @@ def folder(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     "command", [*(each.replace(" ", " t.json.gz ", 1) for each in ON_TRACES), *OTHERS]
 )
 def test_pipes_have_200_columns(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(folder / "cache"))
@@ -118,7 +121,11 @@ def test_what_is_important_fits_80_columns(
     assert run([name, str(demo_trace), *options]) == 0
     narrow = capsys.readouterr().out
     assert [each for each in COMMANDS[command] if each not in narrow] == []
-    long = [line for line in narrow.splitlines() if len(line) > 80 and str(demo_trace) not in line]
+    long = [
+        line
+        for line in narrow.splitlines()
+        if len(line) > 80 and str(demo_trace) not in line
+    ]
     assert long == []
 
 
@@ -135,7 +142,10 @@ def test_notes_take_five_lines_and_the_rest_is_asked_for(
     assert shown(notes[2:]) == ["three", "four"]
     assert shown(notes)[-1] == "and 2 more notes: --notes"
     assert len(shown(notes)) == 5
-    assert shown(["long " * 90])[-2:] == [("long " * 8).strip() + " …", "and 1 more note: --notes"]
+    assert shown(["long " * 90])[-2:] == [
+        ("long " * 8).strip() + " …",
+        "and 1 more note: --notes",
+    ]
     assert len(shown(notes, whole=True)) == 6
 
 
@@ -172,7 +182,10 @@ def test_every_help_ends_with_three_examples_that_can_be_typed(
         ("report --gpu_arch_json_path x", "--device-peaks FILE of report or roofline"),
         ("report --enable_kernel_summary", "--kernel-summary of report"),
         ("kernels --short_kernel_study", "--short-kernel-study of report"),
-        ("fleet --trace_dir x", "tracelens-ext fleet FOLDER -o RESULTS, or report FOLDER"),
+        (
+            "fleet --trace_dir x",
+            "tracelens-ext fleet FOLDER -o RESULTS, or report FOLDER",
+        ),
     ],
 )
 def test_options_of_other_programs_are_told_by_our_name(

@@ -49,11 +49,20 @@ def imported(*arguments: str, folder: Path) -> set[str]:
 
 
 #: What takes long to import, and belongs to a command that runs.
-SLOW = ("numpy", "pandas", "rich", "regex", "tracelens_ext.analyzer", "tracelens_ext.analysis")
+SLOW = (
+    "numpy",
+    "pandas",
+    "rich",
+    "regex",
+    "tracelens_ext.analyzer",
+    "tracelens_ext.analysis",
+)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("arguments", [["--help"], ["report", "--help"], ["gaps", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["report", "--help"], ["gaps", "--help"]]
+)
 def test_help_imports_nothing_slow(arguments: list[str], tmp_path: Path) -> None:
     modules = imported(*arguments, folder=tmp_path)
     assert [name for name in SLOW if name in modules] == []
@@ -66,7 +75,9 @@ def test_a_trace_out_of_the_cache_needs_no_reader(tmp_path: Path) -> None:
     readers = {f"tracelens_ext.readers.{n}" for n in ("formats", "kineto.reader")}
     first = imported(*command, folder=tmp_path)
     assert readers <= first
-    assert "tracelens_ext.readers.nsys.sqlite" not in first, "a reader of another format"
+    assert "tracelens_ext.readers.nsys.sqlite" not in first, (
+        "a reader of another format"
+    )
     again = imported(*command, folder=tmp_path)
     assert not readers & again
     assert "tracelens_ext.compare.comparison" not in again
@@ -82,7 +93,9 @@ def test_every_command_has_its_file_and_its_line_of_help(
     groups = [line for line in lines if line[:1].isalpha()]
     assert groups == ["Look:", "Explain:", "Compare:", "Extend:"]
     listed = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert all(len(line) < 80 and line.endswith(".") for line in lines if line.startswith("  "))
+    assert all(
+        len(line) < 80 and line.endswith(".") for line in lines if line.startswith("  ")
+    )
     group: Any = typer.main.get_command(app)
     assert sorted(listed) == sorted(group.commands)
     assert len(listed) == len(group.commands) >= 14
@@ -106,5 +119,7 @@ def test_a_command_that_does_not_exist(
     assert run(wrong) == 2
     shown = capsys.readouterr().err
     assert f"No such command '{wrong[-1]}'" in shown
-    if hasattr(typer.main.get_command(app), "suggest_commands"):  # not in old releases of typer
+    if hasattr(
+        typer.main.get_command(app), "suggest_commands"
+    ):  # not in old releases of typer
         assert said in shown

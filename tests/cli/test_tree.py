@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 
 from tests.support.make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.operations.tree_table import MergedTree, folded_stacks, merged_tree
+from tracelens_ext.analysis.operations.tree_table import (
+    MergedTree,
+    folded_stacks,
+    merged_tree,
+)
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, EventKind
@@ -59,7 +63,11 @@ def walked(analyzer: TreePerfAnalyzer) -> dict[PathOfNames, tuple[int, int, int]
     ts = trace.ts
     end = trace.end
     return {
-        path: (len(events[path]), len(rows), union([(int(ts[r]), int(end[r])) for r in rows]))
+        path: (
+            len(events[path]),
+            len(rows),
+            union([(int(ts[r]), int(end[r])) for r in rows]),
+        )
         for path, rows in below.items()
     }
 
@@ -70,7 +78,9 @@ def paths_of(tree: MergedTree) -> list[PathOfNames]:
     for node in range(len(tree)):
         up = int(tree.parent[node])
         above = paths[up] if up != NONE else ()
-        heading = tree.kind[node] == EventKind.OTHER and tree.label(node) != "(unlinked)"
+        heading = (
+            tree.kind[node] == EventKind.OTHER and tree.label(node) != "(unlinked)"
+        )
         paths.append(above if heading else (*above, any_step(tree.label(node))))
     return paths
 
@@ -121,7 +131,9 @@ def model() -> TraceMaker:
         for number in range(2):
             correlation = 10 * step + number + 1
             maker.op("aten::mm", at + 20 + 100 * number, 90)
-            maker.call("cudaLaunchKernel", at + 30 + 100 * number, correlation=correlation)
+            maker.call(
+                "cudaLaunchKernel", at + 30 + 100 * number, correlation=correlation
+            )
             start = at + 50 + 60 * number
             maker.kernel("gemm", start, 100, correlation=correlation, stream=7 + number)
         maker.op("aten::cat", at + 500, 100)
@@ -139,7 +151,13 @@ def analyzed(maker: TraceMaker) -> TreePerfAnalyzer:
 def test_a_small_tree() -> None:
     frame = analyzed(model()).get_df_call_tree()
     rows = [
-        ("  " * r["depth"] + r["name"], r["kind"], r["count"], r["gpu_events"], r["busy_time_ms"])
+        (
+            "  " * r["depth"] + r["name"],
+            r["kind"],
+            r["count"],
+            r["gpu_events"],
+            r["busy_time_ms"],
+        )
         for r in frame.to_dict("records")
     ]
     assert rows == [
@@ -169,7 +187,12 @@ def test_without_merging_every_event_is_a_row() -> None:
 def test_op_takes_the_outermost_matches_from_all_over_the_tree() -> None:
     analyzer = analyzed(model())
     frame = analyzer.get_df_call_tree("aten::(mm|linear)")
-    assert frame["name"].tolist() == ["aten::linear", "aten::mm", "cudaLaunchKernel", "gemm"]
+    assert frame["name"].tolist() == [
+        "aten::linear",
+        "aten::mm",
+        "cudaLaunchKernel",
+        "gemm",
+    ]
     assert frame["depth"].tolist() == [0, 1, 2, 3]
     assert frame["busy_time_ms"].iloc[0] == 0.32
     both = analyzer.get_df_call_tree("aten::(mm|cat)")
@@ -194,7 +217,13 @@ def test_threads_are_roots_when_there_are_several() -> None:
     maker.call("cudaLaunchKernel", 710, correlation=55, thread=2)
     maker.kernel("gemm_backward", 800, 30, correlation=55)
     maker.add(
-        {"ph": "M", "name": "thread_name", "pid": 100, "tid": 2, "args": {"name": "autograd"}}
+        {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 100,
+            "tid": 2,
+            "args": {"name": "autograd"},
+        }
     )
     frame = analyzed(maker).get_df_call_tree()
     assert frame["name"][frame["depth"] == 0].tolist() == [
@@ -222,7 +251,9 @@ def test_no_gpu_events() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), st.booleans()),
+        st.tuples(
+            st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), st.booleans()
+        ),
         min_size=1,
         max_size=25,
     )
@@ -232,18 +263,30 @@ def test_any_tree(launches: list[tuple[int, int, int, bool]]) -> None:
     for number, (thread, depth, kernel, linked) in enumerate(launches):
         at = number * 100
         for level in range(depth):
-            maker.op(f"op{(number + level) % 3}", at + level, 80 - 2 * level, thread=thread)
+            maker.op(
+                f"op{(number + level) % 3}", at + level, 80 - 2 * level, thread=thread
+            )
         if linked:
-            maker.call("cudaLaunchKernel", at + 10, correlation=number + 1, thread=thread)
+            maker.call(
+                "cudaLaunchKernel", at + 10, correlation=number + 1, thread=thread
+            )
         start = at + 20 * kernel
         maker.kernel(f"k{kernel}", start, 70, correlation=number + 1, stream=kernel)
     analyzer = analyzed(maker)
     assert_right(analyzer)
     tree = merged_tree(analyzer.work)
     total = int(analyzer.work.duration.sum())
-    for cut in ({}, {"depth": 1}, {"depth": 2}, {"min_percent": 30.0}, {"min_percent": 100.0}):
+    for cut in (
+        {},
+        {"depth": 1},
+        {"depth": 2},
+        {"min_percent": 30.0},
+        {"min_percent": 100.0},
+    ):
         options: dict[str, Any] = cut
-        values = [int(line.rsplit(" ", 1)[1]) for line in folded_stacks(tree, **options)]
+        values = [
+            int(line.rsplit(" ", 1)[1]) for line in folded_stacks(tree, **options)
+        ]
         assert sum(values) == total
     assert_unmerged(analyzer, tree)
 
@@ -370,7 +413,9 @@ def test_a_deep_tree_is_streamed_and_its_indentation_ends(
     found = merged_tree(TreePerfAnalyzer(path).work)
     tracemalloc.start()
     (line,) = folded_stacks(found)
-    assert tracemalloc.get_traced_memory()[1] < 2_000_000  # a path for each node were 20 MB
+    assert (
+        tracemalloc.get_traced_memory()[1] < 2_000_000
+    )  # a path for each node were 20 MB
     assert line.count(";") == 3001
     tracemalloc.stop()
 
@@ -416,7 +461,9 @@ def test_what_has_no_name_is_told_of(capsys: pytest.CaptureFixture[str]) -> None
     maker.kernel("", 10, 5, correlation=1)
     Path("a.json").write_text(json.dumps(maker.document()), encoding="utf-8")
     assert tree("a.json") == 0
-    lines = [line.split("  1  ")[-1] for line in capsys.readouterr().out.splitlines()[3:]]
+    lines = [
+        line.split("  1  ")[-1] for line in capsys.readouterr().out.splitlines()[3:]
+    ]
     assert lines == ["(no name)", "  cudaLaunchKernel", "    [(no name)]"]
 
 
@@ -436,7 +483,9 @@ def test_python_frames(capsys: pytest.CaptureFixture[str]) -> None:
     assert tree("a.json", "--op", "aten::linear") == 0
     assert "train.py" not in capsys.readouterr().out
     assert tree("a.json", "--python", "--folded") == 0
-    assert capsys.readouterr().out.startswith("train.py(7): step;ProfilerStep#*;aten::linear;")
+    assert capsys.readouterr().out.startswith(
+        "train.py(7): step;ProfilerStep#*;aten::linear;"
+    )
 
 
 @pytest.mark.usefixtures("here")
@@ -448,7 +497,9 @@ def test_python_frames(capsys: pytest.CaptureFixture[str]) -> None:
         (["--json", "--folded"], "choose one"),
     ],
 )
-def test_wrong_use(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert tree("a.json", *arguments) == 2
     assert message in capsys.readouterr().err
 
@@ -469,7 +520,9 @@ def test_names_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) ->
 
 def blocks(language: str) -> list[str]:
     text = DOCS.read_text(encoding="utf-8").partition("\n## The call tree\n")[2]
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.mark.slow

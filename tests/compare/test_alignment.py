@@ -6,13 +6,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.analysis.cuda_graphs.matching import AlignmentBudget, align, first_places
+from tracelens_ext.analysis.cuda_graphs.matching import (
+    AlignmentBudget,
+    align,
+    first_places,
+)
 from tracelens_ext.trace import NONE
 
 _SEQUENCES = st.lists(st.integers(0, 3), max_size=14)
 
 
-def _aligned(a: list[int], b: list[int], budget: AlignmentBudget | None = None) -> list[int]:
+def _aligned(
+    a: list[int], b: list[int], budget: AlignmentBudget | None = None
+) -> list[int]:
     first, second = (np.array(each, dtype=np.int32) for each in (a, b))
     places: list[int] = align(first, second, budget or AlignmentBudget()).tolist()
     return places
@@ -43,13 +49,19 @@ def test_equal_elements_correspond_in_order(a: list[int], b: list[int]) -> None:
 def test_without_a_budget_what_corresponds_still_does_so_in_order(
     a: list[int], b: list[int]
 ) -> None:
-    pairs = [(i, j) for i, j in enumerate(_aligned(a, b, AlignmentBudget(cells=0))) if j != NONE]
+    pairs = [
+        (i, j)
+        for i, j in enumerate(_aligned(a, b, AlignmentBudget(cells=0)))
+        if j != NONE
+    ]
     assert all(a[i] == b[j] for i, j in pairs)
     assert [j for _, j in pairs] == sorted({j for _, j in pairs})
 
 
 @given(st.data(), _SEQUENCES)
-def test_a_subsequence_is_found_as_early_as_can_be(data: st.DataObject, b: list[int]) -> None:
+def test_a_subsequence_is_found_as_early_as_can_be(
+    data: st.DataObject, b: list[int]
+) -> None:
     a = [element for element in b if data.draw(st.booleans())]
     first, second = (np.array(each, dtype=np.int32) for each in (a, b))
     found = first_places(first, second).tolist()

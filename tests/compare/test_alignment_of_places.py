@@ -32,7 +32,9 @@ def launched(kernel: str, ns: int, calls: int = 1, first: int = 0) -> PlaceWork:
     return PlaceWork(calls, first, {kernel: (ns, calls)})
 
 
-def table(a: dict[ProgramPlace, PlaceWork], b: dict[ProgramPlace, PlaceWork]) -> pd.DataFrame:
+def table(
+    a: dict[ProgramPlace, PlaceWork], b: dict[ProgramPlace, PlaceWork]
+) -> pd.DataFrame:
     """What `align` finds, as one table."""
     aligned = align(a, b)
     return aligned.keys.assign(
@@ -82,8 +84,14 @@ def test_shapes_tell_which_of_two_ways_stands_for_which() -> None:
 
 
 def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
-    a = {place("add"): launched("a", 1, first=10), place("x"): launched("x", 2, first=20)}
-    a |= {place("mm"): launched("m", 3, first=30), place("y"): launched("y", 4, first=40)}
+    a = {
+        place("add"): launched("a", 1, first=10),
+        place("x"): launched("x", 2, first=20),
+    }
+    a |= {
+        place("mm"): launched("m", 3, first=30),
+        place("y"): launched("y", 4, first=40),
+    }
     b = {place("add"): launched("a", 1, first=1), place("p"): launched("p", 5, first=2)}
     b |= {place("mm"): launched("m", 3, first=3), place("q"): launched("q", 6, first=4)}
     assert rows(a, b) == [
@@ -92,7 +100,9 @@ def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
         ("x", "p", 2, 5),
         ("y", "q", 4, 6),
     ]
-    in_module = {ProgramPlace("M", False, p.chain): w for p, w in a.items() if p.chain[0] in "xy"}
+    in_module = {
+        ProgramPlace("M", False, p.chain): w for p, w in a.items() if p.chain[0] in "xy"
+    }
     fused = {ProgramPlace("M", False, ("fused",)): launched("f", 3)}
     assert rows(in_module, fused) == [("x + y", "fused", 6, 3)]
 
@@ -134,9 +144,14 @@ def test_each_event_is_in_exactly_one_row(
             for p in leaf
             for n in range(1, len(p.chain) + 1)
         }
-        both.append(known | {p: PlaceWork(3, ns, {k: (ns, n)}) for p, (k, ns, n) in leaf.items()})
+        both.append(
+            known
+            | {p: PlaceWork(3, ns, {k: (ns, n)}) for p, (k, ns, n) in leaf.items()}
+        )
     found = table(*both)
-    assert not found.duplicated(["path", "backward", "A_operation", "B_operation"]).any()
+    assert not found.duplicated(
+        ["path", "backward", "A_operation", "B_operation"]
+    ).any()
     for letter, leaf in zip("AB", (first, second), strict=True):
         for path in {p.path for p in leaf}:
             of_path = found[found["path"] == path]
@@ -156,19 +171,25 @@ def test_work_is_the_median_of_calls_and_speed_is_for_as_many() -> None:
     assert align(a, {}).work_and_speed(1) == (None, None)
 
 
-def steps(count: int, *, layers: int = 3, before: int = 0, extra: int = 0) -> TraceMaker:
+def steps(
+    count: int, *, layers: int = 3, before: int = 0, extra: int = 0
+) -> TraceMaker:
     """Steps of an embedding, some layers of four kernels, and a head; sometimes one kernel more."""
     maker = TraceMaker()
     at = 0
     names = [f"start{i}" for i in range(before)]
     for step in range(count):
         names += ["embed", "embed2", "embed3"]
-        names += ["norm", "gemm", "attention", "add"] * layers + ["check"] * (step == extra - 1)
+        names += ["norm", "gemm", "attention", "add"] * layers + ["check"] * (
+            step == extra - 1
+        )
         names += ["head", "loss", "optimizer", "optimizer2"]
     for number, name in enumerate(names, start=1):
         maker.call("cudaLaunchKernel", at, correlation=number)
         maker.kernel(name, at + 5, 8, correlation=number)
-        maker.kernel("ncclDevKernel_AllReduce", at + 5, 90, correlation=number + 10**6, stream=9)
+        maker.kernel(
+            "ncclDevKernel_AllReduce", at + 5, 90, correlation=number + 10**6, stream=9
+        )
         at += 10
     return maker
 
@@ -178,7 +199,9 @@ def steps(count: int, *, layers: int = 3, before: int = 0, extra: int = 0) -> Tr
 def test_the_unit_is_the_step_and_not_its_layers_nor_two_steps(
     count: int, maker: dict[str, int]
 ) -> None:
-    analyzer = TreePerfAnalyzer(steps(count, **maker).document(), use_kernel_name_categories=True)
+    analyzer = TreePerfAnalyzer(
+        steps(count, **maker).document(), use_kernel_name_categories=True
+    )
     period = find_period(analyzer.work)
     assert period is not None
     assert period.count == pytest.approx(count, abs=0.3)
@@ -187,21 +210,28 @@ def test_the_unit_is_the_step_and_not_its_layers_nor_two_steps(
 
 def test_traces_without_iterations_are_compared_by_period() -> None:
     both = [
-        measure(TreePerfAnalyzer(steps(n).document(), use_kernel_name_categories=True).work)
+        measure(
+            TreePerfAnalyzer(steps(n).document(), use_kernel_name_categories=True).work
+        )
         for n in (6, 4)
     ]
     comparison = compare(both)
     assert (comparison.unit.kind, list(comparison.unit.counts)) == ("period", [6, 4])
     assert not comparison.tables["kernels"]["difference_ms"].round(9).any()
     assert (
-        comparison.verdicts[0].text == "B did 0.67 of A's work at the same speed; nothing differs."
+        comparison.verdicts[0].text
+        == "B did 0.67 of A's work at the same speed; nothing differs."
     )
     whole = compare(both, total=True).tables["kernels"]
-    assert whole["by_calls_ms"].tolist() == pytest.approx(whole["difference_ms"].tolist())
+    assert whole["by_calls_ms"].tolist() == pytest.approx(
+        whole["difference_ms"].tolist()
+    )
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("other", ["six", "renamed", "four", "slower_layer_norm", "amd"])
+@pytest.mark.parametrize(
+    "other", ["six", "renamed", "four", "slower_layer_norm", "amd"]
+)
 def test_sums_by_place_kernel_and_category_are_the_totals(other: str) -> None:
     """To the nanosecond; and the known truth of each file."""
     truth = json.loads((SHARED / "compare/truth.json").read_text())
@@ -217,7 +247,9 @@ def test_sums_by_place_kernel_and_category_are_the_totals(other: str) -> None:
     for name in ("places", "kernels", "categories", "operations"):
         table = comparison.tables[name]
         for letter, file in (("A", "six"), ("B", other)):
-            assert round(table[f"{letter}_time_ms"].sum() * 1e6) == truth[file]["gpu_ns"]
+            assert (
+                round(table[f"{letter}_time_ms"].sum() * 1e6) == truth[file]["gpu_ns"]
+            )
         parts = table["by_calls_ms"] + table["by_speed_ms"] - table["difference_ms"]
         assert parts.abs().max() < 1e-6
     first = comparison.tables["places"].iloc[0]
@@ -236,22 +268,32 @@ def test_sums_by_place_kernel_and_category_are_the_totals(other: str) -> None:
 def test_the_times_of_a_path_are_those_of_its_modules() -> None:
     name = "Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
     paths = [SHARED / "traces" / maker / name for maker in ("nvidia", "amd")]
-    analyzers = [TreePerfAnalyzer(path, use_kernel_name_categories=True) for path in paths]
-    places = compare([measure(each.work) for each in analyzers], total=True).tables["places"]
+    analyzers = [
+        TreePerfAnalyzer(path, use_kernel_name_categories=True) for path in paths
+    ]
+    places = compare([measure(each.work) for each in analyzers], total=True).tables[
+        "places"
+    ]
     for letter, analyzer in zip("AB", analyzers, strict=True):
         own = analyzer.get_df_nn_modules().set_index("path")["gpu_time_self_ms"]
         found = places.groupby("path")[f"{letter}_time_ms"].sum()
-        assert found[own.index[own > 0]].tolist() == pytest.approx(own[own > 0].tolist())
+        assert found[own.index[own > 0]].tolist() == pytest.approx(
+            own[own > 0].tolist()
+        )
         alone = places.loc[places["only_in"] == letter, f"{letter}_time_ms"].sum()
         assert alone < 0.05 * found.sum()
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("plotly"), reason="plotly is not installed")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("plotly"), reason="plotly is not installed"
+)
 def test_the_tree_of_a_page_has_both_sides() -> None:
     from tracelens_ext.compare.report import comparison_report
 
     both = [
-        measure(TreePerfAnalyzer(steps(n).document(), use_kernel_name_categories=True).work)
+        measure(
+            TreePerfAnalyzer(steps(n).document(), use_kernel_name_categories=True).work
+        )
         for n in (6, 4)
     ]
     comparison = compare(both, total=True)
@@ -265,5 +307,9 @@ def test_the_tree_of_a_page_has_both_sides() -> None:
     top = tree[tree["parent"] < 0]
     for letter in "AB":
         column = f"{letter}_time_ms"
-        assert top[column].sum() == pytest.approx(comparison.tables["places"][column].sum())
-    assert set(top["colour"]) == {"#709ece"}, "B takes a third less, two thirds of full blue"
+        assert top[column].sum() == pytest.approx(
+            comparison.tables["places"][column].sum()
+        )
+    assert set(top["colour"]) == {"#709ece"}, (
+        "B takes a third less, two thirds of full blue"
+    )

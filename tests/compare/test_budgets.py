@@ -20,7 +20,9 @@ limits = st.decimals(-10_000, 10_000, places=4, allow_nan=False).map(Fraction)
 
 
 @given(names, st.booleans(), limits, st.sampled_from(["%", "ms"]))
-def test_a_budget_reads_what_it_writes(name: str, above: bool, limit: Fraction, unit: str) -> None:
+def test_a_budget_reads_what_it_writes(
+    name: str, above: bool, limit: Fraction, unit: str
+) -> None:
     budget = Budget(name, above, limit, "%" if unit == "%" else "ms")
     assert parse_budget(str(budget)) == budget
 
@@ -42,7 +44,10 @@ def test_any_text_is_a_budget_or_refused_with_advice(text: str) -> None:
     [
         ("GEMM > +5%", Budget("GEMM", True, Fraction(5), "%")),
         ("GEMM>5%", Budget("GEMM", True, Fraction(5), "%")),
-        ("  idle_time  <  - 0.5 ms ", Budget("idle_time", False, Fraction(-1, 2), "ms")),
+        (
+            "  idle_time  <  - 0.5 ms ",
+            Budget("idle_time", False, Fraction(-1, 2), "ms"),
+        ),
         ("MoE  Routing > .25ms", Budget("MoE Routing", True, Fraction(1, 4), "ms")),
         ("a > b > +1.%", Budget("a > b", True, Fraction(1), "%")),
     ],
@@ -99,7 +104,9 @@ def test_percentages_are_of_the_baseline(
 
 
 @given(ms, ms, st.booleans())
-def test_the_limit_itself_is_kept(before: Fraction, after: Fraction, above: bool) -> None:
+def test_the_limit_itself_is_kept(
+    before: Fraction, after: Fraction, above: bool
+) -> None:
     assert not Budget("x", above, after - before, "ms").crossed_by(before, after)
     if before:
         percent = 100 * (after - before) / before
@@ -147,7 +154,10 @@ def test_a_category_that_one_side_lacks_counts_nothing() -> None:
     without = measured(training(2, all_reduce_us=0))
     appears = compare([without, with_it])
     disappears = compare([with_it, without])
-    budgets = [parse_budget("Communication > +1000%"), parse_budget("Communication < -99.9%")]
+    budgets = [
+        parse_budget("Communication > +1000%"),
+        parse_budget("Communication < -99.9%"),
+    ]
     assert [v.crossed for v in check_budgets(budgets, appears)] == [True, False]
     assert [v.crossed for v in check_budgets(budgets, disappears)] == [False, True]
 
@@ -173,7 +183,10 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) ->
 def test_every_trace_and_device_is_held_against_a_budget() -> None:
     several = compare([measured(training(2, gemm_us=us)) for us in (40, 45, 38)])
     verdicts = check_budgets([parse_budget("GEMM > 0%")], several)
-    assert [(v.what, v.crossed) for v in verdicts] == [("B: GEMM", True), ("C: GEMM", False)]
+    assert [(v.what, v.crossed) for v in verdicts] == [
+        ("B: GEMM", True),
+        ("C: GEMM", False),
+    ]
     two = training(2)
     two.call("cudaLaunchKernel", 1040, correlation=500)
     two.kernel("k", 1060, 60, correlation=500, device=1)

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.comparison_helpers import ALL_REDUCE, GEMM, STEP_US, measured, training
+from tests.support.comparison_helpers import (
+    ALL_REDUCE,
+    GEMM,
+    STEP_US,
+    measured,
+    training,
+)
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.compare.comparison import KEYS, Comparison, compare, measure
@@ -25,7 +31,9 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 def of_row(frame: pd.DataFrame, name: str) -> dict[str, float]:
     """The numbers of the row whose first text column says `name`."""
-    text = next(c for c in ("type", "cpu_op", "kernel_name", "kernel_category") if c in frame)
+    text = next(
+        c for c in ("type", "cpu_op", "kernel_name", "kernel_category") if c in frame
+    )
     (row,) = frame[frame[text] == name].to_dict("records")
     return {str(key): value for key, value in row.items() if not isinstance(value, str)}
 
@@ -49,10 +57,12 @@ def test_times_are_of_an_average_iteration() -> None:
             "B_calls": 1,
         }
     )
-    assert of_row(comparison.tables["operations"], "nccl:all_reduce")["B_time_ms"] == pytest.approx(
-        0.030
+    assert of_row(comparison.tables["operations"], "nccl:all_reduce")[
+        "B_time_ms"
+    ] == pytest.approx(0.030)
+    assert of_row(comparison.tables["kernels"], GEMM)["B_time_ms"] == pytest.approx(
+        0.050
     )
-    assert of_row(comparison.tables["kernels"], GEMM)["B_time_ms"] == pytest.approx(0.050)
 
 
 def test_the_number_of_iterations_changes_nothing() -> None:
@@ -74,7 +84,9 @@ def test_skipped_steps_are_nobodys_idle_time() -> None:
 @pytest.mark.parametrize(
     ("threshold_us", "kind"), [(129, "macro_idle_time"), (130, "micro_idle_time")]
 )
-def test_the_gaps_between_iterations_are_micro_or_macro(threshold_us: int, kind: str) -> None:
+def test_the_gaps_between_iterations_are_micro_or_macro(
+    threshold_us: int, kind: str
+) -> None:
     def of(maker: TraceMaker) -> pd.DataFrame:
         analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
         measurement = measure(analyzer.work, micro_idle_thresh_us=threshold_us)
@@ -97,23 +109,34 @@ def test_work_outside_of_iterations_does_not_count() -> None:
     maker.kernel(GEMM, 980, 10, correlation=901)  # its launch was not recorded
     comparison = compare([measured(training(2)), measured(maker)])
     assert comparison.tables["categories"]["difference_ms"].tolist() == [0.0, 0.0]
-    assert any(note.startswith("B: 17.6 % of the GPU time was not") for note in comparison.notes)
+    assert any(
+        note.startswith("B: 17.6 % of the GPU time was not")
+        for note in comparison.notes
+    )
     total = compare([measured(training(2)), measured(maker)], total=True)
     gemm = of_row(total.tables["categories"], "GEMM")
     assert (gemm["A_time_ms"], gemm["B_time_ms"]) == pytest.approx((0.080, 0.110))
     assert (gemm["A_count"], gemm["B_count"]) == (2, 4)
-    assert of_row(total.tables["operations"], "(unlinked)")["difference_ms"] == pytest.approx(0.010)
+    assert of_row(total.tables["operations"], "(unlinked)")[
+        "difference_ms"
+    ] == pytest.approx(0.010)
 
 
 def test_whole_traces_are_compared_when_one_has_no_iterations() -> None:
-    comparison = compare([measured(training(2)), measured(training(2, annotated=False))])
+    comparison = compare(
+        [measured(training(2)), measured(training(2, annotated=False))]
+    )
     assert comparison.basis == "trace"
-    assert of_row(comparison.tables["categories"], "GEMM")["A_time_ms"] == pytest.approx(0.080)
+    assert of_row(comparison.tables["categories"], "GEMM")[
+        "A_time_ms"
+    ] == pytest.approx(0.080)
     assert any("as B has no whole iteration" in note for note in comparison.notes)
 
 
 def test_what_one_side_lacks() -> None:
-    comparison = compare([measured(training(2)), measured(training(2, all_reduce_us=0))])
+    comparison = compare(
+        [measured(training(2)), measured(training(2, all_reduce_us=0))]
+    )
     lost = of_row(comparison.tables["kernels"], ALL_REDUCE)
     assert lost["ratio"] == 0
     assert lost["difference_%"] == -100
@@ -124,14 +147,21 @@ def test_what_one_side_lacks() -> None:
     assert np.isnan(new["difference_%"])
     assert new["difference_ms"] == pytest.approx(0.030)
     (place,) = [r for r in back.tables["places"].to_dict("records") if r["only_in"]]
-    assert (place["only_in"], place["by_calls_ms"], place["by_speed_ms"]) == ("B", 0.030, 0.0)
+    assert (place["only_in"], place["by_calls_ms"], place["by_speed_ms"]) == (
+        "B",
+        0.030,
+        0.0,
+    )
 
 
 def test_the_largest_change_comes_first_whatever_its_sign() -> None:
     comparison = compare(
         [measured(training(1)), measured(training(1, gemm_us=45, all_reduce_us=10))]
     )
-    assert comparison.tables["categories"]["kernel_category"].tolist() == ["Communication", "GEMM"]
+    assert comparison.tables["categories"]["kernel_category"].tolist() == [
+        "Communication",
+        "GEMM",
+    ]
     assert comparison.tables["timeline"]["type"].tolist()[:4] == [
         "computation_time",
         "exposed_comm_time",
@@ -171,7 +201,9 @@ def test_single_devices_are_compared_whatever_their_number() -> None:
 def test_several_devices_are_compared_one_by_one() -> None:
     both = training(2)
     for step in range(2):
-        both.call("cudaLaunchKernel", 1000 + STEP_US * step + 40, correlation=500 + step)
+        both.call(
+            "cudaLaunchKernel", 1000 + STEP_US * step + 40, correlation=500 + step
+        )
         both.kernel(GEMM, 1070 + STEP_US * step, 60, correlation=500 + step, device=1)
     comparison = compare([measured(both), measured(training(2, device=1))])
     timeline = comparison.tables["timeline"]
@@ -199,7 +231,9 @@ def test_two_processes_may_take_turns_on_a_device() -> None:
 
 def test_one_iteration_beside_several_is_told() -> None:
     comparison = compare([measured(training(1)), measured(training(3))])
-    assert any(note.startswith("A has a single whole iteration") for note in comparison.notes)
+    assert any(
+        note.startswith("A has a single whole iteration") for note in comparison.notes
+    )
     same = compare([measured(training(1)), measured(training(1))])
     assert not any("single" in note for note in same.notes)
 
@@ -210,9 +244,12 @@ def test_other_kernels_are_told() -> None:
         event["name"] = event["name"].replace("sm90_xmma", "sm100_xmma")
     notes = compare([measured(training(2)), measured(other)]).notes
     assert any(
-        note.startswith("B runs other kernels: those that A has too make 42.9 %") for note in notes
+        note.startswith("B runs other kernels: those that A has too make 42.9 %")
+        for note in notes
     )
-    assert not any("other kernels" in n for n in compare([measured(training(2))] * 2).notes)
+    assert not any(
+        "other kernels" in n for n in compare([measured(training(2))] * 2).notes
+    )
 
 
 def test_what_cannot_be_compared() -> None:
@@ -241,7 +278,9 @@ def test_unlinked_kernels_count_in_the_timeline_when_asked() -> None:
 
 
 step_lists = st.lists(
-    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60), st.integers(0, 2)), max_size=3),
+    st.lists(
+        st.tuples(st.integers(0, 90), st.integers(1, 60), st.integers(0, 2)), max_size=3
+    ),
     min_size=1,
     max_size=4,
 )
@@ -276,16 +315,22 @@ def test_the_tables_are_what_a_naive_loop_finds(
     whole = [[step for step in steps if step] for steps in (first, second)]
     if not all(whole):
         return
-    comparison = compare([measured(random_trace(first)), measured(random_trace(second))])
+    comparison = compare(
+        [measured(random_trace(first)), measured(random_trace(second))]
+    )
     kernels = comparison.tables["kernels"]
     for letter, steps in zip("AB", whole, strict=True):
         for place, name in enumerate(NAMES):
-            lengths = [length for step in steps for _, length, which in step if which == place]
+            lengths = [
+                length for step in steps for _, length, which in step if which == place
+            ]
             of_name = kernels[kernels["kernel_name"] == name]
             assert of_name[f"{letter}_time_ms"].sum() == pytest.approx(
                 sum(lengths) / 1000 / len(steps)
             )
-            assert of_name[f"{letter}_count"].sum() == pytest.approx(len(lengths) / len(steps))
+            assert of_name[f"{letter}_count"].sum() == pytest.approx(
+                len(lengths) / len(steps)
+            )
     for name in ("categories", "operations", "kernels"):
         table = comparison.tables[name]
         for column in ("A_time_ms", "B_time_ms", "A_count", "B_count"):
@@ -293,7 +338,9 @@ def test_the_tables_are_what_a_naive_loop_finds(
         change = table["difference_ms"].abs().to_numpy()
         assert (np.diff(change) <= 1e-12).all()
     timeline = comparison.tables["timeline"].set_index("type")["A_time_ms"]
-    assert timeline["busy_time"] + timeline["idle_time"] == pytest.approx(timeline["total_time"])
+    assert timeline["busy_time"] + timeline["idle_time"] == pytest.approx(
+        timeline["total_time"]
+    )
     assert timeline["idle_time"] >= 0
 
 
@@ -311,7 +358,9 @@ def test_swapping_two_traces_turns_every_sign(
     for name, keys in KEYS.items():
         keys = tuple(key for key in keys if key in there.tables[name])
         one = there.tables[name].set_index(list(keys))["difference_ms"]
-        other = back.tables[name].set_index(list(keys))["difference_ms"].reindex(one.index)
+        other = (
+            back.tables[name].set_index(list(keys))["difference_ms"].reindex(one.index)
+        )
         assert one.to_numpy() == pytest.approx(-other.to_numpy())
 
 
@@ -334,8 +383,13 @@ def test_a_real_trace_is_like_itself_and_like_its_own_report(name: str) -> None:
         timeline["time ms"].tolist()
     )
     summary = analyzer.get_df_kernel_summary()
-    for table_name, key in (("operations", "cpu_op"), ("categories", "kernel_category")):
-        compared = comparison.tables[table_name].set_index(key)["A_time_ms"].sort_index()
+    for table_name, key in (
+        ("operations", "cpu_op"),
+        ("categories", "kernel_category"),
+    ):
+        compared = (
+            comparison.tables[table_name].set_index(key)["A_time_ms"].sort_index()
+        )
         expected = summary.groupby(key)["total_time_ms"].sum().sort_index()
         assert compared.index.tolist() == expected.index.tolist()
         assert compared.tolist() == pytest.approx(expected.tolist())
@@ -347,6 +401,8 @@ def test_one_model_on_two_makers_gpus() -> None:
     analyzers = [_shared(f"nvidia/{name}"), _shared(f"amd/{name}")]
     comparison = compare([measure(analyzer.work) for analyzer in analyzers])
     assert comparison.basis == "iteration"
-    attention = of_row(comparison.tables["operations"], "aten::_flash_attention_forward")
+    attention = of_row(
+        comparison.tables["operations"], "aten::_flash_attention_forward"
+    )
     assert (attention["A_count"], attention["B_count"]) == (24, 24)
     assert any("runs other kernels" in note for note in comparison.notes)

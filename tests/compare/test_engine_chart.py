@@ -34,7 +34,14 @@ from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.trace.intervals import non_overlapped_time, union_length
 
 DEF_ABC = {
-    "DEF": {"ABC": {"^H|^I": "gemm", "J|K": "attn", "CUDA mem": "non-gpu-H_D_memops", ".*": "misc"}}
+    "DEF": {
+        "ABC": {
+            "^H|^I": "gemm",
+            "J|K": "attn",
+            "CUDA mem": "non-gpu-H_D_memops",
+            ".*": "misc",
+        }
+    }
 }
 
 intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12)
@@ -55,7 +62,9 @@ def naive(spans: list[tuple[int, int]]) -> list[int]:
 
 
 @given(intervals)
-def test_each_instant_belongs_to_whom_covers_it_first(spans: list[tuple[int, int]]) -> None:
+def test_each_instant_belongs_to_whom_covers_it_first(
+    spans: list[tuple[int, int]],
+) -> None:
     start = np.array([s for s, _ in spans], dtype=np.int64)
     end = start + np.array([d for _, d in spans], dtype=np.int64)
     share = non_overlapped_time(start, end)
@@ -69,14 +78,19 @@ def test_it_does_not_matter_when(spans: list[tuple[int, int]], shift: int) -> No
     start = np.array([s for s, _ in spans], dtype=np.int64)
     end = start + np.array([d for _, d in spans], dtype=np.int64)
     assert (
-        non_overlapped_time(start + shift, end + shift) == non_overlapped_time(start, end)
+        non_overlapped_time(start + shift, end + shift)
+        == non_overlapped_time(start, end)
     ).all()
 
 
 def test_time_is_counted_once_and_summed_by_kernel() -> None:
     run = run_of(overlapping())
     found = dict(
-        zip(run.kernel, zip(run.category, run.gpu_ns_of.tolist(), strict=True), strict=True)
+        zip(
+            run.kernel,
+            zip(run.category, run.gpu_ns_of.tolist(), strict=True),
+            strict=True,
+        )
     )
     assert found == {
         GEMM: ("gemm", 45_000),
@@ -105,7 +119,9 @@ def test_where_the_elapsed_time_comes_from(
     run = run_of(overlapping(), seconds=seconds)
     assert (run.elapsed_ns, run.elapsed_from) == (elapsed, source)
     assert run.not_gpu_ns == elapsed - run.gpu_ns >= 0
-    assert any("less than the GPU time" in warning for warning in run.warnings) == warned
+    assert (
+        any("less than the GPU time" in warning for warning in run.warnings) == warned
+    )
 
 
 def test_several_gpus_share_the_time_unless_each_is_asked_for() -> None:
@@ -118,7 +134,10 @@ def test_several_gpus_share_the_time_unless_each_is_asked_for() -> None:
     assert both.devices == (0, 1)
     assert any("2 GPUs" in note and "--per-device" in note for note in both.notes)
     each = measure(work, an_input(), 0, "device")
-    assert [run.label for run in each] == ["llama_vllm_run_0_gpu0", "llama_vllm_run_0_gpu1"]
+    assert [run.label for run in each] == [
+        "llama_vllm_run_0_gpu0",
+        "llama_vllm_run_0_gpu1",
+    ]
     assert [run.gpu_ns for run in each] == [10_000, 10_000]
     assert [run.category for run in each] == [["gemm"], ["norm"]]
     assert not any(run.notes for run in each)
@@ -135,7 +154,9 @@ def test_several_gpus_share_the_time_unless_each_is_asked_for() -> None:
         ("[CUDA memcpy Device-to-Host]", "gpu_memcpy"),
     ],
 )
-def test_copies_and_sets_are_found_by_maps_written_for_nsight(name: str, kind: str) -> None:
+def test_copies_and_sets_are_found_by_maps_written_for_nsight(
+    name: str, kind: str
+) -> None:
     maker = TraceMaker()
     maker.gpu(kind, name, 0, 10)
     maker.gpu("kernel", "J", 20, 10)
@@ -146,11 +167,25 @@ def test_copies_and_sets_are_found_by_maps_written_for_nsight(name: str, kind: s
 
 
 def test_directions_can_be_told_apart_and_rules_of_the_user_win(tmp_path: Path) -> None:
-    ways = {"DEF": {"ABC": {"Host-to-Device": "up", "Device-to-Host": "down", "CUDA mem": "rest"}}}
+    ways = {
+        "DEF": {
+            "ABC": {
+                "Host-to-Device": "up",
+                "Device-to-Host": "down",
+                "CUDA mem": "rest",
+            }
+        }
+    }
     rules = tmp_path / "rules.toml"
-    rules.write_text('[[rule]]\ncategory = "mine"\npattern = "Memset"\n', encoding="utf-8")
+    rules.write_text(
+        '[[rule]]\ncategory = "mine"\npattern = "Memset"\n', encoding="utf-8"
+    )
     maker = TraceMaker()
-    names = ["Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pinned)", "Memcpy PtoP"]
+    names = [
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy DtoH (Device -> Pinned)",
+        "Memcpy PtoP",
+    ]
     for place, name in enumerate(names):
         maker.gpu("gpu_memcpy", name, 10 * place, 10 - place)
     maker.gpu("gpu_memset", "Memset (Device)", 40, 2)
@@ -181,7 +216,9 @@ def test_builtin_categories_do_too() -> None:
 def test_without_gpu_events_it_says_how_to_record_them() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 100)
-    with pytest.raises(TraceError, match=r"run\.json: holds no GPU event; record it with GPU"):
+    with pytest.raises(
+        TraceError, match=r"run\.json: holds no GPU event; record it with GPU"
+    ):
         run_of(maker)
 
 
@@ -192,7 +229,13 @@ def test_without_categories_there_is_no_chart() -> None:
 
 def test_the_csv_has_a_row_a_kernel_and_one_for_the_rest() -> None:
     frame = kernel_table(two_runs())
-    assert list(frame.columns) == ["Model_Engine", "Category", "Instances", "Name", ELAPSED]
+    assert list(frame.columns) == [
+        "Model_Engine",
+        "Category",
+        "Instances",
+        "Name",
+        ELAPSED,
+    ]
     assert frame["Category"].is_monotonic_increasing
     assert len(frame) == 4 + 1 + 2 + 1
     rest = frame[frame["Category"] == NOT_GPU]
@@ -206,7 +249,13 @@ def test_the_csv_has_a_row_a_kernel_and_one_for_the_rest() -> None:
 def test_the_pivot_table_compares_categories() -> None:
     runs = two_runs()
     table = category_table(runs)
-    assert table.index.tolist() == ["elementwise", "gemm", "norm", "non-gpu-H_D_memops", NOT_GPU]
+    assert table.index.tolist() == [
+        "elementwise",
+        "gemm",
+        "norm",
+        "non-gpu-H_D_memops",
+        NOT_GPU,
+    ]
     assert [table[run].to_list()[1] for run in (0, 1)] == pytest.approx([45e-6, 20e-6])
     assert table[1].isna().tolist() == [False, False, True, True, False]
     assert table[0].isna().tolist() == [True, False, False, False, False]
@@ -232,7 +281,13 @@ def test_the_inputs_are_told() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "engine", "model", "ns"),
     [
-        ("run1.nsys-rep,vllm,llama,306", "run1.nsys-rep", "vllm", "llama", 306_000_000_000),
+        (
+            "run1.nsys-rep,vllm,llama,306",
+            "run1.nsys-rep",
+            "vllm",
+            "llama",
+            306_000_000_000,
+        ),
         ("a,b,c.sqlite,vllm,gpt-oss,0", "a,b,c.sqlite", "vllm", "gpt-oss", 0),
         ("x/y.json.gz, vllm , ds , 12.5 ", "x/y.json.gz", "vllm", "ds", 12_500_000_000),
         ("r.json,vllm,llama,1e2", "r.json", "vllm", "llama", 100_000_000_000),
@@ -283,7 +338,12 @@ def test_any_text_is_a_specification_or_a_usage_error(text: str) -> None:
 def test_files_alone_will_do_where_one_categorizer_is_for_all() -> None:
     texts = ["run.json", "a,b.json", "a,b,c,d.json", "r.json,vllm,llama,5"]
     found = parse_inputs(texts, bare_files=True)
-    assert [str(one.path) for one in found] == ["run.json", "a,b.json", "a,b,c,d.json", "r.json"]
+    assert [str(one.path) for one in found] == [
+        "run.json",
+        "a,b.json",
+        "a,b,c,d.json",
+        "r.json",
+    ]
     assert [one.label(at) for at, one in enumerate(found)] == [
         "run_0",
         "a,b_1",

@@ -23,7 +23,9 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="needs Chromium"),
 ]
 _CHART = "#chart-elapsed-time"
-_NAMES = f"[...document.querySelectorAll('{_CHART} .ytick text')].map((t) => t.textContent)"
+_NAMES = (
+    f"[...document.querySelectorAll('{_CHART} .ytick text')].map((t) => t.textContent)"
+)
 _BARS = f"""[...document.querySelectorAll('{_CHART} .bars .point path')]
     .filter((bar) => bar.getBBox().width > 0).length"""
 _COLOURS = "[...document.querySelectorAll('.swatch')].map((s) => s.style.background)"
@@ -36,7 +38,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_bar_for_each_run_and_the_numbers_under_it(browser: Browser, page: Path) -> None:
+def test_a_bar_for_each_run_and_the_numbers_under_it(
+    browser: Browser, page: Path
+) -> None:
     browser.open(page)
     assert browser.value("document.documentElement.dataset.charts") == "drawn"
     assert browser.complaints() == []
@@ -58,22 +62,32 @@ def test_on_a_phone_in_the_dark(browser: Browser, page: Path) -> None:
     browser.open(page, width=390, height=800, dark=True)
     assert browser.value("document.documentElement.dataset.charts") == "drawn"
     assert browser.value("document.documentElement.scrollWidth") <= 390
-    assert browser.value("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert (
+        browser.value("getComputedStyle(document.body).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )
 
 
-def test_many_categories_and_runs_with_hostile_names(browser: Browser, tmp_path: Path) -> None:
+def test_many_categories_and_runs_with_hostile_names(
+    browser: Browser, tmp_path: Path
+) -> None:
     maker = TraceMaker()
     names = [*HOSTILE, *(f"kernel {number}" for number in range(9))]
     for place, _ in enumerate(names):
         maker.gpu("kernel", f"k{place:02}", 10 * place, 9)
     mapping = {f"k{place:02}": name for place, name in enumerate(names)}
     work = analyzed(maker, mapping).work
-    runs = [measure_run(work, an_input(name=f"<b>{at}<br>%{{x}}.json"), at) for at in range(8)]
+    runs = [
+        measure_run(work, an_input(name=f"<b>{at}<br>%{{x}}.json"), at)
+        for at in range(8)
+    ]
     write_page(tmp_path / "result.html", runs, title=" ".join(HOSTILE))
     browser.open(tmp_path / "result.html")
     assert browser.complaints() == []
     assert browser.value("window.pwned") is None
     colours = browser.value(_COLOURS)
     assert len(colours) == len(set(colours)) == len(names) + 1
-    assert browser.value(_NAMES) == [f"llama_vllm_<b>{at}<br>%{{x}}_{at}" for at in range(8)]
+    assert browser.value(_NAMES) == [
+        f"llama_vllm_<b>{at}<br>%{{x}}_{at}" for at in range(8)
+    ]
     assert not browser.value("document.querySelectorAll('.card').length")

@@ -18,7 +18,11 @@ from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.cli import run
 from tracelens_ext.compare import report_files
 from tracelens_ext.compare.comparison import Comparison, compare, measure
-from tracelens_ext.compare.finished_reports import is_report, measure_report, with_reference
+from tracelens_ext.compare.finished_reports import (
+    is_report,
+    measure_report,
+    with_reference,
+)
 from tracelens_ext.errors import TraceError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.manifest import MANIFEST
@@ -34,7 +38,9 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 TABLES = ["timeline", "categories", "operations", "kernels"]
 
 
-def reports_of(analyzer: TreePerfAnalyzer, folder: Path, **options: object) -> list[Path]:
+def reports_of(
+    analyzer: TreePerfAnalyzer, folder: Path, **options: object
+) -> list[Path]:
     """The report of a trace in every format that can be read back."""
     report = build_perf_report(analyzer, ReportOptions(**options))  # type: ignore[arg-type]
     places = {
@@ -47,7 +53,9 @@ def reports_of(analyzer: TreePerfAnalyzer, folder: Path, **options: object) -> l
 
 
 def analyzed(maker: TraceMaker, **options: object) -> TreePerfAnalyzer:
-    return TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True, **options)  # type: ignore[arg-type]
+    return TreePerfAnalyzer(
+        maker.document(), use_kernel_name_categories=True, **options
+    )  # type: ignore[arg-type]
 
 
 def nothing_changed(comparison: Comparison) -> None:
@@ -110,7 +118,9 @@ def test_several_devices_and_the_split_of_idle_time(tmp_path: Path) -> None:
     analyzer = analyzed(maker)
     measured = measure(analyzer.work, micro_idle_thresh_us=60)
     split, plain = (
-        measure_report(reports_of(analyzer, tmp_path / str(us), micro_idle_thresh_us=us)[0])
+        measure_report(
+            reports_of(analyzer, tmp_path / str(us), micro_idle_thresh_us=us)[0]
+        )
         for us in (60, None)
     )
     nothing_changed(compare([measured, split]))
@@ -125,11 +135,18 @@ def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
 ) -> None:
     maker = training(3)
     maker.gpu("gpu_memcpy", "Memcpy HtoD", 6000, 7)
-    generate_perf_report_pytorch(write(tmp_path / "a.json", maker), tmp_path / "all.xlsx")
+    generate_perf_report_pytorch(
+        write(tmp_path / "a.json", maker), tmp_path / "all.xlsx"
+    )
     folder = tmp_path / "theirs"
     folder.mkdir()
     book = openpyxl.load_workbook(tmp_path / "all.xlsx", read_only=True)
-    for name in ("gpu_timeline", "kernel_summary", "ops_summary", "ops_summary_by_category"):
+    for name in (
+        "gpu_timeline",
+        "kernel_summary",
+        "ops_summary",
+        "ops_summary_by_category",
+    ):
         rows = pd.DataFrame(book[name].values)
         rows.to_csv(folder / f"{name}.csv", index=False, header=False)
     analyzer = analyzed(maker)
@@ -148,7 +165,19 @@ def test_json_reports_of_a_folder_are_compared_and_damage_is_told(
 ) -> None:
     made = in_folder / "made"
     for name in "ab":
-        assert run(["report", f"{name}.json", "--format", "json", "-o", f"made/{name}.json"]) == 0
+        assert (
+            run(
+                [
+                    "report",
+                    f"{name}.json",
+                    "--format",
+                    "json",
+                    "-o",
+                    f"made/{name}.json",
+                ]
+            )
+            == 0
+        )
     capsys.readouterr()
     assert compared(made) == 0
     assert "GPU timeline, of the whole trace" in capsys.readouterr().out
@@ -164,7 +193,9 @@ def test_units_in_headers_do_not_matter(tmp_path: Path) -> None:
     path = folder / "kernels_by_category.csv"
     text = path.read_text().replace(",count,", ",Count (GPU events),", 1)
     path.write_text(text.replace("total_time_ms", "total time (ms)", 1))
-    pd.testing.assert_frame_equal(measure_report(folder).total.tables["kernels"], before)
+    pd.testing.assert_frame_equal(
+        measure_report(folder).total.tables["kernels"], before
+    )
 
 
 @pytest.mark.usefixtures("in_folder", "few_tables")
@@ -246,7 +277,10 @@ def test_a_workbook_of_tracelens(tmp_path: Path) -> None:
 @pytest.mark.real_data
 @pytest.mark.parametrize("kind", ["amd", "nvidia", "graphs"])
 def test_real_traces_and_their_own_reports(kind: str, tmp_path: Path) -> None:
-    trace = min((SHARED / "traces" / kind).rglob("*.json.gz"), key=lambda path: path.stat().st_size)
+    trace = min(
+        (SHARED / "traces" / kind).rglob("*.json.gz"),
+        key=lambda path: path.stat().st_size,
+    )
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     reports = [measure_report(path) for path in reports_of(analyzer, tmp_path)]
     nothing_changed(compare([measure(analyzer.work), *reports]))
@@ -254,7 +288,9 @@ def test_real_traces_and_their_own_reports(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few_tables")
 @pytest.mark.usefixtures("workbook")
-def test_the_verdict_on_reports_names_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_on_reports_names_what_changed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert compared("a.xlsx", "b.json") == 0
     assert re.search(r"the largest changes:\s+aten::\w+ [+-]", capsys.readouterr().out)
 
@@ -272,7 +308,9 @@ def test_the_command_takes_reports_where_it_takes_traces(
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_an_input_is_never_written_over(workbook: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_is_never_written_over(
+    workbook: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["report", "a.json", "--csv-dir", "t", "-q"]) == 0
     before = sorted(Path("t").iterdir())
     assert compared("t", "b.json", "--format", "csv", "-o", "t", "--force") == 1
@@ -300,12 +338,18 @@ def test_folders_and_patterns_stand_for_reports_where_they_have_no_traces(
 @pytest.mark.usefixtures("few_tables")
 def test_reports_say_their_version(workbook: Path, tmp_path: Path) -> None:
     book = openpyxl.load_workbook(workbook)
-    assert {p.name: p.value for p in book.custom_doc_props.props} == {"tables_version": 1}  # type: ignore[attr-defined]
+    assert {p.name: p.value for p in book.custom_doc_props.props} == {
+        "tables_version": 1
+    }  # type: ignore[attr-defined]
     folder = reports_of(analyzed(training(2)), tmp_path / "new")[1]
     manifest = folder / MANIFEST
     assert '"tables_version": 1' in manifest.read_text()
-    manifest.write_text(manifest.read_text().replace('"tables_version": 1', '"tables_version": 2'))
-    with pytest.raises(TraceError, match=r"was made by a newer tracelens-ext; update this one"):
+    manifest.write_text(
+        manifest.read_text().replace('"tables_version": 1', '"tables_version": 2')
+    )
+    with pytest.raises(
+        TraceError, match=r"was made by a newer tracelens-ext; update this one"
+    ):
         measure_report(folder)
 
 
@@ -324,7 +368,8 @@ def replaced(workbook: Path, part: str, change: Callable[[bytes], bytes]) -> Pat
 
 SHEET = "xl/worksheets/sheet3.xml"  # gpu_timeline
 _BOMB = b'<!DOCTYPE l [<!ENTITY a "ha">' + b"".join(
-    b'<!ENTITY a%d "%s">' % (n, b"&a%d;" % (n - 1) * 10 if n else b"ha") for n in range(20)
+    b'<!ENTITY a%d "%s">' % (n, b"&a%d;" % (n - 1) * 10 if n else b"ha")
+    for n in range(20)
 )
 
 
@@ -340,21 +385,30 @@ def _before_root(data: bytes) -> bytes:
     [
         (_before_root, "declares XML entities"),
         (
-            lambda d: _before_root(d).decode().replace("UTF-8", "UTF-16").encode("utf-16"),
+            lambda d: (
+                _before_root(d).decode().replace("UTF-8", "UTF-16").encode("utf-16")
+            ),
             "entities",
         ),
-        (lambda d: d.replace(b"<row", b"<a>" * 1000 + b"<row", 1), "nests XML over 100 deep"),
+        (
+            lambda d: d.replace(b"<row", b"<a>" * 1000 + b"<row", 1),
+            "nests XML over 100 deep",
+        ),
         (lambda d: d[: len(d) // 2], "is damaged"),
         (lambda d: d.replace(b'<row r="3"', b'<row r="99999999999"'), "1,048,576 rows"),
         (lambda d: d.replace(b'r="B3"', b'r="ZZZZZZZZ3"'), "is damaged"),
         (lambda d: d + b"<a/>" * 1_500_000, "holds more than"),
         (lambda d: d + b" " * 6_000_000, "holds more than 1 MB in one element"),
         (
-            lambda d: d.replace(b"<sheetData>", b'<sheetData a="%b">' % (b"a" * 2_000_000)),
+            lambda d: d.replace(
+                b"<sheetData>", b'<sheetData a="%b">' % (b"a" * 2_000_000)
+            ),
             "holds more than 1 MB in one element",
         ),
         (
-            lambda d: d.replace(b"</sheetData>", b"</sheetData>" + b'<x a="%b"/>' % _RANGES * 5),
+            lambda d: d.replace(
+                b"</sheetData>", b"</sheetData>" + b'<x a="%b"/>' % _RANGES * 5
+            ),
             "holds more than 2 MB of attributes",
         ),
     ],
@@ -372,7 +426,10 @@ def _before_root(data: bytes) -> bytes:
     ],
 )
 def test_a_hostile_workbook(
-    workbook: Path, change: Callable[[bytes], bytes], said: str, monkeypatch: pytest.MonkeyPatch
+    workbook: Path,
+    change: Callable[[bytes], bytes],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(report_files, "_MAX_BYTES", 5_000_000)
     path = replaced(workbook, SHEET, change)
@@ -384,7 +441,9 @@ def test_a_hostile_workbook(
     assert time.monotonic() - start < 20
 
 
-def test_a_workbook_of_too_many_cells(workbook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workbook_of_too_many_cells(
+    workbook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for limit in ("_MAX_CELL_ELEMENTS", "_MAX_OTHER_ELEMENTS"):
         with monkeypatch.context() as patched, pytest.raises(TraceError, match="cells"):
             patched.setattr(report_files, limit, 20)

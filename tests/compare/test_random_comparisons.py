@@ -70,7 +70,9 @@ def test_a_part_that_fails_is_left_out_and_named(
     monkeypatch.delenv(DEBUG_VARIABLE)
     monkeypatch.setattr(f"tracelens_ext.compare.{function}", broken)
     report = comparison_report(compare([measured(document) for document in documents]))
-    message = f"{part} could not be computed: IndexError: no such row; please report this"
+    message = (
+        f"{part} could not be computed: IndexError: no such row; please report this"
+    )
     assert any(message in note for note in report.notes)
     expected = [name for name in whole.sheets if name != sheet]
     assert list(report.sheets) == expected

@@ -92,7 +92,11 @@ def _forget_old_modules() -> Iterator[None]:
 
 def modules_below(package: str) -> list[str]:
     folder = PACKAGE.joinpath(*package.split("."))
-    return [f"{package}.{path.stem}" for path in folder.glob("*.py") if path.stem != "__init__"]
+    return [
+        f"{package}.{path.stem}"
+        for path in folder.glob("*.py")
+        if path.stem != "__init__"
+    ]
 
 
 def all_old_modules() -> list[str]:
@@ -116,7 +120,9 @@ def test_a_moved_module_is_the_module_at_its_new_place(old: str) -> None:
     assert moved.__spec__.name == new
 
 
-@pytest.mark.parametrize("old", ["gaps.causes", "tree", "replay.what_if", "work.gpu_work"])
+@pytest.mark.parametrize(
+    "old", ["gaps.causes", "tree", "replay.what_if", "work.gpu_work"]
+)
 def test_one_warning_tells_the_new_name(old: str) -> None:
     name = f"tracelens_ext.{old}"
     with pytest.warns(DeprecationWarning) as caught:
@@ -140,7 +146,9 @@ def test_the_warning_points_at_the_line_that_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "name"), DOCUMENTED)
-def test_what_the_documentation_had_people_import_can_be_imported(module: str, name: str) -> None:
+def test_what_the_documentation_had_people_import_can_be_imported(
+    module: str, name: str
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         found = import_module(f"tracelens_ext.{module}")
@@ -150,11 +158,17 @@ def test_what_the_documentation_had_people_import_can_be_imported(module: str, n
 
 @pytest.mark.parametrize(
     ("module", "old", "new"),
-    [(module, old, new) for module, names in RENAMED_CLASSES.items() for old, new in names.items()],
+    [
+        (module, old, new)
+        for module, names in RENAMED_CLASSES.items()
+        for old, new in names.items()
+    ],
 )
 def test_a_renamed_class_has_its_old_name_too(module: str, old: str, new: str) -> None:
     home = import_module(f"tracelens_ext.{module}")
-    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is now {new}; the old name"):
+    with pytest.warns(
+        DeprecationWarning, match=f"{module}.{old} is now {new}; the old name"
+    ):
         renamed = getattr(home, old)
     assert renamed is getattr(home, new)
 
@@ -182,7 +196,9 @@ def test_instances_are_those_of_the_old_class() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         old_class = import_module("tracelens_ext.work.gpu_work").GpuWork
-    document = {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}]}
+    document = {
+        "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}]
+    }
     assert isinstance(TreePerfAnalyzer(document).work, old_class)
 
 
@@ -197,7 +213,11 @@ def test_nothing_of_ours_uses_an_old_name() -> None:
     old = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            modules = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            modules = (
+                [node.module]
+                if isinstance(node, ast.ImportFrom) and node.module
+                else []
+            )
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
             for module in modules:

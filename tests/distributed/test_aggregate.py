@@ -30,7 +30,11 @@ TIMES = st.floats(0, 1e6, allow_nan=False).map(lambda ms: round(ms, 3))
 
 
 @given(
-    st.lists(st.dictionaries(st.sampled_from("abc"), TIMES, min_size=1), min_size=1, max_size=8),
+    st.lists(
+        st.dictionaries(st.sampled_from("abc"), TIMES, min_size=1),
+        min_size=1,
+        max_size=8,
+    ),
 )
 @settings(max_examples=25)
 def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> None:
@@ -42,12 +46,17 @@ def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> Non
         assert row["ranks"] == len(values)
         assert row["mean_ms"] == pytest.approx(values.mean())
         spread_of = values.std(ddof=1) if len(values) > 1 else np.nan
-        assert row["std_ms"] == pytest.approx(spread_of, nan_ok=True, abs=1e-6, rel=1e-6)
+        assert row["std_ms"] == pytest.approx(
+            spread_of, nan_ok=True, abs=1e-6, rel=1e-6
+        )
         assert (row["min_ms"], row["max_ms"]) == (values.min(), values.max())
         assert row["min_rank"] == rows["rank"].iloc[values.argmin()]
         assert row["max_rank"] == rows["rank"].iloc[values.argmax()]
         ordered = rows.sort_values(["ms", "rank"], ascending=[False, True]).head(5)
-        listed = [f"{r} ({ms:.3f})" for r, ms in zip(ordered["rank"], ordered["ms"], strict=True)]
+        listed = [
+            f"{r} ({ms:.3f})"
+            for r, ms in zip(ordered["rank"], ordered["ms"], strict=True)
+        ]
         assert row["top_ranks"] == ", ".join(listed)
     assert len(found) == pd.concat(parts)["key"].nunique()
     assert found["mean_ms"].is_monotonic_decreasing
@@ -76,7 +85,9 @@ def test_calls_are_counted_within_their_iteration() -> None:
         maker.op("record_param_comms", start + 5, 50, args=collective(name))
         for again in range(2):
             begin = start + 100 + 100 * again
-            maker.launched(KERNEL, begin, 50 + again, correlation=2 * at + again + 1, at=start + 10)
+            maker.launched(
+                KERNEL, begin, 50 + again, correlation=2 * at + again + 1, at=start + 10
+            )
     maker.kernel(KERNEL, 3000, 7)  # without a launch, so without metadata
     frame = collective_calls(TreePerfAnalyzer(maker.document()).work)
     assert frame["iteration"].tolist() == ["5", "5", "6", "6", ""]

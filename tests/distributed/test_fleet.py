@@ -87,7 +87,9 @@ def test_ranks_and_their_spread(done: tuple[Path, Path, FleetResult]) -> None:
     assert (result.done, result.kept, result.failed, result.missing) == (4, 0, 0, 0)
     table = stored(out, "ranks")
     assert table["rank"].tolist() == [2, 1, 3, 0], "the slowest first"
-    assert table["computation_time_ms"].tolist() == pytest.approx([0.6, 0.22, 0.21, 0.2])
+    assert table["computation_time_ms"].tolist() == pytest.approx(
+        [0.6, 0.22, 0.21, 0.2]
+    )
     assert table["busy_time_ms"].tolist() == pytest.approx([0.96] * 4)
     gemm = stored(out, "category_spread").set_index("kernel_category").loc["GEMM"]
     assert gemm["ranks"] == 4
@@ -100,14 +102,20 @@ def test_ranks_and_their_spread(done: tuple[Path, Path, FleetResult]) -> None:
     assert calls["in_sync_us"].tolist() == pytest.approx([180, 180])
     waits = stored(out, "collective_waits").groupby("rank")["wait_us"].sum()
     assert waits.tolist() == pytest.approx([400, 380, 0, 390])
-    assert result.tables["verdicts"][["verdict", "rank"]].to_numpy().tolist() == [["slow_rank", 2]]
+    assert result.tables["verdicts"][["verdict", "rank"]].to_numpy().tolist() == [
+        ["slow_rank", 2]
+    ]
 
 
-def test_the_parts_have_what_the_analyses_say(done: tuple[Path, Path, FleetResult]) -> None:
+def test_the_parts_have_what_the_analyses_say(
+    done: tuple[Path, Path, FleetResult],
+) -> None:
     from tracelens_ext import TreePerfAnalyzer
 
     ranks, out, _ = done
-    analyzer = TreePerfAnalyzer(ranks / "rank2.json.gz", use_kernel_name_categories=True)
+    analyzer = TreePerfAnalyzer(
+        ranks / "rank2.json.gz", use_kernel_name_categories=True
+    )
     expected = {
         "timeline": analyzer.get_df_gpu_timeline(),
         "kernels": analyzer.get_df_kernel_summary(),
@@ -121,7 +129,9 @@ def test_the_parts_have_what_the_analyses_say(done: tuple[Path, Path, FleetResul
         mine = parts[parts["rank"] == 2].drop(columns=["trace", "rank", "device"])
         plain = [list(row) for row in frame.astype(object).to_numpy()]
         assert [list(row) for row in mine.astype(object).to_numpy()] == plain, name
-    categories = pd.read_parquet(out / "categories").groupby("rank")["% of GPU time"].sum()
+    categories = (
+        pd.read_parquet(out / "categories").groupby("rank")["% of GPU time"].sum()
+    )
     assert categories.tolist() == pytest.approx([100.0] * 4)
     calls = pd.read_parquet(out / "collective_calls")
     assert calls.groupby("rank")["iteration"].agg(list).tolist() == [["1", "2"]] * 4
@@ -187,14 +197,18 @@ def test_failures_are_listed_and_the_rest_is_done(ranks: Path, tmp_path: Path) -
     ]
     assert "no such file" in rows[0]["message"]
     assert rows[1]["rank"] == 1
-    assert rows[1]["message"].startswith(f"{ranks / 'rank1.json.gz'}: the gzip stream ends in the")
+    assert rows[1]["message"].startswith(
+        f"{ranks / 'rank1.json.gz'}: the gzip stream ends in the"
+    )
     assert rows[1]["attempts"] == 1, "the next attempt would find the same"
     assert (rows[3]["rank"], rows[3]["stage"], rows[3]["attempts"]) == (3, "missing", 0)
     assert sorted(result.tables["ranks"]["rank"]) == [0, 2]
 
 
 @pytest.mark.slow
-def test_when_all_fail_there_are_no_reductions_of_before(ranks: Path, tmp_path: Path) -> None:
+def test_when_all_fail_there_are_no_reductions_of_before(
+    ranks: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     fleet(ranks, out)
     for path in ranks.iterdir():
@@ -228,14 +242,23 @@ def test_a_worker_dies_and_one_trace_kills_each_that_reads_it(
         result = fleet(f"{url}/*.json.gz", out, workers=2, attempts=2, rules=[rules])
         assert (result.done, result.failed, result.missing) == (2, 2, 0)
         traces = result.tables["traces"].set_index("rank")
-        assert traces["state"].to_dict() == {0: "done", 1: "done", 2: "failed", 3: "failed"}
-        assert traces["attempts"].to_dict() == {0: 1, 1: 2, 2: 2, 3: 2}, "0 had no part in it"
+        assert traces["state"].to_dict() == {
+            0: "done",
+            1: "done",
+            2: "failed",
+            3: "failed",
+        }
+        assert traces["attempts"].to_dict() == {0: 1, 1: 2, 2: 2, 3: 2}, (
+            "0 had no part in it"
+        )
         rows = result.failures.set_index("rank")
         assert rows["stage"].to_dict() == {2: "worker", 3: "read"}
         assert "the worker process died" in rows["message"].loc[2]
         assert sorted(result.tables["ranks"]["rank"]) == [0, 1]
         assert "Mine" in set(result.tables["category_spread"]["kernel_category"])
-        assert not list((tmp_path / "scratch").iterdir()), "the dead leave nothing behind"
+        assert not list((tmp_path / "scratch").iterdir()), (
+            "the dead leave nothing behind"
+        )
         asked.clear()
         again = fleet(f"{url}/*.json.gz", out, workers=0, attempts=1, rules=[rules])
         assert (again.done, again.kept, again.failed) == (1, 2, 1)
@@ -319,7 +342,9 @@ def test_a_lost_part_is_told(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fleet(ranks / "rank1.json.gz", out)
     next((out / "timeline").iterdir()).unlink()
-    with pytest.raises(OutputError, match=r"cannot be read .*; remove .*\.done and run again"):
+    with pytest.raises(
+        OutputError, match=r"cannot be read .*; remove .*\.done and run again"
+    ):
         fleet(ranks / "rank1.json.gz", out)
 
 
@@ -338,7 +363,12 @@ def test_memory_to_memory(ranks: Path) -> None:
         assert (result.done, result.failed) == (4, 0)
         assert states(fleet("memory://in/rank*.gz", "memory://out")) == ["kept"] * 4
         files.pipe_file("/in/rank1.json.gz", (ranks / "rank2.json.gz").read_bytes())
-        assert states(fleet("memory://in", "memory://out")) == ["kept", "done", "kept", "kept"]
+        assert states(fleet("memory://in", "memory://out")) == [
+            "kept",
+            "done",
+            "kept",
+            "kept",
+        ]
         assert files.exists("/out/ranks.parquet")
         with pytest.raises(UsageError, match="needs 0 workers"):
             fleet("memory://in", "memory://out", workers=2)
@@ -376,7 +406,9 @@ def test_a_strangers_folder_is_not_written_to(ranks: Path, tmp_path: Path) -> No
     rank = ranks / "rank1.json.gz"
     out.mkdir()
     (out / "mine.txt").write_text("mine")
-    with pytest.raises(OutputError, match="holds files that tracelens-ext did not make"):
+    with pytest.raises(
+        OutputError, match="holds files that tracelens-ext did not make"
+    ):
         fleet(rank, out)
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
     fleet(rank, out, force=True)
@@ -390,9 +422,13 @@ def test_a_strangers_folder_is_not_written_to(ranks: Path, tmp_path: Path) -> No
 def test_a_strangers_file_in_a_folder_of_ours(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / MANIFEST).write_text(json.dumps({"generator": "tracelens-ext", "files": ["ops.csv"]}))
+    (out / MANIFEST).write_text(
+        json.dumps({"generator": "tracelens-ext", "files": ["ops.csv"]})
+    )
     (out / "ranks.parquet").write_text("mine")
-    with pytest.raises(OutputError, match=r"ranks\.parquet: exists and was not made by"):
+    with pytest.raises(
+        OutputError, match=r"ranks\.parquet: exists and was not made by"
+    ):
         fleet(ranks / "rank1.json.gz", out)
     (out / "ranks.parquet").unlink()
     fleet(ranks / "rank1.json.gz", out)
@@ -440,8 +476,12 @@ def test_ranks_in_names(name: str, rank: int | None) -> None:
     assert rank_in_name(name) == rank
 
 
-def rank_and_source(metadata: dict[str, object], url: str, place: int) -> tuple[int, str]:
-    (ranks,) = number_ranks([rank_hints(metadata, url, devices=(0,))], first_place=place)
+def rank_and_source(
+    metadata: dict[str, object], url: str, place: int
+) -> tuple[int, str]:
+    (ranks,) = number_ranks(
+        [rank_hints(metadata, url, devices=(0,))], first_place=place
+    )
     return ranks.first, ranks.source
 
 
@@ -452,7 +492,10 @@ def test_what_a_trace_says_comes_first() -> None:
     assert rank_and_source({}, "trace.json", 9) == (9, "order")
     assert world_size_of(info) == 8
     for odd in (-1, "5", None, True, 1.5, 10**30, [1]):
-        assert rank_and_source({"distributedInfo": {"rank": odd}}, "trace.json", 9) == (9, "order")
+        assert rank_and_source({"distributedInfo": {"rank": odd}}, "trace.json", 9) == (
+            9,
+            "order",
+        )
         assert world_size_of({"distributedInfo": {"world_size": odd}}) is None
     assert rank_and_source({"distributedInfo": "x"}, "trace.json", 9) == (9, "order")
     assert missing_ranks([0, 2, 7], 4) == [1, 3]
@@ -460,27 +503,48 @@ def test_what_a_trace_says_comes_first() -> None:
 
 @pytest.mark.slow
 def test_ranks_that_are_guesses_or_claimed_twice_are_told(tmp_path: Path) -> None:
-    for name, rank in (("a.json", None), ("b_9.json", None), ("c.json", 0), ("d.json", 0)):
+    for name, rank in (
+        ("a.json", None),
+        ("b_9.json", None),
+        ("c.json", 0),
+        ("d.json", 0),
+    ):
         (tmp_path / name).write_text(rank_trace(rank, world=1))
     notes = fleet(tmp_path, tmp_path / "out").notes
-    assert any("1 trace does not say the rank; it is taken from the names" in n for n in notes)
-    assert any("1 trace does not say the rank; it is taken by their order" in n for n in notes)
+    assert any(
+        "1 trace does not say the rank; it is taken from the names" in n for n in notes
+    )
+    assert any(
+        "1 trace does not say the rank; it is taken by their order" in n for n in notes
+    )
     assert "Several traces are of the same rank: 0." in notes
 
 
 def test_inputs_are_sorted_by_number_and_named_once(tmp_path: Path) -> None:
     for number in (10, 2, 1):
         (tmp_path / f"rank{number}.json").write_text("{}")
-    (tmp_path / "report.json").write_text('{"generator": "tracelens-ext", "version": "1"}')
+    (tmp_path / "report.json").write_text(
+        '{"generator": "tracelens-ext", "version": "1"}'
+    )
     found, problems = find_inputs([str(tmp_path), str(tmp_path / "rank2.json")])
-    assert [Path(trace.name).name for trace in found] == ["rank1.json", "rank2.json", "rank10.json"]
+    assert [Path(trace.name).name for trace in found] == [
+        "rank1.json",
+        "rank2.json",
+        "rank10.json",
+    ]
     assert not problems
     (tmp_path / "rank3.sqlite").write_bytes(b"SQLite format 3\0")
     for name in ("rank3.nsys-rep", "rank4.nsys-rep", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     for folder in (str(tmp_path), tmp_path.as_uri()):
         more, _ = find_inputs([folder])
-        names = ["rank1.json", "rank2.json", "rank3.sqlite", "rank4.nsys-rep", "rank10.json"]
+        names = [
+            "rank1.json",
+            "rank2.json",
+            "rank3.sqlite",
+            "rank4.nsys-rep",
+            "rank10.json",
+        ]
         assert [n for t in more if (n := Path(t.name).name) != "report.json"] == names
         assert more[2].stem.startswith("rank3-")
     assert len({trace.stem for trace in found}) == 3
@@ -512,20 +576,26 @@ def test_only_this_machine_can_reach_it(workers: int) -> None:
     with workers_of(None, workers):
         me = psutil.Process()
         ours = [me, *me.children(recursive=True)]
-        listening = [c for p in ours for c in p.net_connections("tcp") if c.status == "LISTEN"]
+        listening = [
+            c for p in ours for c in p.net_connections("tcp") if c.status == "LISTEN"
+        ]
         assert listening
         assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
 
 
 @pytest.mark.slow
 @needs_html
-def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_path: Path) -> None:
+def test_the_page_of_the_ranks_draws_and_links_what_is_there(
+    ranks: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     fleet(ranks, out)
     page = (out / "ranks.html").read_text("utf-8")
     assert "Report of rank" not in page
     assert "chart-waits" in page
-    spec = json.loads(re.findall(r'id="report-data">(.*?)</script>', page)[0])["figures"]
+    spec = json.loads(re.findall(r'id="report-data">(.*?)</script>', page)[0])[
+        "figures"
+    ]
     keys = ("chart-waits", "chart-bandwidths")
     heat, points = (figure["data"][0] for figure in spec if figure["key"] in keys)
     assert (heat["x"], heat["y"]) == (["1", "2"], [0, 1, 2, 3])
@@ -537,7 +607,9 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_pa
     (out / "rank0_perf_report.html").touch()  # of `report --html out`
     (ranks / "rank2_perf_report.html").touch()
     fleet(ranks, out)
-    links = re.findall(r'href="(.*?)">Report of rank (\d)', (out / "ranks.html").read_text("utf-8"))
+    links = re.findall(
+        r'href="(.*?)">Report of rank (\d)', (out / "ranks.html").read_text("utf-8")
+    )
     assert links == [
         ("rank0_perf_report.html", "0"),
         ("../ranks/rank2_perf_report.html", "2"),
@@ -547,7 +619,9 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_pa
 def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
     from tracelens_ext.distributed.html_page import heat_map
 
-    waits = pd.DataFrame({"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0})
+    waits = pd.DataFrame(
+        {"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0}
+    )
     (figure,) = heat_map(waits)
     trace: Any = figure.spec["data"][0]
     assert len(trace["x"]) == 300
@@ -560,10 +634,18 @@ def devices_trace(devices: int) -> str:
     maker = TraceMaker()
     for device in range(devices):
         start = 10 * device
-        maker.launched(GEMM, start + 20, 300, correlation=2 * device + 1, at=start, device=device)
+        maker.launched(
+            GEMM, start + 20, 300, correlation=2 * device + 1, at=start, device=device
+        )
         begin = start + 330
         maker.launched(
-            ALL_REDUCE, begin, 90, correlation=2 * device + 2, at=start + 5, device=device, stream=9
+            ALL_REDUCE,
+            begin,
+            90,
+            correlation=2 * device + 2,
+            at=start + 5,
+            device=device,
+            stream=9,
         )
     return json.dumps(maker.document())
 
@@ -577,15 +659,21 @@ def test_every_gpu_has_one_rank_where_no_trace_says_any(tmp_path: Path) -> None:
     expected |= {("one", 0): 4, ("two_devices", 0): 5, ("two_devices", 1): 6}
     ranks = result.tables["ranks"]
     names = [Path(trace).stem for trace in ranks["trace"]]
-    of_table = dict(zip(zip(names, ranks["device"], strict=True), ranks["rank"], strict=True))
+    of_table = dict(
+        zip(zip(names, ranks["device"], strict=True), ranks["rank"], strict=True)
+    )
     assert of_table == expected
     for folder in ("timeline", "categories", "collective_calls"):
         for path in (out / folder).iterdir():
             part = pd.read_parquet(path)
-            for trace, device, rank in part[["trace", "device", "rank"]].itertuples(index=False):
+            for trace, device, rank in part[["trace", "device", "rank"]].itertuples(
+                index=False
+            ):
                 assert rank == expected[Path(trace).stem, device], folder
     for name in ("clocks", "collective_waits", "overlap"):
-        assert set(pd.read_parquet(out / f"{name}.parquet")["rank"]) == set(range(7)), name
+        assert set(pd.read_parquet(out / f"{name}.parquet")["rank"]) == set(range(7)), (
+            name
+        )
     assert result.tables["traces"]["rank"].tolist() == [0, 4, 5]
     assert set(result.tables["finding_spread"]["max_rank"]) <= {0, 4, 5}
     assert any("are ranks 0 to 3" in note for note in result.notes)
@@ -600,7 +688,9 @@ def test_every_gpu_has_one_rank_where_no_trace_says_any(tmp_path: Path) -> None:
 HINTS = st.one_of(
     st.builds(RankHints, recorded=st.integers(0, 9)),
     st.builds(RankHints, in_name=st.integers(0, 9)),
-    st.builds(RankHints, separate_devices=st.sets(st.integers(0, 8), min_size=2).map(tuple)),
+    st.builds(
+        RankHints, separate_devices=st.sets(st.integers(0, 8), min_size=2).map(tuple)
+    ),
     st.just(RankHints()),
 )
 
@@ -637,7 +727,12 @@ def test_a_table_that_fails_is_left_out_and_the_rest_arrives(
     monkeypatch.setattr("tracelens_ext.distributed.html_page._bandwidths", broken)
     result = fleet(ranks, tmp_path / "out")
     told = " could not be computed: IndexError: no such row; please report this."
-    for part in ("table categories", "table wait_origins", "table ranks", "table bandwidths"):
+    for part in (
+        "table categories",
+        "table wait_origins",
+        "table ranks",
+        "table bandwidths",
+    ):
         assert any(f"The {part}{told}" in note for note in result.notes), part
     assert "ranks" not in result.tables
     assert len(result.tables["category_spread"]) == 0

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def test_only_maps_are_taken_out_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "def.json").write_text(json.dumps({"DEF": {"ABC": {"a": "b"}}}), encoding="utf-8")
+    (tmp_path / "def.json").write_text(
+        json.dumps({"DEF": {"ABC": {"a": "b"}}}), encoding="utf-8"
+    )
     (tmp_path / "trace.json").write_text('{"traceEvents": []}', encoding="utf-8")
     (pack,) = portable_rules((), "DEF:ABC", [tmp_path])["maps"]
     assert pack.name == "DEF:ABC"
@@ -23,7 +25,9 @@ def test_only_maps_are_taken_out_of_a_folder(tmp_path: Path) -> None:
 def test_a_worker_without_the_files_categorises_as_here(tmp_path: Path) -> None:
     rules = tmp_path / "mine.toml"
     chosen = tmp_path / "map.json"
-    rules.write_text('[[rule]]\ncategory = "Mine"\npattern = "^my_"\n', encoding="utf-8")
+    rules.write_text(
+        '[[rule]]\ncategory = "Mine"\npattern = "^my_"\n', encoding="utf-8"
+    )
     chosen.write_text('{"their_": "Theirs"}', encoding="utf-8")
     sent = pickle.dumps(portable_rules([rules], chosen, ()))
     rules.unlink()
@@ -46,4 +50,7 @@ def test_where_rules_lie_changes_nothing_and_what_they_say_does(tmp_path: Path) 
 def test_packs_that_are_switched_off_are_part_of_what_is_asked() -> None:
     without = portable_rules((), None, (), ["gemm"])
     assert without["without_packs"] == ["gemm"]
-    assert JobOptions(rules=without).key != JobOptions(rules=portable_rules((), None, ())).key
+    assert (
+        JobOptions(rules=without).key
+        != JobOptions(rules=portable_rules((), None, ())).key
+    )

@@ -14,7 +14,11 @@ from tests.support.fleet_helpers import needs_fleet
 from tests.support.fleet_maker import Fleet, Simulation
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.distributed.clocks import fit_clocks
-from tracelens_ext.distributed.extract import communication_about, configured_groups, rank_tables
+from tracelens_ext.distributed.extract import (
+    communication_about,
+    configured_groups,
+    rank_tables,
+)
 from tracelens_ext.distributed.matching import match_group, prepared
 from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
 
@@ -41,7 +45,9 @@ class Store:
         self.frames[name] = frame
 
 
-def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+def together(
+    folder: Path, fleet: Fleet
+) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     """The truth of a simulated job, and the tables over its ranks."""
     from tracelens_ext.distributed.collective_analysis import match_ranks
 
@@ -58,7 +64,9 @@ def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.D
         groups = configured_groups(work.trace.metadata)
         world_size = info["world_size"]
         done[path.stem] = {
-            "communication": communication_about(groups, tables, [info["rank"]], world_size),
+            "communication": communication_about(
+                groups, tables, [info["rank"]], world_size
+            ),
             "world_size": world_size,
             "rows": {name: len(frame) for name, frame in tables.items()},
         }
@@ -67,7 +75,9 @@ def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.D
     return json.loads((folder / "truth.json").read_text()), store.frames
 
 
-def kernels_of(tables: dict[str, pd.DataFrame]) -> dict[frozenset[tuple[int, int]], Any]:
+def kernels_of(
+    tables: dict[str, pd.DataFrame],
+) -> dict[frozenset[tuple[int, int]], Any]:
     """The call of each set of kernels, told by rank and duration."""
     waits = tables["collective_waits"]
     ns = (waits["duration_us"] * 1e3).round().astype(int)
@@ -86,7 +96,16 @@ def kernels_of(tables: dict[str, pd.DataFrame]) -> dict[frozenset[tuple[int, int
         *(
             pytest.param(each, marks=pytest.mark.slow)
             for each in (
-                Fleet(2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True, steps=2),
+                Fleet(
+                    2,
+                    pp=2,
+                    dp=2,
+                    fault="slow_rank",
+                    factor=1.5,
+                    drift=True,
+                    rccl=True,
+                    steps=2,
+                ),
                 Fleet(1, tp=2, pp=1, dp=4, fault="clean", seq="right", args="record"),
                 Fleet(3, tp=2, pp=1, dp=4, fault="slow_link", factor=4.0, seq="wrong"),
                 Fleet(5, tp=2, pp=1, dp=4, fault="mismatch", moe=True),
@@ -105,12 +124,20 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
         if not parts:
             continue
         row = found[parts]
-        assert (row.state, row.bytes, row.span) == (call["state"], call["bytes"], call["span"])
+        assert (row.state, row.bytes, row.span) == (
+            call["state"],
+            call["bytes"],
+            call["span"],
+        )
         assert (row.matched_by == "seq") == (fleet.seq == "right")
         if call["state"] == "complete":
             assert row.in_sync_us == pytest.approx(call["in_sync_ns"] / 1e3, rel=1e-12)
-            assert row.wait_us == pytest.approx(sum(call["waits_ns"].values()) / 1e3, rel=1e-12)
-            assert row.bus_bandwidth_gb_s == pytest.approx(call["bus_bandwidth_gb_s"], rel=1e-12)
+            assert row.wait_us == pytest.approx(
+                sum(call["waits_ns"].values()) / 1e3, rel=1e-12
+            )
+            assert row.bus_bandwidth_gb_s == pytest.approx(
+                call["bus_bandwidth_gb_s"], rel=1e-12
+            )
         else:
             assert pd.isna(row.in_sync_us)
             assert row.reason
@@ -126,14 +153,18 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_kernel_without_a_name_is_nobodys_where_there_are_several_groups(tmp_path: Path) -> None:
+def test_a_kernel_without_a_name_is_nobodys_where_there_are_several_groups(
+    tmp_path: Path,
+) -> None:
     _, tables = together(tmp_path / "two", Fleet(9, tp=2, dp=2, steps=2, args="none"))
     sync = tables["collective_sync"]
     assert set(sync["state"]) == {"unmatched"}
     assert sync["reason"].all()
     _, tables = together(tmp_path / "one", Fleet(9, tp=1, dp=4, steps=2, args="none"))
     sync = tables["collective_sync"]
-    assert set(zip(sync["state"], sync["matched_by"], strict=True)) == {("complete", "unnamed")}
+    assert set(zip(sync["state"], sync["matched_by"], strict=True)) == {
+        ("complete", "unnamed")
+    }
     assert sync["in_sync_us"].gt(0).all()
     assert sync["bus_bandwidth_gb_s"].isna().all()
 
@@ -145,10 +176,14 @@ def test_a_lost_call_of_several_equal_ones_shifts_none() -> None:
         for number in range(6):
             if (rank, number) != (1, 2):
                 end = 1_000_000 * number + offset + 500_000
-                rows.append((rank, number, end - 100_000 - 7 * number, 100_000 + 7 * number))
+                rows.append(
+                    (rank, number, end - 100_000 - 7 * number, 100_000 + 7 * number)
+                )
     frame = pd.DataFrame(rows, columns=["rank", "launch", "start", "dur"])
     texts = {"Collective name": "allreduce", "dtype": "Float", "iteration": ""}
-    for name, value in (texts | {"base": 0, "In msg nelems": 8.0, "Out msg nelems": 8.0}).items():
+    for name, value in (
+        texts | {"base": 0, "In msg nelems": 8.0, "Out msg nelems": 8.0}
+    ).items():
         frame[name] = value
     for name in ("Seq", "Src Rank", "Dst Rank"):
         frame[name] = float("nan")

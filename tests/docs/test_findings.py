@@ -93,15 +93,21 @@ def test_adding_a_finding_is_one_file_and_one_registration(
     addition, registration = diff.split("--- a/tracelens_ext/findings/order.py\n")
     file, _, *lines = addition.splitlines()
     assert all(line.startswith("+") for line in lines)
-    (tmp_path / file).write_text("".join(f"{line[1:]}\n" for line in lines), encoding="utf-8")
+    (tmp_path / file).write_text(
+        "".join(f"{line[1:]}\n" for line in lines), encoding="utf-8"
+    )
     package: ModuleType = detectors
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
 
     source = inspect.getsource(order)
     _, *hunks = registration.split("@@\n")
     for hunk in hunks:
-        before = "".join(f"{line[1:]}\n" for line in hunk.splitlines() if line[0] in " -")
-        after = "".join(f"{line[1:]}\n" for line in hunk.splitlines() if line[0] in " +")
+        before = "".join(
+            f"{line[1:]}\n" for line in hunk.splitlines() if line[0] in " -"
+        )
+        after = "".join(
+            f"{line[1:]}\n" for line in hunk.splitlines() if line[0] in " +"
+        )
         assert source.count(before) == 1
         source = source.replace(before, after)
     changed: dict[str, Any] = {"__name__": order.__name__}
@@ -112,7 +118,9 @@ def test_adding_a_finding_is_one_file_and_one_registration(
     maker.launched("first", 50, 50, correlation=1, at=10)
     maker.frame("<built-in function collect>", 120, 100)
     maker.launched("second", 400, 50, correlation=2, at=390)
-    found = {each.id: each for each in TreePerfAnalyzer(maker.document()).findings().findings}
+    found = {
+        each.id: each for each in TreePerfAnalyzer(maker.document()).findings().findings
+    }
     assert found["garbage-collection"].claimed_ms == pytest.approx(0.1)
     assert found["host-bound"].claimed_ms == pytest.approx(0.2)
     name = f"{package.__name__}.{Path(file).stem}"

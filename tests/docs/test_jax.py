@@ -13,7 +13,9 @@ from tests.support.xplane_maker import training
 from tracelens_ext.cli import run
 from tracelens_ext.readers.xplane.profile import NUMBERS, TEXTS
 
-_TEXT = (Path(__file__).resolve().parents[2] / "docs" / "jax.md").read_text(encoding="utf-8")
+_TEXT = (Path(__file__).resolve().parents[2] / "docs" / "jax.md").read_text(
+    encoding="utf-8"
+)
 _COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)
 _CONV = Path(__file__).resolve().parents[3] / "shared" / "jax" / "conv_mi300.xplane.pb"
 

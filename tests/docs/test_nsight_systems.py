@@ -15,7 +15,9 @@ from tracelens_ext.readers.nsys import export_schema as nsys_places
 from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "nsight-systems.md"
-_TEXT = DOCS.read_text(encoding="utf-8").partition("\n## GPU time by class of kernel\n")[0]
+_TEXT = DOCS.read_text(encoding="utf-8").partition(
+    "\n## GPU time by class of kernel\n"
+)[0]
 _COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)
 _PYTHON = re.findall(r"```python\n(.*?)```", _TEXT, re.DOTALL)
 
@@ -53,7 +55,10 @@ def test_a_report_that_nsys_converts(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    arguments = [str(program) if word.endswith("/nsys") else word for word in shlex.split(command)]
+    arguments = [
+        str(program) if word.endswith("/nsys") else word
+        for word in shlex.split(command)
+    ]
     assert run(arguments) == 0
     assert "gemm" in capsys.readouterr().out
 

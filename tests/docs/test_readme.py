@@ -18,7 +18,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +78,13 @@ def test_make_targets_exist() -> None:
 
 def anchors(page: Path) -> set[str]:
     """What GitHub calls the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    headings = re.findall(
+        r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    return {
+        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+        for heading in headings
+    }
 
 
 def test_there_are_few_pages() -> None:
@@ -90,7 +97,9 @@ def test_links_lead_somewhere() -> None:
         for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text):
             there = page.parent / target if target else page
             assert there.exists(), f"{page.name}: {target}"
-            assert not anchor or anchor in anchors(there), f"{page.name}: {target}#{anchor}"
+            assert not anchor or anchor in anchors(there), (
+                f"{page.name}: {target}#{anchor}"
+            )
 
 
 @pytest.mark.process
@@ -109,6 +118,9 @@ def test_the_output_shown_is_what_the_demo_prints(
         text=True,
         env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
     )
-    printed = [line.rstrip() for line in done.stdout.replace("r.xlsx", "report.xlsx").splitlines()]
+    printed = [
+        line.rstrip()
+        for line in done.stdout.replace("r.xlsx", "report.xlsx").splitlines()
+    ]
     for line in shown.rstrip().splitlines():
         assert line.rstrip() in printed or line.strip() == "…", line

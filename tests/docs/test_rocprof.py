@@ -41,8 +41,12 @@ def test_commands(
 
 @pytest.mark.real_data
 def test_the_real_table() -> None:
-    rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", _TEXT, re.MULTILINE)
-    table = TreePerfAnalyzer(SHARED, use_kernel_name_categories=True).get_df_gpu_time_by_category()
+    rows = re.findall(
+        r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", _TEXT, re.MULTILINE
+    )
+    table = TreePerfAnalyzer(
+        SHARED, use_kernel_name_categories=True
+    ).get_df_gpu_time_by_category()
     columns = ["kernel_category", "total_time_ms", "% of GPU time", "count"]
     found = [
         (name, f"{time:.3f}", f"{share:.1f}", str(count))

@@ -42,7 +42,9 @@ def column_table(sheet: Table) -> str:
             rows[-1][0].append(f"`{column.name}`")
         else:
             rows.append(([f"`{column.name}`"], column.shown_unit, column.meaning))
-    return HEAD + "".join(_row(", ".join(names), unit, said) for names, unit, said in rows)
+    return HEAD + "".join(
+        _row(", ".join(names), unit, said) for names, unit, said in rows
+    )
 
 
 def _row(*cells: str) -> str:
@@ -66,7 +68,10 @@ def index_table(described: Sequence[Table]) -> str:
 def brought_up_to_date(text: str, described: Sequence[Table]) -> str:
     """The page with the tables of these sheets; what it says beside them stays."""
     text = re.sub(
-        re.escape(INDEX_HEAD) + r"(?:\|.*\n)*", lambda _: index_table(described), text, count=1
+        re.escape(INDEX_HEAD) + r"(?:\|.*\n)*",
+        lambda _: index_table(described),
+        text,
+        count=1,
     )
     for sheet in described:
         table = column_table(sheet)
@@ -100,7 +105,9 @@ def test_the_page_says_what_the_registry_says() -> None:
 def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
     demo_trace: Path,
 ) -> None:
-    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True, add_python_func=True)
+    analyzer = TreePerfAnalyzer(
+        demo_trace, use_kernel_name_categories=True, add_python_func=True
+    )
     report = build_perf_report(
         analyzer,
         short_kernel_study=True,
@@ -151,7 +158,9 @@ def test_tables_that_are_no_sheets_are_described(short_demo_trace: Path) -> None
     text = DOCUMENT.read_text(encoding="utf-8")
     for name, table in tables.items():
         section = text.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
-        assert not [column for column in table.columns if f"`{column}`" not in section], name
+        assert not [
+            column for column in table.columns if f"`{column}`" not in section
+        ], name
 
 
 def test_units_are_those_that_the_names_of_columns_tell() -> None:
@@ -201,8 +210,12 @@ def stub() -> str:
             parameters = list(inspect.signature(table.table).parameters.values())[1:]
             told = ["self"]
             for at, each in enumerate(parameters):
-                told += ["*"] * (each.kind is not (parameters[at - 1].kind if at else usual))
-                named = [name for name, of in STUB_NAMES.items() if of == each.annotation]
+                told += ["*"] * (
+                    each.kind is not (parameters[at - 1].kind if at else usual)
+                )
+                named = [
+                    name for name, of in STUB_NAMES.items() if of == each.annotation
+                ]
                 told.append(f"{each.name}: {(named or [each.annotation])[0]} = ...")
             lines.append(f"    def {name}({', '.join(told)}) -> pd.DataFrame: ...\n")
     return formatted("".join(lines))
@@ -210,14 +223,25 @@ def stub() -> str:
 
 def formatted(code: str) -> str:
     """As ruff formats it."""
-    ruff = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(STUB), "-"]
+    ruff = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "format",
+        "--quiet",
+        "--stdin-filename",
+        str(STUB),
+        "-",
+    ]
     done = subprocess.run(ruff, input=code, capture_output=True, text=True, check=True)
     return done.stdout
 
 
 @pytest.mark.process
 def test_the_stub_has_the_types_of_the_tables() -> None:
-    assert STUB.read_text(encoding="utf-8") == stub(), f"run: python {Path(__file__).name}"
+    assert STUB.read_text(encoding="utf-8") == stub(), (
+        f"run: python {Path(__file__).name}"
+    )
 
 
 if __name__ == "__main__":

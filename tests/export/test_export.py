@@ -37,7 +37,9 @@ VIEW = SHARED / "view"
 
 def exported(path: Path, out: Path, *options: str) -> dict[str, Any]:
     assert run(["export", str(path), "-o", str(out), "--force", *options]) == 0
-    text = gzip.decompress(out.read_bytes()) if out.suffix == ".gz" else out.read_bytes()
+    text = (
+        gzip.decompress(out.read_bytes()) if out.suffix == ".gz" else out.read_bytes()
+    )
     document: dict[str, Any] = json.loads(text)
     return document
 
@@ -46,14 +48,18 @@ def slices(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in document["traceEvents"] if event["ph"] == "X"]
 
 
-events = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=25)
+events = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=25
+)
 
 
 @given(events)
 def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
     made: list[tuple[int, int, int]],
 ) -> None:
-    track, start, length = (np.array([e[i] for e in made], dtype=np.int64) for i in range(3))
+    track, start, length = (
+        np.array([e[i] for e in made], dtype=np.int64) for i in range(3)
+    )
     end = start + length
     lane = fit_lanes(track, start, end)
     for i in range(len(made)):
@@ -68,7 +74,9 @@ def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
 
 def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
     start = np.arange(400).repeat(2)
-    start[1::2] += 10_000  # two waves of 400 events, each of which crosses all others of its wave
+    start[1::2] += (
+        10_000  # two waves of 400 events, each of which crosses all others of its wave
+    )
     end = start + 5_000
     lane = fit_lanes(np.zeros(800, dtype=np.int64), start, end)
     for wave in (0, 1):
@@ -76,23 +84,36 @@ def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
 
 
 @pytest.fixture(scope="module")
-def exported_demo(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def exported_demo(
+    demo_trace: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     return exported(demo_trace, tmp_path_factory.mktemp("exported") / "e.json")
 
 
 @pytest.mark.slow
-def test_what_is_read_back_gives_the_same_tables(short_demo_trace: Path, tmp_path: Path) -> None:
+def test_what_is_read_back_gives_the_same_tables(
+    short_demo_trace: Path, tmp_path: Path
+) -> None:
     document = exported(short_demo_trace, tmp_path / "e.json.gz", "--stacks")
     assert min(event["ts"] for event in slices(document)) == 0
     before, after = (
         TreePerfAnalyzer(path, use_kernel_name_categories=True)
         for path in (short_demo_trace, tmp_path / "e.json.gz")
     )
-    for table in ("kernels", "gpu_timeline", "gpu_time_by_category", "iterations", "gaps"):
+    for table in (
+        "kernels",
+        "gpu_timeline",
+        "gpu_time_by_category",
+        "iterations",
+        "gaps",
+    ):
         frames = [getattr(each, f"get_df_{table}")() for each in (before, after)]
         pd.testing.assert_frame_equal(*frames)
     trees = [
-        ([each.trace.name_of(row) for row in each.tree.rows], each.tree.parent_position.tolist())
+        (
+            [each.trace.name_of(row) for row in each.tree.rows],
+            each.tree.parent_position.tolist(),
+        )
         for each in (before, after)
     ]
     assert trees[0] == trees[1]
@@ -129,8 +150,13 @@ def test_a_window_holds_what_touches_it_and_the_note_counts_the_rest(
     part = slices(document)
     touching = [e for e in whole if e["ts"] < 21_000 and e["ts"] + e["dur"] > 20_000]
     ours = {"iterations", "findings", "recording"}
-    counted = Counter((e["name"], e["ts"], e["dur"]) for e in touching if e["cat"] not in ours)
-    assert Counter((e["name"], e["ts"], e["dur"]) for e in part if e["cat"] not in ours) == counted
+    counted = Counter(
+        (e["name"], e["ts"], e["dur"]) for e in touching if e["cat"] not in ours
+    )
+    assert (
+        Counter((e["name"], e["ts"], e["dur"]) for e in part if e["cat"] not in ours)
+        == counted
+    )
     assert "outside of the window" in capsys.readouterr().err
     for lane in ("findings", "critical path", "iterations"):
         inside = [e for e in touching if e["cat"] == lane]
@@ -183,7 +209,11 @@ def test_ranks_share_no_ids_and_say_that_clocks_are_unknown(
     out = tmp_path / "ranks.json"
     assert run(["export", *map(str, copies), "-o", str(out)]) == 0
     document = json.loads(out.read_text())
-    names = [e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"]
+    names = [
+        e["args"]["name"]
+        for e in document["traceEvents"]
+        if e["name"] == "process_name"
+    ]
     assert sum("clocks not compared" in name for name in names) >= 2
     analyzer = TreePerfAnalyzer(out)
     alone = TreePerfAnalyzer(short_demo_trace)
@@ -217,10 +247,14 @@ def test_lanes_hold_what_is_claimed_and_the_critical_path(
     for event in of_lane(document, "findings"):
         claimed[event["name"]] += round(1000 * event["dur"])
     found = analyzer.findings().findings
-    expected = {f.id: int(f.claim.ns_of_devices.sum()) for f in found if f.claim is not None}
+    expected = {
+        f.id: int(f.claim.ns_of_devices.sum()) for f in found if f.claim is not None
+    }
     assert dict(claimed) == {name: ns for name, ns in expected.items() if ns}
     assert of_lane(document, "findings")[0]["args"]["title"] == found[0].title
-    path = sum(round(1000 * event["dur"]) for event in of_lane(document, "critical path"))
+    path = sum(
+        round(1000 * event["dur"]) for event in of_lane(document, "critical path")
+    )
     assert path == analyzer.simulation().replayed.wall
 
 
@@ -244,7 +278,9 @@ def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
     assert hole["args"]["what"] == "20 launches without GPU work"
     assert of_lane(document, "critical path") == []
     without = exported(trace, tmp_path / "f.json", "--no-findings")
-    assert {"recording"} == {lane for lane in ("findings", "recording") if of_lane(without, lane)}
+    assert {"recording"} == {
+        lane for lane in ("findings", "recording") if of_lane(without, lane)
+    }
 
 
 def test_an_iteration_is_the_first_of_its_number(tmp_path: Path) -> None:
@@ -285,8 +321,12 @@ def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
         "select count(*) from flow",
     ]
     program = ["node", str(SHARED / "check" / "tp.js"), str(dist), str(out), *asked]
-    done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=120)
-    problems, by_name, flows = (json.loads(line)["rows"] for line in done.stdout.splitlines())
+    done = subprocess.run(
+        program, check=True, capture_output=True, text=True, timeout=120
+    )
+    problems, by_name, flows = (
+        json.loads(line)["rows"] for line in done.stdout.splitlines()
+    )
     assert problems == []
     expected: dict[tuple[str | None, str], tuple[int, int]] = {}
     for event in document["traceEvents"]:
@@ -306,7 +346,9 @@ def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
     trace_of = analyzer.trace
     launch = analyzer.tree.launch_of_gpu[analyzer.tree.linked]
     first: dict[int, int] = {}
-    for row, event in zip(launch.tolist(), analyzer.work.rows[analyzer.tree.linked], strict=True):
+    for row, event in zip(
+        launch.tolist(), analyzer.work.rows[analyzer.tree.linked], strict=True
+    ):
         first[row] = min(first.get(row, 1 << 62), int(trace_of.ts[event]))
     assert flows == [[sum(int(trace_of.ts[row]) <= ts for row, ts in first.items())]]
 
@@ -329,7 +371,9 @@ def test_counters_are_those_of_hta() -> None:
 # The page ---------------------------------------------------------------------------------------
 
 
-def test_bins_and_nodes_add_up_to_the_durations(analyzed_demo: TreePerfAnalyzer) -> None:
+def test_bins_and_nodes_add_up_to_the_durations(
+    analyzed_demo: TreePerfAnalyzer,
+) -> None:
     work = analyzed_demo.work
     total = int(work.duration.sum())
     axis = time_axis(work)
@@ -346,7 +390,9 @@ def test_bins_and_nodes_add_up_to_the_durations(analyzed_demo: TreePerfAnalyzer)
 # SQL --------------------------------------------------------------------------------------------
 
 
-def asked(trace: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def asked(
+    trace: Path, sql: str, capsys: pytest.CaptureFixture[str]
+) -> list[dict[str, Any]]:
     assert run(["sql", str(trace), sql, "--json"]) == 0
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["tables"]["result"]
     return rows
@@ -356,24 +402,32 @@ def asked(trace: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> list[dic
 def test_every_documented_query_gives_rows(
     short_demo_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queries = re.findall(r"```sql\n(.*?)```", (DOCS / "sql.md").read_text("utf-8"), re.DOTALL)
+    queries = re.findall(
+        r"```sql\n(.*?)```", (DOCS / "sql.md").read_text("utf-8"), re.DOTALL
+    )
     assert len(queries) == 10
     for query in queries:
         assert asked(short_demo_trace, query, capsys), query
 
 
 def test_sums_are_those_of_the_tables(
-    demo_trace: Path, analyzed_demo: TreePerfAnalyzer, capsys: pytest.CaptureFixture[str]
+    demo_trace: Path,
+    analyzed_demo: TreePerfAnalyzer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     analyzer = analyzed_demo
-    rows = asked(demo_trace, "select category, sum(dur_ns) ns from gpu_events group by 1", capsys)
+    rows = asked(
+        demo_trace, "select category, sum(dur_ns) ns from gpu_events group by 1", capsys
+    )
     table = analyzer.get_df_gpu_time_by_category()
     expected = dict(zip(table["kernel_category"], table["total_time_ms"], strict=True))
     assert {row["category"]: row["ns"] / 1e6 for row in rows} == pytest.approx(expected)
     (row,) = asked(demo_trace, "select count(*) n from launches", capsys)
     assert row["n"] == len(set(analyzer.tree.launch_of_gpu.tolist()) - {-1})
     rows = asked(demo_trace, 'select "time ms" ms from gpu_timeline', capsys)
-    assert [row["ms"] for row in rows] == analyzer.get_df_gpu_timeline()["time ms"].tolist()
+    assert [row["ms"] for row in rows] == analyzer.get_df_gpu_timeline()[
+        "time ms"
+    ].tolist()
 
 
 @pytest.mark.parametrize(

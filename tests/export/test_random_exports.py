@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 JOBS = job_shapes().filter(lambda shape: shape.launches > 0)
 
 
-def exported(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> tuple[Any, ExportSummary]:
+def exported(
+    analyzer: TreePerfAnalyzer, *, with_findings: bool
+) -> tuple[Any, ExportSummary]:
     """The export of a trace as a document, and what is told of it."""
     spans = spans_of(analyzer, with_findings=with_findings)
     source = Source(analyzer.gpu_events, spans=spans, failures=analyzer.failures)
@@ -74,7 +76,9 @@ def a_job() -> Document:
     for step in range(2):
         start = 1000 * step
         maker.annotation(f"ProfilerStep#{step}", start, 990)
-        maker.launched("gemm_kernel", start + 100, 300, correlation=step + 1, at=start + 10)
+        maker.launched(
+            "gemm_kernel", start + 100, 300, correlation=step + 1, at=start + 10
+        )
     return maker.document()
 
 
@@ -109,8 +113,15 @@ def test_a_track_that_fails_is_left_out_and_named(
     monkeypatch.setattr(f"tracelens_ext.export.{function}", broken)
     document, summary = exported(analyzed(a_job()), with_findings=True)
     assert part in summary.text()
-    assert "could not be computed: IndexError: no such row; please report this" in summary.text()
-    expected = [event for event in drawn(whole) if lane != "GPU busy (%)" or "exposed" not in event]
+    assert (
+        "could not be computed: IndexError: no such row; please report this"
+        in summary.text()
+    )
+    expected = [
+        event
+        for event in drawn(whole)
+        if lane != "GPU busy (%)" or "exposed" not in event
+    ]
     assert drawn(document) == expected
 
 

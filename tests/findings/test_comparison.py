@@ -31,7 +31,9 @@ def comparing(*findings: dict[str, Saving] | None) -> Comparison:
 
 
 def crossed(budget: str, comparison: Comparison) -> bool:
-    (verdict,) = check_budgets([parse_budget(budget)], comparison, ["dataloader", "allocator"])
+    (verdict,) = check_budgets(
+        [parse_budget(budget)], comparison, ["dataloader", "allocator"]
+    )
     return verdict.crossed
 
 
@@ -47,7 +49,11 @@ def idle(ms: int) -> TraceMaker:
 
 def test_findings_are_new_gone_better_worse_or_as_before() -> None:
     before = {"allocator": GONE, "dataloader": (4.0, 2.0), "host-bound": (9.0, 5.0)}
-    after = {"slow-gemm": (6.0, 3.0), "dataloader": (40.0, 20.0), "host-bound": (9.0, 4.5)}
+    after = {
+        "slow-gemm": (6.0, 3.0),
+        "dataloader": (40.0, 20.0),
+        "host-bound": (9.0, 4.5),
+    }
     found = compare_findings(comparing(before, after))
     assert found is not None
     assert found[["finding", "change", "difference_ms"]].to_numpy().tolist() == [
@@ -91,10 +97,14 @@ def test_traces_without_findings_have_an_empty_table() -> None:
         ("host-bound > 0%", None),
     ],
 )
-def test_budgets_on_findings_are_of_the_wall_time(budget: str, is_crossed: bool | None) -> None:
+def test_budgets_on_findings_are_of_the_wall_time(
+    budget: str, is_crossed: bool | None
+) -> None:
     comparison = comparing({"allocator": GONE}, {"dataloader": (34.0, 17.0)})
     if is_crossed is None:
-        with pytest.raises(UsageError, match="no timeline row, category or finding is called"):
+        with pytest.raises(
+            UsageError, match="no timeline row, category or finding is called"
+        ):
             crossed(budget, comparison)
     else:
         assert crossed(budget, comparison) is is_crossed
@@ -102,7 +112,8 @@ def test_budgets_on_findings_are_of_the_wall_time(budget: str, is_crossed: bool 
 
 def test_a_verdict_on_a_share_says_so() -> None:
     (verdict,) = check_budgets(
-        [parse_budget("findings > 5%")], comparing({"allocator": GONE}, {"allocator": (40.0, 20.0)})
+        [parse_budget("findings > 5%")],
+        comparing({"allocator": GONE}, {"allocator": (40.0, 20.0)}),
     )
     assert (verdict.before, verdict.after) == (Fraction(10), Fraction(20))
     assert str(verdict) == (
@@ -133,7 +144,10 @@ def test_finished_reports_are_compared_as_their_traces(
         assert run(["compare", before, after, *fails]) == 3
         shown = capsys.readouterr()
         (crossed_line,) = shown.err.splitlines()
-        assert "budget crossed: B: findings 44.44 → 70.59 % of the wall time" in crossed_line
+        assert (
+            "budget crossed: B: findings 44.44 → 70.59 % of the wall time"
+            in crossed_line
+        )
         said.append(shown.out.split("GPU timeline")[0].split("Findings")[1])
     assert said[0] == said[1] == said[2]
     assert run(["compare", "b.xlsx", "a.json", "--fail-if", "findings > 5%"]) == 0
@@ -144,9 +158,13 @@ def test_finished_reports_are_compared_as_their_traces(
 
 
 def test_a_report_of_odd_findings_is_named(tmp_path: Path) -> None:
-    (tmp_path / "gpu_timeline.csv").write_text("type,time ms\ntotal_time,1\n", encoding="utf-8")
+    (tmp_path / "gpu_timeline.csv").write_text(
+        "type,time ms\ntotal_time,1\n", encoding="utf-8"
+    )
     findings = tmp_path / "findings.csv"
-    findings.write_text("finding,saving_ms,% of wall time\nx,much,1\n", encoding="utf-8")
+    findings.write_text(
+        "finding,saving_ms,% of wall time\nx,much,1\n", encoding="utf-8"
+    )
     with pytest.raises(TracelensError, match="row 2 of the sheet findings has 'much'"):
         measure_report(tmp_path)
     findings.write_text("finding,advice\nx,y\n", encoding="utf-8")

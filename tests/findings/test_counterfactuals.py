@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.counterfactual_problems import PROBLEMS
-from tests.support.counterfactuals import Room, moments, moved, places, read, with_problem
+from tests.support.counterfactuals import (
+    Room,
+    moments,
+    moved,
+    places,
+    read,
+    with_problem,
+)
 from tests.support.simulated_job import build_demo_trace
 from tests.support.simulated_job.machine import read_data
 from tracelens_ext import TreePerfAnalyzer
@@ -70,7 +77,9 @@ def check(
         each: savings_after.get(each, 0.0) - before[1].get(each, 0.0)
         for each in {**before[1], **savings_after}
     }
-    assert grown.pop(ident, 0.0) == pytest.approx(cost, rel=_MISS.get(ident, 0.15)), savings_after
+    assert grown.pop(ident, 0.0) == pytest.approx(cost, rel=_MISS.get(ident, 0.15)), (
+        savings_after
+    )
     allowed = max(_OTHERS * cost, _OTHERS_OF_ALL * total)
     assert {each: ms for each, ms in grown.items() if ms > allowed} == {}
     if cost > 1.15 * max(before[1].values(), default=0.0):
@@ -80,7 +89,9 @@ def check(
 #: Each problem goes into the first two traces, and into one of the others in turn.
 _IN = list(TRACES)
 _PUT = sorted(  # by trace, so that one process reads it
-    (name, ident) for at, ident in enumerate(PROBLEMS) for name in (*_IN[:2], _IN[2 + at % 5])
+    (name, ident)
+    for at, ident in enumerate(PROBLEMS)
+    for name in (*_IN[:2], _IN[2 + at % 5])
 )
 
 
@@ -107,13 +118,20 @@ def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
 _NEED_PEAKS = {"unfused-attention", "slow-gemm", "memory-bound-chain"}
 _NEED_PEAKS |= {"layout-conversion", "dtype-casts"}
 _LONGER = {
-    "one of four ranks": ("dataloader", "host-bound", "exposed-communication", "exposed-copy"),
+    "one of four ranks": (
+        "dataloader",
+        "host-bound",
+        "exposed-communication",
+        "exposed-copy",
+    ),
     "Qwen on H100": ("synchronisation", "host-bound", "exposed-copy"),
 }
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize(("name", "ident"), [(n, i) for n, those in _LONGER.items() for i in those])
+@pytest.mark.parametrize(
+    ("name", "ident"), [(n, i) for n, those in _LONGER.items() for i in those]
+)
 def test_what_a_real_trace_has_takes_longer(name: str, ident: str) -> None:
     document = trace(name)
     before = claims_before(name)

@@ -27,7 +27,10 @@ def findings_of(maker: TraceMaker) -> dict[str, Finding]:
 
 
 def savings(maker: TraceMaker) -> dict[str, float]:
-    return {name: round(finding.claimed_ms, 6) for name, finding in findings_of(maker).items()}
+    return {
+        name: round(finding.claimed_ms, 6)
+        for name, finding in findings_of(maker).items()
+    }
 
 
 def idle_for(start: int, end: int) -> TraceMaker:
@@ -57,7 +60,10 @@ def test_the_data_loader_gets_what_the_gpu_idles_within_it() -> None:
     found = findings_of(maker)
     assert found["dataloader"].claimed_ms == pytest.approx(7)
     assert found["host-bound"].claimed_ms == pytest.approx(3)
-    assert found["dataloader"].where["python_frames"][0].name == "transforms.py(12): zoom_shift"
+    assert (
+        found["dataloader"].where["python_frames"][0].name
+        == "transforms.py(12): zoom_shift"
+    )
     assert "num_workers" in found["dataloader"].snippet
     assert found["dataloader"].share_percent == pytest.approx(100 * 7 / 30)
 
@@ -89,7 +95,9 @@ def test_idle_time_of_another_thread_is_not_the_loaders() -> None:
     maker.process = 100
     maker.thread = 2
     maker.annotation(
-        "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 15 * MS, 12 * MS
+        "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+        15 * MS,
+        12 * MS,
     )
     assert savings(maker) == {"host-bound": 10.0}
 
@@ -104,8 +112,12 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
             ("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 24 * MS, 3 * MS),
         ]
     ):
-        maker.call("cudaMemcpyAsync", 9 * MS + 100 * number + 50, 10, correlation=2 + number)
-        maker.gpu(category, name, start, duration, correlation=2 + number, stream=20 + number)
+        maker.call(
+            "cudaMemcpyAsync", 9 * MS + 100 * number + 50, 10, correlation=2 + number
+        )
+        maker.gpu(
+            category, name, start, duration, correlation=2 + number, stream=20 + number
+        )
     found = savings(maker)
     assert found["exposed-communication"] == 4.0  # from 20 to 24 ms
     assert "exposed-copy" not in found  # its last millisecond is under the collective
@@ -116,7 +128,10 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
     [
         ("Memcpy HtoD (Pageable -> Device)", {"pageable-copies": 10.0}),
         ("Memcpy HtoD (Pinned -> Device)", {"exposed-copy": 10.0}),
-        ("Memcpy DtoH (Device -> Pageable)", {"pageable-copies": 3.0, "synchronisation": 7.0}),
+        (
+            "Memcpy DtoH (Device -> Pageable)",
+            {"pageable-copies": 3.0, "synchronisation": 7.0},
+        ),
     ],
 )
 def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -> None:
@@ -128,11 +143,17 @@ def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -
 
 
 @pytest.mark.parametrize("call", ["", "cudaMalloc"])
-def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(call: str) -> None:
+def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
+    call: str,
+) -> None:
     """What it waits for is done; the host stands still, in what it is in."""
     maker = TraceMaker()
-    for number in range(10):  # what waits among the first ten may do so for work of before
-        maker.launched("earlier", number * 10 - 100, 10, correlation=10 + number, at=-900)
+    for number in range(
+        10
+    ):  # what waits among the first ten may do so for work of before
+        maker.launched(
+            "earlier", number * 10 - 100, 10, correlation=10 + number, at=-900
+        )
     maker.launched("first", 0, 10 * MS, correlation=1, at=-100)
     maker.call("cudaStreamWaitEvent", 5 * MS, 5)
     maker.launched("second", 20 * MS, 10 * MS, correlation=2, at=5 * MS + 10)
@@ -149,7 +170,9 @@ def optimizer(names: list[str], count: int) -> TraceMaker:
     maker.annotation("Optimizer.step#AdamW.step", 12 * MS, count * 100 + 50)
     for i in range(count):
         at = 12 * MS + i * 100
-        maker.launched(names[i % len(names)], at + 50, 10, correlation=2 + i, at=at + 40)
+        maker.launched(
+            names[i % len(names)], at + 50, 10, correlation=2 + i, at=at + 40
+        )
     return maker
 
 
@@ -159,7 +182,9 @@ def test_an_optimizer_with_a_kernel_a_parameter() -> None:
     finding = found["unfused-optimizer"]
     # The host is inside the step from 12 ms to the last kernel: 40 gaps of 90 µs, less 40 before
     # the first launch, and 65 % of what each kernel takes beyond 2.5 µs.
-    assert finding.claimed_ms == pytest.approx(3.55 + 40 * (10 - 0.35 * 7.5) / 1000, abs=0.02)
+    assert finding.claimed_ms == pytest.approx(
+        3.55 + 40 * (10 - 0.35 * 7.5) / 1000, abs=0.02
+    )
     assert finding.snippet == "torch.optim.AdamW(model.parameters(), fused=True)"
     assert "host-bound" in found  # what the GPU idles before the step
 
@@ -176,7 +201,9 @@ def iterations(slow: int) -> TraceMaker:
     for number in range(8):
         length = 30 * MS if number == slow else 10 * MS
         maker.annotation(f"ProfilerStep#{number}", start, length)
-        maker.launched("conv", start + 100, length - 100, correlation=number, at=start + 50)
+        maker.launched(
+            "conv", start + 100, length - 100, correlation=number, at=start + 50
+        )
         start += length
     return maker
 
@@ -209,11 +236,18 @@ def checkpointed() -> TraceMaker:
     """A forward, and a backward that runs it again below the node of the checkpoint."""
     maker = TraceMaker()
     dims = {"Input Dims": [[64, 64], [64, 64]]}
-    maker.op("aten::mm", 10, 20, args={**dims, "Sequence number": 7, "Fwd thread id": 0})
+    maker.op(
+        "aten::mm", 10, 20, args={**dims, "Sequence number": 7, "Fwd thread id": 0}
+    )
     maker.launched("gemm", 1 * MS, 1 * MS, correlation=1, at=15)
     maker.thread = 2
     maker.op("autograd::engine::evaluate_function: MmBackward0", 5 * MS, 2 * MS)
-    maker.op("MmBackward0", 5 * MS + 1, 2 * MS - 2, args={"Sequence number": 7, "Fwd thread id": 1})
+    maker.op(
+        "MmBackward0",
+        5 * MS + 1,
+        2 * MS - 2,
+        args={"Sequence number": 7, "Fwd thread id": 1},
+    )
     again = {**dims, "Sequence number": 8, "Fwd thread id": 0}
     maker.op("aten::mm", 5 * MS + 10, 100, args=again)
     maker.launched("gemm", 6 * MS, 1 * MS, correlation=2, at=5 * MS + 20)
@@ -234,7 +268,9 @@ def test_tables_tell_what_was_run_again() -> None:
     analyzer = TreePerfAnalyzer(checkpointed().document())
     kernels = analyzer.get_df_kernels()
     assert kernels["is_recompute"].tolist() == [False, True, False]
-    assert analyzer.get_df_kernel_summary().groupby("is_recompute")["count"].sum().to_dict() == {
+    assert analyzer.get_df_kernel_summary().groupby("is_recompute")[
+        "count"
+    ].sum().to_dict() == {
         False: 2,
         True: 1,
     }
@@ -256,7 +292,9 @@ def test_copies_of_nsight_know_pageable_memory_and_their_rate(
     maker = ExportMaker()
     maker.call("cudaMemcpyAsync", 0, 10, correlation=1)
     memory: dict[str, Any] = {"srcKind": kind, "dstKind": None if kind is None else 2}
-    maker.gpu("MEMCPY", 100, 10_000_000, correlation=1, copyKind=1, bytes=50_000_000, **memory)
+    maker.gpu(
+        "MEMCPY", 100, 10_000_000, correlation=1, copyKind=1, bytes=50_000_000, **memory
+    )
     maker.launched("k", 10_000_200, 5_000_000, at=50, correlation=2)
     found = TreePerfAnalyzer(read_export(maker)).findings().findings
     ident = "pageable-copies" if told else "exposed-copy"
@@ -286,7 +324,9 @@ def ranks(late: int) -> TraceMaker:
             arrives = begin + (6 if device == late else 2) * MS
             maker.thread = device + 1
             maker.frame("train.py(7): loop", begin, arrives - begin)
-            maker.launched("gemm", begin, 1 * MS, correlation=id_, at=begin - 20, device=device)
+            maker.launched(
+                "gemm", begin, 1 * MS, correlation=id_, at=begin - 20, device=device
+            )
             maker.call("cudaLaunchKernel", arrives - 10, 5, correlation=id_ + 1)
             args = {"Collective name": "allreduce", "Group size": 3, "device": device}
             maker.gpu(

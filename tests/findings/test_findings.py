@@ -76,7 +76,10 @@ def with_detector(
         return [detector]
 
     stranger = plugin(tracelens_findings=tracelens_findings)
-    found = [FakeEntryPoint("builtin", builtin, own=True), FakeEntryPoint("stranger", stranger)]
+    found = [
+        FakeEntryPoint("builtin", builtin, own=True),
+        FakeEntryPoint("stranger", stranger),
+    ]
     return PluginRegistry(found), detector
 
 
@@ -104,7 +107,9 @@ def test_a_plugin_is_asked_before_our_own_detectors() -> None:
 
 def test_a_plugin_takes_the_place_of_our_detector_of_the_same_id() -> None:
     plugins, detector = with_detector(lambda _: None, name="host-bound")
-    offered = [each.item for each in offered_detectors(plugins) if each.item.id == "host-bound"]
+    offered = [
+        each.item for each in offered_detectors(plugins) if each.item.id == "host-bound"
+    ]
     assert offered == [detector]
     assert found_by(plugins).findings == []
 
@@ -120,10 +125,19 @@ def _claim_and_fail(inspection: Inspection) -> None:
     [
         (_claim_and_fail, "ValueError: no luck"),
         (lambda _: 5, "detector 'mine': expected a Finding of this id"),
-        (lambda _: replace(FINDING, id="other"), "detector 'mine': expected a Finding of this id"),
-        (lambda _: FINDING, "detector 'mine': saves 5.000 ms, of which it claimed 0.000 ms"),
+        (
+            lambda _: replace(FINDING, id="other"),
+            "detector 'mine': expected a Finding of this id",
+        ),
+        (
+            lambda _: FINDING,
+            "detector 'mine': saves 5.000 ms, of which it claimed 0.000 ms",
+        ),
         *(
-            (lambda _, field=field, value=value: replace(FINDING, **{field: value}), field)
+            (
+                lambda _, field=field, value=value: replace(FINDING, **{field: value}),
+                field,
+            )
             for field, value in {
                 "saving_ms": float("nan"),
                 "share_percent": "much",
@@ -148,7 +162,9 @@ def test_a_plugin_that_fails_is_a_problem_and_claims_nothing(
     assert problem in said
 
 
-def test_a_plugin_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import time
 
     monkeypatch.setenv(SECONDS_VARIABLE, "0.1")
@@ -163,7 +179,9 @@ def test_a_plugin_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
 def test_savings_never_exceed_the_wall_time(document: Document) -> None:
     found = TreePerfAnalyzer(document).findings()
     assert found.explained_ms <= found.total_ms * (1 + 1e-9)
-    assert found.explained_ms + found.left_ms == pytest.approx(found.judged_ms, abs=1e-6)
+    assert found.explained_ms + found.left_ms == pytest.approx(
+        found.judged_ms, abs=1e-6
+    )
     savings = [each.saving_ms for each in found.findings]
     assert savings == sorted(savings, reverse=True)
     assert len({each.id for each in found.findings}) == len(savings)
@@ -186,9 +204,16 @@ def test_a_trace_without_gpu_work_says_so() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
     found = TreePerfAnalyzer(maker.document()).findings()
-    assert (found.total_ms, found.all_clear, found.recording["wall_ms"]) == (0.0, False, None)
+    assert (found.total_ms, found.all_clear, found.recording["wall_ms"]) == (
+        0.0,
+        False,
+        None,
+    )
     (line,) = found.recording_lines
-    assert line == "There is no GPU work in the trace; record it with ProfilerActivity.CUDA."
+    assert (
+        line
+        == "There is no GPU work in the trace; record it with ProfilerActivity.CUDA."
+    )
     assert summary_sentence(found) == ""
 
 
@@ -201,18 +226,24 @@ def test_gpu_work_of_a_file_that_is_cut_off_may_be_behind_the_cut(
     for number in range(launches):
         maker.call("cudaLaunchKernel", 1 + number, 0.5, correlation=number + 1)
     path = tmp_path / "cut.json"
-    path.write_text(json.dumps(maker.document()).removesuffix("]}") + ', {"ph": "X", "cat": "ker')
+    path.write_text(
+        json.dumps(maker.document()).removesuffix("]}") + ', {"ph": "X", "cat": "ker'
+    )
     found = TreePerfAnalyzer(path, salvage=True).findings()
     (line,) = found.recording_lines
     of = " of 3 launches" if launches else ""
-    assert line.startswith(f"No GPU work{of} is in what is left of the file; it may be in what is")
+    assert line.startswith(
+        f"No GPU work{of} is in what is left of the file; it may be in what is"
+    )
     assert "the last 23 bytes" in line
     assert line.endswith("whatever the file held beyond is lost.")
 
 
 def test_the_table_tells_places_and_evidence() -> None:
     (row,) = findings_table(Findings(10.0, [FINDING])).to_dict("records")
-    assert row["where"] == "kernels: k 5.0 ms (×2) | python frames: (no name) 1.5 ms (×1)"
+    assert (
+        row["where"] == "kernels: k 5.0 ms (×2) | python frames: (no name) 1.5 ms (×1)"
+    )
     assert row["evidence"] == "kernels: 2 GPU events (gpu_timeline)"
     assert (row["largest_place"], row["see"]) == ("(no name)", "gpu_timeline")
     assert np.isnan(row["saving_low_ms"])
@@ -243,5 +274,9 @@ def test_savings_of_real_traces_add_up(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TRACES))
 def test_all_evidence_names_a_sheet_or_a_command(name: str) -> None:
     """Readers are sent to what exists."""
-    known = {offered.item.name for offered in offered_tables()} | set(offered_commands())
-    assert {each.see for finding in found_in(name).findings for each in finding.evidence} <= known
+    known = {offered.item.name for offered in offered_tables()} | set(
+        offered_commands()
+    )
+    assert {
+        each.see for finding in found_in(name).findings for each in finding.evidence
+    } <= known

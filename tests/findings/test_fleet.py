@@ -28,9 +28,13 @@ class Parts:
 
         folder, _, stem = name.partition("/")
         if folder == "findings":
-            return pa.Table.from_pandas(self.findings[stem][list(columns)], preserve_index=False)
+            return pa.Table.from_pandas(
+                self.findings[stem][list(columns)], preserve_index=False
+            )
         numbers = {"rank", "device", "sequence", "part"}
-        columns_of = {c: pa.array([], pa.int64() if c in numbers else None) for c in columns}
+        columns_of = {
+            c: pa.array([], pa.int64() if c in numbers else None) for c in columns
+        }
         return pa.table(columns_of)
 
 
@@ -51,7 +55,9 @@ def reduced(*ranks: Mapping[str, float]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def test_what_many_ranks_have_and_what_one_has_alone() -> None:
-    table, notes = reduced({"host-bound": 3.0}, {"host-bound": 5.0, "dataloader": 20.0}, {})
+    table, notes = reduced(
+        {"host-bound": 3.0}, {"host-bound": 5.0, "dataloader": 20.0}, {}
+    )
     shown = table[["ranks", "mean_ms", "max_ms", "max_rank"]].to_dict("index")
     assert list(shown["host-bound"].values()) == [2, 4.0, 5.0, 1]
     assert table.loc["dataloader", "top_ranks"] == "1 (20.000)"

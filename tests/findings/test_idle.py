@@ -21,10 +21,14 @@ MS = 1_000
 
 
 def findings_of(maker: TraceMaker) -> dict[str, Finding]:
-    return {each.id: each for each in TreePerfAnalyzer(maker.document()).findings().findings}
+    return {
+        each.id: each for each in TreePerfAnalyzer(maker.document()).findings().findings
+    }
 
 
-def loop(*, holes: dict[int, int], steps: int = 20) -> tuple[TraceMaker, dict[int, int]]:
+def loop(
+    *, holes: dict[int, int], steps: int = 20
+) -> tuple[TraceMaker, dict[int, int]]:
     """Kernels of 2 ms one after the other; before some the host stands still for so many ms.
 
     Returns:
@@ -38,7 +42,11 @@ def loop(*, holes: dict[int, int], steps: int = 20) -> tuple[TraceMaker, dict[in
             begins[step] = at
             at += holes[step] * MS
         maker.launched(
-            "gemm", at, 2 * MS, correlation=step, at=at - 10 if step in holes else at - 900
+            "gemm",
+            at,
+            2 * MS,
+            correlation=step,
+            at=at - 10 if step in holes else at - 900,
         )
         at += 2 * MS
     return maker, begins
@@ -50,7 +58,9 @@ def test_an_operation_of_the_cpu_has_the_time_of_its_hole() -> None:
     maker.op("aten::normal_", begins[10] + 5, 7 * MS - 10)
     found = findings_of(maker)
     assert found["cpu-operation"].claimed_ms == pytest.approx(7.0)
-    assert found["cpu-operation"].title.startswith("aten::randn (of 2 such) works on the CPU")
+    assert found["cpu-operation"].title.startswith(
+        "aten::randn (of 2 such) works on the CPU"
+    )
     assert found["host-bound"].claimed_ms == pytest.approx(1.0, rel=0.05)
 
 
@@ -85,7 +95,9 @@ def test_a_region_that_was_quick_before_compiles_again() -> None:
     for step in (2, 5, 8):
         maker.annotation("Torch-Compiled Region: 0/0", 2 * MS * step, 200)
     maker.annotation("Torch-Compiled Region: 0/0", begins[15], 8 * MS)
-    assert findings_of(maker)["recompilation"].claimed_ms == pytest.approx(8.0, rel=0.01)
+    assert findings_of(maker)["recompilation"].claimed_ms == pytest.approx(
+        8.0, rel=0.01
+    )
 
 
 def captured(steps: list[int], launches: int) -> TraceMaker:
@@ -97,7 +109,9 @@ def captured(steps: list[int], launches: int) -> TraceMaker:
         maker.call("cudaGraphInstantiate", begins[step] + 3 * MS + 10, 900)
     for number in range(launches):
         at = begins[steps[0]] + 4 * MS + 20 + number * 3
-        maker.launched("node", at, 1, correlation=900 + number, at=at, api="cudaGraphLaunch")
+        maker.launched(
+            "node", at, 1, correlation=900 + number, at=at, api="cudaGraphLaunch"
+        )
     return maker
 
 
@@ -113,7 +127,10 @@ def test_a_full_queue_is_told_and_saves_nothing() -> None:
         at = number * 200
         start = 10 * MS + number * 200
         maker.call(
-            "cudaLaunchKernel", at if number < 50 else start - 8 * MS, 180, correlation=number
+            "cudaLaunchKernel",
+            at if number < 50 else start - 8 * MS,
+            180,
+            correlation=number,
         )
         maker.kernel("gemm", start, 200, correlation=number)
     found = findings_of(maker)
@@ -123,7 +140,9 @@ def test_a_full_queue_is_told_and_saves_nothing() -> None:
 
 
 @pytest.mark.parametrize(("frames", "told"), [(16_000, True), (200, False)])
-def test_a_dense_host_is_told_what_its_recording_may_cost(frames: int, told: bool) -> None:
+def test_a_dense_host_is_told_what_its_recording_may_cost(
+    frames: int, told: bool
+) -> None:
     maker, begins = loop(holes={5: 10, 10: 10})
     last = begins[10] + 10 * MS
     for number in range(frames):
@@ -135,18 +154,31 @@ def test_a_dense_host_is_told_what_its_recording_may_cost(frames: int, told: boo
 
 def test_a_few_long_gaps_lead_the_line_and_the_median_is_theirs() -> None:
     maker, _ = loop(
-        holes={number: 10 if number in (7, 20) else 0 for number in range(1, 40)}, steps=40
+        holes={number: 10 if number in (7, 20) else 0 for number in range(1, 40)},
+        steps=40,
     )
     finding = findings_of(maker)["host-bound"]
-    assert finding.title.startswith("2 gaps of 10.0 ms make 100 % of what the GPU idles")
-    (median,) = [each.value for each in finding.evidence if each.what.startswith("half of it")]
+    assert finding.title.startswith(
+        "2 gaps of 10.0 ms make 100 % of what the GPU idles"
+    )
+    (median,) = [
+        each.value for each in finding.evidence if each.what.startswith("half of it")
+    ]
     assert median == pytest.approx(10 * MS)
 
 
 def many(count: int) -> Findings:
     one = {"confidence": "high", "confidence_reason": "", "where": {}, "evidence": []}
     shown = [
-        Finding(f"f-{n}", f"Finding {n} of many", 9.0, 9.0, **one, advice="", documentation="")  # type: ignore[arg-type]
+        Finding(
+            f"f-{n}",
+            f"Finding {n} of many",
+            9.0,
+            9.0,
+            **one,
+            advice="",
+            documentation="",
+        )  # type: ignore[arg-type]
         for n in range(count)
     ]
     return Findings(100.0, shown, judged_ms=100.0)

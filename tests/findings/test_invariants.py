@@ -28,7 +28,9 @@ def findings_of(document: Document) -> tuple[TreePerfAnalyzer, Findings]:
 
 
 def gpu_events(document: Document) -> list[dict[str, Any]]:
-    return [event for event in document["traceEvents"] if event.get("cat") in GPU_CATEGORIES]
+    return [
+        event for event in document["traceEvents"] if event.get("cat") in GPU_CATEGORIES
+    ]
 
 
 def attributed_by_device(findings: Findings) -> dict[int, dict[str, float]]:
@@ -80,13 +82,17 @@ def test_each_moment_of_a_device_is_attributed_once_and_no_saving_is_negative(
 
 @settings(max_examples=10, deadline=None)
 @given(documents())
-def test_the_simulation_answers_and_what_it_removes_never_takes_longer(document: Document) -> None:
+def test_the_simulation_answers_and_what_it_removes_never_takes_longer(
+    document: Document,
+) -> None:
     analyzer, _ = findings_of(document)
     simulation = analyzer.simulation()
     table = simulation.what_if()
     assert (table["saved_ms"] >= 0).all()
     path = simulation.critical_path
-    assert path["duration_us"].sum() * 1e3 == pytest.approx(simulation.replayed.wall, abs=2)
+    assert path["duration_us"].sum() * 1e3 == pytest.approx(
+        simulation.replayed.wall, abs=2
+    )
     simulation.critical_path_summary()
 
 
@@ -116,6 +122,8 @@ def test_findings_follow_the_devices_when_these_get_other_numbers(
 def test_a_device_without_work_changes_nothing(shape: JobShape) -> None:
     document = trace_of(shape)
     with_idle_device = deepcopy(document)
-    with_idle_device["deviceProperties"].append({"id": 63, "name": "NVIDIA H100 80GB HBM3"})
+    with_idle_device["deviceProperties"].append(
+        {"id": 63, "name": "NVIDIA H100 80GB HBM3"}
+    )
     expected = attributed_by_device(findings_of(document)[1])
     assert attributed_by_device(findings_of(with_idle_device)[1]) == expected

@@ -99,14 +99,18 @@ def test_without_a_simulation_savings_are_the_attributed_time(
     monkeypatch.setattr(TreePerfAnalyzer, "simulation", fail)
     findings = analyzer.findings()
     assert attributed(findings) == attributed(demo().findings())
-    assert all(finding.saving_ms in (0.0, finding.claimed_ms) for finding in findings.findings)
+    assert all(
+        finding.saving_ms in (0.0, finding.claimed_ms) for finding in findings.findings
+    )
     assert not any(finding.simulated for finding in findings.findings)
     assert findings.model == {}
     message = "The simulation could not be computed: IndexError: no such event; please report this"
     assert analyzer.failures.messages == [message]
 
 
-def test_a_roofline_that_fails_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_roofline_that_fails_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(DEBUG_VARIABLE, raising=False)
     analyzer = TreePerfAnalyzer(short_demo(), use_kernel_name_categories=True)
     monkeypatch.setattr(TreePerfAnalyzer, "roofline", fail)
@@ -116,7 +120,9 @@ def test_a_roofline_that_fails_is_reported_once(monkeypatch: pytest.MonkeyPatch)
     assert analyzer.failures.messages == [message]
 
 
-def test_developers_see_the_error_of_a_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_developers_see_the_error_of_a_detector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
     with pytest.raises(IndexError, match="no such event"):
         detect_with(monkeypatch, "host-bound", fail)

@@ -56,7 +56,12 @@ class Kernels(TraceMaker):
         category = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
         grid = {"grid": [blocks, 1, 1]}
         self.gpu(
-            category, kernel, self.end, us, correlation=self.number, args=grid if blocks else {}
+            category,
+            kernel,
+            self.end,
+            us,
+            correlation=self.number,
+            args=grid if blocks else {},
         )
         self.end += us
 
@@ -101,7 +106,12 @@ def test_a_well_tuned_trace_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("outer", "name", "kernel", "tensors"),
     [
-        ("", "aten::cudnn_convolution", "void cudnn::ops::nchwToNhwcKernel<float>()", ()),
+        (
+            "",
+            "aten::cudnn_convolution",
+            "void cudnn::ops::nchwToNhwcKernel<float>()",
+            (),
+        ),
         ("", "aten::miopen_convolution", "batched_transpose_16x32_half", ()),
         ("", "", "transpose_CNHW2NCHW_V2_2D_WG_off64", ()),
         ("aten::contiguous", "aten::copy_", COPYING, ()),
@@ -110,7 +120,9 @@ def test_a_well_tuned_trace_has_no_findings() -> None:
         ("aten::to", "aten::copy_", COPYING, (X, TURNED)),
     ],
 )
-def test_layouts(outer: str, name: str, kernel: str, tensors: tuple[Tensor, ...]) -> None:
+def test_layouts(
+    outer: str, name: str, kernel: str, tensors: tuple[Tensor, ...]
+) -> None:
     kernels = Kernels().rest()
     kernels.run(name or "aten::mm", 100, *tensors, kernel=kernel, outer=outer)
     assert kernels.savings() == {"layout-conversion": pytest.approx(100)}
@@ -119,8 +131,18 @@ def test_layouts(outer: str, name: str, kernel: str, tensors: tuple[Tensor, ...]
 @pytest.mark.parametrize(
     ("name", "kernel", "tensors", "outer"),
     [
-        ("aten::cudnn_convolution", "sm80_xmma_fprop_nhwckrsc_nhwc_tilesize128x64", (), ""),
-        ("aten::max_pool2d", "void at::native::max_pool_forward_nchw<float>()", (IMAGE,), ""),
+        (
+            "aten::cudnn_convolution",
+            "sm80_xmma_fprop_nhwckrsc_nhwc_tilesize128x64",
+            (),
+            "",
+        ),
+        (
+            "aten::max_pool2d",
+            "void at::native::max_pool_forward_nchw<float>()",
+            (IMAGE,),
+            "",
+        ),
         ("", "triton_poi_fused_clone_transpose_21", (), ""),
         ("aten::clone", COPYING, (X,), ""),
         ("aten::copy_", COPYING, (X, (BF16, [8192, 4096], [8192, 1])), ""),  # a slice
@@ -128,7 +150,9 @@ def test_layouts(outer: str, name: str, kernel: str, tensors: tuple[Tensor, ...]
         ("aten::copy_", "Memcpy HtoD (Pinned -> Device)", (X, X), "aten::contiguous"),
     ],
 )
-def test_no_layouts(name: str, kernel: str, tensors: tuple[Tensor, ...], outer: str) -> None:
+def test_no_layouts(
+    name: str, kernel: str, tensors: tuple[Tensor, ...], outer: str
+) -> None:
     kernels = Kernels().rest()
     kernels.run(name or "aten::mm", 100, *tensors, kernel=kernel, outer=outer)
     assert not {"layout-conversion", "dtype-casts"} & {*kernels.savings()}
@@ -138,11 +162,15 @@ def test_casts_by_their_types_or_else_by_their_kernels() -> None:
     kernels = Kernels().rest()
     kernels.run("aten::copy_", 40, tensor(4096, 4096, kind=FP32), tensor(4096, 4096))
     kernels.run("aten::copy_", 20, kernel=CASTING)
-    kernels.run("aten::copy_", 30, X, X, kernel=CASTING)  # the types say that it is none
+    kernels.run(
+        "aten::copy_", 30, X, X, kernel=CASTING
+    )  # the types say that it is none
     (found,) = kernels.findings().findings
     assert found.id == "dtype-casts"
     assert found.claimed_ms == pytest.approx(0.060)
-    assert [(place.name, place.count) for place in found.where["types"]] == [("bf16 to fp32", 1)]
+    assert [(place.name, place.count) for place in found.where["types"]] == [
+        ("bf16 to fp32", 1)
+    ]
 
 
 # Attention.
@@ -217,7 +245,10 @@ def test_passes_over_one_tensor_save_all_but_the_longest() -> None:
     kernels.rest()
     kernels.run("aten::gelu", 45, X)
     found = kernels.savings()
-    assert found == {"memory-bound-chain": pytest.approx(90), "dtype-casts": pytest.approx(50)}
+    assert found == {
+        "memory-bound-chain": pytest.approx(90),
+        "dtype-casts": pytest.approx(50),
+    }
 
 
 @pytest.mark.parametrize(
@@ -256,11 +287,15 @@ def test_passes_in_parts_are_told_by_names_where_shapes_are_missing() -> None:
         kernels.run("", 40, kernel=SILU, blocks=500)
         if product:
             kernels.run("", 300, kernel=product)
-        kernels.run("", 60, kernel=MUL, blocks=blocks)  # with as many blocks, and at most a product
+        kernels.run(
+            "", 60, kernel=MUL, blocks=blocks
+        )  # with as many blocks, and at most a product
     for name, us in NORM.items():
         kernels.run("", us, kernel=name)
     kernels.run("", 1000, kernel="nvjet_hsh_128x256_64x4")
-    (found,) = (each for each in kernels.findings().findings if each.id == "fallback-kernels")
+    (found,) = (
+        each for each in kernels.findings().findings if each.id == "fallback-kernels"
+    )
     assert 1e3 * found.claimed_ms == pytest.approx(2 * 40 + 60 + 40 + 2 + 2 + 70)
     assert [place.name for place in found.where["reasons"]] == [
         "RMSNorm in parts",
@@ -300,9 +335,13 @@ def test_short_kernels_count_in_runs() -> None:
     assert kernels.savings() == {"small-kernels": pytest.approx(2 * (19 + 9))}
 
 
-def slow_product(us: float, m: int, n: int, k: int, kind: str = BF16, name: str = "") -> Kernels:
+def slow_product(
+    us: float, m: int, n: int, k: int, kind: str = BF16, name: str = ""
+) -> Kernels:
     kernels = Kernels().rest()
-    kernels.run("aten::mm", us, tensor(m, k, kind=kind), tensor(k, n, kind=kind), kernel=name)
+    kernels.run(
+        "aten::mm", us, tensor(m, k, kind=kind), tensor(k, n, kind=kind), kernel=name
+    )
     return kernels
 
 
@@ -320,7 +359,8 @@ def test_a_product_far_below_on_a_kernel_of_an_older_gpu_is_that_kernels() -> No
     """With all that such a product loses; odd sizes explain the kernel, which is `slow-gemm`."""
     name = "ampere_bf16_s16816gemm_128x128"
     found = {
-        size: slow_product(1000, 4096, 4096, size, name=name).savings() for size in (4096, 4097)
+        size: slow_product(1000, 4096, 4096, size, name=name).savings()
+        for size in (4096, 4097)
     }
     assert [*found[4096]] == ["old-kernels"]
     assert found[4096]["old-kernels"] > 700
@@ -342,7 +382,9 @@ def test_products_as_fast_as_can_be_expected(
     assert slow_product(us, *sizes, kind=kind).savings() == {}
 
 
-@pytest.mark.parametrize(("kernel", "ident"), [("sgemm", "no-tensor-cores"), ("", "slow-gemm")])
+@pytest.mark.parametrize(
+    ("kernel", "ident"), [("sgemm", "no-tensor-cores"), ("", "slow-gemm")]
+)
 def test_single_precision_without_tf32_is_slow(kernel: str, ident: str) -> None:
     """Names tell first, shapes the rest."""
     (found,) = slow_product(3000, 4096, 4096, 4096, FP32, kernel).findings().findings
@@ -356,10 +398,19 @@ def test_single_precision_without_tf32_is_slow(kernel: str, ident: str) -> None:
 @pytest.mark.parametrize(("between", "saving"), [("aten::div", 200), ("aten::mm", 0)])
 def test_without_shapes_attention_is_told_by_names(between: str, saving: float) -> None:
     kernels = Kernels()
-    for name in ("aten::bmm", between, "aten::_softmax", "aten::bmm", "aten::mul", "aten::mul"):
+    for name in (
+        "aten::bmm",
+        between,
+        "aten::_softmax",
+        "aten::bmm",
+        "aten::mul",
+        "aten::mul",
+    ):
         kernels.run(name, 100)
     found = kernels.findings()
-    assert sum(1e3 * each.claimed_ms for each in found.findings) == pytest.approx(saving)
+    assert sum(1e3 * each.claimed_ms for each in found.findings) == pytest.approx(
+        saving
+    )
     assert len(found.notes) == 1
     assert "record_shapes" in found.notes[0]
 
@@ -368,7 +419,9 @@ def test_an_unknown_gpu_has_no_slow_products_and_keeps_those_of_attention() -> N
     kernels = Kernels()
     attend(kernels)
     found = TreePerfAnalyzer(kernels.document()).findings()
-    claims = {each.id: 1e3 * each.claimed_ms for each in found.findings if each.claimed_ms}
+    claims = {
+        each.id: 1e3 * each.claimed_ms for each in found.findings if each.claimed_ms
+    }
     assert claims == {"unfused-attention": pytest.approx(1900 - 800)}
     assert any("peaks" in note for note in found.notes)
 
@@ -376,6 +429,12 @@ def test_an_unknown_gpu_has_no_slow_products_and_keeps_those_of_attention() -> N
 def test_impossible_sizes_are_no_findings() -> None:
     kernels = Kernels().rest()
     huge: Tensor = (BF16, [10**200, 10**200, 0, 1], [1])
-    for name in ("aten::bmm", "aten::_softmax", "aten::bmm", "aten::mul", "aten::copy_"):
+    for name in (
+        "aten::bmm",
+        "aten::_softmax",
+        "aten::bmm",
+        "aten::mul",
+        "aten::copy_",
+    ):
         kernels.run(name, 50, huge, huge)
     assert kernels.savings() == {}

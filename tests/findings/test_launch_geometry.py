@@ -36,7 +36,9 @@ def launched(grid: Any, devices: Any = H100, **args: Any) -> Any:
         ([2**62, 2**62, 1], 0, 0.0),
     ],
 )
-def test_blocks_for_multiprocessors_of_the_file(grid: Any, shared: int, share: float) -> None:
+def test_blocks_for_multiprocessors_of_the_file(
+    grid: Any, shared: int, share: float
+) -> None:
     found = launched(grid, **{"shared memory": shared}).findings
     claims = {each.id: each.claimed_ms for each in found if not each.informs_only}
     assert claims == ({"launch-geometry": pytest.approx(share)} if share else {})

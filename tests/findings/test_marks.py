@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.counterfactuals import Room, Shape, places, read, tensor, with_problem
+from tests.support.counterfactuals import (
+    Room,
+    Shape,
+    places,
+    read,
+    tensor,
+    with_problem,
+)
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.roofline.peaks import DevicePeaks, peaks_of_devices
 
@@ -29,7 +36,9 @@ TRACES = {
 }
 BF16 = "c10::BFloat16"
 #: Of each id: what fills the room, and the share of its time that is claimed.
-PROBLEMS: dict[str, tuple[Callable[[Room, DevicePeaks], None], Callable[[DevicePeaks], float]]] = {}
+PROBLEMS: dict[
+    str, tuple[Callable[[Room, DevicePeaks], None], Callable[[DevicePeaks], float]]
+] = {}
 
 
 def _marks(
@@ -67,7 +76,11 @@ def _one_block(room: Room, _: DevicePeaks) -> None:
 
 @_marks("double-precision", lambda _: 0.5)
 def _doubles(room: Room, _: DevicePeaks) -> None:
-    run(room, "void at::native::upsample_bilinear2d_out_frame<double, double>(int, double)", 3)
+    run(
+        room,
+        "void at::native::upsample_bilinear2d_out_frame<double, double>(int, double)",
+        3,
+    )
 
 
 @_marks("fallback-kernels", lambda _: 0.75)
@@ -75,7 +88,10 @@ def _naive(room: Room, _: DevicePeaks) -> None:
     run(room, "naive_conv_ab_nonpacked_fwd_nchw_half_double_half", 3)
 
 
-@_marks("no-tensor-cores", lambda peaks: 1 - peaks.vector["fp32"] / 0.6 / peaks.matrix["tf32"])
+@_marks(
+    "no-tensor-cores",
+    lambda peaks: 1 - peaks.vector["fp32"] / 0.6 / peaks.matrix["tf32"],
+)
 def _single_precision(room: Room, _: DevicePeaks) -> None:
     name = "Cijk_Ailk_Bljk_SB_MT64x64x8_SE_K1" if room.amd else "ampere_sgemm_128x64_tn"
     run(room, name, 3)
@@ -141,7 +157,11 @@ def _pageable(room: Room, _: DevicePeaks) -> None:
 def _slow_all_reduces(room: Room, _: DevicePeaks) -> None:
     """Four ranks, 2 GB/s on the bus: elements of 2 bytes, times 3/2."""
     elements = int((room.cost - 10) / 4 * 2e3 / 3)
-    said: dict[str, Any] = {"Collective name": "allreduce", "dtype": "BFloat16", "Group size": 4}
+    said: dict[str, Any] = {
+        "Collective name": "allreduce",
+        "dtype": "BFloat16",
+        "Group size": 4,
+    }
     said |= {"In msg nelems": elements, "Out msg nelems": elements}
     if elements * 3 < 2**20:
         pytest.skip("the trace is too short for large messages")
@@ -154,17 +174,32 @@ def _slow_all_reduces(room: Room, _: DevicePeaks) -> None:
     [
         (16, [8, 9, 10, 11], False, True),
         (16, [0, 8], False, False),  # on two machines
-        (4, [0, 1, 2, 3], False, False),  # of eight GPUs: perhaps one on each of four machines
+        (
+            4,
+            [0, 1, 2, 3],
+            False,
+            False,
+        ),  # of eight GPUs: perhaps one on each of four machines
         (0, [], True, True),
     ],
 )
-def test_links_between_gpus(world: int, ranks: list[int], copies: bool, claimed: bool) -> None:
+def test_links_between_gpus(
+    world: int, ranks: list[int], copies: bool, claimed: bool
+) -> None:
     """30 GB/s are all that a link to the host moves, and a fifteenth of NVLink."""
     document, _, total, _ = before("bert on H100")
     size = 64_000_000
     us = size * (1 if copies else 1.5) / 30e3
-    said: dict[str, Any] = {"Collective name": "allreduce", "dtype": "Byte", "Group size": 4}
-    said |= {"Process Group Ranks": str(ranks), "In msg nelems": size, "Out msg nelems": size}
+    said: dict[str, Any] = {
+        "Collective name": "allreduce",
+        "dtype": "Byte",
+        "Group size": 4,
+    }
+    said |= {
+        "Process Group Ranks": str(ranks),
+        "In msg nelems": size,
+        "Out msg nelems": size,
+    }
 
     def transfers(room: Room, _: DevicePeaks) -> None:
         if copies:
@@ -174,13 +209,18 @@ def test_links_between_gpus(world: int, ranks: list[int], copies: bool, claimed:
             run(room, "ncclDevKernel_AllReduce_Sum_u8_RING_LL(int)", 4, us=us, **said)
 
     gpus = [{**document["deviceProperties"][0], "id": number} for number in range(8)]
-    more = {"deviceProperties": gpus, "distributedInfo": {"world_size": world, "rank": 8}}
+    more = {
+        "deviceProperties": gpus,
+        "distributedInfo": {"world_size": world, "rank": 8},
+    }
     *_, found = with_marks("bert on H100", transfers, (4 * us + 10) / 1e3 / total, more)
     assert ("slow-link" in found) == claimed
     if claimed:
         assert found["slow-link"].evidence[-1].value == 450.0
         lasts = found["slow-link"].evidence[1].value
-        assert found["slow-link"].claimed_ms == pytest.approx(lasts * (1 - 30 / 450), rel=0.05)
+        assert found["slow-link"].claimed_ms == pytest.approx(
+            lasts * (1 - 30 / 450), rel=0.05
+        )
 
 
 def ids(document: Document) -> tuple[float, dict[str, Finding]]:

@@ -70,7 +70,9 @@ def test_a_wait_put_into_a_trace_changes_no_other_saving(trace: str) -> None:
     document = read(SHARED / trace)
     before = {
         each.id: each.saving_ms
-        for each in TreePerfAnalyzer(document, use_kernel_name_categories=True).findings().findings
+        for each in TreePerfAnalyzer(document, use_kernel_name_categories=True)
+        .findings()
+        .findings
     }
     inserted = [place for place in places(document) if not place.after_wait]
     place = inserted[len(inserted) // 2]
@@ -80,4 +82,6 @@ def test_a_wait_put_into_a_trace_changes_no_other_saving(trace: str) -> None:
         savings = {each.id: each.saving_ms for each in findings.findings}
         assert findings.model["state"] == "good"
         assert savings["synchronisation"] == pytest.approx(2, rel=0.1)
-        assert savings.get("launch-geometry", 0) <= before.get("launch-geometry", 0) + 0.01
+        assert (
+            savings.get("launch-geometry", 0) <= before.get("launch-geometry", 0) + 0.01
+        )

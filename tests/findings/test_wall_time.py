@@ -72,7 +72,9 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     summary = analyzer.get_df_gap_summary()
     summed = summary[summary["scope"] == "device"].set_index("cause")["idle_time_ms"]
     for cause, ms in summed.items():
-        assert ms == pytest.approx(sum(times[str(cause)] for times in by_cause.values()))
+        assert ms == pytest.approx(
+            sum(times[str(cause)] for times in by_cause.values())
+        )
     for track, device in enumerate(tracks.device_labels):
         mine = tracks.of_gpu == track
         busy = union_length(work.start[mine], work.end[mine]) / 1e6
@@ -87,9 +89,9 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     for each, ms in [(f, f["claimed_ms"] * len(tracks)) for f in told["findings"]] + [
         (part, part["ms"]) for part in parts
     ]:
-        assert sum(s["end_ns"] - s["start_ns"] for s in each["intervals"]) == pytest.approx(
-            ms * 1e6
-        )
+        assert sum(
+            s["end_ns"] - s["start_ns"] for s in each["intervals"]
+        ) == pytest.approx(ms * 1e6)
 
 
 @given(traces(), st.data())
@@ -108,31 +110,47 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
             share = data.draw(st.floats(0, 1))
             claim = wall.claim_events(np.array(which, dtype=bool), share)
         elif kind == "during":
-            which = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+            which = data.draw(
+                st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))
+            )
             claim = wall.claim_idle_during(rows[np.array(which, dtype=bool)])
         else:
-            limit = data.draw(st.lists(st.integers(0, 10**6), min_size=gaps, max_size=gaps))
+            limit = data.draw(
+                st.lists(st.integers(0, 10**6), min_size=gaps, max_size=gaps)
+            )
             claim = wall.claim_idle_up_to(np.array(limit, dtype=np.int64))
         saved += claim.saving_ns
     assert saved <= wall.total_ns * (1 + 1e-9)
     assert saved == pytest.approx(wall.claimed_ns)
     claims = [*wall.claims, *wall.parts()]
-    check_apart([span for claim in claims for span in claim.as_records()], wall.total_ns)
+    check_apart(
+        [span for claim in claims for span in claim.as_records()], wall.total_ns
+    )
     idle = sum(claim.idle_ns for claim in wall.claims) * len(wall.tracks)
-    assert wall.left_of_gaps().sum() + idle == pytest.approx(wall_of(document).left_of_gaps().sum())
+    assert wall.left_of_gaps().sum() + idle == pytest.approx(
+        wall_of(document).left_of_gaps().sum()
+    )
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(1, 3)), min_size=1))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(1, 3)), min_size=1
+    )
+)
 @settings(deadline=None)
 def test_busy_time_alone_is_counted_microsecond_by_microsecond(
     drawn: list[tuple[int, int, int]],
 ) -> None:
-    wall = on_streams([((start, start + length), stream) for start, length, stream in drawn])
+    wall = on_streams(
+        [((start, start + length), stream) for start, length, stream in drawn]
+    )
     start = wall.work.start // 1000
     end = wall.work.end // 1000
     which = wall.work.trace.stream == 1
     running = [(start <= at) & (at < end) for at in range(30)]
-    alone = sum(bool((now & which).any() and not (now & ~which).any()) for now in running)
+    alone = sum(
+        bool((now & which).any() and not (now & ~which).any()) for now in running
+    )
     assert wall.about(which).saving_ns == 1000 * alone
     assert wall.claim_events(which).saving_ns == 1000 * alone
 
@@ -153,13 +171,19 @@ def test_an_event_is_claimed_once() -> None:
 
 def test_a_gap_is_shared_by_those_who_caused_its_parts() -> None:
     """From 100 to 400 the host is in cudaMalloc for 80 and 50 µs; the rest is its own slowness."""
-    calls = [("cudaMalloc", (90, 180)), ("cudaMalloc", (200, 250)), ("cudaFree", (240, 300))]
+    calls = [
+        ("cudaMalloc", (90, 180)),
+        ("cudaMalloc", (200, 250)),
+        ("cudaFree", (240, 300)),
+    ]
     wall = wall_of(late_launch(calls=calls).document())
     trace = wall.work.trace
     names = np.array([trace.name_of(row) for row in range(len(trace))])
     claim = wall.claim_idle_during(np.flatnonzero(names == "cudaMalloc"))
     assert claim.saving_ns == 130_000
-    assert wall.claim_idle_during(np.flatnonzero(names == "cudaFree")).saving_ns == 50_000
+    assert (
+        wall.claim_idle_during(np.flatnonzero(names == "cudaFree")).saving_ns == 50_000
+    )
     limit = np.full(len(wall.classified), 100_000)
     assert wall.claim_idle_up_to(limit).saving_ns == 100_000
     assert wall.left_of_gaps().sum() == 20_000
@@ -187,7 +211,10 @@ def test_each_device_has_a_wall_of_its_own() -> None:
     maker.kernel("k", 40, 20, device=1)
     wall = wall_of(maker.document())
     claim = wall.claim_events(np.array([True, True]))
-    assert (claim.saving_ns, claim.ns_of_devices.tolist()) == (60_000, [100_000, 20_000])
+    assert (claim.saving_ns, claim.ns_of_devices.tolist()) == (
+        60_000,
+        [100_000, 20_000],
+    )
     edges = [times["edge"] for times in wall.classified.idle_by_cause_ms().values()]
     assert edges == [0.0, 0.08]
 
@@ -197,7 +224,9 @@ def test_a_call_gives_idle_time_as_long_as_it_lasted_once() -> None:
     maker = late_launch(calls=[("cudaStreamSynchronize", (60, 160))], second=220)
     wall = wall_of(maker.document())
     (row,) = np.flatnonzero(
-        wall.work.trace.names_matching(lambda n: "Synchronize" in n)[wall.work.trace.name]
+        wall.work.trace.names_matching(lambda n: "Synchronize" in n)[
+            wall.work.trace.name
+        ]
     )
     both = np.full(len(wall.classified), row)
     assert wall.claim_idle_after(both).saving_ns == 100_000

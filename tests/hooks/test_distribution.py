@@ -39,20 +39,34 @@ def example_kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("example_kernels")
 
 
-def test_every_rule_of_the_example_takes_its_examples(example_kernels: ModuleType) -> None:
-    assert check_pack(load_pack(Path(str(example_kernels.__file__)).with_name("rules.toml"))) == []
+def test_every_rule_of_the_example_takes_its_examples(
+    example_kernels: ModuleType,
+) -> None:
+    assert (
+        check_pack(
+            load_pack(Path(str(example_kernels.__file__)).with_name("rules.toml"))
+        )
+        == []
+    )
 
 
-def test_the_example_categorises_its_own_operations_only(example_kernels: ModuleType) -> None:
+def test_the_example_categorises_its_own_operations_only(
+    example_kernels: ModuleType,
+) -> None:
     table = pd.DataFrame(
-        {"kernel_name": ["k", "k", "k"], "cpu_op": ["example_company::op", "aten::mm", None]}
+        {
+            "kernel_name": ["k", "k", "k"],
+            "cpu_op": ["example_company::op", "aten::mm", None],
+        }
     )
     answer = example_kernels.tracelens_categorize_kernels(table)
     assert answer.tolist()[0] == "Example Other"
     assert answer.isna().tolist() == [False, True, True]
 
 
-def test_the_examples_format_becomes_kernels(example_kernels: ModuleType, tmp_path: Path) -> None:
+def test_the_examples_format_becomes_kernels(
+    example_kernels: ModuleType, tmp_path: Path
+) -> None:
     path = tmp_path / "list.txt"
     path.write_text("# kernel list\n1.5,2,void f<a, b>(int)\n", encoding="utf-8")
     (reader,) = example_kernels.tracelens_readers()
@@ -71,7 +85,8 @@ def test_the_skeletons_own_tests_pass(tmp_path: Path) -> None:
     info = tmp_path / "site" / "my_company_kernels-0.1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: my-company-kernels\nVersion: 0.1.0\n", encoding="utf-8"
+        "Metadata-Version: 2.1\nName: my-company-kernels\nVersion: 0.1.0\n",
+        encoding="utf-8",
     )
     (info / "entry_points.txt").write_text(
         "[tracelens_ext]\nmy-company-kernels = my_company_kernels\n", encoding="utf-8"
@@ -88,7 +103,9 @@ def test_the_skeletons_own_tests_pass(tmp_path: Path) -> None:
     assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("name", ["", "1abc", "a b", "a/b", "../a", "class", "tracelens-ext", "a-"])
+@pytest.mark.parametrize(
+    "name", ["", "1abc", "a b", "a/b", "../a", "class", "tracelens-ext", "a-"]
+)
 def test_names_that_no_distribution_can_have(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be the name of a plugin"):
         write_plugin(name, tmp_path)
@@ -106,7 +123,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 def command(*arguments: str | Path, cwd: Path) -> str:
     """Run a command that must succeed; its standard output."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     ran = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=cwd,
@@ -129,7 +148,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = place / "project"
     for folder in ("tracelens_ext", "categorizers", "plugins"):
         shutil.copytree(
-            ROOT / folder, sources / folder, ignore=shutil.ignore_patterns("__pycache__")
+            ROOT / folder,
+            sources / folder,
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, sources)
@@ -165,12 +186,27 @@ def test_installed_plugins_show_in_a_report(installed: Path, tmp_path: Path) -> 
         }
         for at, name in enumerate(KERNELS, start=1)
     ]
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    (tmp_path / "trace.json").write_text(
+        json.dumps({"traceEvents": events}), encoding="utf-8"
+    )
     program = installed / "tracelens-ext"
-    command(program, "report", "trace.json", "-o", "r.xlsx", "--csv-dir", "csv", cwd=tmp_path)
+    command(
+        program,
+        "report",
+        "trace.json",
+        "-o",
+        "r.xlsx",
+        "--csv-dir",
+        "csv",
+        cwd=tmp_path,
+    )
     with (tmp_path / "csv" / "kernels_by_category.csv").open(encoding="utf-8") as file:
-        found = {row["kernel_name"]: row["kernel_category"] for row in csv.DictReader(file)}
-    assert found == dict(zip(KERNELS, ("Example Fused Op", "My Fused Op", "GEMM"), strict=True))
+        found = {
+            row["kernel_name"]: row["kernel_category"] for row in csv.DictReader(file)
+        }
+    assert found == dict(
+        zip(KERNELS, ("Example Fused Op", "My Fused Op", "GEMM"), strict=True)
+    )
 
 
 @pytest.mark.process
@@ -185,8 +221,17 @@ def test_installed_plugins_are_listed(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_maps_and_packs_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
-    for name, category in (("jax", "GEMM"), ("vllm:gpt-oss", "gemm"), ("builtin", "GEMM")):
+    for name, category in (
+        ("jax", "GEMM"),
+        ("vllm:gpt-oss", "gemm"),
+        ("builtin", "GEMM"),
+    ):
         answer = command(
-            installed / "tracelens-ext", "explain", KERNELS[2], "--categorizer", name, cwd=tmp_path
+            installed / "tracelens-ext",
+            "explain",
+            KERNELS[2],
+            "--categorizer",
+            name,
+            cwd=tmp_path,
         )
         assert answer.startswith(f"category  {category}\n")

@@ -51,11 +51,15 @@ MODELS = ("llama", "deepseek", "gpt-oss", "qwen")
     ],
 )
 def test_jax_key_lists(name: str, category: str) -> None:
-    assert categorize_kernels([name], categorizer="jax")["kernel_category"].tolist() == [category]
+    assert categorize_kernels([name], categorizer="jax")[
+        "kernel_category"
+    ].tolist() == [category]
 
 
 def test_what_jax_lists_do_not_know_counts_as_unknown() -> None:
-    decisions = KernelCategorizer.create(categorizer="jax").categorize(["loop_add_fusion", "gemm"])
+    decisions = KernelCategorizer.create(categorizer="jax").categorize(
+        ["loop_add_fusion", "gemm"]
+    )
     assert decisions.known == [False, True]
 
 
@@ -73,7 +77,9 @@ def test_engine_maps(engine: str, model: str) -> None:
         "[CUDA memcpy Host-to-Device]",
         "entirely_unheard_of",
     ]
-    decisions = KernelCategorizer.create(categorizer=f"{engine}:{model}").categorize(names)
+    decisions = KernelCategorizer.create(categorizer=f"{engine}:{model}").categorize(
+        names
+    )
     assert decisions.category == [
         "gemm",
         "nccl_and_custom_ar",
@@ -90,15 +96,23 @@ def test_engine_maps(engine: str, model: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", ["deepseek", "gpt-oss", "qwen"])
-def test_mixture_of_experts_models_tell_expert_gemms_apart(engine: str, model: str) -> None:
-    names = ["fused_moe_kernel", "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", "nvjet_tst_1x2"]
+def test_mixture_of_experts_models_tell_expert_gemms_apart(
+    engine: str, model: str
+) -> None:
+    names = [
+        "fused_moe_kernel",
+        "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1",
+        "nvjet_tst_1x2",
+    ]
     answer = categorize_kernels(names, categorizer=f"{engine}:{model}")
     assert answer["kernel_category"].tolist() == ["moe_gemm", "moe_gemm", "gemm"]
 
 
 @pytest.mark.parametrize("name", ["vllm:ds", "trtllm:llama", "trtllm:ds", "sglang:ds"])
 def test_short_names(name: str) -> None:
-    assert categorize_kernels(["nvjet_x"], categorizer=name)["kernel_category"].tolist() == ["gemm"]
+    assert categorize_kernels(["nvjet_x"], categorizer=name)[
+        "kernel_category"
+    ].tolist() == ["gemm"]
 
 
 def test_maps_and_lists_take_no_part_unless_chosen() -> None:
@@ -127,6 +141,10 @@ def test_a_real_vllm_trace_is_explained() -> None:
     for event in events:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             times[event["name"]] += event["dur"]
-    decisions = KernelCategorizer.create(categorizer="vllm:gpt-oss").categorize(list(times))
-    known = sum(t for t, known in zip(times.values(), decisions.known, strict=True) if known)
+    decisions = KernelCategorizer.create(categorizer="vllm:gpt-oss").categorize(
+        list(times)
+    )
+    known = sum(
+        t for t, known in zip(times.values(), decisions.known, strict=True) if known
+    )
     assert known / times.total() >= 0.9

@@ -16,7 +16,12 @@ import pluggy
 import pytest
 import typer
 
-from tests.support.categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
+from tests.support.categorize_helpers import (
+    FakeEntryPoint,
+    plugin,
+    registry,
+    write_pack,
+)
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
 from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.cli import commands as commands_module
@@ -68,7 +73,10 @@ def problem_of(module: object) -> str:
 
 
 def test_import_errors_are_reported_by_name() -> None:
-    assert problem_of(ImportError("no module\nnamed x")) == "ImportError: no module named x"
+    assert (
+        problem_of(ImportError("no module\nnamed x"))
+        == "ImportError: no module named x"
+    )
     assert problem_of(SystemExit(3)) == "SystemExit: 3"
     assert problem_of(SyntaxError("bad")) == "SyntaxError: bad"
 
@@ -99,7 +107,8 @@ def test_a_wrong_signature_leaves_none_of_the_plugins_hooks_live() -> None:
         return {"x": (analyzer, extra)}
 
     module = plugin(
-        tracelens_rule_packs=tracelens_rule_packs, tracelens_report_sheets=tracelens_report_sheets
+        tracelens_rule_packs=tracelens_rule_packs,
+        tracelens_report_sheets=tracelens_report_sheets,
     )
     assert "Argument(s) {'extra'} are declared in the hookimpl" in problem_of(module)
 
@@ -113,11 +122,15 @@ def test_a_plugin_without_hooks() -> None:
 
 
 def test_two_plugins_of_one_name() -> None:
-    plugins = PluginRegistry([FakeEntryPoint("same", GOOD), FakeEntryPoint("same", plugin())])
+    plugins = PluginRegistry(
+        [FakeEntryPoint("same", GOOD), FakeEntryPoint("same", plugin())]
+    )
     assert plugins.problems == [
         "same (unknown): another plugin has this name already; rename the entry point"
     ]
-    assert [offered.plugin for offered in offered_packs(plugins)] == [plugins.plugins[0]]
+    assert [offered.plugin for offered in offered_packs(plugins)] == [
+        plugins.plugins[0]
+    ]
     assert [bool(status.problems) for status in plugin_status(plugins)] == [False, True]
 
 
@@ -141,11 +154,20 @@ def test_wrappers_are_refused() -> None:
         (ValueError("oops"), "ValueError: oops"),
         (None, "tracelens_rule_packs: expected a list, got NoneType"),
         ("rules.toml", "tracelens_rule_packs: expected a list, got str"),
-        ([5], "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, got"),
+        (
+            [5],
+            "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, got",
+        ),
         (["/nowhere/x.toml"], "/nowhere/x.toml: no such file"),
-        (["/nowhere/x.json"], "/nowhere/x.json: no such file; give the path of a JSON map"),
+        (
+            ["/nowhere/x.json"],
+            "/nowhere/x.json: no such file; give the path of a JSON map",
+        ),
         ([{"rule": [{"category": "a"}]}], "pack 'broken': rule 1: pattern: missing"),
-        ([{"E": {"M": {"(": "a"}}}], "a map of broken: E:M: rule 1: pattern: expected a regular"),
+        (
+            [{"E": {"M": {"(": "a"}}}],
+            "a map of broken: E:M: rule 1: pattern: expected a regular",
+        ),
     ],
 )
 def test_broken_rule_packs(answer: Any, problem: str) -> None:
@@ -170,9 +192,9 @@ def test_one_broken_pack_leaves_the_plugins_others(tmp_path: Path) -> None:
     plugins = registry(p=plugin(tracelens_rule_packs=tracelens_rule_packs))
     assert [offered.item.name for offered in offered_packs(plugins)] == ["fine"]
     assert len(plugins.problems) == 1
-    assert [(status.works, len(status.problems)) for status in plugin_status(plugins)] == [
-        (True, 1)
-    ]
+    assert [
+        (status.works, len(status.problems)) for status in plugin_status(plugins)
+    ] == [(True, 1)]
 
 
 def test_dicts_may_be_packs_and_engine_maps() -> None:
@@ -212,7 +234,9 @@ def test_broken_python_categorisers(answer: Any, problem: str) -> None:
             raise answer
         return answer
 
-    found = problem_of(plugin(tracelens_categorize_kernels=tracelens_categorize_kernels))
+    found = problem_of(
+        plugin(tracelens_categorize_kernels=tracelens_categorize_kernels)
+    )
     assert found == problem
 
 
@@ -235,7 +259,9 @@ def test_broken_detectors(answer: Any, problem: str) -> None:
     assert problem_of(plugin(tracelens_findings=tracelens_findings)) == problem
 
 
-def test_a_plugin_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(SECONDS_VARIABLE, "0.2")
 
     @hookimpl
@@ -244,7 +270,9 @@ def test_a_plugin_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
         return [None] * len(table)
 
     started = time.perf_counter()
-    found = problem_of(plugin(tracelens_categorize_kernels=tracelens_categorize_kernels))
+    found = problem_of(
+        plugin(tracelens_categorize_kernels=tracelens_categorize_kernels)
+    )
     assert found == f"no answer within 0.2 s; {SECONDS_VARIABLE} sets the limit"
     assert time.perf_counter() - started < 0.9
 
@@ -271,7 +299,9 @@ def test_broken_report_sheets(answer: Any) -> None:
         return answer
 
     found = problem_of(plugin(tracelens_report_sheets=tracelens_report_sheets))
-    assert found.startswith("tracelens_report_sheets: expected sheet name → DataFrame, got ")
+    assert found.startswith(
+        "tracelens_report_sheets: expected sheet name → DataFrame, got "
+    )
 
 
 @pytest.mark.parametrize("answer", [[5], "x", {"aten::mm": 5}, {5: len}, None])
@@ -280,7 +310,9 @@ def test_models_that_are_no_functions(answer: Any) -> None:
     def tracelens_performance_models() -> Any:
         return answer
 
-    found = problem_of(plugin(tracelens_performance_models=tracelens_performance_models))
+    found = problem_of(
+        plugin(tracelens_performance_models=tracelens_performance_models)
+    )
     assert found == "tracelens_performance_models: expected operation name → function"
 
 
@@ -298,7 +330,9 @@ def test_each_item_that_is_offered_is_checked_for_itself() -> None:
         a=plugin(tracelens_sheets=hookimpl(lambda: ["four"])),
         z=plugin(tracelens_sheets=hookimpl(priority=1)(lambda: ["five"])),
     )
-    offered = [(o.item, o.plugin.name) for o in plugins.offers("tracelens_sheets", check)]
+    offered = [
+        (o.item, o.plugin.name) for o in plugins.offers("tracelens_sheets", check)
+    ]
     assert offered == [("five", "z"), ("four", "a"), ("one", "b"), ("three", "b")]
     assert plugins.problems == ["b: tracelens_sheets: expected a text, got 2"]
 
@@ -313,7 +347,9 @@ def test_a_generator_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
     plugins = registry(p=plugin(tracelens_readers=tracelens_readers))
     assert offered_readers(plugins) == []
-    assert plugins.problems == [f"p: no answer within 0.1 s; {SECONDS_VARIABLE} sets the limit"]
+    assert plugins.problems == [
+        f"p: no answer within 0.1 s; {SECONDS_VARIABLE} sets the limit"
+    ]
 
 
 class FakeReader:
@@ -365,7 +401,9 @@ def test_status_shows_what_each_plugin_brings_and_what_fails() -> None:
     assert "expected 2 categories" in by_name["bad"].problems[0]
 
 
-def install(folder: Path, name: str, entry_points: dict[str, str], **modules: str) -> None:
+def install(
+    folder: Path, name: str, entry_points: dict[str, str], **modules: str
+) -> None:
     """Leave a distribution of somebody's in a folder, as an installer would."""
     for module, text in modules.items():
         (folder / f"{module}.py").write_text(text, encoding="utf-8")
@@ -396,11 +434,17 @@ def installed_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.process
-def test_broken_plugins_are_named_on_stderr_and_the_report_is_written(tmp_path: Path) -> None:
+def test_broken_plugins_are_named_on_stderr_and_the_report_is_written(
+    tmp_path: Path,
+) -> None:
     install(
         tmp_path,
         "broken",
-        {"gone": "no_such_module", "misspelt": "misspelt_hook", "raises": "raising_hook"},
+        {
+            "gone": "no_such_module",
+            "misspelt": "misspelt_hook",
+            "raises": "raising_hook",
+        },
         misspelt_hook="from tracelens_ext import hookimpl\n"
         "@hookimpl\ndef tracelens_rule_pack(): return []\n",
         raising_hook="from tracelens_ext import hookimpl\n"
@@ -416,9 +460,19 @@ def test_broken_plugins_are_named_on_stderr_and_the_report_is_written(tmp_path: 
         "dur": 5,
         "args": {"device": 0, "stream": 7, "correlation": 1},
     }
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
+    (tmp_path / "trace.json").write_text(
+        json.dumps({"traceEvents": [event]}), encoding="utf-8"
+    )
     ran = subprocess.run(
-        [sys.executable, "-m", "tracelens_ext", "report", "trace.json", "-o", "report.xlsx"],
+        [
+            sys.executable,
+            "-m",
+            "tracelens_ext",
+            "report",
+            "trace.json",
+            "-o",
+            "report.xlsx",
+        ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -441,13 +495,17 @@ def test_installed_plugins_are_found_and_beat_the_built_ins() -> None:
     plugins = load_registry()
     assert "stranger 1.2" in {plugin.distribution for plugin in plugins.plugins}
     assert next(p.own for p in plugins.plugins if p.name == "builtin")
-    assert any(p.startswith("builtin (stranger 1.2): another plugin") for p in plugins.problems)
+    assert any(
+        p.startswith("builtin (stranger 1.2): another plugin") for p in plugins.problems
+    )
     asked = KernelCategorizer.create(registry=plugins)
     assert asked.categorize(["kernel_mha"]).category == ["Strange"]
 
 
 @pytest.mark.usefixtures("installed_stranger")
-def test_no_plugins_keeps_only_this_distributions_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plugins_keeps_only_this_distributions_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(NO_PLUGINS_VARIABLE, "1")
     plugins = load_registry()
     assert all(plugin.own for plugin in plugins.plugins)
@@ -458,7 +516,9 @@ def test_no_plugins_keeps_only_this_distributions_own(monkeypatch: pytest.Monkey
     assert all(plugin.own for plugin in load_registry(plugins=False).plugins)
 
 
-def test_the_registry_of_the_process_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_registry_of_the_process_is_loaded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert default_registry() is default_registry()
     monkeypatch.setenv(NO_PLUGINS_VARIABLE, "1")
     assert all(plugin.own for plugin in default_registry().plugins)
@@ -469,13 +529,19 @@ def test_every_hook_is_documented_and_tested(hook: str) -> None:
     documentation = getattr(hookspecs, hook).__doc__
     assert "Returns:" in documentation
     page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-    assert f"@hookimpl\ndef {hook}(" in page.replace("@hookimpl(priority=10)", "@hookimpl")
+    assert f"@hookimpl\ndef {hook}(" in page.replace(
+        "@hookimpl(priority=10)", "@hookimpl"
+    )
     tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
-    implemented = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    implemented = {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+    }
     assert hook in implemented
 
 
-@pytest.mark.parametrize("module", ["tracelens_ext_categorizers", "tracelens_ext_plugins"])
+@pytest.mark.parametrize(
+    "module", ["tracelens_ext_categorizers", "tracelens_ext_plugins"]
+)
 def test_the_library_imports_no_plugin_by_name(module: str) -> None:
     for path in (ROOT / "tracelens_ext").rglob("*.py"):
         assert module not in path.read_text(encoding="utf-8"), path

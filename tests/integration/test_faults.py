@@ -122,15 +122,25 @@ def _run_all(cases: Sequence[dict[str, Any]], place: Path, trace: Path) -> list[
         env=environment,
     )
     ended = []
-    for number, (result, older) in enumerate(zip(json.loads(done.stdout), before, strict=True)):
+    for number, (result, older) in enumerate(
+        zip(json.loads(done.stdout), before, strict=True)
+    ):
         folder = place / str(number)
-        out, err = (Path(f"{place}/{number}.{name}").read_text() for name in ("out", "err"))
-        ended.append(Ended(result["code"], result["left"], out, err, older, folder, _files(folder)))
+        out, err = (
+            Path(f"{place}/{number}.{name}").read_text() for name in ("out", "err")
+        )
+        ended.append(
+            Ended(
+                result["code"], result["left"], out, err, older, folder, _files(folder)
+            )
+        )
     return ended
 
 
 @pytest.fixture(scope="module")
-def endings(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Ended]:
+def endings(
+    trace: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], Ended]:
     keys = list(itertools.product(WRITERS, TROUBLE))
     cases = [
         {
@@ -208,7 +218,10 @@ def test_interrupted_while_reading(trace: Path, tmp_path: Path) -> None:
     codes = []
     for ended in _run_all(cases, tmp_path, trace):
         codes.append(ended.code)
-        assert ended.err in ("tracelens-ext: interrupted\n", "tracelens-ext: terminated\n")
+        assert ended.err in (
+            "tracelens-ext: interrupted\n",
+            "tracelens-ext: terminated\n",
+        )
         assert ended.out == ""
         assert not ended.left
         assert ended.after == ended.before
@@ -216,7 +229,10 @@ def test_interrupted_while_reading(trace: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_in_the_same_process(
-    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

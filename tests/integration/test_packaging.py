@@ -18,7 +18,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 def test_every_data_file_is_listed() -> None:
     data = PROJECT["tool"]["setuptools"]["package-data"]
-    folders = {"tracelens_ext_categorizers": "categorizers", "tracelens_ext_plugins": "plugins"}
+    folders = {
+        "tracelens_ext_categorizers": "categorizers",
+        "tracelens_ext_plugins": "plugins",
+    }
     compiled = PROJECT["tool"]["setuptools"]["ext-modules"]
     found = ROOT.glob("tracelens_ext/**/__init__.py")
     packages = [
@@ -31,7 +34,9 @@ def test_every_data_file_is_listed() -> None:
         listed = {path for pattern in patterns for path in folder.glob(pattern)}
         files = {path for path in folder.iterdir() if path.is_file()}
         listed |= {ROOT / source for module in compiled for source in module["sources"]}
-        stray = {p.name for p in files - listed if p.suffix not in {".py", ".pyc", ".so"}}
+        stray = {
+            p.name for p in files - listed if p.suffix not in {".py", ".pyc", ".so"}
+        }
         assert not stray, f"{package}: not in package-data: {stray}"
 
 

@@ -32,7 +32,9 @@ def _a_cache_for_small_traces(tmp_path: Path) -> Iterator[None]:
     with (
         mock.patch.object(ahead, "WORTHWHILE_BYTES", 0),
         mock.patch.object(cache, "WORTH_KEEPING", 0),
-        mock.patch.dict(os.environ, {"TRACELENS_EXT_CACHE_DIR": str(tmp_path / "cache")}),
+        mock.patch.dict(
+            os.environ, {"TRACELENS_EXT_CACHE_DIR": str(tmp_path / "cache")}
+        ),
     ):
         os.environ.pop("TRACELENS_EXT_NO_CACHE", None)
         yield
@@ -45,7 +47,15 @@ def _reports(
     folder.mkdir(exist_ok=True)
     (folder / NAME).write_bytes(data)
     monkeypatch.chdir(folder)
-    asked = ["report", NAME, *options, "--gaps", "--short-kernel-study", "--force", "--quiet"]
+    asked = [
+        "report",
+        NAME,
+        *options,
+        "--gaps",
+        "--short-kernel-study",
+        "--force",
+        "--quiet",
+    ]
     assert run([*asked, "-o", "r.xlsx", "--html", "r.html", "--csv-dir", "csv"]) == 0
     for name in ("r.json", "r.md"):
         assert run([*asked, "-o", name]) == 0
@@ -68,16 +78,24 @@ def text() -> bytes:
 def test_serial_parallel_and_cached(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = _reports(tmp_path / "serial", text, monkeypatch, "--jobs", "1", "--no-cache")
+    expected = _reports(
+        tmp_path / "serial", text, monkeypatch, "--jobs", "1", "--no-cache"
+    )
     monkeypatch.setattr(
         json_events, "SLICE_BYTES", 1 << 16
     )  # many slices, so that threads share them
-    parallel = _reports(tmp_path / "parallel", text, monkeypatch, "--jobs", "2", "--no-cache")
+    parallel = _reports(
+        tmp_path / "parallel", text, monkeypatch, "--jobs", "2", "--no-cache"
+    )
     _assert_same(parallel, expected)
     assert not (tmp_path / "cache").exists()
-    _assert_same(_reports(tmp_path / "cached", text, monkeypatch, "--jobs", "1"), expected)
+    _assert_same(
+        _reports(tmp_path / "cached", text, monkeypatch, "--jobs", "1"), expected
+    )
     assert list((tmp_path / "cache").iterdir())
-    monkeypatch.setattr(kineto, "read", lambda *_: pytest.fail("the cache was to be used"))
+    monkeypatch.setattr(
+        kineto, "read", lambda *_: pytest.fail("the cache was to be used")
+    )
     _assert_same(_reports_again(tmp_path / "cached", monkeypatch), expected)
 
 
@@ -88,29 +106,43 @@ def _reports_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, b
 
 
 @pytest.mark.process
-def test_gzipped_and_not(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzipped_and_not(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = _reports(tmp_path / "plain", text, monkeypatch, "--no-cache")
     packed = gzip.compress(text)
-    found = _reports(tmp_path / "packed", packed, monkeypatch, "--no-cache", "--jobs", "2")
+    found = _reports(
+        tmp_path / "packed", packed, monkeypatch, "--no-cache", "--jobs", "2"
+    )
     _assert_same(found, expected)
 
 
 @pytest.mark.process
-def test_layouts_and_readers(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_and_readers(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = _reports(tmp_path / "kineto", text, monkeypatch, "--no-cache")
     other = LAYOUTS["one line"](DOCUMENT).encode()
     monkeypatch.setenv(PURE_PYTHON, "1")
-    _assert_same(_reports(tmp_path / "other", other, monkeypatch, "--no-cache"), expected)
+    _assert_same(
+        _reports(tmp_path / "other", other, monkeypatch, "--no-cache"), expected
+    )
 
 
 @pytest.mark.process
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["nvidia/torch_compile_triton"])
-def test_real_traces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_traces(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = (SHARED / f"{name}.json.gz").read_bytes()
     text = gzip.decompress(packed)
-    expected = _reports(tmp_path / "serial", packed, monkeypatch, "--jobs", "1", "--no-cache")
+    expected = _reports(
+        tmp_path / "serial", packed, monkeypatch, "--jobs", "1", "--no-cache"
+    )
     monkeypatch.setattr(json_events, "SLICE_BYTES", 1 << 13)
     _assert_same(_reports(tmp_path / "two", text, monkeypatch, "--jobs", "2"), expected)
     other = msgspec.json.format(text, indent=1)  # the same numbers, digit by digit
-    _assert_same(_reports(tmp_path / "other", other, monkeypatch, "--jobs", "1"), expected)
+    _assert_same(
+        _reports(tmp_path / "other", other, monkeypatch, "--jobs", "1"), expected
+    )

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(
-        not hasattr(os, "sched_setaffinity"), reason="needs a system that can choose cores"
+        not hasattr(os, "sched_setaffinity"),
+        reason="needs a system that can choose cores",
     ),
 ]
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -36,8 +37,12 @@ def test_the_table_of_a_small_trace(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert {"report", "kernels", "gaps", "iterations", "tree"} < set(second_run.COMMANDS)
-    monkeypatch.setattr(second_run, "COMMANDS", {"report": second_run.COMMANDS["report"]})
+    assert {"report", "kernels", "gaps", "iterations", "tree"} < set(
+        second_run.COMMANDS
+    )
+    monkeypatch.setattr(
+        second_run, "COMMANDS", {"report": second_run.COMMANDS["report"]}
+    )
     trace = write_demo_trace(tmp_path / "a.json", steps=1)
     header, rule, row = second_run.table(trace, 1).splitlines()
     assert header.count("|") == rule.count("|") == row.count("|") == 5

@@ -102,13 +102,17 @@ def test_every_event_is_read(real: Real) -> None:
 
 def test_times_are_exact_to_the_nanosecond(real: Real) -> None:
     trace = real.analyzer.trace
-    assert (trace.ts + trace.base_ns).tolist() == [nanoseconds(e["ts"]) for e in real.events]
+    assert (trace.ts + trace.base_ns).tolist() == [
+        nanoseconds(e["ts"]) for e in real.events
+    ]
     assert trace.dur.tolist() == [nanoseconds(e.get("dur", 0)) for e in real.events]
 
 
 def test_names_threads_and_ids_are_those_of_the_file(real: Real) -> None:
     trace = real.analyzer.trace
-    assert [trace.names[code] for code in trace.name.tolist()] == [e["name"] for e in real.events]
+    assert [trace.names[code] for code in trace.name.tolist()] == [
+        e["name"] for e in real.events
+    ]
     assert [trace.threads[code] for code in trace.thread.tolist()] == [
         (e["pid"], e["tid"]) for e in real.events
     ]
@@ -120,7 +124,9 @@ def test_names_threads_and_ids_are_those_of_the_file(real: Real) -> None:
     ]
 
 
-@pytest.mark.parametrize("arg", ["Input Dims", "Concrete Inputs", "Sequence number", "stream"])
+@pytest.mark.parametrize(
+    "arg", ["Input Dims", "Concrete Inputs", "Sequence number", "stream"]
+)
 def test_arguments_are_those_of_the_file(real: Real, arg: str) -> None:
     trace = real.analyzer.trace
     column = trace.arg(arg)
@@ -130,10 +136,14 @@ def test_arguments_are_those_of_the_file(real: Real, arg: str) -> None:
         values = [texts[code] for code in values]
     # Events of synchronisation, which are of no kind, tell their stream too.
     of_streams = (*GPU_KINDS, EventKind.OTHER)
-    kinds = of_streams if arg == "stream" else (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    kinds = (
+        of_streams if arg == "stream" else (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    )
     assert dict(zip(column.rows.tolist(), values, strict=True)) == {
         row: event["args"][arg]
-        for row, (event, kind) in enumerate(zip(real.events, trace.kind.tolist(), strict=True))
+        for row, (event, kind) in enumerate(
+            zip(real.events, trace.kind.tolist(), strict=True)
+        )
         if kind in kinds and arg in event.get("args", {})
     }
 
@@ -157,7 +167,9 @@ def test_gaps_on_the_gpu_when_times_have_nineteen_digits() -> None:
     gpu = [events[row] for row in rows.tolist()]
     ours = [
         (Decimal(start) / 1000, Decimal(duration) / 1000)
-        for start, duration in zip(trace.ts[rows].tolist(), trace.dur[rows].tolist(), strict=True)
+        for start, duration in zip(
+            trace.ts[rows].tolist(), trace.dur[rows].tolist(), strict=True
+        )
     ]
     exact = gaps_of([(Decimal(e["ts"]), Decimal(e["dur"])) for e in gpu])
     assert len(exact) == 6095
@@ -220,7 +232,8 @@ def test_launches_are_those_of_a_dict(real: Real) -> None:
             assert correlation not in calls
             calls[correlation] = row
     assert tree.launch_of_gpu.tolist() == [
-        calls.get(event.get("args", {}).get("correlation", 0), NONE) for event in real.gpu_events
+        calls.get(event.get("args", {}).get("correlation", 0), NONE)
+        for event in real.gpu_events
     ]
 
 
@@ -234,14 +247,18 @@ def test_every_gpu_event_is_in_every_table(real: Real) -> None:
     work = analyzer.work
     linked = analyzer.tree.linked
     assert len(work) == len(events)
-    assert int(work.duration[linked].sum()) + int(work.duration[~linked].sum()) == time_ns
+    assert (
+        int(work.duration[linked].sum()) + int(work.duration[~linked].sum()) == time_ns
+    )
     for frame in (
         analyzer.get_df_kernel_summary(),
         analyzer.get_df_kernel_category_summary(),
     ):
         assert frame["count"].sum() == len(events)
         assert round(frame["total_time_ms"].sum() * 1e6) == time_ns
-        assert math.isclose(frame["% of GPU time"].sum(), 100 if events else 0, abs_tol=1e-9)
+        assert math.isclose(
+            frame["% of GPU time"].sum(), 100 if events else 0, abs_tol=1e-9
+        )
     one_by_one = analyzer.get_df_kernels(launcher_detail=True)
     assert len(one_by_one) == len(events)
     assert round(one_by_one["duration_us"].sum() * 1000) == time_ns
@@ -266,7 +283,9 @@ def test_the_timeline_adds_up(real: Real, include_unlinked: bool) -> None:
     trace = real.analyzer.trace
     analyzer = TreePerfAnalyzer(trace, include_unlinked_kernels=include_unlinked)
     frame = analyzer.get_df_gpu_timeline(micro_idle_thresh_us=5)
-    for _, block in frame.groupby("device" if "device" in frame else frame.index // len(frame)):
+    for _, block in frame.groupby(
+        "device" if "device" in frame else frame.index // len(frame)
+    ):
         times = zip(block["type"], block["time ms"], strict=True)
         ns = {kind: round(ms * 1e6) for kind, ms in times}
         shown = ["computation_time", "exposed_comm_time", "exposed_memcpy_time"]
@@ -344,7 +363,9 @@ def test_busy_and_idle_time_are_those_of_another_tool(name: str) -> None:
     """It leaves out what the last step launched, and rounds times to µs: starts up, ends down."""
     reference = SHARED / "traces" / "hta_idle" / f"{Path(name).name}_temporal.csv"
     with reference.open(encoding="utf-8") as file:
-        expected = {key: float(value) for key, value in next(csv.DictReader(file)).items()}
+        expected = {
+            key: float(value) for key, value in next(csv.DictReader(file)).items()
+        }
     analyzer = analyzed(name)
     trace = analyzer.trace
     work = analyzer.work

@@ -35,7 +35,9 @@ else:
 """
 
 
-def _stopped(name: str, more: int = 0, before: str = "", after: str = "") -> tuple[int, str]:
+def _stopped(
+    name: str, more: int = 0, before: str = "", after: str = ""
+) -> tuple[int, str]:
     program = PROGRAM.format(name=name, more=more, before=before, after=after)
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True

@@ -83,7 +83,9 @@ class Demo:
         return [event for event in spans if event["ph"] == "X"]
 
     def unlinked(self) -> list[Event]:
-        return [work for work in self.gpu if work["args"]["correlation"] not in self.call_of]
+        return [
+            work for work in self.gpu if work["args"]["correlation"] not in self.call_of
+        ]
 
     def category(self, work: Event) -> str:
         if work["cat"] != "kernel":
@@ -95,7 +97,9 @@ class Demo:
 def expected_categories(vendor: str) -> dict[str, str]:
     """The category that the data files say each kernel name has."""
     roles = Machine(vendor).kernels.values()
-    return {kernel["name"]: kernel["category"] for kernels in roles for kernel in kernels}
+    return {
+        kernel["name"]: kernel["category"] for kernels in roles for kernel in kernels
+    }
 
 
 @cache
@@ -142,7 +146,9 @@ def check_nesting(trace: Demo) -> None:
     assert len(threads) == 2
     for spans in threads.values():
         spans.sort(key=lambda event: (start(event), -end(event)))
-        assert len({start(event) for event in spans}) == len(spans), "no two start together"
+        assert len({start(event) for event in spans}) == len(spans), (
+            "no two start together"
+        )
         enclosing: list[Event] = []
         for event in spans:
             while enclosing and end(enclosing[-1]) <= start(event):
@@ -179,15 +185,21 @@ def check_causality(trace: Demo) -> None:
     for queue in streams.values():
         assert all(end(before) < start(after) for before, after in pairwise(queue))
         numbers = [work["args"]["correlation"] for work in queue]
-        assert numbers == sorted(numbers), "a stream runs its work in the order of the launches"
+        assert numbers == sorted(numbers), (
+            "a stream runs its work in the order of the launches"
+        )
 
 
 def check_waits(trace: Demo) -> None:
     """Collectives follow the work they reduce, and waited-for collectives come before the rest."""
-    linked = [work for work in trace.gpu if work["args"]["correlation"] in trace.call_of]
+    linked = [
+        work for work in trace.gpu if work["args"]["correlation"] in trace.call_of
+    ]
     linked.sort(key=lambda work: (work["args"]["correlation"], start(work)))
     waits = sorted(
-        start(op) for op in trace.of("cpu_op") if op["args"].get("Collective name") == "wait"
+        start(op)
+        for op in trace.of("cpu_op")
+        if op["args"].get("Collective name") == "wait"
     )
     compute_stream = Counter(work["tid"] for work in linked).most_common(1)[0][0]
     computed = reduced = 0
@@ -212,7 +224,10 @@ def check_ids(trace: Demo) -> None:
         (named, "External id"),
         (trace.of("python_function"), "Python id"),
         (trace.calls, "correlation"),
-        ([event for event in trace.events if "Ev Idx" in event.get("args", {})], "Ev Idx"),
+        (
+            [event for event in trace.events if "Ev Idx" in event.get("args", {})],
+            "Ev Idx",
+        ),
     ):
         numbers = [event["args"][key] for event in events]
         assert len(set(numbers)) == len(numbers), key
@@ -290,7 +305,11 @@ def test_holds(vendor: str, check: Any) -> None:
 
 
 @settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 2**63), vendor=st.sampled_from(VENDORS), steps=st.sampled_from([1, 3]))
+@given(
+    seed=st.integers(0, 2**63),
+    vendor=st.sampled_from(VENDORS),
+    steps=st.sampled_from([1, 3]),
+)
 def test_every_seed_gives_a_causal_trace(seed: int, vendor: str, steps: int) -> None:
     trace = Demo(vendor, seed, steps)
     for check in CHECKS:
@@ -305,7 +324,9 @@ def test_the_seed_varies_durations_and_nothing_else() -> None:
     assert [event["name"] for event in one.of("cpu_op")] == [
         event["name"] for event in other.of("cpu_op")
     ]
-    assert Counter(work["name"] for work in one.gpu) == Counter(work["name"] for work in other.gpu)
+    assert Counter(work["name"] for work in one.gpu) == Counter(
+        work["name"] for work in other.gpu
+    )
     assert [work["dur"] for work in one.gpu] != [work["dur"] for work in other.gpu]
 
 
@@ -341,7 +362,11 @@ def busy_share(trace: Demo) -> float:
 def test_size_steps_and_load(vendor: str) -> None:
     trace = demo(vendor)
     assert len(trace.events) >= 5000
-    steps = [e["name"] for e in trace.of("user_annotation") if e["name"].startswith("Profiler")]
+    steps = [
+        e["name"]
+        for e in trace.of("user_annotation")
+        if e["name"].startswith("Profiler")
+    ]
     assert steps == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7"]
     assert 0.70 <= busy_share(trace) <= 0.85
     unlinked = trace.unlinked()
@@ -407,7 +432,9 @@ def test_copies_and_fills(vendor: str) -> None:
     directions = {work["name"].split()[1] for work in trace.of("gpu_memcpy")}
     assert {"HtoD", "DtoH"} <= directions
     assert len(trace.of("gpu_memset")) >= 10
-    assert all(work["args"]["bytes"] > 0 for work in trace.of("gpu_memcpy", "gpu_memset"))
+    assert all(
+        work["args"]["bytes"] > 0 for work in trace.of("gpu_memcpy", "gpu_memset")
+    )
 
 
 def within(moments: list[tuple[int, int]], spans: list[Event]) -> list[int]:
@@ -448,14 +475,20 @@ def test_idle_time_has_several_causes(vendor: str) -> None:
     stream = Counter(work["tid"] for work in trace.gpu).most_common(1)[0][0]
     still = gaps(union([work for work in trace.gpu if work["tid"] == stream]))
     comm = [work for work in trace.gpu if trace.category(work) == "Communication"]
-    assert len([gap for gap in within(still, comm) if gap > 100_000]) >= 10, "another stream"
+    assert len([gap for gap in within(still, comm) if gap > 100_000]) >= 10, (
+        "another stream"
+    )
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_modules_frames_and_annotations(vendor: str) -> None:
     trace = demo(vendor)
     frames = trace.of("python_function")
-    modules = {f["name"]: f["args"]["Python module id"] for f in frames if "Module:" in f["name"]}
+    modules = {
+        f["name"]: f["args"]["Python module id"]
+        for f in frames
+        if "Module:" in f["name"]
+    }
     for index in range(6):
         assert modules[f"nn.Module: TransformerBlock_{index}"] == index
     assert all(name.endswith(f"_{number}") for name, number in modules.items())
@@ -466,7 +499,9 @@ def test_modules_frames_and_annotations(vendor: str) -> None:
     # An annotation on the device spans exactly what was launched under it on that stream.
     annotations = {a["args"]["External id"]: a for a in trace.of("user_annotation")}
     on_gpu = trace.of("gpu_user_annotation")
-    assert {"Optimizer.step#AdamW.step", "nccl:all_reduce"} <= {a["name"] for a in on_gpu}
+    assert {"Optimizer.step#AdamW.step", "nccl:all_reduce"} <= {
+        a["name"] for a in on_gpu
+    }
     for extent in on_gpu:
         source = annotations[extent["args"]["External id"]]
         assert source["name"] == extent["name"]
@@ -497,7 +532,12 @@ def test_times_and_shapes_give_possible_rates(vendor: str) -> None:
 
 def test_operations_say_their_arguments() -> None:
     """All but bookkeeping have shapes, types, strides and values, an entry an argument."""
-    silent = ("autograd::engine::", "record_param_comms", "Torch-Compiled", "AOTDispatcher")
+    silent = (
+        "autograd::engine::",
+        "record_param_comms",
+        "Torch-Compiled",
+        "AOTDispatcher",
+    )
     for op in demo("nvidia").of("cpu_op"):
         args = op["args"]
         if op["name"].startswith(silent) or op["name"] == "CloneBackward0":
@@ -513,11 +553,15 @@ def test_operations_say_their_arguments() -> None:
 
 def test_a_step_in_ten_is_odd() -> None:
     trace = Demo("nvidia", steps=5)
-    steps = [e for e in trace.of("user_annotation") if e["name"].startswith("ProfilerStep")]
+    steps = [
+        e for e in trace.of("user_annotation") if e["name"].startswith("ProfilerStep")
+    ]
     lengths = {step["name"]: end(step) - start(step) for step in steps}
     odd = lengths.pop("ProfilerStep#9")
     assert odd > 1.2 * max(lengths.values())
-    (checkpoint,) = [e for e in trace.of("user_annotation") if e["name"] == "checkpoint"]
+    (checkpoint,) = [
+        e for e in trace.of("user_annotation") if e["name"] == "checkpoint"
+    ]
     assert odd - max(lengths.values()) < 1.3 * (end(checkpoint) - start(checkpoint))
 
 
@@ -530,14 +574,18 @@ def test_ranks_meet_in_their_collectives(vendor: Any) -> None:
     calls = [[w for w in t.gpu if t.category(w) == "Communication"] for t in traces]
     assert len({len(works) for works in calls}) == 1
     for works in zip(*calls, strict=True):
-        assert len({json.dumps(work["args"].get("In msg nelems")) for work in works}) == 1
+        assert (
+            len({json.dumps(work["args"].get("In msg nelems")) for work in works}) == 1
+        )
         assert len({work["args"].get("Process Group Ranks") for work in works}) == 1
         assert len({end(work) for work in works}) == 1
         assert works[1]["dur"] == min(work["dur"] for work in works)
     for rank, trace in enumerate(traces):
         assert trace.document["distributedInfo"]["rank"] == rank
         assert trace.document["distributedInfo"]["world_size"] == 3
-        assert {work["pid"] for work in trace.gpu} == {rank + (2 if vendor == "amd" else 0)}
+        assert {work["pid"] for work in trace.gpu} == {
+            rank + (2 if vendor == "amd" else 0)
+        }
 
 
 def test_every_sheet_has_rows() -> None:
@@ -566,22 +614,32 @@ def test_same_bytes_on_every_run(tmp_path: Path) -> None:
     here = write_demo_trace(tmp_path / "a.json.gz")
     there = tmp_path / "b.json.gz"
     command = (
-        "import sys; from tests.support.simulated_job import write_demo_trace as w; w(sys.argv[1])"
+        "import sys\n"
+        "from tests.support.simulated_job import write_demo_trace\n"
+        "write_demo_trace(sys.argv[1])"
     )
     subprocess.run(
         [sys.executable, "-c", command, str(there)],
         check=True,
-        env={**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={
+            **os.environ,
+            "PYTHONHASHSEED": "77",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
     )
     assert here.read_bytes() == there.read_bytes()
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_the_text_is_the_document_in_kinetos_layout(vendor: str, tmp_path: Path) -> None:
+def test_the_text_is_the_document_in_kinetos_layout(
+    vendor: str, tmp_path: Path
+) -> None:
     path = write_demo_trace(tmp_path / "trace.json", vendor)  # type: ignore[arg-type]
     text = path.read_text(encoding="utf-8")
     assert json.loads(text) == demo(vendor).document
-    assert text.startswith('\n{\n  "schemaVersion": 1,\n  "deviceProperties": [\n    {\n')
+    assert text.startswith(
+        '\n{\n  "schemaVersion": 1,\n  "deviceProperties": [\n    {\n'
+    )
     assert text.index('"traceEvents"') < text.index('"traceName"')
     spans = re.findall(
         r'^  \{\n    "ph": "X", "cat": "\w+", "name": "(?:[^"\\]|\\.)*", "pid": \d+, "tid": \d+,\n'
@@ -589,7 +647,9 @@ def test_the_text_is_the_document_in_kinetos_layout(vendor: str, tmp_path: Path)
         text,
         re.MULTILINE,
     )
-    expected = [e for e in demo(vendor).events if e["ph"] == "X" and e["cat"] != "Trace"]
+    expected = [
+        e for e in demo(vendor).events if e["ph"] == "X" and e["cat"] != "Trace"
+    ]
     assert len(spans) == len(expected)
 
 
@@ -677,7 +737,14 @@ def test_tensors_are_described_as_the_profiler_does() -> None:
     assert input_arguments([]) == {}
     assert input_arguments([tensor, [tensor], [1, -1], 0.5, True, None]) == {
         "Concrete Inputs": ["", "", "[1, -1]", "0.5", "True", ""],
-        "Input type": ["c10::BFloat16", "TensorList", "ScalarList", "Scalar", "Scalar", ""],
+        "Input type": [
+            "c10::BFloat16",
+            "TensorList",
+            "ScalarList",
+            "Scalar",
+            "Scalar",
+            "",
+        ],
         "Input Strides": [[12, 4, 1], [[12, 4, 1]], [], [], [], []],
         "Input Dims": [[2, 3, 4], [[2, 3, 4]], [], [], [], []],
     }

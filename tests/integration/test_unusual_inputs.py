@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 NOBODY = 65534
 
 
-def _line(arguments: list[str], capfd: pytest.CaptureFixture[str], code: int = 1) -> str:
+def _line(
+    arguments: list[str], capfd: pytest.CaptureFixture[str], code: int = 1
+) -> str:
     assert run(arguments) == code
     printed, said = capfd.readouterr()
     assert printed == ""
@@ -40,24 +42,32 @@ def _written(document: Document, path: Path) -> Path:
 
 
 def test_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "is a folder; name one trace file in it" in _line(["kernels", str(tmp_path)], capfd)
+    assert "is a folder; name one trace file in it" in _line(
+        ["kernels", str(tmp_path)], capfd
+    )
     assert "holds no" in _line(["report", str(tmp_path)], capfd)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("command", ["report", "kernels", "gaps", "tree", "iterations"])
-def test_a_pipe(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "trace.json")
     said = _line([command, str(tmp_path / "trace.json")], capfd)
     assert "is not a regular file; copy it to a file first" in said
 
 
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no /dev/zero")
+@pytest.mark.skipif(
+    not Path("/dev/zero").exists(), reason="this system has no /dev/zero"
+)
 def test_a_device(capfd: pytest.CaptureFixture[str]) -> None:
     assert "is not a regular file" in _line(["kernels", "/dev/zero"], capfd)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no such permissions")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid"), reason="this system has no such permissions"
+)
 def test_a_file_without_read_permission(capfd: pytest.CaptureFixture[str]) -> None:
     """As nobody, where these tests are run by root, who may read all."""
     with tempfile.TemporaryDirectory() as name:
@@ -75,7 +85,10 @@ def test_a_file_without_read_permission(capfd: pytest.CaptureFixture[str]) -> No
         finally:
             if root:
                 os.seteuid(0)
-    assert "cannot be opened (Permission denied); check the path and its permissions" in said
+    assert (
+        "cannot be opened (Permission denied); check the path and its permissions"
+        in said
+    )
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -93,7 +106,9 @@ def test_a_file_that_grows_while_it_is_read(
         trace.write_bytes(text)
 
     @contextmanager
-    def growing(_labels: object) -> Iterator[Callable[[int, int | None, int | None], None]]:
+    def growing(
+        _labels: object,
+    ) -> Iterator[Callable[[int, int | None, int | None], None]]:
         def grow(_number: int, _done: int | None, _size: int | None) -> None:
             with trace.open("ab") as file:
                 file.write(b' {"traceEvents": [')
@@ -141,7 +156,9 @@ def test_3000_nested_calls(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     tree = TreePerfAnalyzer(path).tree
     (kernel,) = (n for n, name in enumerate(tree.trace.names) if name == "kernel")
     (row,) = (tree.trace.name == kernel).nonzero()[0].tolist()
-    assert len(list(tree.ancestors(row))) == 3001, "the launch and the 3,000 calls around it"
+    assert len(list(tree.ancestors(row))) == 3001, (
+        "the launch and the 3,000 calls around it"
+    )
     assert run(["report", str(path), "-o", str(tmp_path / "r.json"), "--quiet"]) == 0
     assert run(["tree", str(path)]) == 0
     printed, said = capfd.readouterr()
@@ -172,21 +189,31 @@ def test_names_of_a_megabyte(
     assert run(["report", str(path), *option]) == 0
     printed, said = capfd.readouterr()
     assert said == ""
-    assert max(map(len, printed.splitlines())) < 1000, "a name is cut where a person reads it"
+    assert max(map(len, printed.splitlines())) < 1000, (
+        "a name is cut where a person reads it"
+    )
 
 
-def test_empty_names_have_a_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_empty_names_have_a_place(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     maker = TraceMaker()
     maker.op("", 0, 100)
     maker.launched("", 50, 20, correlation=1, at=10, api="")
     path = _written(maker.document(), tmp_path / "trace.json")
     assert run(["report", str(path), "-o", str(tmp_path / "r.xlsx")]) == 0
-    assert "No rule knows (a kernel without a name): 100.0 % of GPU time." in capfd.readouterr().out
+    assert (
+        "No rule knows (a kernel without a name): 100.0 % of GPU time."
+        in capfd.readouterr().out
+    )
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="this system has no /dev/full"
+)
 @pytest.mark.parametrize(
-    "options", [["report", "-o"], ["report", "--html"], ["kernels", "-o"], ["gaps", "-o"]]
+    "options",
+    [["report", "-o"], ["report", "--html"], ["kernels", "-o"], ["gaps", "-o"]],
 )
 def test_no_space_left_where_the_output_goes(
     options: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]

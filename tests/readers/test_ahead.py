@@ -44,6 +44,8 @@ def test_no_more_traces_at_once_than_memory_holds(
     found = []
     for text in ("2000000000\n", "1\n", "max\n"):
         limit.write_text(text)
-        found.append([processes.traces_at_once(size) for size in (0, 300 * 10**6, 10**15)])
+        found.append(
+            [processes.traces_at_once(size) for size in (0, 300 * 10**6, 10**15)]
+        )
     assert found[:2] == [[5, 2, 1], [1, 1, 1]]
     assert found[2][0] > found[2][1] >= 1

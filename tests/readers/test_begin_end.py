@@ -14,7 +14,9 @@ from tracelens_ext.readers.begin_end import BEGIN, END, NO_BEGIN, NO_END, find_p
 from tracelens_ext.trace import EventKind
 from tracelens_ext.trace.call_tree import CallTree
 
-STEPS = st.lists(st.tuples(st.sampled_from("BEX"), st.integers(0, 1), st.integers(0, 5)))
+STEPS = st.lists(
+    st.tuples(st.sampled_from("BEX"), st.integers(0, 1), st.integers(0, 5))
+)
 
 
 @given(STEPS)
@@ -40,7 +42,9 @@ def test_pairs_are_those_of_a_stack(steps: list[tuple[str, int, int]]) -> None:
     found = list(zip(pairs.begin.tolist(), pairs.end.tolist(), strict=True))
     assert sorted(found) == sorted(expected)
     assert np.flatnonzero(pairs.is_stray).tolist() == sorted(strays)
-    assert np.flatnonzero(pairs.is_open).tolist() == sorted(open_begins[0] + open_begins[1])
+    assert np.flatnonzero(pairs.is_open).tolist() == sorted(
+        open_begins[0] + open_begins[1]
+    )
 
 
 def event(phase: str, ts: float | str, **fields: Any) -> dict[str, Any]:
@@ -49,7 +53,11 @@ def event(phase: str, ts: float | str, **fields: Any) -> dict[str, Any]:
 
 def test_a_begin_and_its_end_are_one_event() -> None:
     op = {"cat": "cpu_op", "name": "aten::mm", "args": {"External id": 1}}
-    launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": 1}}
+    launch = {
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "args": {"correlation": 1},
+    }
     kernel = {"cat": "kernel", "name": "gemm", "args": {"correlation": 1, "stream": 7}}
     events = [
         event("B", 0, **op),
@@ -74,7 +82,12 @@ def test_a_begin_and_its_end_are_one_event() -> None:
 
 def test_a_begin_or_an_end_alone_is_counted() -> None:
     op = {"cat": "cpu_op", "name": "aten::mm"}
-    events = [event("X", 0, dur=1, **op), event("E", 2), event("B", 3, **op), event("B", 4, **op)]
+    events = [
+        event("X", 0, dur=1, **op),
+        event("E", 2),
+        event("B", 3, **op),
+        event("B", 4, **op),
+    ]
     trace = read_trace({"traceEvents": events})
     assert len(trace) == 1
     assert trace.provenance.dropped == {NO_END: 2, NO_BEGIN: 1}
@@ -84,7 +97,12 @@ def test_a_begin_or_an_end_alone_is_counted() -> None:
 
 def test_an_end_without_a_time_ends_nothing() -> None:
     op = {"cat": "cpu_op", "name": "aten::mm"}
-    events = [event("X", 0, dur=1, **op), event("B", 3, **op), event("E", "later"), event("E", 9)]
+    events = [
+        event("X", 0, dur=1, **op),
+        event("B", 3, **op),
+        event("E", "later"),
+        event("E", 9),
+    ]
     trace = read_trace({"traceEvents": events})
     assert rows_read(trace)[1]["dur"] == 6_000
     assert trace.provenance.dropped == {"no usable start time (ts)": 1}

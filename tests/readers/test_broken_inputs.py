@@ -72,7 +72,9 @@ def test_salvage(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert agrees(found, expected.get("salvage", expected)), found
 
 
-@pytest.mark.parametrize("name", [*_some(BROKEN[1:] + BROKEN[:1], 2), *_some(USABLE[::4], 2)])
+@pytest.mark.parametrize(
+    "name", [*_some(BROKEN[1:] + BROKEN[:1], 2), *_some(USABLE[::4], 2)]
+)
 def test_kernels(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Another command says the same: the same line, or the same number of launches."""
     expected = expectation(FOLDER / name)
@@ -82,7 +84,9 @@ def test_kernels(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in said
     if code:
         assert printed == ""
-        line = portable(said.removeprefix(f"tracelens-ext: {FOLDER / name}: ").removesuffix("\n"))
+        line = portable(
+            said.removeprefix(f"tracelens-ext: {FOLDER / name}: ").removesuffix("\n")
+        )
         assert agrees({"exit": code, "error": line}, expected), said
         return
     rows = json.loads(printed)["tables"]["kernel_statistics"]
@@ -91,20 +95,31 @@ def test_kernels(name: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", _some([name for name in USABLE if ".json" in name], 2))
-def test_every_event_is_accounted_for_however_the_file_comes(name: str, tmp_path: Path) -> None:
+def test_every_event_is_accounted_for_however_the_file_comes(
+    name: str, tmp_path: Path
+) -> None:
     """Read and dropped make what is present; another name and compression change nothing."""
     data = (FOLDER / name).read_bytes()
     trace = read_trace(FOLDER / name)
     made = trace.provenance
-    assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+    assert made.present == len(trace) + made.metadata_events + sum(
+        made.dropped.values()
+    )
     assert made.present == expectation(FOLDER / name)["events"]
     assert dict(made.dropped) == expectation(FOLDER / name)["dropped"]
     other = tmp_path / "another name.txt"
     other.write_bytes(data)
     text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-    for source in (other, io.BytesIO(data), io.BytesIO(text), io.BytesIO(gzip.compress(text))):
+    for source in (
+        other,
+        io.BytesIO(data),
+        io.BytesIO(text),
+        io.BytesIO(gzip.compress(text)),
+    ):
         assert what_was_read(read_trace(source)) == what_was_read(trace)
-    assert read_trace(other, reading=ReadingOptions(salvage=True)).provenance.notes == ()
+    assert (
+        read_trace(other, reading=ReadingOptions(salvage=True)).provenance.notes == ()
+    )
 
 
 @pytest.mark.process
@@ -137,9 +152,17 @@ def test_several_broken_traces_do_not_spoil_a_good_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line each for what is broken; the rest is reported."""
-    names = ["cut_off_in_a_name.json", "unsorted.json", "empty.json", "two_documents.json"]
+    names = [
+        "cut_off_in_a_name.json",
+        "unsorted.json",
+        "empty.json",
+        "two_documents.json",
+    ]
     arguments: list[Any] = [str(FOLDER / name) for name in names]
-    assert run(["report", *arguments, "-o", f"{tmp_path}/", "--format", "json", "--quiet"]) == 1
+    assert (
+        run(["report", *arguments, "-o", f"{tmp_path}/", "--format", "json", "--quiet"])
+        == 1
+    )
     printed, said = capfd.readouterr()
     assert printed == ""
     told = [line.split(": ")[1] for line in said.splitlines()]

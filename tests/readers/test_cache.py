@@ -21,7 +21,12 @@ import tracelens_ext
 from tests.support.comparison_helpers import training, write
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, read_trace
-from tracelens_ext.errors import MergedRanksError, TraceCutOffError, TraceNotFoundError, UsageError
+from tracelens_ext.errors import (
+    MergedRanksError,
+    TraceCutOffError,
+    TraceNotFoundError,
+    UsageError,
+)
 from tracelens_ext.readers.cache.file import (
     DamagedFileError,
     read_columns,
@@ -108,7 +113,9 @@ def test_the_second_time_nothing_is_parsed(
 def test_python_frames_make_another_tree(trace_file: Path, cache: TraceCache) -> None:
     for _ in range(2):
         for python in (False, True):
-            tree = TreePerfAnalyzer(trace_file, cache=cache, add_python_func=python).tree
+            tree = TreePerfAnalyzer(
+                trace_file, cache=cache, add_python_func=python
+            ).tree
             assert tree.add_python_func is python
 
 
@@ -137,7 +144,9 @@ def test_merged_ranks_are_refused_each_time(
         "amd/Qwen_Qwen1.5-0.5B-Chat__1016005",
     ],
 )
-def test_real_traces(name: str, cache: TraceCache, reading: Reading, notes: list[str]) -> None:
+def test_real_traces(
+    name: str, cache: TraceCache, reading: Reading, notes: list[str]
+) -> None:
     path = SHARED / f"{name}.json.gz"
     first = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
     second = TreePerfAnalyzer(path, cache=cache, use_kernel_name_categories=True)
@@ -204,7 +213,9 @@ def change_size(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-@pytest.mark.parametrize("change", [change_content, change_time, change_file, change_size])
+@pytest.mark.parametrize(
+    "change", [change_content, change_time, change_file, change_size]
+)
 def test_a_file_that_changed_is_read_again(
     trace_file: Path, cache: TraceCache, reading: Reading, notes: list[str], change: Any
 ) -> None:
@@ -216,7 +227,9 @@ def test_a_file_that_changed_is_read_again(
     assert "has changed since it was cached" in notes[0]
     assert_same(read_trace(trace_file), again.trace)
     TreePerfAnalyzer(trace_file, cache=cache)
-    assert reading.count == 3, "the new one is kept (two by the cache, one by the line above)"
+    assert reading.count == 3, (
+        "the new one is kept (two by the cache, one by the line above)"
+    )
 
 
 def test_another_version_of_the_reader(
@@ -227,7 +240,9 @@ def test_another_version_of_the_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
-    monkeypatch.setattr("tracelens_ext.readers.cache.store.reader_version", lambda: "newer")
+    monkeypatch.setattr(
+        "tracelens_ext.readers.cache.store.reader_version", lambda: "newer"
+    )
     TreePerfAnalyzer(trace_file, cache=cache)
     assert reading.count == 2
     assert "another version" in notes[0]
@@ -236,7 +251,10 @@ def test_another_version_of_the_reader(
 def _modules(patterns: Sequence[str]) -> dict[str, Path]:
     package = Path(tracelens_ext.__file__).parent
     found = sorted(path for pattern in patterns for path in package.glob(pattern))
-    return {".".join(path.relative_to(package).with_suffix("").parts): path for path in found}
+    return {
+        ".".join(path.relative_to(package).with_suffix("").parts): path
+        for path in found
+    }
 
 
 def _imports(path: Path) -> set[str]:
@@ -246,10 +264,14 @@ def _imports(path: Path) -> set[str]:
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             return
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tracelens_ext"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "tracelens_ext"
+        ):
             home = (node.module or "").split(".")[1:]
             for name in node.names:
-                inner = Path(tracelens_ext.__file__).parent.joinpath(*home, f"{name.name}.py")
+                inner = Path(tracelens_ext.__file__).parent.joinpath(
+                    *home, f"{name.name}.py"
+                )
                 found.add(".".join([*home, name.name] if inner.exists() else home))
         for child in ast.iter_child_nodes(node):
             visit(child)
@@ -296,7 +318,9 @@ def test_a_change_in_the_middle_is_found_when_asked(
 
 
 @given(st.data())
-def test_damage_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damage_is_found(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("damage")
     path = write(folder / "a.json", training(1))
     notes: list[str] = []
@@ -361,12 +385,16 @@ def test_a_crafted_entry_is_damage(
     assert "is damaged" in notes[0]
 
 
-def test_a_trace_of_a_plugin_is_kept_as_it_is(cache: TraceCache, trace_file: Path) -> None:
+def test_a_trace_of_a_plugin_is_kept_as_it_is(
+    cache: TraceCache, trace_file: Path
+) -> None:
     column = ArgColumn(np.array([0, 1]), np.array([0, 1]), ['"a"', '"b"'])
     other = replace(column, texts=['"c"', '"d"'])
     metadata = MappingProxyType({"a": 1})
     given = replace(
-        read_trace(trace_file), args={"one": column, "another": other}, metadata=metadata
+        read_trace(trace_file),
+        args={"one": column, "another": other},
+        metadata=metadata,
     )
     cache.read(trace_file, lambda: given)
     kept = cache.read(trace_file, lambda: pytest.fail("it was not kept"))
@@ -374,7 +402,9 @@ def test_a_trace_of_a_plugin_is_kept_as_it_is(cache: TraceCache, trace_file: Pat
     assert kept.metadata == {"a": 1}
 
 
-@pytest.mark.parametrize("key", ["base_ns", "threads", "devices", "metadata", "provenance"])
+@pytest.mark.parametrize(
+    "key", ["base_ns", "threads", "devices", "metadata", "provenance"]
+)
 def test_a_crafted_description_is_damage(
     key: str, trace_file: Path, cache: TraceCache, notes: list[str]
 ) -> None:
@@ -410,7 +440,9 @@ def test_what_is_no_file_never_hangs(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions are others there")
-def test_a_folder_that_others_may_write_is_not_used(cache: TraceCache, notes: list[str]) -> None:
+def test_a_folder_that_others_may_write_is_not_used(
+    cache: TraceCache, notes: list[str]
+) -> None:
     cache.folder.mkdir(mode=0o700, exist_ok=True)
     assert open_cache(cache) is cache
     for mode in (0o770, 0o777, 0o1777):
@@ -443,7 +475,9 @@ def test_what_json_cannot_give_back_is_not_kept(
     assert "not kept" in notes[0]
 
 
-def test_a_trace_that_is_being_written_is_not_kept(trace_file: Path, cache: TraceCache) -> None:
+def test_a_trace_that_is_being_written_is_not_kept(
+    trace_file: Path, cache: TraceCache
+) -> None:
     def parse() -> Trace:
         trace = read_trace(trace_file)
         change_size(trace_file)
@@ -493,7 +527,9 @@ def test_what_was_not_used_for_longest_goes(tmp_path: Path, cache: TraceCache) -
     assert kept == {"a.json", "c.json", "d.json"}
 
 
-def test_a_trace_larger_than_the_cache_is_not_kept(trace_file: Path, cache: TraceCache) -> None:
+def test_a_trace_larger_than_the_cache_is_not_kept(
+    trace_file: Path, cache: TraceCache
+) -> None:
     cache.limit = 100
     TreePerfAnalyzer(trace_file, cache=cache)
     assert cache.entries() == []
@@ -511,7 +547,10 @@ def test_a_conversion_is_where_the_cache_says(
     kept = small.keep_conversion(source, made)
     assert (kept or made).read_bytes() == bytes(10_000)
     assert (kept is None) == made.exists() == bool(notes)
-    assert all("its conversion is not kept in the cache (over its limit)" in note for note in notes)
+    assert all(
+        "its conversion is not kept in the cache (over its limit)" in note
+        for note in notes
+    )
     if kept is not None:
         assert small.conversion(source) == kept
     if room in (0, 1, 5_000):  # in between it depends on the length of the path
@@ -533,7 +572,9 @@ def test_a_trace_does_not_drive_out_what_it_was_converted_from(
     assert len(notes) == 1
 
 
-def test_what_was_left_half_written_is_swept(trace_file: Path, cache: TraceCache) -> None:
+def test_what_was_left_half_written_is_swept(
+    trace_file: Path, cache: TraceCache
+) -> None:
     cache.folder.mkdir()
     old = cache.folder / ".x.columns.0.tmp"
     new = cache.folder / ".y.columns.1.tmp"
@@ -564,7 +605,10 @@ def test_entries_and_clear(trace_file: Path, cache: TraceCache) -> None:
 
 
 def test_the_name_that_the_user_gives_is_kept(
-    trace_file: Path, cache: TraceCache, monkeypatch: pytest.MonkeyPatch, reading: Reading
+    trace_file: Path,
+    cache: TraceCache,
+    monkeypatch: pytest.MonkeyPatch,
+    reading: Reading,
 ) -> None:
     read_trace(trace_file, cache=cache)
     monkeypatch.chdir(trace_file.parent)
@@ -584,7 +628,9 @@ def test_two_processes_at_once(trace_file: Path, cache: TraceCache) -> None:
     events = len(read_trace(trace_file))
     context = multiprocessing.get_context("spawn")
     arguments = (trace_file, cache.folder, events)
-    others = [context.Process(target=_read_over_and_over, args=arguments) for _ in range(2)]
+    others = [
+        context.Process(target=_read_over_and_over, args=arguments) for _ in range(2)
+    ]
     for other in others:
         other.start()
     for other in others:
@@ -624,7 +670,10 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder().name == "tracelens-ext"
 
 
-DTYPES = [np.dtype(name) for name in ("i8", ">i8", "u8", "i4", ">i4", "u4", "i2", "u1", "i1", "?")]
+DTYPES = [
+    np.dtype(name)
+    for name in ("i8", ">i8", "u8", "i4", ">i4", "u4", "i2", "u1", "i1", "?")
+]
 
 
 def _numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
@@ -632,9 +681,13 @@ def _numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
     if dtype.kind == "b":
         values: st.SearchStrategy[Any] = st.booleans()
     else:
-        least, most = (int(bound) for bound in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+        least, most = (
+            int(bound) for bound in (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        )
         near = st.integers(max(least, -(2**16)), min(most, 2**17))
-        values = st.one_of(st.integers(least, most), near, st.sampled_from([least, most]))
+        values = st.one_of(
+            st.integers(least, most), near, st.sampled_from([least, most])
+        )
     return st.lists(values, max_size=40).map(lambda given: np.array(given, dtype=dtype))
 
 
@@ -650,7 +703,9 @@ def _numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
     st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none())),
 )
 def test_a_file_of_columns_gives_back_what_it_was_given(
-    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, Any], about: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory,
+    columns: dict[str, Any],
+    about: dict[str, Any],
 ) -> None:
     path = tmp_path_factory.mktemp("columns") / "x"
     assert write_columns(path, about, columns) == path.stat().st_size

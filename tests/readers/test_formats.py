@@ -56,7 +56,9 @@ def others(*readers: object, **more: Any) -> PluginRegistry:
     """Our own readers and those of another distribution's plugins."""
     plugins = {"a": plugin(tracelens_readers=hookimpl(lambda: list(readers))), **more}
     own = FakeEntryPoint("readers", builtin, own=True)
-    return PluginRegistry([own, *(FakeEntryPoint(name, each) for name, each in plugins.items())])
+    return PluginRegistry(
+        [own, *(FakeEntryPoint(name, each) for name, each in plugins.items())]
+    )
 
 
 def samples(folder: Path) -> dict[str, Path]:
@@ -77,7 +79,9 @@ def samples(folder: Path) -> dict[str, Path]:
         "JAX/XLA trace for viewers (JSON)": folder / "run.trace.json",
     }
     kineto, *_, perfetto, database, table, profile, viewer_json = files.values()
-    perfetto.write_bytes(trace(thread_track(1, 2, 3, ""), begin(1, 1, "a", "cpu_op"), end(2, 1)))
+    perfetto.write_bytes(
+        trace(thread_track(1, 2, 3, ""), begin(1, 1, "a", "cpu_op"), end(2, 1))
+    )
     profile.write_bytes(xplane_maker.training().content)
     viewer_json.write_bytes(xplane_maker.training().for_viewers)
     kineto.write_text(json.dumps(cuda_graph_example()))
@@ -128,12 +132,21 @@ def test_folders_ask_the_readers(tmp_path: Path) -> None:
 
 def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> None:
     broken = Path(__file__).parents[1] / "broken_inputs"
-    for name in ("other_database.sqlite", "damaged_header.sqlite", "only_the_magic.sqlite"):
+    for name in (
+        "other_database.sqlite",
+        "damaged_header.sqlite",
+        "only_the_magic.sqlite",
+    ):
         (tmp_path / name).write_bytes((broken / name).read_bytes())
     samples(tmp_path)
     found = {path.name for path in traces_in(tmp_path)}
     rocprof = {"run_results.db"}  # of the three forms of one run
-    others = {"trace.json", "run.sqlite", "damaged_header.sqlite", "only_the_magic.sqlite"}
+    others = {
+        "trace.json",
+        "run.sqlite",
+        "damaged_header.sqlite",
+        "only_the_magic.sqlite",
+    }
     others |= {"results.db", "run.pftrace"}
     assert found == rocprof | others | {"run.trace.json", "run.xplane.pb"}
 
@@ -213,7 +226,9 @@ def test_open_files_are_for_those_that_take_bytes() -> None:
         read_trace(io.BytesIO(b"x"), registry=plugins)
 
 
-def test_the_example_of_a_new_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_new_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One file and one registration: the diff of the page is applied."""
     text = ARCHITECTURE.read_text("utf-8").partition("### Adding a reader")[2]
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
@@ -226,7 +241,9 @@ def test_the_example_of_a_new_reader(tmp_path: Path, monkeypatch: pytest.MonkeyP
         lines = part.splitlines(keepends=True)
         old = "".join(line[1:] for line in lines if line[0] in " -")
         assert source.count(old) == 1, old
-        source = source.replace(old, "".join(line[1:] for line in lines if line[0] in " +"))
+        source = source.replace(
+            old, "".join(line[1:] for line in lines if line[0] in " +")
+        )
     patched = types.ModuleType("patched")
     monkeypatch.setitem(sys.modules, "patched", patched)
     exec(source, patched.__dict__)  # noqa: S102  # the same
@@ -241,4 +258,6 @@ def test_the_example_of_a_new_reader(tmp_path: Path, monkeypatch: pytest.MonkeyP
         [5, 2],
     )
     assert trace.provenance.format == "kernel list"
-    assert next(suffixes_of(each.item) for each in offered_readers(plugins)) == (".kernels",)
+    assert next(suffixes_of(each.item) for each in offered_readers(plugins)) == (
+        ".kernels",
+    )

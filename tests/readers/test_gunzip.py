@@ -30,7 +30,9 @@ def thorough(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return bool(request.param == "thorough")
 
 
-def unpacked(data: bytes, size: int = 1 << 18, *, thorough: bool) -> tuple[bytes, Exception | None]:
+def unpacked(
+    data: bytes, size: int = 1 << 18, *, thorough: bool
+) -> tuple[bytes, Exception | None]:
     """The text, and the error at its end; the error comes again when it is read again."""
     stream = Gunzip(io.BufferedReader(io.BytesIO(data)), thorough=thorough)
     ends: tuple[type[Exception], ...] = (EOFError, *stream.errors)
@@ -54,7 +56,10 @@ def test_the_text(size: int, thorough: bool) -> None:
 def test_several_members_padding_and_nothing(thorough: bool) -> None:
     for data, text in (
         (ZIPPED + gzip.compress(b"and more"), TEXT + b"and more"),
-        (ZIPPED + bytes(300_000) + gzip.compress(b"and more") + bytes(3), TEXT + b"and more"),
+        (
+            ZIPPED + bytes(300_000) + gzip.compress(b"and more") + bytes(3),
+            TEXT + b"and more",
+        ),
         (gzip.compress(b"") + gzip.compress(b"x"), b"x"),
         (gzip.compress(b""), b""),
     ):

@@ -28,7 +28,15 @@ from tracelens_ext.readers.source import ByteSource
 
 Json = dict[str, Any]
 
-EVENT: Json = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+EVENT: Json = {
+    "ph": "X",
+    "cat": "cpu_op",
+    "name": "a",
+    "pid": 1,
+    "tid": 1,
+    "ts": 1,
+    "dur": 2,
+}
 
 
 class StrictDecoder:
@@ -39,7 +47,9 @@ class StrictDecoder:
 
     def decode(self, text: bytes) -> list[Json]:
         msgspec.json.decode(text, type=list[dict[str, Any]])  # strict: raises
-        found: list[Json] = json.loads(text, parse_int=str, parse_float=str, strict=False)
+        found: list[Json] = json.loads(
+            text, parse_int=str, parse_float=str, strict=False
+        )
         if any("odd" in event for event in found):
             raise msgspec.ValidationError
         return found
@@ -49,11 +59,15 @@ class StrictDecoder:
         return [event for event in events if isinstance(event, dict)]
 
 
-def stream_of(data: bytes, slice_bytes: int, decoder: StrictDecoder) -> EventStream[list[Json]]:
+def stream_of(
+    data: bytes, slice_bytes: int, decoder: StrictDecoder
+) -> EventStream[list[Json]]:
     return EventStream(ByteSource(io.BytesIO(data)), decoder, slice_bytes)
 
 
-def events_of(data: bytes, slice_bytes: int = 1 << 19) -> tuple[list[Json], dict[str, object]]:
+def events_of(
+    data: bytes, slice_bytes: int = 1 << 19
+) -> tuple[list[Json], dict[str, object]]:
     stream = stream_of(data, slice_bytes, StrictDecoder())
     events = [event for batch in stream for event in batch]
     assert stream.found_events
@@ -70,7 +84,8 @@ def expected(document: Document) -> tuple[list[Json], dict[str, object]]:
 
 #: `make test` takes two layouts of the cases that are many.
 SOME_LAYOUTS = [
-    pytest.param(name, marks=pytest.mark.slow if name == "indented" else ()) for name in LAYOUTS
+    pytest.param(name, marks=pytest.mark.slow if name == "indented" else ())
+    for name in LAYOUTS
 ]
 
 # Names that look like the place between two events, or like the end of them.
@@ -105,7 +120,9 @@ values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(names, inner, max_size=3)
-        | st.lists(st.fixed_dictionaries({"ph": inner, "cat": inner}), min_size=2, max_size=3)
+        | st.lists(
+            st.fixed_dictionaries({"ph": inner, "cat": inner}), min_size=2, max_size=3
+        )
     ),
     max_leaves=6,
 )
@@ -121,7 +138,9 @@ events = st.builds(
     st.booleans(),
     st.booleans(),
 )
-members = st.dictionaries(names.filter(lambda key: key != "traceEvents"), values, max_size=3)
+members = st.dictionaries(
+    names.filter(lambda key: key != "traceEvents"), values, max_size=3
+)
 documents = st.builds(
     lambda before, found, after: before | {"traceEvents": found} | after,
     members,
@@ -137,14 +156,18 @@ def test_every_layout_and_slice_gives_the_same_events(
 ) -> None:
     text = LAYOUTS[layout](document)
     if not escaped:  # the same with the characters themselves in place of \uXXXX
-        text = json.dumps(document, ensure_ascii=False, indent=1 if layout == "indented" else None)
+        text = json.dumps(
+            document, ensure_ascii=False, indent=1 if layout == "indented" else None
+        )
     assert events_of(text.encode(), slice_bytes) == expected(document)
 
 
 @given(documents, st.integers(1, 50))
 @settings(max_examples=60)
 def test_slices_smaller_than_an_event(document: Document, slice_bytes: int) -> None:
-    assert events_of(kineto_layout(document).encode(), slice_bytes) == expected(document)
+    assert events_of(kineto_layout(document).encode(), slice_bytes) == expected(
+        document
+    )
 
 
 @pytest.mark.parametrize("layout", SOME_LAYOUTS)
@@ -158,7 +181,12 @@ def test_slices_of_many_sizes(layout: str) -> None:
     }
     data = LAYOUTS[layout](document).encode()
     whole = expected(document)
-    for slice_bytes in (*range(1, 200), *range(200, len(data) + 2, 5), len(data), len(data) + 1):
+    for slice_bytes in (
+        *range(1, 200),
+        *range(200, len(data) + 2, 5),
+        len(data),
+        len(data) + 1,
+    ):
         assert events_of(data, slice_bytes) == whole
 
 
@@ -204,7 +232,9 @@ def test_memory_is_that_of_a_slice_not_of_the_file() -> None:
 def test_an_event_larger_than_a_slice(slice_bytes: int) -> None:
     huge = EVENT | {"args": {"list": [{"ph": "X", "cat": str(i)} for i in range(5000)]}}
     document = {"traceEvents": [EVENT, huge, EVENT, huge], "after": 1}
-    assert events_of(one_line_layout(document).encode(), slice_bytes) == expected(document)
+    assert events_of(one_line_layout(document).encode(), slice_bytes) == expected(
+        document
+    )
 
 
 # Odd events, odd documents.
@@ -214,12 +244,16 @@ def test_an_event_larger_than_a_slice(slice_bytes: int) -> None:
     st.lists(events | scalars | st.lists(scalars, max_size=2), min_size=1, max_size=8),
     st.integers(1, 400),
 )
-def test_what_is_no_object_costs_itself_alone(found: list[Any], slice_bytes: int) -> None:
+def test_what_is_no_object_costs_itself_alone(
+    found: list[Any], slice_bytes: int
+) -> None:
     decoder = StrictDecoder()
     data = json.dumps({"traceEvents": found, "after": [1]}).encode()
     stream = stream_of(data, slice_bytes, decoder)
     kept = [event for batch in stream for event in batch]
-    assert kept == [e for e in expected({"traceEvents": found})[0] if isinstance(e, dict)]
+    assert kept == [
+        e for e in expected({"traceEvents": found})[0] if isinstance(e, dict)
+    ]
     odd = [value for value in decoder.repaired if not isinstance(value, dict)]
     assert len(odd) == sum(not isinstance(value, dict) for value in found)
     assert stream.members == {"after": [1]}
@@ -230,15 +264,21 @@ def test_only_odd_events_are_repaired() -> None:
     found = [EVENT | {"ts": i} for i in range(4000)]
     found[1234] |= {"odd": True}
     decoder = StrictDecoder()
-    stream = stream_of(one_line_layout({"traceEvents": found}).encode(), 1 << 19, decoder)
+    stream = stream_of(
+        one_line_layout({"traceEvents": found}).encode(), 1 << 19, decoder
+    )
     assert sum(map(len, stream)) == 4000
     assert len(decoder.repaired) < 500
 
 
-@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "constant", ["NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"]
+)
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 19])
 def test_numbers_that_are_none(constant: str, slice_bytes: int) -> None:
-    text = json.dumps([EVENT | {"args": {"x": "HERE"}}] * 3).replace('"HERE"', constant, 1)
+    text = json.dumps([EVENT | {"args": {"x": "HERE"}}] * 3).replace(
+        '"HERE"', constant, 1
+    )
     found, _ = events_of(text.encode(), slice_bytes)
     assert len(found) == 3
     assert str(found[0]["args"]["x"]) in ("None", "nan", "inf", "-inf")
@@ -255,13 +295,17 @@ def test_bytes_that_are_no_utf_8(slice_bytes: int) -> None:
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 19])
 def test_half_a_surrogate_pair(slice_bytes: int) -> None:
-    found, _ = events_of(json.dumps([EVENT, EVENT | {"name": "\ud800 x"}]).encode(), slice_bytes)
+    found, _ = events_of(
+        json.dumps([EVENT, EVENT | {"name": "\ud800 x"}]).encode(), slice_bytes
+    )
     assert [event["name"] for event in found] == ["a", "\ud800 x"]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 19])
 def test_control_characters_that_were_not_escaped(slice_bytes: int) -> None:
-    text = json.dumps([EVENT, EVENT | {"name": "HERE"}, EVENT]).replace("HERE", "a\n\t\x00b")
+    text = json.dumps([EVENT, EVENT | {"name": "HERE"}, EVENT]).replace(
+        "HERE", "a\n\t\x00b"
+    )
     found, _ = events_of(text.encode(), slice_bytes)
     assert [event["name"] for event in found] == ["a", "a\n\t\x00b", "a"]
 
@@ -276,7 +320,13 @@ def test_control_characters_that_were_not_escaped(slice_bytes: int) -> None:
         '{"traceEvents": [%s, %s], "a": 1, "b": 2}',
         '{"a": 1, "traceEvents": [%s %s], "b": 2}',
     ],
-    ids=["trailing commas", "byte order mark and white space", "last", "first", "no comma"],
+    ids=[
+        "trailing commas",
+        "byte order mark and white space",
+        "last",
+        "first",
+        "no comma",
+    ],
 )
 def test_what_is_forgiven(text: str, slice_bytes: int) -> None:
     event = json.dumps(EVENT)
@@ -322,7 +372,9 @@ def test_cut_off_at_every_byte(layout: str, slice_bytes: int) -> None:
     data = LAYOUTS[layout](SMALL).rstrip().encode()
     for length in range(1, len(data)):
         stream = stream_of(data[:length], slice_bytes, StrictDecoder())
-        with pytest.raises(TraceCutOffError, match=r"ends in the middle, after [012] ev"):
+        with pytest.raises(
+            TraceCutOffError, match=r"ends in the middle, after [012] ev"
+        ):
             list(stream)
 
 
@@ -341,14 +393,17 @@ def test_a_bare_list_cut_off_at_every_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zipped", "every"), [(False, 4), pytest.param(False, 1, marks=pytest.mark.slow), (True, 1)]
+    ("zipped", "every"),
+    [(False, 4), pytest.param(False, 1, marks=pytest.mark.slow), (True, 1)],
 )
 def test_a_trace_cut_off_at_every_byte(zipped: bool, every: int) -> None:
     """By the front door: never another error than these two, and never a trace."""
     data = kineto_layout(cuda_graph_example()).rstrip().encode()
     data = gzip.compress(data) if zipped else data
     for length in range(0, len(data), every):
-        with pytest.raises((TraceCutOffError, TraceFormatError), match=r"^<file>: [^\n]+; [^\n]+$"):
+        with pytest.raises(
+            (TraceCutOffError, TraceFormatError), match=r"^<file>: [^\n]+; [^\n]+$"
+        ):
             read_trace(io.BytesIO(data[:length]))
 
 
@@ -365,8 +420,12 @@ def test_damage_anywhere_is_an_error_of_ours_or_harmless(at: int, wrong: bytes) 
 
 
 @pytest.mark.parametrize("slice_bytes", [4096, 1 << 19])
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (3000, 1), (3000, 3000), (1, 3000)])
-def test_garbage_is_refused_with_its_place(before: int, after: int, slice_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [(1, 1), (3000, 1), (3000, 3000), (1, 3000)]
+)
+def test_garbage_is_refused_with_its_place(
+    before: int, after: int, slice_bytes: int
+) -> None:
     event = json.dumps(EVENT)
     good = '{"é": 1, "traceEvents": [' + f"{event}, " * before
     text = good + "garbage, " + f"{event}, " * after + event + "]}"
@@ -380,7 +439,9 @@ def test_a_cut_tells_how_many_events_came_before() -> None:
     data = one_line_layout({"traceEvents": [EVENT] * 2000}).encode()
     for slice_bytes in (4096, 1 << 19):
         stream = stream_of(data[:-20], slice_bytes, StrictDecoder())
-        with pytest.raises(TraceCutOffError, match="ends in the middle, after 1,999 events"):
+        with pytest.raises(
+            TraceCutOffError, match="ends in the middle, after 1,999 events"
+        ):
             list(stream)
 
 
@@ -405,7 +466,9 @@ def test_a_cut_tells_how_many_events_came_before() -> None:
     ],
 )
 @pytest.mark.parametrize("slice_bytes", [1, 1 << 19])
-def test_documents_that_are_none(text: str, problem: str | None, slice_bytes: int) -> None:
+def test_documents_that_are_none(
+    text: str, problem: str | None, slice_bytes: int
+) -> None:
     stream = stream_of(text.encode(), slice_bytes, StrictDecoder())
     if problem is None:  # a comma that is missing is forgiven
         assert list(stream) == []
@@ -417,7 +480,9 @@ def test_documents_that_are_none(text: str, problem: str | None, slice_bytes: in
 
 def test_two_documents_in_one_file() -> None:
     data = kineto_layout(SMALL).encode()
-    with pytest.raises(TraceFormatError, match="more data after the end of the JSON document"):
+    with pytest.raises(
+        TraceFormatError, match="more data after the end of the JSON document"
+    ):
         events_of(data + data)
 
 
@@ -427,7 +492,14 @@ def test_nesting_without_end(opening: str, depth: int) -> None:
     """In an event, in a member, in the place of an event: an error of ours, never Python's."""
     with pytest.raises(TraceFormatError, match=r"nested too deeply|ends in the middle"):
         list(stream_of(opening.encode() * depth, 1 << 19, StrictDecoder()))
-    closed = '[{"ph": "X", "args": ' + "[" * depth + "]" * depth + "}, " + json.dumps(EVENT) + "]"
+    closed = (
+        '[{"ph": "X", "args": '
+        + "[" * depth
+        + "]" * depth
+        + "}, "
+        + json.dumps(EVENT)
+        + "]"
+    )
     with pytest.raises(TraceFormatError, match="nested too deeply"):
         list(stream_of(closed.encode(), 1 << 19, StrictDecoder()))
 
@@ -471,7 +543,9 @@ def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}, oops', True),
     ],
 )
-def test_salvage_is_suggested_where_it_finds_events(text: str, worthwhile: bool) -> None:
+def test_salvage_is_suggested_where_it_finds_events(
+    text: str, worthwhile: bool
+) -> None:
     with pytest.raises(TraceFormatError) as caught:
         read_trace(io.BytesIO(text.encode()))
     assert ("--salvage" in caught.value.remedy) == worthwhile

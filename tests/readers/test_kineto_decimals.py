@@ -44,7 +44,9 @@ def exact_nanoseconds(token: str) -> int:
 def decimal_texts(most_digits: int = 15, decimals: int = 3) -> st.SearchStrategy[str]:
     """Such as `-12`, `0.5`, `1712195495519.047`."""
     return st.builds(
-        lambda sign, whole, fraction: f"{sign}{whole}{'.' if fraction else ''}{fraction}",
+        lambda sign, whole, fraction: (
+            f"{sign}{whole}{'.' if fraction else ''}{fraction}"
+        ),
         st.sampled_from(["", "-"]),
         st.integers(0, 10**most_digits).map(str),
         st.text("0123456789", max_size=decimals),
@@ -70,7 +72,8 @@ UNUSUAL = ["1e3", '"7"', "null", "true", "[1]", "0.12345678901", "99999999999999
 
 
 @given(
-    decimal_texts(decimals=6) | st.sampled_from(["0.0005", "-0.0005", "1.0015", "4000000000.25"]),
+    decimal_texts(decimals=6)
+    | st.sampled_from(["0.0005", "-0.0005", "1.0015", "4000000000.25"]),
     st.sampled_from(UNUSUAL),
 )
 def test_a_time_does_not_depend_on_its_neighbours(token: str, neighbour: str) -> None:
@@ -81,7 +84,9 @@ def test_a_time_does_not_depend_on_its_neighbours(token: str, neighbour: str) ->
     st.integers(-INT64_MAX + 1, INT64_MAX - 1).filter(lambda n: n != MISSING),
     st.sampled_from([*UNUSUAL, "1.5"]),
 )
-def test_an_integer_does_not_depend_on_its_neighbours(value: int, neighbour: str) -> None:
+def test_an_integer_does_not_depend_on_its_neighbours(
+    value: int, neighbour: str
+) -> None:
     assert integers([str(value), neighbour])[0] == value
     assert integers([str(value)])[0] == value
 
@@ -116,14 +121,17 @@ def test_times(tokens: list[str], expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "token", ["9223372036854775.807", "9300000000000000", "-9300000000000000.5", "9" * 20]
+    "token",
+    ["9223372036854775.807", "9300000000000000", "-9300000000000000.5", "9" * 20],
 )
 def test_times_beyond_64_bits_of_nanoseconds_are_missing(token: str) -> None:
     assert nanoseconds(["1.5", token]) == [1_500, MISSING_NS]
     assert nanoseconds([token]) == [MISSING_NS]
 
 
-@pytest.mark.parametrize("token", ["1.5", "[1]", str(INT64_MAX), str(-(2**63)), "9" * 40])
+@pytest.mark.parametrize(
+    "token", ["1.5", "[1]", str(INT64_MAX), str(-(2**63)), "9" * 40]
+)
 def test_what_is_no_integer_of_64_bits_is_missing(token: str) -> None:
     assert integers(["1", token]) == [1, MISSING]
 
@@ -156,14 +164,32 @@ def test_unusual_times_are_read(token: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "expected"), [("1e3", 1000), ('"12"', 12), ("5.0", 5), ("-0", 0), ("7", 7)]
+    ("token", "expected"),
+    [("1e3", 1000), ('"12"', 12), ("5.0", 5), ("-0", 0), ("7", 7)],
 )
 def test_unusual_integers_are_read(token: str, expected: int) -> None:
     assert integers([token]) == [expected]
 
 
-HOPELESS = ["null", "true", "[1]", "{}", '""', '"x"', '"\u0661"', "NaN", "-Infinity", '"sNaN"']
-HOPELESS += ["1e400", "1e999999999", "-1e999999999", "1e99999999999999999999", "9" * 5000]
+HOPELESS = [
+    "null",
+    "true",
+    "[1]",
+    "{}",
+    '""',
+    '"x"',
+    '"\u0661"',
+    "NaN",
+    "-Infinity",
+    '"sNaN"',
+]
+HOPELESS += [
+    "1e400",
+    "1e999999999",
+    "-1e999999999",
+    "1e99999999999999999999",
+    "9" * 5000,
+]
 
 
 @pytest.mark.parametrize("token", HOPELESS)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 LIBRARY = compiled_reader()
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the compiled reader was not built")
+pytestmark = pytest.mark.skipif(
+    LIBRARY is None, reason="the compiled reader was not built"
+)
 DEMO = short_demo() | {"traceEvents": short_demo()["traceEvents"][:1200]}
 FUZZ = Path(__file__).resolve().parents[2] / "fuzz" / "native.py"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -68,7 +70,9 @@ class Both:
         assert found is not None, text
         expected = self.python.decode(text)
         for name in Slice.__struct_fields__:
-            one, other = (interned(getattr(each, name), each, name) for each in (found, expected))
+            one, other = (
+                interned(getattr(each, name), each, name) for each in (found, expected)
+            )
             assert_same(one, other)
         return found
 
@@ -167,7 +171,13 @@ TAKEN = (
     '[{"ph":"X","cat":"cuda_runtime","args":{"kernel":"k","x":{"a":[{}, 1.5e-7]}}}]',
     '[{"ph":"X","cat":"python_function","args":{"Python id":1,"Python parent id":null}}]',
     '[{"ph":"X","args":{"deep":' + "[" * 40 + "]" * 40 + "}}]",
-    '[{"ph":"X","name":"' + "n" * 5000 + '","cat":"' + "c" * 100 + '","' + "k" * 99 + '":[true]}]',
+    '[{"ph":"X","name":"'
+    + "n" * 5000
+    + '","cat":"'
+    + "c" * 100
+    + '","'
+    + "k" * 99
+    + '":[true]}]',
 )
 
 
@@ -297,7 +307,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Slice | None]:
     return answers
 
 
-def by_all(path: Path, monkeypatch: pytest.MonkeyPatch, *, salvage: bool = False) -> Trace:
+def by_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, salvage: bool = False
+) -> Trace:
     """The trace, read by Python, by the compiled reader, and with threads; the same."""
     monkeypatch.setenv(PURE_PYTHON, "1")
     expected = read_trace(path, reading=ReadingOptions(jobs=1, salvage=salvage))
@@ -368,7 +380,9 @@ def test_no_going_ahead_in_a_file_that_is_odd_throughout(
     monkeypatch.setattr(KinetoColumns, "parse", noted)
     events = [dict(event) | {"name": "HERE"} for event in DEMO["traceEvents"]]
     path = tmp_path / "trace.json"
-    path.write_text(kineto_layout(DEMO | {"traceEvents": events}).replace('"HERE"', "NaN"))
+    path.write_text(
+        kineto_layout(DEMO | {"traceEvents": events}).replace('"HERE"', "NaN")
+    )
     by_all(path, monkeypatch)
     assert set(ahead_of_turn) == {None}
     assert len(ahead_of_turn) <= 2 * 17 * 6
@@ -383,13 +397,17 @@ def test_an_event_that_is_larger_than_a_slice(
     half = len(events) // 2
     huge = events[half] | {"args": {"Input Dims": [[1, 2, 3]] * 30_000}}
     path = tmp_path / "trace.json"
-    path.write_text(kineto_layout(DEMO | {"traceEvents": [*events[:half], huge, *events[half:]]}))
+    path.write_text(
+        kineto_layout(DEMO | {"traceEvents": [*events[:half], huge, *events[half:]]})
+    )
     by_all(path, monkeypatch)
 
 
 @pytest.mark.usefixtures("small_slices")
 @pytest.mark.parametrize("salvage", [False, True])
-@pytest.mark.parametrize("damage", ["cut off", "cut gzip", "garbage", "two documents", "check sum"])
+@pytest.mark.parametrize(
+    "damage", ["cut off", "cut gzip", "garbage", "two documents", "check sum"]
+)
 def test_damage(
     damage: str, salvage: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +417,11 @@ def test_damage(
         data = data[:place] + b"%%" + data[place:]
     elif damage == "two documents":
         data *= 2
-    data = gzip.compress(data, 1) if damage in ("cut gzip", "check sum", "two documents") else data
+    data = (
+        gzip.compress(data, 1)
+        if damage in ("cut gzip", "check sum", "two documents")
+        else data
+    )
     if damage.startswith("cut"):
         data = data[: len(data) * 2 // 3]
     elif damage == "check sum":
@@ -448,7 +470,9 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
 def test_small_traces_and_single_jobs_start_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threading.Thread, "start", lambda *_: pytest.fail("a thread was started"))
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda *_: pytest.fail("a thread was started")
+    )
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(DEMO))
     read_trace(path, reading=ReadingOptions(jobs=8))

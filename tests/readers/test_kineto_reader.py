@@ -24,7 +24,15 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind, Trace
 
-SPAN: Event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
+SPAN: Event = {
+    "ph": "X",
+    "cat": "cpu_op",
+    "name": "a",
+    "pid": 1,
+    "tid": 2,
+    "ts": 10,
+    "dur": 5,
+}
 INSTANT: Event = {"ph": "i", "name": "Record Window End", "ts": 1, "s": "g"}
 
 
@@ -83,7 +91,9 @@ def read_text(text: str | bytes) -> Trace:
     ],
 )
 def test_kinds(phase: str, category: str, kind: EventKind) -> None:
-    trace = read({"ph": phase, "cat": category, "name": "b", "ts": 3, "dur": 1, "id": 4})
+    trace = read(
+        {"ph": phase, "cat": category, "name": "b", "ts": 3, "dur": 1, "id": 4}
+    )
     assert rows_read(trace)[1]["kind"] == kind
     assert rows_read(trace)[1]["category"] == category
     assert trace.provenance.present == 2
@@ -140,9 +150,18 @@ YEAR_US = 365 * 86_400 * 10**6
 
 
 def test_a_time_years_from_the_others_costs_its_event_only() -> None:
-    launch = {"ph": "X", "cat": "cuda_runtime", "name": "l", "pid": 1, "tid": 1, "dur": 1}
+    launch = {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "l",
+        "pid": 1,
+        "tid": 1,
+        "dur": 1,
+    }
     times = (11 * YEAR_US, 20, 21)
-    trace = read(*(launch | {"ts": ts, "args": {"correlation": i}} for i, ts in enumerate(times)))
+    trace = read(
+        *(launch | {"ts": ts, "args": {"correlation": i}} for i, ts in enumerate(times))
+    )
     assert trace.span_ns < 10**6
     assert trace.correlation.tolist() == [NONE, 1, 2]
     assert trace.provenance.dropped == {"a start time (ts) years from the others": 1}
@@ -162,13 +181,23 @@ def test_durations_that_do_not_add_up_in_64_bits_are_refused() -> None:
 
 def test_what_a_launch_and_its_kernel_say() -> None:
     trace = read(
-        SPAN | {"cat": "cuda_runtime", "args": {"cbid": 211, "correlation": 9, "External id": 5}},
+        SPAN
+        | {
+            "cat": "cuda_runtime",
+            "args": {"cbid": 211, "correlation": 9, "External id": 5},
+        },
         SPAN
         | {
             "cat": "kernel",
             "pid": 0,
             "tid": 7,
-            "args": {"correlation": 9, "External id": 5, "device": 3, "stream": 20, "block": [1]},
+            "args": {
+                "correlation": 9,
+                "External id": 5,
+                "device": 3,
+                "stream": 20,
+                "block": [1],
+            },
         },
         SPAN | {"cat": "gpu_memcpy", "pid": 1, "tid": 8, "args": {"bytes": 2**40}},
     )
@@ -182,13 +211,23 @@ def test_what_a_launch_and_its_kernel_say() -> None:
 
 
 def test_a_kernel_keeps_its_grid_and_shared_memory() -> None:
-    trace = read(SPAN | {"cat": "kernel", "args": {"grid": [512, 2, 1], "shared memory": 400}})
+    trace = read(
+        SPAN | {"cat": "kernel", "args": {"grid": [512, 2, 1], "shared memory": 400}}
+    )
     assert json.loads((trace.arg("grid").texts or [])[0]) == [512, 2, 1]
     assert trace.arg("shared memory").at(trace.gpu_rows).tolist() == [400]
 
 
 def test_arguments_that_several_kinds_have_are_in_the_order_of_the_file() -> None:
-    kinds = ["gpu_memcpy", "kernel", "gpu_memset", "kernel", "cpu_op", "kernel", "gpu_memcpy"]
+    kinds = [
+        "gpu_memcpy",
+        "kernel",
+        "gpu_memset",
+        "kernel",
+        "cpu_op",
+        "kernel",
+        "gpu_memcpy",
+    ]
     trace = read(
         *[
             SPAN | {"cat": kind, "args": {"stream": i, "Collective name": f"c{i}"}}
@@ -240,7 +279,9 @@ def test_arguments_of_operations() -> None:
         name: value for name, value in given_args.items() if name != "Ev Idx"
     }
     assert "Ev Idx" not in row
-    assert all(name not in rows_read(trace)[0] for name in given_args if name != "External id")
+    assert all(
+        name not in rows_read(trace)[0] for name in given_args if name != "External id"
+    )
 
 
 def test_arguments_of_collectives_and_frames() -> None:
@@ -292,8 +333,15 @@ def test_an_argument_that_no_event_has() -> None:
 
 
 def test_integer_and_text_labels_stay_apart() -> None:
-    trace = read(*[SPAN | {"pid": pid, "tid": tid} for pid, tid in [(1, "2"), ("1", 2), (1, 2)]])
-    assert [row["thread"] for row in rows_read(trace)] == [(1, 2), (1, "2"), ("1", 2), (1, 2)]
+    trace = read(
+        *[SPAN | {"pid": pid, "tid": tid} for pid, tid in [(1, "2"), ("1", 2), (1, 2)]]
+    )
+    assert [row["thread"] for row in rows_read(trace)] == [
+        (1, 2),
+        (1, "2"),
+        ("1", 2),
+        (1, 2),
+    ]
     assert trace.process_of_thread.tolist() == [0, 0, 1]
 
 
@@ -309,8 +357,20 @@ def test_process_names(name: str) -> None:
 
 def test_names_of_threads_and_labels_of_processes() -> None:
     trace = read(
-        {"ph": "M", "name": "thread_name", "pid": 7, "tid": 8, "args": {"name": "main é"}},
-        {"ph": "M", "name": "thread_name", "pid": 7, "tid": "stream 1", "args": {"name": "s"}},
+        {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 7,
+            "tid": 8,
+            "args": {"name": "main é"},
+        },
+        {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 7,
+            "tid": "stream 1",
+            "args": {"name": "s"},
+        },
         {"ph": "M", "name": "process_labels", "pid": 7, "args": {"labels": "CPU"}},
         {"ph": "M", "name": "process_sort_index", "pid": 7, "args": {"sort_index": 1}},
     )
@@ -323,7 +383,9 @@ def test_names_of_threads_and_labels_of_processes() -> None:
 @pytest.mark.parametrize("name", ['"\\ud800"', '"\xff"', "5", "null", '["a"]', "{}"])
 def test_process_names_that_are_none(name: str) -> None:
     """As latin-1, one of them is no UTF-8; events follow, so that both decoders see each."""
-    metadata = f'{{"ph": "M", "name": "process_name", "pid": 1, "args": {{"name": {name}}}}}'
+    metadata = (
+        f'{{"ph": "M", "name": "process_name", "pid": 1, "args": {{"name": {name}}}}}'
+    )
     text = "[" + ", ".join([metadata, json.dumps(SPAN), metadata]) + "]"
     trace = read_text(text.encode("latin-1"))
     assert (len(trace), trace.provenance.metadata_events) == (1, 2)
@@ -332,13 +394,21 @@ def test_process_names_that_are_none(name: str) -> None:
 
 def test_devices_and_other_members() -> None:
     properties = [
-        {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 80, "numSms": 132, "warpSize": 32},
+        {
+            "id": 0,
+            "name": "NVIDIA H100",
+            "totalGlobalMem": 80,
+            "numSms": 132,
+            "warpSize": 32,
+        },
         {"id": 1, "numSms": "many", "warpSize": -1, "totalGlobalMem": 1e9},
         {"name": "without a number"},
         "no object",
         {"id": "0"},
     ]
-    trace = read(deviceProperties=properties, schemaVersion=1, distributedInfo={"rank": 3})
+    trace = read(
+        deviceProperties=properties, schemaVersion=1, distributedInfo={"rank": 3}
+    )
     assert trace.devices == (Device(0, "NVIDIA H100", 132, 32, 80), Device(1, ""))
     assert trace.metadata["schemaVersion"] == 1
     assert trace.metadata["distributedInfo"] == {"rank": 3}
@@ -347,7 +417,11 @@ def test_devices_and_other_members() -> None:
 
 
 def test_the_conventions_of_an_exported_trace_are_restored() -> None:
-    said = {"gpu_by_process": True, "annotations_are_operations": "yes", "framework": "JAX"}
+    said = {
+        "gpu_by_process": True,
+        "annotations_are_operations": "yes",
+        "framework": "JAX",
+    }
     trace = read(
         {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1},
         tracelens_ext={"conventions": said},
@@ -376,7 +450,13 @@ def test_reasons() -> None:
         {"ph": "X", "cat": "kernel", "name": "dur is negative", "ts": 1, "dur": -1},
         "no object",
         None,
-        {"ph": "X", "cat": "cpu_op", "name": "numbers in quotes", "ts": "20", "dur": "1.5"},
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "numbers in quotes",
+            "ts": "20",
+            "dur": "1.5",
+        },
     )
     assert trace.provenance.dropped == {
         "not a JSON object": 2,
@@ -391,13 +471,48 @@ def test_reasons() -> None:
 
 
 def test_events_of_which_nothing_is_read_are_told() -> None:
-    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
-    process = {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "Ascend Hardware"}}
+    op = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 1,
+    }
+    process = {
+        "ph": "M",
+        "name": "process_name",
+        "pid": 2,
+        "args": {"name": "Ascend Hardware"},
+    }
     matmul = {"ph": "X", "name": "MatMulV2", "pid": 2, "tid": 15, "ts": 2, "dur": 3}
-    gpu_op = {"ph": "X", "cat": "gpu_op", "name": "gemm", "pid": 4, "tid": 1, "ts": 200, "dur": 10}
+    gpu_op = {
+        "ph": "X",
+        "cat": "gpu_op",
+        "name": "gemm",
+        "pid": 4,
+        "tid": 1,
+        "ts": 200,
+        "dur": 10,
+    }
     counter = {"ph": "C", "cat": "hardware_counters", "name": "sm", "pid": 0, "ts": 30}
-    overhead = {"ph": "X", "cat": "overhead", "name": "Flush", "pid": 1, "ts": 3, "dur": 1}
-    sync = {"ph": "X", "cat": "xpu_sync", "name": "Queue Sync", "pid": 0, "ts": 3, "dur": 1}
+    overhead = {
+        "ph": "X",
+        "cat": "overhead",
+        "name": "Flush",
+        "pid": 1,
+        "ts": 3,
+        "dur": 1,
+    }
+    sync = {
+        "ph": "X",
+        "cat": "xpu_sync",
+        "name": "Queue Sync",
+        "pid": 0,
+        "ts": 3,
+        "dur": 1,
+    }
     trace = read(op, process, matmul, gpu_op, gpu_op, counter, overhead, sync)
     assert trace.provenance.unread == {
         "gpu_op": 2,
@@ -413,7 +528,13 @@ def test_events_of_which_nothing_is_read_are_told() -> None:
 
 def test_arguments_stay_with_their_events_when_others_are_dropped() -> None:
     trace = read(
-        {"ph": "X", "cat": "kernel", "name": "dropped", "ts": 1, "args": {"correlation": 1}},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "dropped",
+            "ts": 1,
+            "args": {"correlation": 1},
+        },
         SPAN | {"cat": "kernel", "args": {"correlation": 2, "stream": 5}},
         {"ph": "M", "name": "process_labels"},
         {"ph": "X", "cat": "cpu_op", "dur": 1, "args": {"Input Dims": [1]}},
@@ -438,7 +559,13 @@ def test_arguments_nested_too_deeply_cost_one_event(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [400, 600])
 def test_arguments_nested_deeply_in_a_file(depth: int) -> None:
-    deep = json.dumps(SPAN)[:-1] + ', "args": {"Input Dims": ' + "[" * depth + "]" * depth + "}}"
+    deep = (
+        json.dumps(SPAN)[:-1]
+        + ', "args": {"Input Dims": '
+        + "[" * depth
+        + "]" * depth
+        + "}}"
+    )
     trace = read_text("[" + ", ".join([deep, json.dumps(SPAN), deep]) + "]")
     assert len(trace) + sum(trace.provenance.dropped.values()) == 3
     assert len(trace) >= 2
@@ -508,25 +635,58 @@ ODD_NUMBERS = [
     10**30,
     -(10**30),
 ]
-ODD_TEXTS: list[Any] = [None, True, 5, 1.5, "", "a", "é", '}, {"ph"', "\ud800", ["a"], {}]
-ARGUMENTS = ["correlation", "External id", "device", "stream", "bytes", "Sequence number"]
-ARGUMENTS += ["labels", "Input Dims", "Input type", "Collective name", "dtype", "name", "unknown"]
+ODD_TEXTS: list[Any] = [
+    None,
+    True,
+    5,
+    1.5,
+    "",
+    "a",
+    "é",
+    '}, {"ph"',
+    "\ud800",
+    ["a"],
+    {},
+]
+ARGUMENTS = [
+    "correlation",
+    "External id",
+    "device",
+    "stream",
+    "bytes",
+    "Sequence number",
+]
+ARGUMENTS += [
+    "labels",
+    "Input Dims",
+    "Input type",
+    "Collective name",
+    "dtype",
+    "name",
+    "unknown",
+]
 Strategy = st.SearchStrategy[Any]
 
 odd_numbers: Strategy = st.sampled_from(ODD_NUMBERS)
 odd_texts: Strategy = st.sampled_from(ODD_TEXTS)
 phases: Strategy = st.sampled_from(["X", "X", "X", "M", "s", "f", "i", "C", ""])
-categories: Strategy = st.sampled_from(["cpu_op", "kernel", "gpu_memcpy", "cuda_runtime", "ac2g"])
+categories: Strategy = st.sampled_from(
+    ["cpu_op", "kernel", "gpu_memcpy", "cuda_runtime", "ac2g"]
+)
 labels: Strategy = st.sampled_from([0, 1, "1", 2**70, -1, "", "gpu", "stream 7"])
 times: Strategy = st.integers(0, 10**6) | odd_numbers
-arguments: Strategy = st.fixed_dictionaries({}, optional=dict.fromkeys(ARGUMENTS, odd_numbers))
+arguments: Strategy = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(ARGUMENTS, odd_numbers)
+)
 #: Odd where the typed decoder does not look: the rest of the slice goes its way.
 somewhat_odd_events: Strategy = st.fixed_dictionaries(
     {},
     optional={
         "ph": phases,
         "cat": categories,
-        "name": st.sampled_from(["a", "é", "process_name", "thread_name", "process_labels"]),
+        "name": st.sampled_from(
+            ["a", "é", "process_name", "thread_name", "process_labels"]
+        ),
         "pid": labels,
         "tid": labels,
         "ts": times,
@@ -557,7 +717,9 @@ odd_documents: Strategy = st.lists(somewhat_odd_events, max_size=6) | st.lists(
 def assert_accounted_for(trace: Trace, events: list[Any]) -> None:
     made = trace.provenance
     assert made.present == len(events)
-    assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+    assert made.present == len(trace) + made.metadata_events + sum(
+        made.dropped.values()
+    )
     assert all(count > 0 for count in made.dropped.values())
     if len(trace):
         assert int(trace.ts.min()) == 0
@@ -601,9 +763,13 @@ def test_many_slices_are_one_trace() -> None:
     """More than a slice: codes, rows and arguments of later slices go on from the earlier ones."""
     maker = TraceMaker()
     for i in range(12_000):
-        maker.op(f"op {i % 10}", 10 * i, 5, external_id=i + 1, args={"Input Dims": [[i % 7]]})
+        maker.op(
+            f"op {i % 10}", 10 * i, 5, external_id=i + 1, args={"Input Dims": [[i % 7]]}
+        )
         if i % 3 == 0:
-            maker.kernel(f"kernel {i % 4}", 10 * i + 1, 2, correlation=i + 1, stream=i % 3)
+            maker.kernel(
+                f"kernel {i % 4}", 10 * i + 1, 2, correlation=i + 1, stream=i % 3
+            )
         if i % 1000 == 0:
             maker.add({"ph": "M", "name": "process_labels"})
             maker.add(SPAN | {"dur": None})
@@ -614,9 +780,15 @@ def test_many_slices_are_one_trace() -> None:
 
 
 def test_names_with_lone_surrogates_are_made_clean() -> None:
-    trace = read(SPAN | {"name": "a\ud800", "cat": "\ud800", "pid": "\udfff", "tid": "é"})
+    trace = read(
+        SPAN | {"name": "a\ud800", "cat": "\ud800", "pid": "\udfff", "tid": "é"}
+    )
     row = rows_read(trace)[1]
-    assert (row["name"], row["category"], row["thread"]) == ("a\ufffd", "\ufffd", ("\ufffd", "é"))
+    assert (row["name"], row["category"], row["thread"]) == (
+        "a\ufffd",
+        "\ufffd",
+        ("\ufffd", "é"),
+    )
 
 
 @pytest.mark.parametrize("events", [(), {}, "text", 5, None])

@@ -54,7 +54,9 @@ def test_numbers_of_cpp(text: str, meant: str) -> None:
     assert length_before(text, len(meant)) == len(text)
 
 
-@pytest.mark.parametrize("number", ["nan", "-nan", "inf", "-inf", "infinity", "NaN", "-Infinity"])
+@pytest.mark.parametrize(
+    "number", ["nan", "-nan", "inf", "-inf", "infinity", "NaN", "-Infinity"]
+)
 def test_what_is_no_number_in_json_is_null(number: str) -> None:
     text = f'[{{"a nan": {number}, "b": [1,{number}], "c": "x: {number}"}}]'
     meant = f'[{{"a nan": null, "b": [1,null], "c": "x: {number}"}}]'
@@ -64,7 +66,9 @@ def test_what_is_no_number_in_json_is_null(number: str) -> None:
 @pytest.mark.parametrize("number", ["nan", "-inf", "NaN", "Infinity"])
 def test_an_argument_that_is_no_number_is_as_null(number: str) -> None:
     event = '{"ph": "X", "cat": "gpu_memcpy", "name": "n", "pid": 0, "tid": 7, "ts": 5, "dur": 2,'
-    event += ' "args": {"memory bandwidth (GB/s)": NUMBER, "bytes": NUMBER, "stream": 7}}'
+    event += (
+        ' "args": {"memory bandwidth (GB/s)": NUMBER, "bytes": NUMBER, "stream": 7}}'
+    )
     events = ",\n".join([event] * 50)
     data = f"[{events}]".replace("NUMBER", number).encode()
     right = f"[{events}]".replace("NUMBER", "null").encode()
@@ -72,7 +76,9 @@ def test_an_argument_that_is_no_number_is_as_null(number: str) -> None:
     assert result_of(data, slice_bytes=SMALL_SLICE) == result_of(right)
 
 
-@given(st.lists(st.sampled_from([r"\q", r"\\", r"\n", "a", "é", r"\u00e9", r"\u1", "\\"])))
+@given(
+    st.lists(st.sampled_from([r"\q", r"\\", r"\n", "a", "é", r"\u00e9", r"\u1", "\\"]))
+)
 def test_lengths_lead_back(pieces: list[str]) -> None:
     pieces = [f"{piece}|" for piece in pieces]  # so that no two make an escape together
     text = "".join(pieces)

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, REAL_KERNELS, SIZES
+from tests.support.statistics_helpers import (
+    GPU_TRACE,
+    KERNELS,
+    MEMORY,
+    RANGES,
+    REAL_KERNELS,
+    SIZES,
+)
 from tracelens_ext.errors import TraceFormatError, TracelensError, TraceNotFoundError
 from tracelens_ext.readers.csv_rows import nanoseconds, sizes, whole
 from tracelens_ext.readers.nsys.csv_tables import (
@@ -39,7 +46,11 @@ TEXTS = {
 def kernels(source: TableSource) -> list[tuple[str, int | None, int | None]]:
     rows: list[tuple[str, int | None, int | None]] = []
     for piece in open_report(source, NsysCsvReport.KERNELS).pieces:
-        columns = piece.texts("name"), piece.nanoseconds("totaltime"), piece.whole("instances")
+        columns = (
+            piece.texts("name"),
+            piece.nanoseconds("totaltime"),
+            piece.whole("instances"),
+        )
         rows += zip(*columns, strict=True)
     return rows
 
@@ -68,24 +79,47 @@ def test_every_report_is_recognised_by_its_titles(report: NsysCsvReport) -> None
 @pytest.mark.parametrize(
     ("titles", "report"),
     [
-        ("Time(%),Total Time,Instances,Average,Minimum,Maximum,Name", NsysCsvReport.KERNELS),
-        ("Time(%),Total Time (ns),Operations,Average,Operation", NsysCsvReport.MEMORY_TIME),
-        ("Total,Operations,Average,Minimum,Maximum,Operation", NsysCsvReport.MEMORY_SIZE),
-        ("Start(sec),Duration(nsec),CorrId,Device,Context,Stream,Name", NsysCsvReport.GPU_TRACE),
-        ("Time (%),Total Time (ns),Num Calls,Avg (ns),Name", "cuda_api_sum or osrt_sum"),
-        ("Time (%),Total Time (ns),Instances,Style,Range", "nvtx_sum or nvtx_pushpop_sum"),
+        (
+            "Time(%),Total Time,Instances,Average,Minimum,Maximum,Name",
+            NsysCsvReport.KERNELS,
+        ),
+        (
+            "Time(%),Total Time (ns),Operations,Average,Operation",
+            NsysCsvReport.MEMORY_TIME,
+        ),
+        (
+            "Total,Operations,Average,Minimum,Maximum,Operation",
+            NsysCsvReport.MEMORY_SIZE,
+        ),
+        (
+            "Start(sec),Duration(nsec),CorrId,Device,Context,Stream,Name",
+            NsysCsvReport.GPU_TRACE,
+        ),
+        (
+            "Time (%),Total Time (ns),Num Calls,Avg (ns),Name",
+            "cuda_api_sum or osrt_sum",
+        ),
+        (
+            "Time (%),Total Time (ns),Instances,Style,Range",
+            "nvtx_sum or nvtx_pushpop_sum",
+        ),
         ("Start (ns),Duration (ns),Name,Result,CorrID,Pid,Tid", "cuda_api_trace"),
         (
             "Time (%),Total Time (ns),Instances,Avg (ns),GridXYZ,BlockXYZ,Name",
             NsysCsvReport.KERNELS,
         ),
-        ("NVTX Range,Style,PID,NVTX Inst,Kern Inst,Total Time (ns),Kernel Name", "nvtx_kern_sum"),
+        (
+            "NVTX Range,Style,PID,NVTX Inst,Kern Inst,Total Time (ns),Kernel Name",
+            "nvtx_kern_sum",
+        ),
         ("Range,Style,Total Proj Time (ns),Range Instances", "nvtx_gpu_proj_sum"),
         ("a,b,c", None),
         ("", None),
     ],
 )
-def test_titles_of_older_versions_and_of_other_reports(titles: str, report: str | None) -> None:
+def test_titles_of_older_versions_and_of_other_reports(
+    titles: str, report: str | None
+) -> None:
     assert report_of(titles.split(",")) == report
 
 
@@ -97,7 +131,8 @@ def test_columns_may_stand_in_any_order(tmp_path: Path) -> None:
 
 
 MESSAGES = (
-    'NOTICE: Existing SQLite export found: a"b.sqlite\nProcessing [x.sqlite] with [r.py]...\n\n'
+    'NOTICE: Existing SQLite export found: a"b.sqlite\n'
+    "Processing [x.sqlite] with [r.py]...\n\n"
 )
 
 
@@ -110,20 +145,34 @@ MESSAGES = (
         "\n\n" + KERNELS + "\n\n",
         MESSAGES + KERNELS,
         MESSAGES + KERNELS + "\nProcessing [x.sqlite] with [other.py]...\n" + MEMORY,
-        MESSAGES + MEMORY + "\n ** Kernels (cuda_gpu_kern_sum):\n\n" + KERNELS + "\n" + MEMORY,
+        MESSAGES
+        + MEMORY
+        + "\n ** Kernels (cuda_gpu_kern_sum):\n\n"
+        + KERNELS
+        + "\n"
+        + MEMORY,
         KERNELS.replace("\nTime", "\n\nTime").replace("\n20.0", "\n\n20.0"),
         KERNELS.encode("utf-8-sig"),
         KERNELS.encode("utf-16"),
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_what_stands_around_the_table_does_not_matter(text: str | bytes, tmp_path: Path) -> None:
+def test_what_stands_around_the_table_does_not_matter(
+    text: str | bytes, tmp_path: Path
+) -> None:
     assert kernels(written(tmp_path, text)) == EXPECTED
 
 
 @pytest.mark.parametrize(
     ("unit", "factor"),
-    [("ns", 1), ("us", 1000), ("µs", 1000), ("\u03bcs", 1000), ("ms", 10**6), ("s", 10**9)],
+    [
+        ("ns", 1),
+        ("us", 1000),
+        ("µs", 1000),
+        ("\u03bcs", 1000),
+        ("ms", 10**6),
+        ("s", 10**9),
+    ],
 )
 def test_units_are_those_of_the_title(unit: str, factor: int, tmp_path: Path) -> None:
     lines = KERNELS.replace("Total Time (ns)", f"Total Time ({unit})").splitlines()
@@ -164,18 +213,41 @@ def test_data_frames_and_rows_are_tables_too() -> None:
         ("", "holds no report cuda_gpu_kern_sum"),
         ("x\n" * 5000 + KERNELS, "holds no report cuda_gpu_kern_sum"),
         ("SQLite format 3\0", "is no CSV"),
-        (KERNELS[: KERNELS.index("20.0") + 12], "line 4 has 2 cells, not 9 as its header"),
-        (KERNELS.replace("2000000", "2.000.000"), "line 4 has '2.000.000' in the column"),
-        (KERNELS.replace("2000000", '"20,00"'), "line 4 has '20,00' in the column 'totaltime'"),
-        (KERNELS.replace("2000000", "1e30"), "line 4 has '1e30' in the column 'totaltime'"),
-        (KERNELS.replace("2000000,9", "2000000,9.5"), "has '9.5' in the column 'instances'"),
-        (KERNELS.replace("Total Time (ns)", "Total Time (h)"), "the unit h of the column"),
-        (KERNELS.replace("loop_FUSION_2", "x" * (1 << 24 | 1)), "is no CSV (field larger than"),
+        (
+            KERNELS[: KERNELS.index("20.0") + 12],
+            "line 4 has 2 cells, not 9 as its header",
+        ),
+        (
+            KERNELS.replace("2000000", "2.000.000"),
+            "line 4 has '2.000.000' in the column",
+        ),
+        (
+            KERNELS.replace("2000000", '"20,00"'),
+            "line 4 has '20,00' in the column 'totaltime'",
+        ),
+        (
+            KERNELS.replace("2000000", "1e30"),
+            "line 4 has '1e30' in the column 'totaltime'",
+        ),
+        (
+            KERNELS.replace("2000000,9", "2000000,9.5"),
+            "has '9.5' in the column 'instances'",
+        ),
+        (
+            KERNELS.replace("Total Time (ns)", "Total Time (h)"),
+            "the unit h of the column",
+        ),
+        (
+            KERNELS.replace("loop_FUSION_2", "x" * (1 << 24 | 1)),
+            "is no CSV (field larger than",
+        ),
         (KERNELS[: KERNELS.index("ncclDev") + 9], "line 3 is cut off; make it again"),
         (KERNELS[: KERNELS.index("20.0") + 2], "line 4 is cut off; make it again"),
     ],
 )
-def test_errors_are_one_line_and_name_the_file(text: str, problem: str, tmp_path: Path) -> None:
+def test_errors_are_one_line_and_name_the_file(
+    text: str, problem: str, tmp_path: Path
+) -> None:
     path = written(tmp_path, text)
     with pytest.raises(TraceFormatError) as caught:
         kernels(path)
@@ -188,7 +260,9 @@ def test_numbers_that_must_be_there(tmp_path: Path) -> None:
     for cell, what in (("", "no number"), ("-5", "a negative number")):
         path = written(tmp_path, KERNELS.replace("2000000", cell))
         (piece,) = open_report(path, NsysCsvReport.KERNELS).pieces
-        with pytest.raises(TraceFormatError, match=f"line 4 has {what} in the column 'totaltime'"):
+        with pytest.raises(
+            TraceFormatError, match=f"line 4 has {what} in the column 'totaltime'"
+        ):
             piece.required("totaltime", piece.nanoseconds("totaltime"))
 
 
@@ -208,10 +282,13 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @given(
     st.sampled_from([KERNELS, MESSAGES + KERNELS, GPU_TRACE]),
     st.lists(
-        st.tuples(st.floats(0, 1), st.sampled_from('",\n\r\0(x9-é') | st.just("")), max_size=4
+        st.tuples(st.floats(0, 1), st.sampled_from('",\n\r\0(x9-é') | st.just("")),
+        max_size=4,
     ),
 )
-def test_damaged_tables_are_read_or_refused(text: str, damage: list[tuple[float, str]]) -> None:
+def test_damaged_tables_are_read_or_refused(
+    text: str, damage: list[tuple[float, str]]
+) -> None:
     for place, character in damage:
         at = int(place * len(text))
         text = text[:at] + character + text[at + 1 :]

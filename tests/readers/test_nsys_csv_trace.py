@@ -33,7 +33,11 @@ def test_every_row_is_a_gpu_event(path: Path) -> None:
         (150, 10, "[CUDA memcpy Host-to-Device]"),
         (170, 5, "[CUDA memset]"),
     ]
-    assert [row["kind"] for row in rows] == [EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET]
+    assert [row["kind"] for row in rows] == [
+        EventKind.KERNEL,
+        EventKind.MEMCPY,
+        EventKind.MEMSET,
+    ]
     assert [row["correlation"] for row in rows] == [11, 12, 13]
     assert trace.device.tolist() == [1, 1, 0]
     assert trace.stream.tolist() == [7, 13, 7]
@@ -60,7 +64,9 @@ def test_analyses_work_on_it(path: Path) -> None:
 
 
 def test_rows_without_times_are_counted_out(path: Path) -> None:
-    path.write_text(GPU_TRACE.replace("150,10", ",10").replace("170,5", "170,"), encoding="utf-8")
+    path.write_text(
+        GPU_TRACE.replace("150,10", ",10").replace("170,5", "170,"), encoding="utf-8"
+    )
     trace = read_trace(path)
     assert len(trace) == 1
     assert trace.provenance.present == 3
@@ -76,7 +82,9 @@ def test_devices_without_numbers_and_ids_that_are_none(path: Path) -> None:
 
 
 def test_only_the_least_columns() -> None:
-    trace = read([["Name", "Start (us)", "Duration (ms)", "CorrId"], ["k", "1.5", "2", 3]])
+    trace = read(
+        [["Name", "Start (us)", "Duration (ms)", "CorrId"], ["k", "1.5", "2", 3]]
+    )
     (row,) = rows_read(trace)
     assert (row["ts"], row["dur"], row["name"]) == (1500, 2_000_000, "k")
 
@@ -86,5 +94,7 @@ def test_tables_of_sums_and_empty_ones_are_no_traces(path: Path) -> None:
     with pytest.raises(TraceFormatError, match="holds no events"):
         read_trace(path)
     path.write_text(KERNELS, encoding="utf-8")
-    with pytest.raises(TraceFormatError, match="holds the report cuda_gpu_kern_sum, not"):
+    with pytest.raises(
+        TraceFormatError, match="holds the report cuda_gpu_kern_sum, not"
+    ):
         read_trace(path)

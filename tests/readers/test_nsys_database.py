@@ -33,7 +33,9 @@ def database(*statements: str) -> bytes:
 
 
 def test_other_databases() -> None:
-    message = refused(database("CREATE TABLE songs (title)", "CREATE TABLE artists (name)"))
+    message = refused(
+        database("CREATE TABLE songs (title)", "CREATE TABLE artists (name)")
+    )
     assert "no export of Nsight Systems (its tables: artists, songs)" in message
     assert "nsys export --type sqlite" in message
     assert "it has no tables" in refused(database("CREATE TABLE t (x)", "DROP TABLE t"))
@@ -52,13 +54,15 @@ def test_recordings_without_cuda(table: str | None) -> None:
         maker.insert(table, start=1, end=2, eventType=59)
     message = refused(maker.content)
     assert (
-        f"without CUDA events ({f'it has {table}' if table else 'its tables are empty'})" in message
+        f"without CUDA events ({f'it has {table}' if table else 'its tables are empty'})"
+        in message
     )
     assert message.endswith("record with `nsys profile -t cuda,nvtx`")
 
 
 _ENDLESS = (
-    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS start FROM n"
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+    "SELECT x AS start FROM n"
 )
 
 
@@ -66,7 +70,12 @@ def test_views_are_not_read() -> None:
     maker = training()
     count = len(read_trace(io.BytesIO(training().content)))
     maker.connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_MEMSET")
-    for view in ("CUPTI_ACTIVITY_KIND_MEMSET", "PROCESSES", "ThreadNames", "TARGET_INFO_GPU"):
+    for view in (
+        "CUPTI_ACTIVITY_KIND_MEMSET",
+        "PROCESSES",
+        "ThreadNames",
+        "TARGET_INFO_GPU",
+    ):
         maker.connection.execute(f"CREATE VIEW {view} AS {_ENDLESS}")
     assert len(read_trace(io.BytesIO(maker.content))) == count - 2
 
@@ -75,7 +84,9 @@ def test_a_view_that_passes_for_a_table_is_not_read() -> None:
     maker = training()
     maker.connection.execute(f"CREATE VIEW PROCESSES AS {_ENDLESS}")
     maker.connection.execute("PRAGMA writable_schema=1")
-    maker.connection.execute("UPDATE sqlite_master SET type = 'table' WHERE name = 'PROCESSES'")
+    maker.connection.execute(
+        "UPDATE sqlite_master SET type = 'table' WHERE name = 'PROCESSES'"
+    )
     try:
         trace = read_trace(io.BytesIO(maker.content))
     except TraceFormatError:
@@ -90,9 +101,13 @@ def test_virtual_tables_and_generated_columns_are_not_read() -> None:
         "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER,"
         " end INTEGER AS (length(hex(zeroblob(start)))))"
     )
-    maker.connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET (start) VALUES (500)")
+    maker.connection.execute(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET (start) VALUES (500)"
+    )
     try:
-        maker.connection.execute("CREATE VIRTUAL TABLE PROCESSES USING fts5(globalPid, name)")
+        maker.connection.execute(
+            "CREATE VIRTUAL TABLE PROCESSES USING fts5(globalPid, name)"
+        )
     except sqlite3.OperationalError:
         pytest.skip("this SQLite has no fts5")
     maker.connection.execute("INSERT INTO PROCESSES VALUES (1, 'hostile')")
@@ -104,7 +119,9 @@ def test_virtual_tables_and_generated_columns_are_not_read() -> None:
 def test_indices_do_not_mix_up_rows() -> None:
     maker = training()
     maker.connection.execute("CREATE INDEX by_text ON NVTX_EVENTS (text)")
-    maker.connection.execute("CREATE INDEX by_name ON CUPTI_ACTIVITY_KIND_KERNEL (demangledName)")
+    maker.connection.execute(
+        "CREATE INDEX by_name ON CUPTI_ACTIVITY_KIND_KERNEL (demangledName)"
+    )
     one, other = (read_trace(io.BytesIO(made.content)) for made in (training(), maker))
     assert one.name.tolist() == other.name.tolist()
     assert one.ts.tolist() == other.ts.tolist()
@@ -117,12 +134,20 @@ def test_a_database_that_is_being_written(tmp_path: Path, suffix: str) -> None:
     beside.write_bytes(b"")
     read_trace(path)
     beside.write_bytes(b"something")
-    assert f"is being written, or its writer was interrupted (run.sqlite{suffix}" in refused(path)
+    assert (
+        f"is being written, or its writer was interrupted (run.sqlite{suffix}"
+        in refused(path)
+    )
 
 
 def test_cut_off_and_damaged(tmp_path: Path) -> None:
     content = training().content
-    for broken in (content[:16], content[:100], content[:5_000], content[:100] + bytes(4_000)):
+    for broken in (
+        content[:16],
+        content[:100],
+        content[:5_000],
+        content[:100] + bytes(4_000),
+    ):
         assert "is a damaged SQLite database" in refused(broken)
         path = tmp_path / "broken.sqlite"
         path.write_bytes(broken)
@@ -139,7 +164,9 @@ def sound(source: bytes) -> Trace | None:
         assert "\n" not in str(error)
         return None
     made = trace.provenance
-    assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+    assert made.present == len(trace) + made.metadata_events + sum(
+        made.dropped.values()
+    )
     return trace
 
 
@@ -168,7 +195,9 @@ _VALUES = (
 @given(st.data())
 def test_any_values(data: st.DataObject) -> None:
     maker = training()
-    maker.connection.execute("DROP TABLE META_DATA_EXPORT")  # to be made again, and without types
+    maker.connection.execute(
+        "DROP TABLE META_DATA_EXPORT"
+    )  # to be made again, and without types
     untyped: dict[str, list[str]] = {}
     for table, definition in TABLES.items():
         if table == "StringIds":

@@ -16,7 +16,11 @@ from tests.support.nsys_export_maker import training
 from tests.support.nsys_report_maker import call, report
 from tests.support.statistics_helpers import TWO_GPUS
 from tracelens_ext.analysis.nsys_statistics.inputs import event_totals, project_ranges
-from tracelens_ext.analysis.nsys_statistics.statistics import Total, kernel_totals, memory_totals
+from tracelens_ext.analysis.nsys_statistics.statistics import (
+    Total,
+    kernel_totals,
+    memory_totals,
+)
 from tracelens_ext.cli import run
 from tracelens_ext.cli.load import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
@@ -33,7 +37,9 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Trace
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="the program is a script with a #! line")
+pytestmark = pytest.mark.skipif(
+    os.name == "nt", reason="the program is a script with a #! line"
+)
 
 _FAKE = """#!{python}
 import pathlib, shutil, sys
@@ -112,7 +118,9 @@ def test_a_program_that_is_given(fake: Fake, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.process
-def test_the_export_is_kept_until_the_report_changes(fake: Fake, cache: TraceCache) -> None:
+def test_the_export_is_kept_until_the_report_changes(
+    fake: Fake, cache: TraceCache
+) -> None:
     for _ in range(2):
         assert_read(read_trace(fake.report, cache=cache, reading=BY_NSYS), fake.report)
     assert fake.runs == 1
@@ -134,7 +142,9 @@ def test_a_trace_that_was_read_without_nsys_is_not_taken_for_it(
     fake: Fake, cache: TraceCache
 ) -> None:
     cache.worth_keeping = 0
-    fake.report.write_bytes(report([call(0, 0, 100)], strings=["cudaLaunchKernel_v7000"]))
+    fake.report.write_bytes(
+        report([call(0, 0, 100)], strings=["cudaLaunchKernel_v7000"])
+    )
     assert len(read_trace(fake.report, cache=cache)) == 1
     fake.does(_EXPORTS.replace("assert pathlib", "# assert pathlib"))
     assert_read(read_trace(fake.report, cache=cache, reading=BY_NSYS), fake.report)
@@ -219,7 +229,9 @@ def test_nsys_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nsys_is_run_only_where_it_is_named(fake: Fake) -> None:
-    with pytest.raises(TraceFormatError, match="is no report of Nsight Systems") as caught:
+    with pytest.raises(
+        TraceFormatError, match="is no report of Nsight Systems"
+    ) as caught:
         read_trace(fake.report)
     assert "--nsys PROGRAM" in caught.value.remedy
     assert fake.runs == 0
@@ -279,7 +291,9 @@ def test_what_a_folder_holds(tmp_path: Path, listed: Callable[..., list[str]]) -
     with closing(sqlite3.connect(tmp_path / "songs.sqlite")) as other:
         other.execute("create table songs(title text)")
         other.commit()
-    (tmp_path / "damaged.sqlite").write_bytes((tmp_path / "a.sqlite").read_bytes()[:3_000])
+    (tmp_path / "damaged.sqlite").write_bytes(
+        (tmp_path / "a.sqlite").read_bytes()[:3_000]
+    )
     expected = ["a.sqlite", "b.nsys-rep", "c.qdrep", "damaged.sqlite", "trace.json"]
     assert listed(".") == expected
     assert listed("*.sqlite") == ["a.sqlite", "damaged.sqlite"]
@@ -302,7 +316,14 @@ _NSYS = os.environ.get("TRACELENS_EXT_TEST_NSYS", "")
 @pytest.mark.process
 @pytest.mark.skipif(not _NSYS, reason="needs nsys, named in TRACELENS_EXT_TEST_NSYS")
 def test_the_real_program(tmp_path: Path) -> None:
-    recording = ["-t", "nvtx,osrt", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "run")]
+    recording = [
+        "-t",
+        "nvtx,osrt",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "-o",
+        str(tmp_path / "run"),
+    ]
     subprocess.run([_NSYS, "profile", *recording, "/bin/sleep", "0.1"], check=True)
     recorded = tmp_path / "run.nsys-rep"
     reading = ReadingOptions(nsys=_NSYS)
@@ -351,5 +372,7 @@ def _projections(table: Path) -> list[tuple[int, ...]]:
     return [
         row
         for piece in open_report(table, NsysCsvReport.RANGES).pieces
-        for row in zip(*(piece.required(n, piece.nanoseconds(n)) for n in names), strict=True)
+        for row in zip(
+            *(piece.required(n, piece.nanoseconds(n)) for n in names), strict=True
+        )
     ]

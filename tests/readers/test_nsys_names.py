@@ -67,7 +67,9 @@ def test_emitted_op(text: bytes, found: object) -> None:
 
 
 @given(
-    st.text().filter(lambda name: name and ", seq = " not in name and ", op_id = " not in name),
+    st.text().filter(
+        lambda name: name and ", seq = " not in name and ", op_id = " not in name
+    ),
     st.integers(0, 10**17),
     st.none() | st.integers(0, 10**17),
     st.lists(st.lists(st.integers(0, 10**6), max_size=3), max_size=3),
@@ -75,9 +77,18 @@ def test_emitted_op(text: bytes, found: object) -> None:
 def test_an_emitted_op_is_taken_apart(
     name: str, op_id: int, sequence: int | None, sizes: list[list[int]]
 ) -> None:
-    text = name + ("" if sequence is None else f", seq = {sequence}") + f", op_id = {op_id}"
+    text = (
+        name
+        + ("" if sequence is None else f", seq = {sequence}")
+        + f", op_id = {op_id}"
+    )
     text += f", sizes = {sizes}" if sizes else ""
     expected_sizes = str(sizes).encode() if sizes else b""
     number = -1 if sequence is None else sequence
     encoded = text.encode("utf-8", "replace")
-    assert emitted_op(encoded) == (name.encode("utf-8", "replace"), number, op_id, expected_sizes)
+    assert emitted_op(encoded) == (
+        name.encode("utf-8", "replace"),
+        number,
+        op_id,
+        expected_sizes,
+    )

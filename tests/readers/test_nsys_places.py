@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.nsys_export_maker import PID, ExportMaker, global_tid, parents, read, training
+from tests.support.nsys_export_maker import (
+    PID,
+    ExportMaker,
+    global_tid,
+    parents,
+    read,
+    training,
+)
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.readers.nsys.export_schema import DEVICES_A_MACHINE
 from tracelens_ext.roofline.peaks import peaks_of_devices
@@ -24,13 +31,26 @@ def test_ids_count_within_a_process() -> None:
     for pid, device in ((10, 0), (20, 1)):
         maker.range(f"rank {pid}", 1_000, 2_000, pid=pid)
         maker.launched(
-            f"kernel {pid}", 3_000 + pid, 50, at=1_100, correlation=5, pid=pid, device=device
+            f"kernel {pid}",
+            3_000 + pid,
+            50,
+            at=1_100,
+            correlation=5,
+            pid=pid,
+            device=device,
         )
     maker.kernel("of a third", 5_000, 50, correlation=5, pid=30)
     trace = read(maker)
-    assert parents(trace)["kernel 10"] == parents(trace)["kernel 20"] == {"cudaLaunchKernel"}
+    assert (
+        parents(trace)["kernel 10"]
+        == parents(trace)["kernel 20"]
+        == {"cudaLaunchKernel"}
+    )
     tree = CallTree(trace)
-    ops = [trace.name_of(row) if row != NONE else None for row in tree.cpu_op_of_gpu.tolist()]
+    ops = [
+        trace.name_of(row) if row != NONE else None
+        for row in tree.cpu_op_of_gpu.tolist()
+    ]
     assert ops == ["rank 10", "rank 20", None]
 
 
@@ -54,7 +74,9 @@ def test_links_against_a_plain_loop(
     maker = ExportMaker()
     maker.call("cudaMalloc_v3020", 0, 1)
     for pid, correlation, at in launches:
-        maker.call("cudaLaunchKernel_v7000", 100 + at, 1, correlation=correlation, pid=pid)
+        maker.call(
+            "cudaLaunchKernel_v7000", 100 + at, 1, correlation=correlation, pid=pid
+        )
     for pid, correlation, at in kernels:
         maker.kernel("k", 100 + at, 1, correlation=correlation, pid=pid)
     trace = read(maker)
@@ -64,7 +86,9 @@ def test_links_against_a_plain_loop(
         before = [t for t in mine if t <= at]
         expected.append(max(before) if before else min(mine, default=None))
     found = CallTree(trace).launch_of_gpu.tolist()
-    assert [None if row == NONE else int(trace.ts[row]) - 100 for row in found] == expected
+    assert [
+        None if row == NONE else int(trace.ts[row]) - 100 for row in found
+    ] == expected
     for row, (pid, _, _) in zip(found, kernels, strict=True):
         assert row == NONE or trace.threads[trace.thread[row]][0] == pid
 
@@ -113,7 +137,13 @@ def test_iterations_of_a_process_are_on_its_own_devices() -> None:
             t = 10_000 * step
             maker.range("Step", t, t + 5_000, pid=pid)
             maker.launched(
-                "k", t + 200, 1_000, at=t + 100, correlation=step + 1, pid=pid, device=device
+                "k",
+                t + 200,
+                1_000,
+                at=t + 100,
+                correlation=step + 1,
+                pid=pid,
+                device=device,
             )
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
     frame = analyzer.get_df_iterations("Step")
@@ -125,7 +155,9 @@ def test_several_machines_in_a_report() -> None:
     maker = ExportMaker()
     for machine in (1, 2):
         maker.launched(f"on {machine}", 900, 50, at=100, correlation=5, machine=machine)
-        maker.insert("TARGET_INFO_GPU", vmId=machine << 48, id=0, name=f"GPU of {machine}")
+        maker.insert(
+            "TARGET_INFO_GPU", vmId=machine << 48, id=0, name=f"GPU of {machine}"
+        )
     trace = read(maker)
     assert trace.device.tolist() == [0, DEVICES_A_MACHINE]
     assert [(device.ordinal, device.name) for device in trace.devices] == [
@@ -168,10 +200,17 @@ def test_devices_of_old_schemas_and_what_an_unknown_one_can_do(columns: str) -> 
     unit = 1 if "CUDA" in columns else 1000  # the older one counts in thousands
     told = [1 << 48, 0, "Card X", 72, 1_770_000 * unit, 672_096_000 * unit, 7, 5]
     table, *rest = columns.split()
-    maker.connection.execute(f"CREATE TABLE {table} (vmId, deviceId, name, {', '.join(rest)})")
-    maker.connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)  # noqa: S608
+    maker.connection.execute(
+        f"CREATE TABLE {table} (vmId, deviceId, name, {', '.join(rest)})"
+    )
+    maker.connection.execute(
+        f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        told,
+    )
     trace = read(maker)
-    assert trace.devices == (Device(0, "Card X", 72, 0, 0, 1_770_000_000, 672_096_000_000, 75),)
+    assert trace.devices == (
+        Device(0, "Card X", 72, 0, 0, 1_770_000_000, 672_096_000_000, 75),
+    )
     peaks = peaks_of_devices(trace)[0]
     assert peaks is not None
     assert (round(peaks.matrix["fp16"], 1), peaks.memory) == (130.5, 672.096)

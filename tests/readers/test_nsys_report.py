@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 import time
 from dataclasses import fields
@@ -83,7 +82,9 @@ def assert_same(first: Trace, second: Trace, *, but: tuple[str, ...] = ()) -> No
     assert first.args.keys() == second.args.keys()
     for name, column in first.args.items():
         np.testing.assert_array_equal(column.rows, second.args[name].rows, err_msg=name)
-        np.testing.assert_array_equal(column.values, second.args[name].values, err_msg=name)
+        np.testing.assert_array_equal(
+            column.values, second.args[name].values, err_msg=name
+        )
         assert column.texts == second.args[name].texts
     assert first.provenance.dropped == second.provenance.dropped
     assert first.provenance.present == second.provenance.present
@@ -154,7 +155,9 @@ def test_threads_processes_and_gpus(read: Any) -> None:
     trace = read(steps())
     assert trace.process_names == {PID: "python"}
     assert trace.thread_names == {(PID, PID): "python"}
-    a100 = Device(0, "NVIDIA A100", 108, 32, 80 << 30, 1_410_000_000, 1_555_000_000_000, 80)
+    a100 = Device(
+        0, "NVIDIA A100", 108, 32, 80 << 30, 1_410_000_000, 1_555_000_000_000, 80
+    )
     assert trace.devices == (a100,)
 
 
@@ -187,7 +190,9 @@ def test_graphs_that_were_recorded_whole(read: Any) -> None:
 
 
 def test_warnings_of_the_profiler_without_paths(read: Any) -> None:
-    warning = "CUPTI is missing in /home/alice/cuda; see 'C:\\Users\\alice' and /proc/sys/x"
+    warning = (
+        "CUPTI is missing in /home/alice/cuda; see 'C:\\Users\\alice' and /proc/sys/x"
+    )
     diagnostics: list[Message] = [
         {1: 49, 110: {2: 1, 3: 2, 4: warning}},
         {1: 49, 110: {2: 1, 3: 1, 4: "for information"}},
@@ -228,7 +233,9 @@ def test_a_recording_without_cuda_is_refused_as_its_export_is(read: Any) -> None
         call(0, 0, 5, call_class=27),
         {1: 31, 104: {1: 1}},
     ]
-    with pytest.raises(TraceFormatError, match="NVTX_EVENTS and OSRT_API and COMPOSITE_EVENTS"):
+    with pytest.raises(
+        TraceFormatError, match="NVTX_EVENTS and OSRT_API and COMPOSITE_EVENTS"
+    ):
         read(report(events, strings=["malloc"]))
 
 
@@ -243,7 +250,9 @@ def test_events_of_several_blocks_keep_their_order(read: Any) -> None:
     assert trace.correlation.tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("name", ["run.nsys-rep", "run.qdrep", "RUN.NSYS-REP", "other.bin"])
+@pytest.mark.parametrize(
+    "name", ["run.nsys-rep", "run.qdrep", "RUN.NSYS-REP", "other.bin"]
+)
 def test_by_name_or_by_content(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(steps())
@@ -274,7 +283,9 @@ def test_no_program_is_run(monkeypatch: pytest.MonkeyPatch, read: Any) -> None:
     assert len(read(steps())) == 28
 
 
-def test_python_alone_reads_the_same(monkeypatch: pytest.MonkeyPatch, read: Any) -> None:
+def test_python_alone_reads_the_same(
+    monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
     compiled = read(steps())
     monkeypatch.setenv("TRACELENS_EXT_PURE_PYTHON", "1")
     monkeypatch.setitem(__import__("sys").modules, "lz4", None)
@@ -303,18 +314,39 @@ def changed(content: bytes, old: bytes, new: bytes) -> bytes:
 WHOLE = steps()
 HUGE = varint(200) + varint(10**15) + b"x" * 200
 REFUSED = {
-    "no report": (b"version https://git-lfs.github.com/spec/v1\n", "does not begin with"),
+    "no report": (
+        b"version https://git-lfs.github.com/spec/v1\n",
+        "does not begin with",
+    ),
     "cut off": (WHOLE[:-1], "without its list of sections"),
     "cut off early": (WHOLE[:40], "without its list of sections"),
-    "only its first line": (WHOLE[: WHOLE.index(b"\n") + 1], "without its list of sections"),
-    "a footer outside": (WHOLE[:-16] + b"\xff" * 8 + WHOLE[-8:], "list of sections is not in"),
+    "only its first line": (
+        WHOLE[: WHOLE.index(b"\n") + 1],
+        "without its list of sections",
+    ),
+    "a footer outside": (
+        WHOLE[:-16] + b"\xff" * 8 + WHOLE[-8:],
+        "list of sections is not in",
+    ),
     "a footer that is none": (WHOLE[:-16] + bytes(8) + WHOLE[-8:], "list of sections"),
-    "no events": (changed(WHOLE, b"Raw Sampling Data", b"Raw Sampling Dust"), "no section of"),
+    "no events": (
+        changed(WHOLE, b"Raw Sampling Data", b"Raw Sampling Dust"),
+        "no section of",
+    ),
     "other events": (report(raw_mark=b"QDTEXT01"), "stored in an unknown way"),
     "other compression": (report(compression="zstd"), "compressed in an unknown way"),
-    "too few events": (report(counts={1: 5}), "it holds 0 events and its header says 5"),
-    "too few strings": (report(counts={3: 5}), "it holds 0 strings and its header says 5"),
-    "too few threads": (report(counts={5: 5}), "it holds 0 threads and its header says 5"),
+    "too few events": (
+        report(counts={1: 5}),
+        "it holds 0 events and its header says 5",
+    ),
+    "too few strings": (
+        report(counts={3: 5}),
+        "it holds 0 strings and its header says 5",
+    ),
+    "too few threads": (
+        report(counts={5: 5}),
+        "it holds 0 threads and its header says 5",
+    ),
     "something behind": (report(layouts=block(b"") + b"?"), "behind its last part"),
 }
 
@@ -330,7 +362,10 @@ def test_a_damaged_report_is_refused_in_one_line(name: str, read: Any) -> None:
 
 
 def test_layouts_of_nvtx_are_passed_over(read: Any) -> None:
-    assert len(read(report([call(LAUNCH, 0, 5)], strings=NAMES, layouts=block(b"abc")))) == 1
+    assert (
+        len(read(report([call(LAUNCH, 0, 5)], strings=NAMES, layouts=block(b"abc"))))
+        == 1
+    )
 
 
 def test_a_block_cannot_claim_more_than_it_can_hold(read: Any) -> None:
@@ -362,7 +397,9 @@ def test_a_report_that_unpacks_to_too_much(read: Any) -> None:
         counts={1: 2},
     )
     assert len(read(blown_up)) == 1
-    with pytest.raises(TraceTooLargeError, match=r"unpacks to more than 1 MB.*--max-bytes"):
+    with pytest.raises(
+        TraceTooLargeError, match=r"unpacks to more than 1 MB.*--max-bytes"
+    ):
         read(blown_up, ReadingOptions(max_bytes=10**6))
 
 
@@ -388,7 +425,9 @@ def test_an_event_without_a_kind_is_damage(read: Any) -> None:
 
 def three_blocks() -> tuple[bytes, list[int]]:
     """A report of three blocks of events, and where each begins."""
-    blocks = [[call(LAUNCH, 100 * n + 10 * i, 5, i) for i in range(30)] for n in range(3)]
+    blocks = [
+        [call(LAUNCH, 100 * n + 10 * i, 5, i) for i in range(30)] for n in range(3)
+    ]
     content = report(*blocks, strings=NAMES)
     starts = []
     position = 0
@@ -419,7 +458,9 @@ def test_events_before_a_damaged_block_are_salvaged(read: Any) -> None:
     assert "60 events before it are here" in trace.provenance.notes[0]
 
 
-def test_events_of_a_report_whose_end_is_lost_are_salvaged_without_names(read: Any) -> None:
+def test_events_of_a_report_whose_end_is_lost_are_salvaged_without_names(
+    read: Any,
+) -> None:
     content, starts = three_blocks()
     cut = content[: starts[2] + 10]
     with pytest.raises(TraceCutOffError, match=f"byte {len(cut):,}: it ends there"):
@@ -454,10 +495,18 @@ SECRETS = {
 
 def with_secrets() -> bytes:
     private: dict[int, Any] = {number: text for text, number in SECRETS.items()}
-    other: Message = {1: 27, 113: {2: GLOBAL_PID + (1 << 24), 6: "OTHER_PROCESS_SECRET"}}
+    other: Message = {
+        1: 27,
+        113: {2: GLOBAL_PID + (1 << 24), 6: "OTHER_PROCESS_SECRET"},
+    }
     own: Message = {
         1: 27,
-        113: {2: GLOBAL_PID, 5: "/home/PATH_SECRET/python", 8: "/FOLDER_SECRET", 9: "ARG_SECRET"},
+        113: {
+            2: GLOBAL_PID,
+            5: "/home/PATH_SECRET/python",
+            8: "/FOLDER_SECRET",
+            9: "ARG_SECRET",
+        },
     }
     said: Message = {1: 49, 110: {3: 3, 4: "no file /home/DIAGNOSTIC_SECRET/x"}}
     events = [call(LAUNCH, 0, 5, 1), kernel(KERNEL, 10, 5, 1), own, other, said]
@@ -480,7 +529,15 @@ def test_nothing_private_is_in_any_output(
     assert trace.process_names == {PID: "python"}
     (outputs / "trace.txt").write_text(repr(trace) + repr(vars(trace)))
     for command in (
-        ["report", str(source), "-o", str(outputs / "r.json"), "--tables", "all", "--no-cache"],
+        [
+            "report",
+            str(source),
+            "-o",
+            str(outputs / "r.json"),
+            "--tables",
+            "all",
+            "--no-cache",
+        ],
         ["export", str(source), "-o", str(outputs / "small.json"), "--no-cache"],
         ["export", str(source), "-o", str(outputs / "small.db"), "--no-cache"],
         ["kernels", str(source), "--notes", "--no-cache"],
@@ -501,7 +558,9 @@ def test_nothing_private_is_in_any_output(
 # Commands.
 
 
-def test_class_statistics_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_class_statistics_of_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(steps())
     assert run(["nsys", "stats", str(path), "--iteration-range", "Step", "--json"]) == 0
@@ -512,7 +571,11 @@ def test_class_statistics_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixt
             {
                 "format": "nsys-rep",
                 "title": "A",
-                "nsys_report": {"path": "run.nsys-rep", "with_nvtx": True, "with_mem": True},
+                "nsys_report": {
+                    "path": "run.nsys-rep",
+                    "with_nvtx": True,
+                    "with_mem": True,
+                },
                 "analysis_args": {
                     "num_of_iters": 4,
                     "num_of_gpus": 1,
@@ -523,10 +586,14 @@ def test_class_statistics_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixt
         "kernel_to_class_map": {"gemm": "GEMM"},
     }
     (tmp_path / "config.json").write_text(json.dumps(configuration))
-    assert run(["nsys", "stats", "--config", str(tmp_path / "config.json"), "--json"]) == 0
+    assert (
+        run(["nsys", "stats", "--config", str(tmp_path / "config.json"), "--json"]) == 0
+    )
 
 
-def test_a_folder_of_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a.nsys-rep", "b.qdrep"):
         (tmp_path / name).write_bytes(steps())
     output = tmp_path / "out"
@@ -535,7 +602,9 @@ def test_a_folder_of_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len([*output.glob("*.json")]) == 2
 
 
-def test_formats_say_that_nothing_else_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_say_that_nothing_else_is_needed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["formats"]) == 0
     listed = capsys.readouterr().out
     assert "Nsight Systems report" in listed
@@ -576,7 +645,9 @@ def outcome(content: bytes, path: Path, reading: ReadingOptions) -> Trace | str:
         return str(error)
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 12), pytest.param(1, 100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 12), pytest.param(1, 100, marks=pytest.mark.slow)]
+)
 def test_damaged_reports_are_read_or_refused_alike_by_both_decoders(
     seed: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -615,5 +686,6 @@ def test_a_report_gives_the_trace_of_its_export(path: Path) -> None:
     assert_same(ours, theirs, but=("process_names",))
     for process, name in theirs.process_names.items():
         absolute = name.startswith("/")
-        assert ours.process_names[process] == (os.path.basename(name) if absolute else name)  # noqa: PTH119
+        expected = Path(name).name if absolute else name
+        assert ours.process_names[process] == expected
     assert not [note for note in ours.provenance.notes if "not read" in note]

@@ -12,13 +12,21 @@ from hypothesis import strategies as st
 from tests.support.nsys_report_maker import message, sized, steps, varint
 from tracelens_ext.readers.nsys import lz4_block, protobuf
 from tracelens_ext.readers.nsys.native import compiled_decoder
-from tracelens_ext.readers.nsys.protobuf import DamagedMessageError, Message, MessagePlan
+from tracelens_ext.readers.nsys.protobuf import (
+    DamagedMessageError,
+    Message,
+    MessagePlan,
+)
 from tracelens_ext.readers.tables import MISSING
 
 native = compiled_decoder()
-needs_native = pytest.mark.skipif(native is None, reason="the compiled decoder is not built")
+needs_native = pytest.mark.skipif(
+    native is None, reason="the compiled decoder is not built"
+)
 
-_INNER = Message("inner", numbers={1: "a", 2: "b"}, ignored=frozenset({3}), counted=True)
+_INNER = Message(
+    "inner", numbers={1: "a", 2: "b"}, ignored=frozenset({3}), counted=True
+)
 PLAN = MessagePlan(
     Message(
         "outer",
@@ -71,7 +79,10 @@ def test_a_match_that_overlaps_itself() -> None:
     packed = b"\x35abc\x03\x00\x10z"
     assert lz4_block.unpack_in_python(packed, 13) == b"abcabcabcabcz"
     # The library wants some bytes behind the last match.
-    assert lz4_block.unpack(packed[:-2] + b"\xc0" + b"z" * 12, 24) == b"abcabcabcabc" + b"z" * 12
+    assert (
+        lz4_block.unpack(packed[:-2] + b"\xc0" + b"z" * 12, 24)
+        == b"abcabcabcabc" + b"z" * 12
+    )
 
 
 @pytest.mark.parametrize("size", [12, 14, 10**12])
@@ -150,7 +161,9 @@ def test_both_decode_damaged_lists_of_events_the_same() -> None:
     rng = np.random.default_rng(0)
     start = steps().index(b"\xf0\xff")
     content = steps()[start : start + 2000]
-    data = sized(b"".join(b"\x0a" + sized(content[n : n + 60]) for n in range(0, 1900, 60)))
+    data = sized(
+        b"".join(b"\x0a" + sized(content[n : n + 60]) for n in range(0, 1900, 60))
+    )
     for _ in range(300):
         damaged = bytearray(data)
         damaged[rng.integers(len(data))] = rng.integers(256)
@@ -172,7 +185,8 @@ def test_columns_of_messages(count: int) -> None:
     for decode in (protobuf.decode, protobuf.decode_in_python):
         decoded = decode(data, PLAN)
         found = {
-            name: PLAN.column(decoded, name)[-1] for name in ("kind", "number", "a", "b", "far")
+            name: PLAN.column(decoded, name)[-1]
+            for name in ("kind", "number", "a", "b", "far")
         }
         assert found == {
             "kind": 7,
@@ -190,7 +204,9 @@ def test_columns_of_messages(count: int) -> None:
 def test_numbers_of_every_length(values: list[int]) -> None:
     data = sized(b"".join(b"\x0a" + sized(message({5: value})) for value in values))
     decoded = protobuf.decode_in_python(data, PLAN)
-    expected = np.array([value % 2**64 for value in values], dtype=np.uint64).view(np.int64)
+    expected = np.array([value % 2**64 for value in values], dtype=np.uint64).view(
+        np.int64
+    )
     np.testing.assert_array_equal(PLAN.column(decoded, "number"), expected)
 
 

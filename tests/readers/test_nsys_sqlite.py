@@ -82,7 +82,9 @@ def test_a_training_run(schema: str | None) -> None:
 
 
 def test_tables_file_work_under_the_innermost_range() -> None:
-    analyzer = TreePerfAnalyzer(io.BytesIO(training().content), use_kernel_name_categories=True)
+    analyzer = TreePerfAnalyzer(
+        io.BytesIO(training().content), use_kernel_name_categories=True
+    )
     frame = analyzer.get_df_kernels()
     ops = dict(zip(frame["kernel_name"], frame["cpu_op"], strict=True))
     assert ops["gemm<float>(int)"] == "forward"
@@ -93,18 +95,24 @@ def test_a_range_is_no_context_for_categories(monkeypatch: pytest.MonkeyPatch) -
     maker = ExportMaker()
     maker.range("aten::_flash_attention_forward", 0, 1_000)
     maker.launched("void cutlass::Kernel2<x>(int)", 2_000, 50, at=10, correlation=1)
-    analyzer = TreePerfAnalyzer(io.BytesIO(maker.content), use_kernel_name_categories=True)
+    analyzer = TreePerfAnalyzer(
+        io.BytesIO(maker.content), use_kernel_name_categories=True
+    )
     asked: list[str | None] = []
     categorize = KernelCategorizer.categorize
 
-    def noted(self: KernelCategorizer, names: list[str], ops: list[str | None]) -> Decisions:
+    def noted(
+        self: KernelCategorizer, names: list[str], ops: list[str | None]
+    ) -> Decisions:
         asked.extend(ops)
         return categorize(self, names, ops)
 
     monkeypatch.setattr(KernelCategorizer, "categorize", noted)
     assert analyzer.work.categories is not None
     assert asked == [None]
-    assert set(analyzer.get_df_kernels()["cpu_op"]) == {"aten::_flash_attention_forward"}
+    assert set(analyzer.get_df_kernels()["cpu_op"]) == {
+        "aten::_flash_attention_forward"
+    }
 
 
 def test_a_report_has_the_tables_of_operations(tmp_path: Path) -> None:
@@ -118,7 +126,14 @@ def test_graphs_recorded_whole() -> None:
     maker = ExportMaker()
     for at, graph in ((0, 3), (1_000, 3), (2_000, 12)):
         maker.call("cudaGraphLaunch_v10000", at + 10, 20, correlation=at + 1)
-        maker.gpu("GRAPH_TRACE", at + 100, 600, correlation=at + 1, graphId=graph, graphExecId=4)
+        maker.gpu(
+            "GRAPH_TRACE",
+            at + 100,
+            600,
+            correlation=at + 1,
+            graphId=graph,
+            graphExecId=4,
+        )
     maker.gpu("GRAPH_TRACE", 0, 0, correlation=1, graphId=3)
     trace = read(maker)
     assert [trace.name_of(row) for row in trace.gpu_rows] == [
@@ -201,7 +216,9 @@ def test_ranges_of_each_style() -> None:
     maker = ExportMaker()
     maker.call("cudaMalloc_v3020", 0, 1)
     maker.range("pushed", 100, 900)
-    maker.range("started", 200, 2_000, style=START_END, endGlobalTid=global_tid(PID, 99))
+    maker.range(
+        "started", 200, 2_000, style=START_END, endGlobalTid=global_tid(PID, 99)
+    )
     maker.range("mark", 300, None, style=MARK)
     maker.range(None, 400, 500, textId=maker.string("registered"))
     maker.range("own", 410, 490, textId=maker.string("not this"))
@@ -233,7 +250,9 @@ def test_domains_and_categories() -> None:
     maker = ExportMaker()
     maker.call("cudaMalloc_v3020", 0, 1)
     maker.range("NCCL", 1, None, style=DOMAIN, domainId=1)
-    maker.range(None, 1, None, style=DOMAIN, domainId=1, pid=9, textId=maker.string("of nine"))
+    maker.range(
+        None, 1, None, style=DOMAIN, domainId=1, pid=9, textId=maker.string("of nine")
+    )
     maker.range("I/O", 1, None, style=CATEGORY, domainId=1, category=4)
     maker.range("in domain", 10, 20, domainId=1, category=4)
     maker.range("of another process", 10, 20, domainId=1, pid=9)
@@ -337,7 +356,9 @@ def test_nulls_and_other_types() -> None:
     maker = ExportMaker()
     maker.kernel("sane", 1_000, 10, correlation=3)
     for wrong in ("abc", b"\xff", 1.5, None, "12"):
-        maker.insert("CUPTI_ACTIVITY_KIND_MEMCPY", start=wrong, end=2_000, copyKind=wrong)
+        maker.insert(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", start=wrong, end=2_000, copyKind=wrong
+        )
         maker.insert(
             "CUPTI_ACTIVITY_KIND_MEMSET",
             start=1_000,
@@ -348,7 +369,13 @@ def test_nulls_and_other_types() -> None:
             correlationId=wrong,
         )
         maker.range(
-            "odd", 1_000, 1_100, textId=wrong, domainId=wrong, category=wrong, globalTid=wrong
+            "odd",
+            1_000,
+            1_100,
+            textId=wrong,
+            domainId=wrong,
+            category=wrong,
+            globalTid=wrong,
         )
         maker.range(wrong, 1_000, 1_100)  # type: ignore[arg-type]
     trace = read(maker)
@@ -365,7 +392,9 @@ def test_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_same(read(training()), whole)
 
 
-def test_the_same_from_a_file_gzipped_and_with_a_write_ahead_log(tmp_path: Path) -> None:
+def test_the_same_from_a_file_gzipped_and_with_a_write_ahead_log(
+    tmp_path: Path,
+) -> None:
     maker = training()
     plain = maker.write(tmp_path / "run #1 50%?.sqlite")
     whole = read_trace(plain)
@@ -416,7 +445,9 @@ def test_a_real_export_against_sql() -> None:
     def total(table: str, kind: EventKind, where: str = "1") -> int:
         rows = trace.rows_of(kind)
         query = f"SELECT count(*), sum(end - start), min(start), max(end) FROM {table}"  # noqa: S608
-        count, duration, start, end = connection.execute(f"{query} WHERE {where}").fetchone()
+        count, duration, start, end = connection.execute(
+            f"{query} WHERE {where}"
+        ).fetchone()
         assert len(rows) == count
         assert int(trace.dur[rows].sum()) == duration
         assert int(trace.ts[rows].min()) + trace.base_ns == start
@@ -432,7 +463,9 @@ def test_a_real_export_against_sql() -> None:
     ranges = total("NVTX_EVENTS", EventKind.CPU_OP, "text LIKE '%, op_id = %'")
     ranges += total("NVTX_EVENTS", EventKind.USER_ANNOTATION, "text IS NULL")
     assert ranges == 19_118
-    assert trace.provenance.present == len(trace) == 4_010 + 1_020 + 269 + 7_466 + 19_118
+    assert (
+        trace.provenance.present == len(trace) == 4_010 + 1_020 + 269 + 7_466 + 19_118
+    )
     linked = connection.execute(
         "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL AS k WHERE EXISTS (SELECT 1 FROM"
         " CUPTI_ACTIVITY_KIND_RUNTIME AS r WHERE r.correlationId = k.correlationId"

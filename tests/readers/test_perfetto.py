@@ -81,9 +81,21 @@ def test_numbers_of_any_size_are_read_at_once(numbers: list[int]) -> None:
 
 def test_begins_of_a_kind_may_all_come_before_their_ends(tmp_path: Path) -> None:
     """As PyTorch writes them: neither in order of time nor nested, an empty slice among them."""
-    outer, inner, empty = (begin(t, 1, n, "cpu_op") for t, n in ((10, "a"), (20, "b"), (30, "c")))
+    outer, inner, empty = (
+        begin(t, 1, n, "cpu_op") for t, n in ((10, "a"), (20, "b"), (30, "c"))
+    )
     call = begin(12, 1, "cudaLaunchKernel", "cuda_runtime")
-    packets = TRACK, outer, inner, empty, end(90, 1), end(40, 1), end(30, 1), call, end(18, 1)
+    packets = (
+        TRACK,
+        outer,
+        inner,
+        empty,
+        end(90, 1),
+        end(40, 1),
+        end(30, 1),
+        call,
+        end(18, 1),
+    )
     assert slices(read(tmp_path, *packets)) == [
         ("a", 0, 80),
         ("b", 10, 20),
@@ -94,7 +106,12 @@ def test_begins_of_a_kind_may_all_come_before_their_ends(tmp_path: Path) -> None
 
 def test_slices_that_lack_a_half_are_counted(tmp_path: Path) -> None:
     found = read(
-        tmp_path, TRACK, end(5, 1), begin(10, 1, "a", "cpu_op"), end(12, 1), begin(20, 1, "b")
+        tmp_path,
+        TRACK,
+        end(5, 1),
+        begin(10, 1, "a", "cpu_op"),
+        end(12, 1),
+        begin(20, 1, "b"),
     )
     assert slices(found) == [("a", 0, 2)]
     assert found.provenance.dropped == {
@@ -115,7 +132,10 @@ def test_numbers_stand_for_names_until_the_sequence_is_cleared(tmp_path: Path) -
 
     def slice_of(time: int, sequence: int) -> list[Message]:
         event: Message = [(9, 1), (11, sequence), (10, 5), (3, 7)]
-        return [[(8, time), (10, sequence), (11, event)], end(time + 1, sequence, sequence)]
+        return [
+            [(8, time), (10, sequence), (11, event)],
+            end(time + 1, sequence, sequence),
+        ]
 
     packets = [thread_track(1, 42, 43, ""), thread_track(2, 42, 44, "")]
     packets += [interned(1, "a"), interned(2, "b"), *slice_of(10, 1), *slice_of(20, 2)]
@@ -135,7 +155,9 @@ def test_times_of_other_clocks_are_those_since_boot(tmp_path: Path) -> None:
     defaults = [(10, 1), (13, 1), (59, [(58, 64), (11, [(11, 1)])])]
     first = [(8, 2), (10, 1), (11, [(9, 1), (23, "a"), (22, "cpu_op")])]
     last = [(8, 3), (10, 1), (11, [(9, 2)])]
-    other = [[*p, (58, 3)] for p in (begin(7, 2, "b", "cpu_op", sequence=2), end(9, 2, 2))]
+    other = [
+        [*p, (58, 3)] for p in (begin(7, 2, "b", "cpu_op", sequence=2), end(9, 2, 2))
+    ]
     track = thread_track(2, 42, 44, "other")
     found = read(tmp_path, TRACK, track, snapshot, defaults, first, last, *other)
     assert slices(found) == [("a", 1998, 3000), ("b", 0, 2)]
@@ -143,7 +165,13 @@ def test_times_of_other_clocks_are_those_since_boot(tmp_path: Path) -> None:
 
 
 def test_a_track_within_a_thread_is_of_that_thread(tmp_path: Path) -> None:
-    found = read(tmp_path, TRACK, child_track(2, 1, "stack"), begin(1, 2, "a", "cpu_op"), end(2, 2))
+    found = read(
+        tmp_path,
+        TRACK,
+        child_track(2, 1, "stack"),
+        begin(1, 2, "a", "cpu_op"),
+        end(2, 2),
+    )
     assert found.threads == [(42, 43)]
 
 
@@ -169,7 +197,9 @@ def test_without_categories_tracks_and_arguments_tell_the_kind(tmp_path: Path) -
     packets += [begin(8, 1, "aten::mm", args={"External id": 1}), end(9, 1)]
     packets += [begin(10, 1, "train.py(3): f"), end(11, 1)]
     found = read(tmp_path, *packets)
-    kinds = {found.name_of(row): EventKind(found.kind[row]).name for row in range(len(found))}
+    kinds = {
+        found.name_of(row): EventKind(found.kind[row]).name for row in range(len(found))
+    }
     assert kinds == {
         "cudaLaunchKernel": "RUNTIME",
         "k": "KERNEL",
@@ -179,11 +209,16 @@ def test_without_categories_tracks_and_arguments_tell_the_kind(tmp_path: Path) -
     }
 
 
-def test_traces_of_rocprofv3_have_their_calls_kernels_and_copies(tmp_path: Path) -> None:
+def test_traces_of_rocprofv3_have_their_calls_kernels_and_copies(
+    tmp_path: Path,
+) -> None:
     queue = [(60, [(1, 2), (5, 9), (2, "COMPUTE AGENT [1] QUEUE [3] (GPU)")])]
     process = [(60, [(1, 9), (3, [(1, 42), (6, "python")])])]
     packets: list[Any] = [process, TRACK, queue]
-    packets += [begin(1, 1, "hipLaunchKernel", "hip_api", args={"corr_id": 5}), end(2, 1)]
+    packets += [
+        begin(1, 1, "hipLaunchKernel", "hip_api", args={"corr_id": 5}),
+        end(2, 1),
+    ]
     packets += [begin(3, 2, "k", "kernel_dispatch", args={"corr_id": 5}), end(5, 2)]
     analyzer = TreePerfAnalyzer(read(tmp_path, *packets))
     (row,) = analyzer.trace.gpu_rows.tolist()
@@ -197,7 +232,10 @@ def test_render_stages_are_gpu_work_of_the_call_that_names_them(tmp_path: Path) 
     interned = [(24, [(1, 1), (2, "Stream 7")]), (24, [(1, 2), (2, "Kernel")])]
     interned += [(1000, [(1, 4), (3, "void k<float>()")])]
     call = begin(1, 1, "cudaLaunchKernel", "cuda_runtime", more=[(3000, [(1, 77)])])
-    extra = [(6, [(1, "Collective name"), (2, "allreduce")]), (6, [(1, "Group size"), (2, "8")])]
+    extra = [
+        (6, [(1, "Collective name"), (2, "allreduce")]),
+        (6, [(1, "Group size"), (2, "8")]),
+    ]
     stage = [(1, 77), (2, 500), (11, 1), (13, 1), (14, 2), (19, 4), *extra]
     packets = (
         TRACK,
@@ -229,12 +267,18 @@ def test_values_of_gpu_counters_become_a_table(tmp_path: Path) -> None:
 def test_traces_of_phones_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="Android") as caught:
         read(
-            tmp_path, TRACK, [(8, 5), (10, 1), (1, [(1, 0)])], begin(1, 1, "draw", "gfx"), end(2, 1)
+            tmp_path,
+            TRACK,
+            [(8, 5), (10, 1), (1, [(1, 0)])],
+            begin(1, 1, "draw", "gfx"),
+            end(2, 1),
         )
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_of_a_file_that_is_cut_off_the_whole_packets_can_be_salvaged(tmp_path: Path) -> None:
+def test_of_a_file_that_is_cut_off_the_whole_packets_can_be_salvaged(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "run.pftrace"
     whole = trace(TRACK, begin(1, 1, "a", "cpu_op"), end(3, 1))
     path.write_bytes(whole + encoded([(1, begin(4, 1, "b", "cpu_op"))])[:-3])
@@ -248,9 +292,9 @@ def test_of_a_file_that_is_cut_off_the_whole_packets_can_be_salvaged(tmp_path: P
 def test_bytes_that_look_like_packets_do_not_hang(tmp_path: Path) -> None:
     """Each pair of bytes might begin a packet, and leads to the next."""
     padding = [(99, b"\x0a\x00" * 200_000)]
-    assert slices(read(tmp_path, TRACK, padding, begin(1, 1, "a", "cpu_op"), end(2, 1))) == [
-        ("a", 0, 1)
-    ]
+    assert slices(
+        read(tmp_path, TRACK, padding, begin(1, 1, "a", "cpu_op"), end(2, 1))
+    ) == [("a", 0, 1)]
 
 
 @pytest.mark.real_data

@@ -64,7 +64,9 @@ def test_a_damaged_trace(data: bytes) -> None:
 
 @given(trace_files(), st.data())
 @settings(max_examples=60)
-def test_salvage_gives_what_comes_before_a_cut(data: bytes, choose: st.DataObject) -> None:
+def test_salvage_gives_what_comes_before_a_cut(
+    data: bytes, choose: st.DataObject
+) -> None:
     """The events before the cut, as they are in the whole file, and no other."""
     length = choose.draw(st.integers(1, len(data) - 1))
     reading = ReadingOptions(salvage=True)
@@ -77,7 +79,9 @@ def test_salvage_gives_what_comes_before_a_cut(data: bytes, choose: st.DataObjec
     count = len(part)
     assert (part.ts + part.base_ns == whole.ts[:count] + whole.base_ns).all()
     assert (part.dur == whole.dur[:count]).all()
-    assert [part.names[n] for n in part.name] == [whole.names[n] for n in whole.name[:count]]
+    assert [part.names[n] for n in part.name] == [
+        whole.names[n] for n in whole.name[:count]
+    ]
     if count < len(whole):
         (note,) = part.provenance.notes
         assert note.startswith("Salvaged ")
@@ -115,18 +119,23 @@ def _large_text() -> bytes:
     """Several slices, with odd events here and there."""
     maker = TraceMaker()
     for i in range(4000):
-        maker.op(f"op {i % 50}", 10 * i, 9, external_id=i + 1, args={"Input Dims": [[i % 7]]})
+        maker.op(
+            f"op {i % 50}", 10 * i, 9, external_id=i + 1, args={"Input Dims": [[i % 7]]}
+        )
         maker.call("cudaLaunchKernel", 10 * i + 1, 2, correlation=i + 1)
         maker.kernel(f"kernel {i % 40}", 10 * i + 4, 3, correlation=i + 1, stream=i % 3)
         if i % 900 == 0:
-            maker.add({"ph": "X", "cat": "kernel", "name": "no time", "dur": None, "ts": i})
+            maker.add(
+                {"ph": "X", "cat": "kernel", "name": "no time", "dur": None, "ts": i}
+            )
             maker.process_name(i, "a\ud800")
     return LAYOUTS["kineto"](maker.document()).encode()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("damage", "zipped"), [("none", False), ("odd", True), ("cut", False), ("cut", True)]
+    ("damage", "zipped"),
+    [("none", False), ("odd", True), ("cut", False), ("cut", True)],
 )
 def test_threads_make_no_difference(zipped: bool, damage: str, tmp_path: Path) -> None:
     text = _large_text()

@@ -46,10 +46,14 @@ forms = pytest.mark.parametrize("form", WRITE)
 def test_tables_are_those_of_pytorch(form: str, tmp_path: Path) -> None:
     made = training()
     theirs = TreePerfAnalyzer(made.document(), use_kernel_name_categories=True)
-    ours = TreePerfAnalyzer(WRITE[form](made, tmp_path), use_kernel_name_categories=True)
+    ours = TreePerfAnalyzer(
+        WRITE[form](made, tmp_path), use_kernel_name_categories=True
+    )
     order = ["start_us", "kernel_name"]
     mine, other = (
-        analyzer.get_df_kernels(launcher_detail=True).sort_values(order, ignore_index=True)
+        analyzer.get_df_kernels(launcher_detail=True).sort_values(
+            order, ignore_index=True
+        )
         for analyzer in (ours, theirs)
     )
     pd.testing.assert_frame_equal(mine, other)
@@ -57,7 +61,12 @@ def test_tables_are_those_of_pytorch(form: str, tmp_path: Path) -> None:
     report = build_perf_report(ours)
     expected = build_perf_report(theirs)
     assert "unlinked_kernels" not in report.sheets
-    same = ("gpu_timeline", "kernels_by_category", "kernel_categories", "gpu_time_by_category")
+    same = (
+        "gpu_timeline",
+        "kernels_by_category",
+        "kernel_categories",
+        "gpu_time_by_category",
+    )
     for name in same:
         pd.testing.assert_frame_equal(report.sheets[name], expected.sheets[name])
     graphs = report.sheets["graph_launches"]
@@ -116,7 +125,9 @@ def test_marks_are_points(form: str, tmp_path: Path) -> None:
 
 
 @forms
-def test_names_of_kernels_lose_the_suffix_of_their_descriptor(form: str, tmp_path: Path) -> None:
+def test_names_of_kernels_lose_the_suffix_of_their_descriptor(
+    form: str, tmp_path: Path
+) -> None:
     run = RunMaker()
     for number, name in enumerate(["plain", "gemm.kd", "f(int) [clone .kd]", "a.kd.b"]):
         run.kernel(name, 10 * number, 5, correlation=number + 1)
@@ -195,7 +206,11 @@ def test_a_folder_of_tables_is_one_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     training().write_csv(tmp_path / "run")
-    for command in (["kernels"], ["gaps"], ["report", "-o", str(tmp_path / "report.xlsx")]):
+    for command in (
+        ["kernels"],
+        ["gaps"],
+        ["report", "-o", str(tmp_path / "report.xlsx")],
+    ):
         assert run([*command, str(tmp_path / "run")]) == 0
         assert "gemm" in capsys.readouterr().out
 
@@ -226,7 +241,10 @@ def test_markers_alone_launch_nothing(form: str, tmp_path: Path) -> None:
     run_ = RunMaker()
     run_.range("step", 1, 100)
     run_.kernel("k", 10, 5, correlation=1)
-    assert any("--hip-trace" in note for note in read(WRITE[form](run_, tmp_path)).provenance.notes)
+    assert any(
+        "--hip-trace" in note
+        for note in read(WRITE[form](run_, tmp_path)).provenance.notes
+    )
 
 
 def test_kernels_of_one_hardware_queue_may_contain_one_another(tmp_path: Path) -> None:
@@ -239,5 +257,7 @@ def test_kernels_of_one_hardware_queue_may_contain_one_another(tmp_path: Path) -
         '"KERNEL_DISPATCH",1,1,"short_kernel",2,20000,25000\n'
     )
     trace = read_trace(path)
-    durations = {trace.name_of(row): int(trace.dur[row]) for row in trace.gpu_rows.tolist()}
+    durations = {
+        trace.name_of(row): int(trace.dur[row]) for row in trace.gpu_rows.tolist()
+    }
     assert durations == {"long_kernel": 100_000, "short_kernel": 5_000}

@@ -82,8 +82,12 @@ def test_times_that_are_none(tmp_path: Path) -> None:
 
 
 def test_allocations_are_counted(tmp_path: Path) -> None:
-    path = changed(tmp_path, "INSERT INTO rocpd_memory_allocate{} (nid, pid) VALUES (1, 1), (1, 1)")
-    assert read(path).provenance.dropped == {"memory allocations, which are not analysed": 2}
+    path = changed(
+        tmp_path, "INSERT INTO rocpd_memory_allocate{} (nid, pid) VALUES (1, 1), (1, 1)"
+    )
+    assert read(path).provenance.dropped == {
+        "memory allocations, which are not analysed": 2
+    }
 
 
 def test_a_database_that_is_cut_off(tmp_path: Path) -> None:
@@ -100,7 +104,10 @@ def test_a_database_that_is_being_written(tmp_path: Path) -> None:
 
 def test_a_database_without_records(tmp_path: Path) -> None:
     path = RunMaker().write_rocpd(tmp_path / "run_results.db")
-    assert "holds no calls, markers, kernels or copies; record with: rocprofv3" in refused(path)
+    assert (
+        "holds no calls, markers, kernels or copies; record with: rocprofv3"
+        in refused(path)
+    )
 
 
 # JSON.
@@ -136,18 +143,27 @@ def test_json_that_is_cut_off(tmp_path: Path) -> None:
         {"agents": []},
         {"kernel_symbols": [], "strings": {}},
         {"agents": {"a": 1}, "strings": [1, "x", None], "metadata": 5},
-        {"strings": {"buffer_records": [{"kind": 5, "operations": 7}, 3], "marker_api": [[]]}},
+        {
+            "strings": {
+                "buffer_records": [{"kind": 5, "operations": 7}, 3],
+                "marker_api": [[]],
+            }
+        },
         {"extra": [1, 2, {"deep": [[[[{}]]]]}], "counters": None},
     ],
 )
-def test_json_that_lacks_what_records_refer_to(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_json_that_lacks_what_records_refer_to(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     trace = read(write(tmp_path / "run.json", document(**changes)))
     assert len(trace.gpu_rows) == 12
 
 
 @pytest.mark.parametrize("number", [-1, 2**63, -(10**30), 10**30])
 @pytest.mark.parametrize("member", ["handle", "logical_node_type_id", "cu_count"])
-def test_json_with_ids_beyond_all_limits(member: str, number: int, tmp_path: Path) -> None:
+def test_json_with_ids_beyond_all_limits(
+    member: str, number: int, tmp_path: Path
+) -> None:
     text = re.sub(rf'("{member}": )\d+', rf"\g<1>{number}", document().decode())
     assert len(read(write(tmp_path / "run.json", text.encode())).gpu_rows) == 12
 
@@ -193,7 +209,10 @@ def test_deep_nesting(tmp_path: Path) -> None:
 
 
 def test_a_table_of_another_tool(tmp_path: Path) -> None:
-    path = write(tmp_path / "x_kernel_trace.csv", b"My_Name,Start_Timestamp,End_Timestamp\na,1,2\n")
+    path = write(
+        tmp_path / "x_kernel_trace.csv",
+        b"My_Name,Start_Timestamp,End_Timestamp\na,1,2\n",
+    )
     assert "is no table of rocprofv3 that is read" in refused(path)
 
 
@@ -215,7 +234,9 @@ def test_a_table_that_is_cut_off(tmp_path: Path) -> None:
 
 def test_cells_that_are_no_numbers_and_rows_of_another_length(tmp_path: Path) -> None:
     path = tmp_path / "run_kernel_trace.csv"
-    head = "Kernel_Name,Agent_Id,Queue_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+    head = (
+        "Kernel_Name,Agent_Id,Queue_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+    )
     body = "a,Agent 1,1,1,10,20\nb,Agent 1,1,1,x,20\nc,who,,,30,40\nd,1,2\n\n"
     body += "e,2,99999999999999999999,,50,60\n"
     path.write_text(head + body)
@@ -246,11 +267,19 @@ def test_columns_of_older_versions(tmp_path: Path) -> None:
     assert len(trace) == 2
 
 
-@pytest.mark.parametrize(("agent", "gpu"), [("Agent 2", 0), ("Agent 5", 0), ("5", 0), ("7", 1)])
+@pytest.mark.parametrize(
+    ("agent", "gpu"), [("Agent 2", 0), ("Agent 5", 0), ("5", 0), ("7", 1)]
+)
 def test_agents_are_numbered_by_what_the_program_sees_or_by_nodes(
     agent: str, gpu: int, tmp_path: Path
 ) -> None:
-    rows = ["Node_Id,Logical_Node_Id,Agent_Type", "0,0,CPU", "1,1,CPU", "5,2,GPU", "7,3,GPU"]
+    rows = [
+        "Node_Id,Logical_Node_Id,Agent_Type",
+        "0,0,CPU",
+        "1,1,CPU",
+        "5,2,GPU",
+        "7,3,GPU",
+    ]
     (tmp_path / "9_agent_info.csv").write_text("\n".join([*rows, *rows[3:], ""]))
     path = tmp_path / "9_kernel_trace.csv"
     path.write_text(
@@ -263,7 +292,9 @@ def test_agents_are_numbered_by_what_the_program_sees_or_by_nodes(
 
 
 @given(st.data())
-def test_damaged_text_is_no_crash(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_damaged_text_is_no_crash(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
     text = bytearray(document())
     for _ in range(data.draw(st.integers(1, 4))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
@@ -277,5 +308,7 @@ def test_damaged_text_is_no_crash(tmp_path_factory: pytest.TempPathFactory, data
 
 def test_a_database_without_its_kernel_table_is_damaged(tmp_path: Path) -> None:
     path = changed(tmp_path, "ALTER TABLE `rocpd_kernel_dispatch{}` RENAME TO other")
-    with pytest.raises(TraceError, match=r"is a damaged database of rocprofv3 \(it has no table"):
+    with pytest.raises(
+        TraceError, match=r"is a damaged database of rocprofv3 \(it has no table"
+    ):
         read_trace(path)

@@ -20,25 +20,37 @@ if TYPE_CHECKING:
 _WORK = '(BeginNs, EndNs, "dev-id", "queue-id", Name, pid, tid, "Index")'
 
 
-def database(tmp_path: Path, *, kernels: str = "OPS", names_beside: bool = False) -> Path:
+def database(
+    tmp_path: Path, *, kernels: str = "OPS", names_beside: bool = False
+) -> Path:
     """A call, the kernel and the copy that it started, of one process."""
     path = tmp_path / "results.db"
     path.unlink(missing_ok=True)
     name = 5 if names_beside else "void k<float>() [clone .kd]"
     with sqlite3.connect(path) as made:
         made.execute('CREATE TABLE HIP (BeginNs, EndNs, pid, tid, Name, args, "Index")')
-        made.execute("INSERT INTO HIP VALUES (100, 150, 42, 43, 'hipLaunchKernel', '', 1)")
+        made.execute(
+            "INSERT INTO HIP VALUES (100, 150, 42, 43, 'hipLaunchKernel', '', 1)"
+        )
         made.execute(f"CREATE TABLE COPY {_WORK}")
-        made.execute("INSERT INTO COPY VALUES (300, 310, 1, 0, 'CopyHostToDevice', 42, 43, 1)")
+        made.execute(
+            "INSERT INTO COPY VALUES (300, 310, 1, 0, 'CopyHostToDevice', 42, 43, 1)"
+        )
         made.execute(f"CREATE TABLE OPS {_WORK}")
         made.execute('CREATE TABLE KERN ("Index", KernelName)')
         if kernels == "OPS":
-            made.execute("INSERT INTO OPS VALUES (200, 250, 1, 0, ?, 42, 43, 1)", (name,))
+            made.execute(
+                "INSERT INTO OPS VALUES (200, 250, 1, 0, ?, 42, 43, 1)", (name,)
+            )
         else:
             made.execute("DROP TABLE KERN")
-            titles = '"Index", KernelName, "gpu-id", "queue-id", pid, tid, BeginNs, EndNs'
+            titles = (
+                '"Index", KernelName, "gpu-id", "queue-id", pid, tid, BeginNs, EndNs'
+            )
             made.execute(f"CREATE TABLE KERN ({titles})")
-            made.execute("INSERT INTO KERN VALUES (0, '\"k.kd\"', 1, 0, 42, 43, 200, 250)")
+            made.execute(
+                "INSERT INTO KERN VALUES (0, '\"k.kd\"', 1, 0, 42, 43, 200, 250)"
+            )
         if names_beside:
             made.execute("CREATE TABLE strings (id INTEGER PRIMARY KEY, string TEXT)")
             made.execute("INSERT INTO strings VALUES (5, 'void k<float>()')")
@@ -71,7 +83,9 @@ def test_rows_of_a_table_without_times_are_counted(tmp_path: Path) -> None:
         made.execute("ALTER TABLE COPY RENAME COLUMN EndNs TO Finished")
     made.close()
     assert list(kernels(path).values()) == [(1, 50)]
-    assert read_trace(path, cache=False).provenance.dropped == {"no usable duration (dur)": 1}
+    assert read_trace(path, cache=False).provenance.dropped == {
+        "no usable duration (dur)": 1
+    }
 
 
 def test_names_may_be_numbers_of_texts_beside(tmp_path: Path) -> None:
@@ -89,7 +103,15 @@ def test_json_has_exact_times_and_flows(tmp_path: Path) -> None:
         args = {"BeginNs": str(begin), "EndNs": str(end), "pid": "42", "tid": "43"}
         args |= {"Name": name, "dev-id": "0", "queue-id": "0"}
         ts = str(begin // 1000)
-        return {"ph": "X", "name": name, "pid": pid, "tid": "0", "ts": ts, "dur": "0", "args": args}
+        return {
+            "ph": "X",
+            "name": name,
+            "pid": pid,
+            "tid": "0",
+            "ts": ts,
+            "dur": "0",
+            "args": args,
+        }
 
     def flow(phase: str, pid: int, ts: int) -> dict[str, object]:
         return {"ts": ts, "ph": phase, "cat": "DataFlow", "id": 1, "pid": pid, "tid": 0}
@@ -98,7 +120,10 @@ def test_json_has_exact_times_and_flows(tmp_path: Path) -> None:
         {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
         for pid, name in ((2, "CPU HIP API"), (6, "GPU0"), (7, "GPU Barriers0"))
     ]
-    events += [slice_of("2", "hipLaunchKernel", 1100, 1900), slice_of("6", "k.kd", 2100, 2203)]
+    events += [
+        slice_of("2", "hipLaunchKernel", 1100, 1900),
+        slice_of("6", "k.kd", 2100, 2203),
+    ]
     events += [slice_of("7", "barrier", 2300, 2400), flow("s", 2, 1), flow("t", 6, 2)]
     path = tmp_path / "results.json"
     path.write_text(json.dumps({"traceEvents": events}, indent=1))

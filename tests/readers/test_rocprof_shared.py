@@ -66,7 +66,9 @@ def test_blocks_of_each_dispatch() -> None:
     (process,) = document["rocprofiler-sdk-tool"]
     records = process["buffer_records"]["kernel_dispatch"]
     infos = [record["dispatch_info"] for record in records]
-    sizes = [[(i["grid_size"][a], i["workgroup_size"][a]) for a in "xyz"] for i in infos]
+    sizes = [
+        [(i["grid_size"][a], i["workgroup_size"][a]) for a in "xyz"] for i in infos
+    ]
     assert read(JSON).arg("grid").values.sum() == sum(map(blocks, sizes))
 
 
@@ -76,12 +78,17 @@ def test_a_kernel_of_few_blocks_is_a_finding() -> None:
     (process,) = document["rocprofiler-sdk-tool"]
     records = process["buffer_records"]["kernel_dispatch"]
     first = min(record["start_timestamp"] for record in records)
-    sizes = {"grid_size": {"x": 1024, "y": 1, "z": 1}, "workgroup_size": {"x": 256, "y": 1, "z": 1}}
+    sizes = {
+        "grid_size": {"x": 1024, "y": 1, "z": 1},
+        "workgroup_size": {"x": 256, "y": 1, "z": 1},
+    }
     times = {"start_timestamp": first - 3_000_000_000, "end_timestamp": first - 1_000}
     info = records[0]["dispatch_info"] | sizes
     records.append(records[0] | times | {"dispatch_info": info})
     found = {each.id: each for each in TreePerfAnalyzer(document).findings().findings}
-    assert found["launch-geometry"].claimed_ms == pytest.approx(3_000 * (1 - 4 / 256), rel=1e-3)
+    assert found["launch-geometry"].claimed_ms == pytest.approx(
+        3_000 * (1 - 4 / 256), rel=1e-3
+    )
 
 
 def test_launches_of_csv() -> None:
@@ -112,7 +119,9 @@ def test_queues_of_json() -> None:
         busy = union_length(trace.ts[its], trace.end_of(its))
         found[queue] = (len(its), int(trace.dur[its].sum()), busy)
     expected = {
-        int(row["queue_handle"]): tuple(int(row[c]) for c in ("kernels", "total_ns", "busy_ns"))
+        int(row["queue_handle"]): tuple(
+            int(row[c]) for c in ("kernels", "total_ns", "busy_ns")
+        )
         for row in rows(JSON.with_name("reference_queues.csv"))
     }
     assert found == expected
@@ -121,15 +130,24 @@ def test_queues_of_json() -> None:
 
 
 @pytest.mark.parametrize("path", [CSV, JSON], ids=["CSV", "JSON"])
-def test_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["report", str(path), "--format", "json", "-o", str(tmp_path / "r.json")]) == 0
-    report: dict[str, Any] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+def test_commands(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(["report", str(path), "--format", "json", "-o", str(tmp_path / "r.json")])
+        == 0
+    )
+    report: dict[str, Any] = json.loads(
+        (tmp_path / "r.json").read_text(encoding="utf-8")
+    )
     assert "shapes were recorded" in report["facts"]["Sheets left out"]
     capsys.readouterr()
     assert run(["kernels", str(path), "--json"]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
     assert {"kernel_statistics", "kernel_full_names"} <= tables.keys()
-    assert sum(row["count"] for row in tables["kernel_statistics"]) == len(read(path).gpu_rows)
+    assert sum(row["count"] for row in tables["kernel_statistics"]) == len(
+        read(path).gpu_rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,11 +165,15 @@ def test_examples_of_tables(name: str, count: int) -> None:
 
 
 def schema(*names: str) -> str:
-    return "\n".join((SHARED / "rocpd" / name).read_text(encoding="utf-8") for name in names)
+    return "\n".join(
+        (SHARED / "rocpd" / name).read_text(encoding="utf-8") for name in names
+    )
 
 
 @pytest.mark.parametrize(
-    "names", [(V3,), (V3, "schema-3.0.3-from-3.0.0.sql"), (V4,)], ids=["3.0.0", "3.0.3", "4.1.0"]
+    "names",
+    [(V3,), (V3, "schema-3.0.3-from-3.0.0.sql"), (V4,)],
+    ids=["3.0.0", "3.0.3", "4.1.0"],
 )
 def test_schemas(names: tuple[str, ...], tmp_path: Path) -> None:
     """All versions give the same tables; a second process has tables of its own guid."""
@@ -162,7 +184,9 @@ def test_schemas(names: tuple[str, ...], tmp_path: Path) -> None:
     assert len(CallTree(read(real)).rows) == len(CallTree(read(plain)).rows)
     second = RunMaker(pid=77, guid="0000bbbb-0000-7000-8000-000000000002")
     second.launched("other", 1_500_000, 10, at=1_499_000, correlation=1)
-    both = read(training().write_rocpd(tmp_path / "both.db", second, schema=schema(*names)))
+    both = read(
+        training().write_rocpd(tmp_path / "both.db", second, schema=schema(*names))
+    )
     assert len(both.gpu_rows) == 13
     assert CallTree(both).linked.all()
     assert "(schema " in both.provenance.format

@@ -69,7 +69,9 @@ OPENERS: dict[str, Callable[[Path, Path], IO[bytes] | IO[str]]] = {
     "unbuffered": lambda plain, _: plain.open("rb", buffering=0),
     "text": lambda plain, _: plain.open(encoding="utf-8"),
     "gzip.open": lambda _, zipped: unzipped(zipped),
-    "gzip.open, text": lambda _, zipped: io.TextIOWrapper(unzipped(zipped), encoding="utf-8"),
+    "gzip.open, text": lambda _, zipped: io.TextIOWrapper(
+        unzipped(zipped), encoding="utf-8"
+    ),
     "BytesIO": lambda _, __: io.BytesIO(DATA),
     "BytesIO, gzipped": lambda _, __: io.BytesIO(ZIPPED),
     "StringIO": lambda _, __: io.StringIO(TEXT),
@@ -104,7 +106,9 @@ def test_a_file_opened_here_is_closed_here(plain: Path) -> None:
 
 def test_several_gzip_members_are_one_text() -> None:
     half = len(DATA) // 2
-    source = ByteSource(io.BytesIO(gzip.compress(DATA[:half]) + gzip.compress(DATA[half:])))
+    source = ByteSource(
+        io.BytesIO(gzip.compress(DATA[:half]) + gzip.compress(DATA[half:]))
+    )
     assert everything(source) == DATA
 
 
@@ -152,10 +156,14 @@ def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
         ByteSource(tmp_path / name)
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user other than root")
+@pytest.mark.skipif(
+    os.name == "nt" or os.geteuid() == 0, reason="needs a user other than root"
+)
 def test_a_file_that_may_not_be_read(plain: Path) -> None:
     plain.chmod(0)
-    with pytest.raises(TraceNotFoundError, match=r"cannot be opened \(Permission denied\); "):
+    with pytest.raises(
+        TraceNotFoundError, match=r"cannot be opened \(Permission denied\); "
+    ):
         ByteSource(plain)
 
 
@@ -178,7 +186,9 @@ def test_gzip_cut_off_anywhere() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 5, len(ZIPPED) // 2, len(ZIPPED) - 1])
-def test_gzip_cut_off_in_a_file_that_the_user_unpacks(tmp_path: Path, length: int) -> None:
+def test_gzip_cut_off_in_a_file_that_the_user_unpacks(
+    tmp_path: Path, length: int
+) -> None:
     (tmp_path / "cut.json.gz").write_bytes(ZIPPED[:length])
     with unzipped(tmp_path / "cut.json.gz") as file, pytest.raises(TraceCutOffError):
         everything(ByteSource(file))
@@ -188,7 +198,9 @@ def test_gzip_damaged_anywhere() -> None:
     """A flipped byte: the stream is refused, or its check sum does not agree."""
     for place in range(10, len(ZIPPED)):
         damaged = ZIPPED[:place] + bytes([ZIPPED[place] ^ 0xFF]) + ZIPPED[place + 1 :]
-        with pytest.raises(TraceCutOffError, match=r"gzip stream (is damaged|ends in the mid)"):
+        with pytest.raises(
+            TraceCutOffError, match=r"gzip stream (is damaged|ends in the mid)"
+        ):
             everything(ByteSource(io.BytesIO(damaged)))
 
 
@@ -209,4 +221,6 @@ def test_a_text_file_whose_bytes_are_no_utf_8(tmp_path: Path) -> None:
 
 def test_a_text_file_with_lone_surrogates() -> None:
     text = TEXT.replace("kernel_mha", "kernel_\ud800")
-    assert any(name.startswith("kernel_\ufffd") for name in read_trace(io.StringIO(text)).names)
+    assert any(
+        name.startswith("kernel_\ufffd") for name in read_trace(io.StringIO(text)).names
+    )

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 _WHOLE = st.integers(-(2**63), 2**63 - 1)
 _ANYTHING = st.one_of(
-    _WHOLE, st.none(), st.floats(allow_nan=False), st.text("0123,- x", max_size=4), st.binary()
+    _WHOLE,
+    st.none(),
+    st.floats(allow_nan=False),
+    st.text("0123,- x", max_size=4),
+    st.binary(),
 )
 
 
@@ -41,17 +45,25 @@ def read(rows: list[tuple[Any, Any]]) -> list[tuple[int, ...]]:
         chunks = list(database.chunks("t", ("b", "absent", "a")))
     connection.close()
     assert all((chunk["absent"] == MISSING).all() for chunk in chunks)
-    return [row for c in chunks for row in zip(c["a"].tolist(), c["b"].tolist(), strict=True)]
+    return [
+        row
+        for c in chunks
+        for row in zip(c["a"].tolist(), c["b"].tolist(), strict=True)
+    ]
 
 
 @given(st.lists(st.tuples(_ANYTHING, _ANYTHING), max_size=8))
 def test_only_whole_numbers_are_taken(rows: list[tuple[Any, Any]]) -> None:
-    expected = [tuple(v if isinstance(v, int) else MISSING for v in row) for row in rows]
+    expected = [
+        tuple(v if isinstance(v, int) else MISSING for v in row) for row in rows
+    ]
     found = read(rows)
     for one, other, row in zip(found, expected, rows, strict=True):
         for value, wanted, stored in zip(one, other, row, strict=True):
             # A text of digits may pass for the number that it spells.
-            assert value == wanted or (isinstance(stored, str | bytes) and value == int(stored))
+            assert value == wanted or (
+                isinstance(stored, str | bytes) and value == int(stored)
+            )
 
 
 def test_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +88,16 @@ def test_columns_that_are_absent_can_be_changed_one_by_one() -> None:
 
 
 @given(st.data(), st.integers(1, 3), st.integers(0, 20))
-def test_distinct_rows_are_numbered(data: st.DataObject, columns: int, rows: int) -> None:
+def test_distinct_rows_are_numbered(
+    data: st.DataObject, columns: int, rows: int
+) -> None:
     numbers = st.one_of(st.integers(0, 3), st.sampled_from([MISSING, -5, 2**40]))
-    table = [data.draw(st.lists(numbers, min_size=rows, max_size=rows)) for _ in range(columns)]
-    distinct, number = distinct_rows(*(np.array(column, dtype=np.int64) for column in table))
+    table = [
+        data.draw(st.lists(numbers, min_size=rows, max_size=rows))
+        for _ in range(columns)
+    ]
+    distinct, number = distinct_rows(
+        *(np.array(column, dtype=np.int64) for column in table)
+    )
     assert [distinct[n] for n in number.tolist()] == list(zip(*table, strict=True))
     assert len(set(distinct)) == len(distinct)

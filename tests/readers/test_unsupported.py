@@ -91,7 +91,9 @@ def test_gzipped_twice() -> None:
     assert "is gzipped twice" in refused(gzip.compress(gzip.compress(b"[]")))
 
 
-@pytest.mark.parametrize("data", [b"", b" \n\t", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
+@pytest.mark.parametrize(
+    "data", [b"", b" \n\t", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)]
+)
 def test_nothing_in_it(data: bytes) -> None:
     assert "is empty" in refused(data)
 
@@ -102,7 +104,9 @@ def test_an_empty_file(tmp_path: Path) -> None:
     assert refused(path).startswith(f"{path}: is empty; ")
 
 
-@pytest.mark.parametrize("data", [b"name,duration\nk,1\n", b"nan", b"\x00\x01\x02", b"\x7fELF"])
+@pytest.mark.parametrize(
+    "data", [b"name,duration\nk,1\n", b"nan", b"\x00\x01\x02", b"\x7fELF"]
+)
 def test_not_json(data: bytes) -> None:
     message = refused(data)
     assert message.endswith(
@@ -112,7 +116,11 @@ def test_not_json(data: bytes) -> None:
 
 MEMBERS: dict[str, dict[str, Any]] = {
     "a PyTorch execution trace": {"schema": "1.0.1", "pid": 1, "nodes": []},
-    "a speedscope file": {"$schema": "https://…", "shared": {"frames": []}, "profiles": []},
+    "a speedscope file": {
+        "$schema": "https://…",
+        "shared": {"frames": []},
+        "profiles": [],
+    },
     "OpenTelemetry spans": {"resourceSpans": []},
 }
 
@@ -130,7 +138,9 @@ def test_json_of_other_tools_is_named(what: str) -> None:
         ("snapshot.pickle.gz", "is a pickle", "tracelens-ext memory"),
     ],
 )
-def test_files_that_their_names_tell(tmp_path: Path, name: str, what: str, remedy: str) -> None:
+def test_files_that_their_names_tell(
+    tmp_path: Path, name: str, what: str, remedy: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(b"\x80\x04cos\nsystem\n(S'false'\ntR.")
     message = refused(path)
@@ -146,54 +156,85 @@ def test_json_without_events() -> None:
     assert "member 6" not in refused(many)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"traceEvents": []}', '{"traceEvents": [], "a": 1}'])
+@pytest.mark.parametrize(
+    "text", ["[]", '{"traceEvents": []}', '{"traceEvents": [], "a": 1}']
+)
 def test_no_events(text: str) -> None:
     assert "holds no events" in refused(text.encode())
 
 
 def test_only_events_that_say_nothing() -> None:
     events = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
-    assert "holds no event that PyTorch's profiler records" in refused({"traceEvents": events})
+    assert "holds no event that PyTorch's profiler records" in refused(
+        {"traceEvents": events}
+    )
 
 
 def test_events_that_cannot_be_used() -> None:
-    message = refused({"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "dur": 1}]})
+    message = refused(
+        {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "dur": 1}]}
+    )
     assert "holds no event that PyTorch's profiler records" in message
 
 
 def test_a_jax_trace() -> None:
     events = [
-        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:GPU:0"}},
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": 1,
+            "args": {"name": "/device:GPU:0"},
+        },
         {"ph": "X", "name": "loop_fusion.3", "pid": 1, "tid": 2, "ts": 1, "dur": 2},
     ]
-    assert "is a JAX/XLA trace" in refused({"displayTimeUnit": "ns", "traceEvents": events})
+    assert "is a JAX/XLA trace" in refused(
+        {"displayTimeUnit": "ns", "traceEvents": events}
+    )
 
 
 def test_a_chrome_trace_of_another_tool() -> None:
     span = {"ph": "X", "cat": "hip_api", "name": "hipMalloc", "ts": 1, "dur": 2}
     message = refused({"traceEvents": [span], "otherData": {"rocprof": 1}})
-    assert "is a Chrome trace of another tool (its events are of kinds hip_api)" in message
-    assert "holds no event that PyTorch's profiler records" in refused({"traceEvents": [span]})
+    assert (
+        "is a Chrome trace of another tool (its events are of kinds hip_api)" in message
+    )
+    assert "holds no event that PyTorch's profiler records" in refused(
+        {"traceEvents": [span]}
+    )
     assert "its events have no cat" in refused({"traceEvents": [{**span, "cat": ""}]})
 
 
 @pytest.mark.parametrize("source", [5, None, {"events"}, b"bytes"])
 def test_what_is_no_source_at_all(source: Any) -> None:
-    with pytest.raises(TypeError, match="a trace is a path, an open file or a dict, not "):
+    with pytest.raises(
+        TypeError, match="a trace is a path, an open file or a dict, not "
+    ):
         read_trace(source)
 
 
 def test_a_bare_list_of_events_is_a_document() -> None:
-    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
+    event = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "k",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1,
+        "dur": 2,
+    }
     assert read_trace([event]).names == ["k"]
 
 
 TEXT = '{"traceEvents": [{"ph": "X", "name": "a"}]}'
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"]
+)
 def test_other_encodings_are_named(encoding: str) -> None:
-    assert f"is {encoding[:6].upper()} text; save it as UTF-8" in refused(TEXT.encode(encoding))
+    assert f"is {encoding[:6].upper()} text; save it as UTF-8" in refused(
+        TEXT.encode(encoding)
+    )
 
 
 def test_tar_archives_are_named() -> None:
@@ -205,7 +246,9 @@ def test_tar_archives_are_named() -> None:
 
 
 def test_json_lines_are_named() -> None:
-    assert "is JSON lines" in refused(b'{"ph": "X", "name": "a"}\n{"ph": "X", "name": "b"}\n')
+    assert "is JSON lines" in refused(
+        b'{"ph": "X", "name": "a"}\n{"ph": "X", "name": "b"}\n'
+    )
 
 
 def test_more_devices_than_any_machine_has() -> None:

@@ -36,7 +36,9 @@ def test_the_target_changes_only_at_the_end(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("problem", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "problem", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)]
+)
 def test_a_failure_leaves_the_old_file(tmp_path: Path, problem: BaseException) -> None:
     target = tmp_path / "report.txt"
     target.write_text("old")
@@ -48,7 +50,10 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, problem: BaseException) -
 
 
 def test_a_failure_leaves_no_file_where_none_was(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no"), written_beside(tmp_path / "a") as beside:
+    with (
+        pytest.raises(ValueError, match="no"),
+        written_beside(tmp_path / "a") as beside,
+    ):
         beside.write_text("half")
         raise ValueError("no")
     assert list(tmp_path.iterdir()) == []
@@ -63,7 +68,9 @@ def test_a_failure_leaves_no_file_where_none_was(tmp_path: Path) -> None:
         (errno.EIO, "Input/output error; choose another place"),
     ],
 )
-def test_an_operating_system_error_says_what_to_do(tmp_path: Path, number: int, words: str) -> None:
+def test_an_operating_system_error_says_what_to_do(
+    tmp_path: Path, number: int, words: str
+) -> None:
     target = tmp_path / "report.txt"
     target.write_text("old")
     with pytest.raises(OutputError) as error, written_beside(target):
@@ -92,7 +99,10 @@ except OutputError as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "too large" in done.stdout
     assert done.stdout.count("\n") == 1
@@ -177,9 +187,15 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
     protected.chmod(0o400)
     folder.chmod(0o500)
     try:
-        with pytest.raises(OutputError, match="permission denied"), written_beside(folder / "a"):
+        with (
+            pytest.raises(OutputError, match="permission denied"),
+            written_beside(folder / "a"),
+        ):
             pytest.fail("the body must not run")
-        with pytest.raises(OutputError, match="write-protected"), written_beside(protected):
+        with (
+            pytest.raises(OutputError, match="write-protected"),
+            written_beside(protected),
+        ):
             pytest.fail("the body must not run")
     finally:
         folder.chmod(0o700)

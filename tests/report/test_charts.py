@@ -29,7 +29,13 @@ FRAME = pd.DataFrame(
 )
 TIMELINE = pd.DataFrame(
     {
-        "type": ["computation_time", "exposed_comm_time", "busy_time", "idle_time", "total_time"],
+        "type": [
+            "computation_time",
+            "exposed_comm_time",
+            "busy_time",
+            "idle_time",
+            "total_time",
+        ],
         "time ms": [6.0, 1.0, 7.0, 3.0, 10.0],
         "percent": [60.0, 10.0, 70.0, 30.0, 100.0],
     }
@@ -50,17 +56,26 @@ def test_stacked_bars() -> None:
 
 
 def test_one_stacked_bar_of_chosen_pieces_in_order() -> None:
-    wanted = ("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time")
+    wanted = (
+        "computation_time",
+        "exposed_comm_time",
+        "exposed_memcpy_time",
+        "idle_time",
+    )
     chart = Chart("", "", "type", "time ms", kind="stacked", only=wanted)
     table = chart_table(TIMELINE, chart)
     assert table.to_numpy().tolist() == [[6.0, 1.0, 3.0]]
     assert list(table.columns) == ["computation_time", "exposed_comm_time", "idle_time"]
-    bars = chart_table(TIMELINE, Chart("", "", "type", "time ms", only=("idle_time", "busy_time")))
+    bars = chart_table(
+        TIMELINE, Chart("", "", "type", "time ms", only=("idle_time", "busy_time"))
+    )
     assert list(bars.index) == ["idle_time", "busy_time"]
 
 
 def test_what_is_too_much_is_summed() -> None:
-    frame = pd.DataFrame({"name": [f"n{i}" for i in range(30)], "time_ms": range(30, 0, -1)})
+    frame = pd.DataFrame(
+        {"name": [f"n{i}" for i in range(30)], "time_ms": range(30, 0, -1)}
+    )
     table = chart_table(frame, Chart("", "", "name", "time_ms", top=27))
     assert list(table.index)[-2:] == ["n26", "(3 others)"]
     assert table["time_ms"].iloc[-1] == 3 + 2 + 1
@@ -72,25 +87,41 @@ def test_what_is_too_much_is_summed() -> None:
 
 def test_empty_labels_and_odd_values() -> None:
     frame = pd.DataFrame(
-        {"name": [None, "x", ["y"], 1], "time_ms": pd.Series([1.0, "two", math.inf, True])}
+        {
+            "name": [None, "x", ["y"], 1],
+            "time_ms": pd.Series([1.0, "two", math.inf, True]),
+        }
     )
     table = chart_table(frame, Chart("", "", "name", "time_ms"))
     assert table["time_ms"].to_dict() == {"(none)": 1.0, "1": 1.0}
-    texts = pd.DataFrame({"name": pd.Series(["x", None], dtype="str"), "time_ms": [1, 2]})
-    assert list(chart_table(texts, Chart("", "", "name", "time_ms")).index) == ["(none)", "x"]
+    texts = pd.DataFrame(
+        {"name": pd.Series(["x", None], dtype="str"), "time_ms": [1, 2]}
+    )
+    assert list(chart_table(texts, Chart("", "", "name", "time_ms")).index) == [
+        "(none)",
+        "x",
+    ]
     assert chart_table(FRAME.iloc[:0], Chart("", "", "category", "time_ms")).empty
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("xyz"), st.integers(0, 99))),
+    st.lists(
+        st.tuples(
+            st.sampled_from("abcdefgh"), st.sampled_from("xyz"), st.integers(0, 99)
+        )
+    ),
     st.integers(1, 9),
     st.booleans(),
 )
-def test_nothing_is_lost(rows: list[tuple[str, str, int]], top: int, stacked: bool) -> None:
+def test_nothing_is_lost(
+    rows: list[tuple[str, str, int]], top: int, stacked: bool
+) -> None:
     frame = pd.DataFrame(rows, columns=["label", "series", "time_ms"])
     chart = Chart("", "", "label", "time_ms", top=top)
     if stacked:
-        chart = Chart("", "", "label", "time_ms", "stacked", top, series_column="series")
+        chart = Chart(
+            "", "", "label", "time_ms", "stacked", top, series_column="series"
+        )
     table = chart_table(frame, chart)
     assert table.to_numpy().sum() == frame["time_ms"].sum()
     assert len(table) <= top + 1
@@ -104,22 +135,30 @@ def test_a_column_that_is_not_there() -> None:
         chart_table(FRAME, Chart("Time", "kernels", "nope", "time_ms"))
 
 
-def write(path: Path, *charts: Chart, **frames: pd.DataFrame) -> list[ElementTree.Element]:
+def write(
+    path: Path, *charts: Chart, **frames: pd.DataFrame
+) -> list[ElementTree.Element]:
     """Write charts; give the XML of each."""
     write_workbook(path, frames, charts=charts)
     with zipfile.ZipFile(path) as archive:
-        names = sorted(name for name in archive.namelist() if name.startswith("xl/charts/chart"))
+        names = sorted(
+            name for name in archive.namelist() if name.startswith("xl/charts/chart")
+        )
         return [ElementTree.fromstring(archive.read(name)) for name in names]  # noqa: S314
 
 
 def values(element: ElementTree.Element, *path: str) -> list[str]:
     where = "/".join(f"{CHART_NAMESPACE}{step}" for step in path)
-    return [found.get("val", found.text or "") for found in element.iterfind(f".//{where}")]
+    return [
+        found.get("val", found.text or "") for found in element.iterfind(f".//{where}")
+    ]
 
 
 def test_the_drawing(tmp_path: Path) -> None:
     (chart,) = write(
-        tmp_path / "book.xlsx", Chart("GPU time", "kernels", "category", "time_ms"), kernels=FRAME
+        tmp_path / "book.xlsx",
+        Chart("GPU time", "kernels", "category", "time_ms"),
+        kernels=FRAME,
     )
     assert values(chart, "barDir") == ["bar"]
     for axis in ("catAx", "valAx"):
@@ -133,7 +172,9 @@ def test_the_drawing(tmp_path: Path) -> None:
     assert values(chart, "cat", "strRef", "f") == ["charts!$M$3:$M$4"]
     assert values(chart, "ser", "val", "numRef", "f") == ["charts!$N$3:$N$4"]
     sheet = openpyxl.load_workbook(tmp_path / "book.xlsx")["charts"]
-    table = [[sheet.cell(row, column).value for column in (13, 14)] for row in range(1, 6)]
+    table = [
+        [sheet.cell(row, column).value for column in (13, 14)] for row in range(1, 6)
+    ]
     assert table == [
         ["GPU time (ms)", None],
         ["category", "time_ms"],
@@ -146,7 +187,14 @@ def test_the_drawing(tmp_path: Path) -> None:
 def test_stacked_drawing_and_several_charts(tmp_path: Path) -> None:
     stacked, bars = write(
         tmp_path / "book.xlsx",
-        Chart("A (ms)", "kernels", "cpu_op", "time_ms", "stacked", series_column="category"),
+        Chart(
+            "A (ms)",
+            "kernels",
+            "cpu_op",
+            "time_ms",
+            "stacked",
+            series_column="category",
+        ),
         Chart("B", "timeline", "type", "percent"),
         kernels=FRAME,
         timeline=TIMELINE,
@@ -154,7 +202,9 @@ def test_stacked_drawing_and_several_charts(tmp_path: Path) -> None:
     assert values(stacked, "grouping") == ["stacked"]
     assert values(stacked, "overlap") == ["100"]
     assert values(stacked, "legend", "legendPos") == ["b"]
-    assert "".join(stacked.itertext()).count("A (ms)") == 1  # the unit is not said twice
+    assert (
+        "".join(stacked.itertext()).count("A (ms)") == 1
+    )  # the unit is not said twice
     assert "B (%)" in "".join(bars.itertext())
     cells = [values(one, "ser", "val", "numRef", "f") for one in (stacked, bars)]
     assert cells[0] == ["charts!$N$3:$N$4", "charts!$O$3:$O$4"]
@@ -190,7 +240,9 @@ def test_labels_from_a_trace_stay_texts_and_short(tmp_path: Path) -> None:
 def test_a_chart_of_nothing_is_a_note(tmp_path: Path) -> None:
     frame = pd.DataFrame({"name": ["a"], "time_ms": [0.0]})
     notes = write_workbook(
-        tmp_path / "book.xlsx", {"t": frame}, charts=[Chart("Time", "t", "name", "time_ms")]
+        tmp_path / "book.xlsx",
+        {"t": frame},
+        charts=[Chart("Time", "t", "name", "time_ms")],
     )
     assert notes == ["No chart “Time”: t has nothing to draw."]
     assert openpyxl.load_workbook(tmp_path / "book.xlsx").sheetnames == ["summary", "t"]
@@ -208,7 +260,9 @@ def test_charts_are_read_back(tmp_path: Path) -> None:
     )
     charts = [
         Chart('Time of "a" <b> & c', "table", "op", "time_ms", top=5),
-        Chart("Two\nlines", "table", "op", "time_ms", kind="stacked", series_column="part"),
+        Chart(
+            "Two\nlines", "table", "op", "time_ms", kind="stacked", series_column="part"
+        ),
         Chart("Change", "table", "op", "change_ms"),
     ]
     write_workbook(path, {"table": frame}, charts=charts)
@@ -221,7 +275,10 @@ def test_charts_are_read_back(tmp_path: Path) -> None:
         "Two\nlines (ms)",
     ]
     (series,) = bars.series
-    assert (series.cat.strRef.f, series.val.numRef.f) == ("charts!$M$3:$M$8", "charts!$N$3:$N$8")
+    assert (series.cat.strRef.f, series.val.numRef.f) == (
+        "charts!$M$3:$M$8",
+        "charts!$N$3:$N$8",
+    )
     assert series.tx.strRef.f == "charts!$N$2"
     assert [point.v for point in series.val.numRef.numCache.pt][:2] == [8, 7]
     assert [point.idx for point in series.dPt] == [5], "the bar of all others is grey"
@@ -231,7 +288,11 @@ def test_charts_are_read_back(tmp_path: Path) -> None:
     assert bars.y_axis.scaling.min == 0
     assert bars.y_axis.numFmt.formatCode == "#,##0.00"
     assert bars.x_axis.scaling.orientation == "maxMin"
-    assert (stacked.grouping, stacked.overlap, len(stacked.series)) == ("stacked", 100, 2)
+    assert (stacked.grouping, stacked.overlap, len(stacked.series)) == (
+        "stacked",
+        100,
+        2,
+    )
     assert stacked.legend.position == "b"
     colours = {s.graphicalProperties.solidFill.srgbClr for s in stacked.series}
     assert len(colours) == 2
@@ -245,11 +306,15 @@ def test_titles_and_labels_are_no_formulas(tmp_path: Path) -> None:
     frame = pd.DataFrame({"name": labels, "time_ms": [3, 2, 1]})
     title = "=Sheet!$A$1"
     stacked = Chart(title, "t", "name", "time_ms", "stacked")
-    for chart in write(tmp_path / "b.xlsx", Chart(title, "t", "name", "time_ms"), stacked, t=frame):
+    for chart in write(
+        tmp_path / "b.xlsx", Chart(title, "t", "name", "time_ms"), stacked, t=frame
+    ):
         assert {place.partition("!")[0] for place in values(chart, "f")} == {"charts"}
         assert f"{title} (ms)" in "".join(chart.itertext())
     for kind in ("bar", "stacked"):
         odd = pd.DataFrame({"name": ["nan"], "time_ms": [1]})
         write(tmp_path / "b.xlsx", Chart("T", "t", "name", "time_ms", kind=kind), t=odd)
-        (chart,) = getattr(openpyxl.load_workbook(tmp_path / "b.xlsx")["charts"], "_charts")  # noqa: B009
-        assert chart.series[0].cat.strRef is not None  # a text, though it could be a number
+        (chart,) = openpyxl.load_workbook(tmp_path / "b.xlsx")["charts"]._charts
+        assert (
+            chart.series[0].cat.strRef is not None
+        )  # a text, though it could be a number

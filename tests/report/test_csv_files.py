@@ -65,23 +65,33 @@ ANY_TEXT = st.text(st.characters(codec=None), max_size=20) | st.sampled_from(
 
 
 @given(
-    st.lists(st.tuples(ANY_TEXT, ANY_TEXT, st.integers()), min_size=1, max_size=6), st.booleans()
+    st.lists(st.tuples(ANY_TEXT, ANY_TEXT, st.integers()), min_size=1, max_size=6),
+    st.booleans(),
 )
 @settings(deadline=None, max_examples=60)
 def test_any_text_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, int]], coded: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, str, int]],
+    coded: bool,
 ) -> None:
     frame = pd.DataFrame(rows, columns=["one", "two\r", "number"], dtype=object)
     if coded:
-        texts = pd.Index(frame["one"].unique(), dtype=object)  # Arrow refuses half characters
+        texts = pd.Index(
+            frame["one"].unique(), dtype=object
+        )  # Arrow refuses half characters
         frame["one"] = pd.Categorical(frame["one"], categories=texts)
     (path,) = write_tables(tmp_path_factory.getbasetemp() / "any", {"t": frame})
     text = path.read_bytes().decode("utf-8")  # valid, whatever the names held
-    assert "\ufffd" in text or not any("\ud800" <= c <= "\udfff" for r in rows for c in r[0] + r[1])
+    assert "\ufffd" in text or not any(
+        "\ud800" <= c <= "\udfff" for r in rows for c in r[0] + r[1]
+    )
     header, *read_rows = read(path)
     assert header == ["one", "two\r", "number"]
     replaced = [
-        ["".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in str(value)) for value in row]
+        [
+            "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in str(value))
+            for value in row
+        ]
         for row in rows
     ]
     assert read_rows == replaced
@@ -89,7 +99,18 @@ def test_any_text_comes_back(
 
 def test_file_names(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1]})
-    wanted = ["ops", "OPS", "a/../b", "..", "con", "nul.x", "", "x\0y", "ü" * 300, "\ud800"]
+    wanted = [
+        "ops",
+        "OPS",
+        "a/../b",
+        "..",
+        "con",
+        "nul.x",
+        "",
+        "x\0y",
+        "ü" * 300,
+        "\ud800",
+    ]
     paths = write_tables(tmp_path, dict.fromkeys(wanted, frame))
     assert [path.stem for path in paths] == [
         "ops",
@@ -103,7 +124,9 @@ def test_file_names(tmp_path: Path) -> None:
         "ü" * 100,
         "_",
     ]
-    assert all(path.parent == tmp_path and path.read_text() == "a\n1\n" for path in paths)
+    assert all(
+        path.parent == tmp_path and path.read_text() == "a\n1\n" for path in paths
+    )
 
 
 @given(st.lists(st.text(st.characters(codec=None), max_size=30), max_size=10))
@@ -116,7 +139,9 @@ def test_file_names_are_always_valid(wanted: list[str]) -> None:
         assert len(name.encode()) <= 210
 
 
-def test_a_failure_leaves_every_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_every_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = pd.DataFrame({"a": [1]})
     first, second = write_tables(tmp_path, {"one": frame, "two": frame})
     real = formats.write_csv
@@ -128,10 +153,16 @@ def test_a_failure_leaves_every_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(formats, "write_csv", full_after_the_first)
     other = pd.DataFrame({"a": [2]})
-    with pytest.raises(OutputError, match=r"two\.csv: cannot be written: no space left"):
+    with pytest.raises(
+        OutputError, match=r"two\.csv: cannot be written: no space left"
+    ):
         write_tables(tmp_path, {"one": other, "two": other})
     assert first.read_text() == second.read_text() == "a\n1\n"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [MANIFEST, "one.csv", "two.csv"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        MANIFEST,
+        "one.csv",
+        "two.csv",
+    ]
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:

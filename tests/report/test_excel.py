@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 KERNELS = pd.DataFrame(
     {
         "cpu_op": ["graph", "graph", "graph"],
-        "kernel_category": pd.Categorical(["Flash Attention Forward", "Memory Ops", "GEMM"]),
+        "kernel_category": pd.Categorical(
+            ["Flash Attention Forward", "Memory Ops", "GEMM"]
+        ),
         "kernel_name": [
             "kernel_mha",
             "void tensorrt_llm::common::scaleMatrix<...>",
@@ -53,7 +55,9 @@ def _no_leftovers(
 ) -> Iterator[None]:
     """No temporary file of XlsxWriter stays."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    aborted = request.node.get_closest_marker("filterwarnings") is not None  # a write is
+    aborted = (
+        request.node.get_closest_marker("filterwarnings") is not None
+    )  # a write is
     if aborted:
         gc.freeze()  # what tests before have made is not looked through again
     yield
@@ -97,7 +101,9 @@ def test_a_table_is_read_back(tmp_path: Path) -> None:
 def test_pandas_reads_it_too(tmp_path: Path) -> None:
     write_workbook(tmp_path / "book.xlsx", {"kernels": KERNELS})
     read = pd.read_excel(tmp_path / "book.xlsx", sheet_name="kernels")
-    pd.testing.assert_frame_equal(read, KERNELS.astype({"kernel_category": str}), check_dtype=False)
+    pd.testing.assert_frame_equal(
+        read, KERNELS.astype({"kernel_category": str}), check_dtype=False
+    )
 
 
 @leaves_nothing
@@ -200,14 +206,26 @@ def openpyxl_reads(text: str) -> bool:
 def excel_shows(text: str) -> str | None:
     """What the documentation says becomes of a text of ordinary length."""
     text = re.sub("\r\n?", "\n", text)
-    return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", "\ufffd", text) or None
+    return (
+        re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
+        or None
+    )
 
 
-ODD_TEXTS = ["_x0041_", "__x000D__x000d_", "\r", "a\r\nb", "\t x ", "\ufffe", "\ud800", "&amp;<b>"]
+ODD_TEXTS = [
+    "_x0041_",
+    "__x000D__x000d_",
+    "\r",
+    "a\r\nb",
+    "\t x ",
+    "\ufffe",
+    "\ud800",
+    "&amp;<b>",
+]
 ODD_TEXTS += ["<r></r>", "<r>\r_x0041_x0042_</r>"]
-ANY_TEXT = (st.text(st.characters(codec=None), max_size=40) | st.sampled_from(ODD_TEXTS)).filter(
-    openpyxl_reads
-)
+ANY_TEXT = (
+    st.text(st.characters(codec=None), max_size=40) | st.sampled_from(ODD_TEXTS)
+).filter(openpyxl_reads)
 
 
 @given(st.lists(ANY_TEXT, min_size=1, max_size=8), ANY_TEXT)
@@ -247,21 +265,27 @@ def test_any_frame_comes_back(
     width = data.draw(st.integers(1, 30))
     height = data.draw(st.integers(0, 6))
     columns = [
-        data.draw(st.lists(ANY_CELL, min_size=height, max_size=height)) for _ in range(width)
+        data.draw(st.lists(ANY_CELL, min_size=height, max_size=height))
+        for _ in range(width)
     ]
     series = [pd.Series(values, dtype=object) for values in columns]
     as_objects = data.draw(st.booleans())
-    frame = pd.concat([one if as_objects else one.infer_objects() for one in series], axis=1)
+    frame = pd.concat(
+        [one if as_objects else one.infer_objects() for one in series], axis=1
+    )
     frame.columns = pd.Index([f"column {place}" for place in range(width)])
     write_workbook(path, {"table": frame})
     sheet = sheet_of(path, "table")
     read = [
-        [sheet.cell(row + 2, column + 1).value for row in range(height)] for column in range(width)
+        [sheet.cell(row + 2, column + 1).value for row in range(height)]
+        for column in range(width)
     ]
     # A number has 16 digits in a workbook.
     assert read == [
         [
-            pytest.approx(value, rel=1e-15, abs=0) if isinstance(value, float) else value
+            pytest.approx(value, rel=1e-15, abs=0)
+            if isinstance(value, float)
+            else value
             for value in (excel_shows(v) if isinstance(v, str) else v for v in values)
         ]
         for values in columns
@@ -271,7 +295,9 @@ def test_any_frame_comes_back(
 def test_a_text_that_looks_like_an_escape_is_none(tmp_path: Path) -> None:
     """Excel would show `_x0041_` as A; openpyxl does not, so the file itself is looked at."""
     texts = ["_x0041_", "_x0041_x0042_", "<r>_x000D_</r>"]
-    write_workbook(tmp_path / "book.xlsx", {"t": pd.DataFrame({"n": texts})}, facts=[("a", "b")])
+    write_workbook(
+        tmp_path / "book.xlsx", {"t": pd.DataFrame({"n": texts})}, facts=[("a", "b")]
+    )
     with zipfile.ZipFile(tmp_path / "book.xlsx") as archive:
         strings = archive.read("xl/worksheets/sheet2.xml").decode()
     assert strings.count("<t>") >= len(texts)
@@ -295,7 +321,9 @@ def test_columns_of_each_type_fit_together(tmp_path: Path) -> None:
     ]
 
 
-def test_a_text_longer_than_a_cell_is_cut_with_a_mark_and_a_note(tmp_path: Path) -> None:
+def test_a_text_longer_than_a_cell_is_cut_with_a_mark_and_a_note(
+    tmp_path: Path,
+) -> None:
     whole = "x" * 32_767
     beyond = "y" * 32_768
     wide = "\U0001f600" * 16_384  # two each, as Excel counts
@@ -371,7 +399,9 @@ def test_a_workbook_that_lacks_a_part_is_none(
 ) -> None:
     """XlsxWriter leaves out what it cannot write, and returns a number."""
     monkeypatch.setattr(Worksheet, refused, lambda *_: -1)
-    with pytest.raises(OutputError, match=r"refuses a part of it \(code -1\).*--format csv"):
+    with pytest.raises(
+        OutputError, match=r"refuses a part of it \(code -1\).*--format csv"
+    ):
         write_workbook(tmp_path / "book.xlsx", {"table": KERNELS})
     assert not (tmp_path / "book.xlsx").exists()
     checked(0)
@@ -385,7 +415,15 @@ def test_which_tables_are_slow_in_a_workbook() -> None:
 
 
 def test_sheet_names(tmp_path: Path) -> None:
-    wanted = ["kernel_summary", "a" * 40, "A" * 40, "a/b:c*?[d]\\", "summary", "Charts", "History"]
+    wanted = [
+        "kernel_summary",
+        "a" * 40,
+        "A" * 40,
+        "a/b:c*?[d]\\",
+        "summary",
+        "Charts",
+        "History",
+    ]
     wanted += ["'quoted'", "", "\x00\ud800", "it's"]
     frame = pd.DataFrame({"a": [1]})
     notes = write_workbook(tmp_path / "book.xlsx", dict.fromkeys(wanted, frame))
@@ -423,7 +461,11 @@ def test_sheet_names_are_always_valid(wanted: list[str]) -> None:
 
 @leaves_nothing
 def test_frames_without_rows_or_columns(tmp_path: Path) -> None:
-    sheets = {"no rows": KERNELS.iloc[:0], "nothing": pd.DataFrame(), "only rows": KERNELS[[]]}
+    sheets = {
+        "no rows": KERNELS.iloc[:0],
+        "nothing": pd.DataFrame(),
+        "only rows": KERNELS[[]],
+    }
     write_workbook(tmp_path / "book.xlsx", sheets)
     assert rows_of(tmp_path / "book.xlsx", "no rows") == [tuple(KERNELS.columns)]
     assert rows_of(tmp_path / "book.xlsx", "nothing") in ([], [(None,)])
@@ -453,12 +495,19 @@ def test_a_table_reads_well(tmp_path: Path) -> None:
     assert widths["B"] >= len("Flash Attention Forward")
     assert int(widths["C"]) == 52  # the long name does not make the column longer …
     assert sheet["C4"].value == KERNELS["kernel_name"][2]  # … and is there in full,
-    assert sheet["C4"].alignment.horizontal == "fill"  # cut on sight at the column's edge
+    assert (
+        sheet["C4"].alignment.horizontal == "fill"
+    )  # cut on sight at the column's edge
     assert not sheet["C4"].alignment.wrap_text
     assert sheet["C2"].alignment.horizontal != "fill"  # which would repeat a short one
-    assert sheet.row_dimensions[2].height == sheet.row_dimensions[4].height  # not by their texts
+    assert (
+        sheet.row_dimensions[2].height == sheet.row_dimensions[4].height
+    )  # not by their texts
     assert sheet.print_title_rows == "$1:$1"
-    assert (sheet.page_setup.orientation, sheet.page_setup.fitToHeight) == ("landscape", 0)
+    assert (sheet.page_setup.orientation, sheet.page_setup.fitToHeight) == (
+        "landscape",
+        0,
+    )
     assert sheet.sheet_properties.pageSetUpPr
     assert sheet.sheet_properties.pageSetUpPr.fitToPage
     rules = {str(area.sqref): area.rules for area in sheet.conditional_formatting}
@@ -522,7 +571,11 @@ def test_the_first_sheet(tmp_path: Path) -> None:
     assert cells["lost"][1].value is None
     links = [cells[name][0].hyperlink for name in ("it's", "charts")]
     assert [link.location for link in links if link] == ["'it''s'!A1", "'charts'!A1"]
-    assert [cell.value for cell in cells["it's"][:3]] == ["it's", "3 rows", "every kernel"]
+    assert [cell.value for cell in cells["it's"][:3]] == [
+        "it's",
+        "3 rows",
+        "every kernel",
+    ]
     assert cells["empty"][1].value == "1 row"
     assert cells["charts"][2].value == "Time"
 
@@ -530,7 +583,9 @@ def test_the_first_sheet(tmp_path: Path) -> None:
 def test_a_chart_of_what_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "book.xlsx"
     with pytest.raises(ValueError, match="needs the column 'time'"):
-        write_workbook(path, {"table": KERNELS}, charts=[Chart("Time", "table", "cpu_op", "time")])
+        write_workbook(
+            path, {"table": KERNELS}, charts=[Chart("Time", "table", "cpu_op", "time")]
+        )
     assert not path.exists()
 
 
@@ -568,13 +623,17 @@ def test_failures_leave_the_old_workbook(
     assert [entry.name for entry in tmp_path.iterdir()] == ["book.xlsx"]
 
 
-def test_a_chart_of_no_table_is_refused_and_one_of_the_page_is_the_pages(tmp_path: Path) -> None:
+def test_a_chart_of_no_table_is_refused_and_one_of_the_page_is_the_pages(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "book.xlsx"
     charts = [Chart("Time", "elsewhere", "kernel_category", "count")]
     with pytest.raises(ValueError, match="chart 'Time' needs the sheet 'elsewhere'"):
         write_workbook(path, {"kernels": KERNELS}, charts=charts)
     assert not path.exists()
-    write_workbook(path, {"kernels": KERNELS}, charts=charts, page_sheets={"elsewhere": KERNELS})
+    write_workbook(
+        path, {"kernels": KERNELS}, charts=charts, page_sheets={"elsewhere": KERNELS}
+    )
     assert openpyxl.load_workbook(path).sheetnames == ["summary", "kernels"]
 
 
@@ -597,10 +656,14 @@ def test_the_archive_is_well_formed(tmp_path: Path) -> None:
         names = archive.namelist()
         assert len(names) == len(set(names))
         parts = {name: ElementTree.fromstring(archive.read(name)) for name in names}  # noqa: S314
-        assert all(info.extract_version <= 20 for info in archive.infolist())  # plain zip
+        assert all(
+            info.extract_version <= 20 for info in archive.infolist()
+        )  # plain zip
     typed = {
         part.get("PartName", "").lstrip("/")
         for part in parts["[Content_Types].xml"]
         if part.get("PartName")
     }
-    assert {name for name in names if not name.endswith(".rels")} - typed == {"[Content_Types].xml"}
+    assert {name for name in names if not name.endswith(".rels")} - typed == {
+        "[Content_Types].xml"
+    }

@@ -45,4 +45,8 @@ def test_tables_hold_the_same_texts() -> None:
     texts = ["gemm", "é", "", "=1+1"]
     with fast_pandas():
         inside = pd.DataFrame({"name": texts})
-    assert inside["name"].tolist() == pd.DataFrame({"name": texts})["name"].tolist() == texts
+    assert (
+        inside["name"].tolist()
+        == pd.DataFrame({"name": texts})["name"].tolist()
+        == texts
+    )

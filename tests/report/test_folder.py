@@ -12,7 +12,12 @@ import pytest
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report import manifest as folder_module
-from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_note, write_folder
+from tracelens_ext.report.manifest import (
+    MANIFEST,
+    manifest_files,
+    unfinished_note,
+    write_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +71,9 @@ def stopped(folder: Path, number: int, renames: int) -> int:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs renameat2")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("renames", range(4))
-def test_a_folder_is_exchanged_as_one(tmp_path: Path, number: int, renames: int) -> None:
+def test_a_folder_is_exchanged_as_one(
+    tmp_path: Path, number: int, renames: int
+) -> None:
     folder = tmp_path / "out"
     write_folder(folder, files("old"))
     code = stopped(folder, number, renames)
@@ -99,7 +106,9 @@ def test_a_folder_of_others_too_says_that_it_is_unfinished(
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_where_folders_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_folders_cannot_be_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_one: Path, _other: Path) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
@@ -112,7 +121,9 @@ def test_where_folders_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_working_folder_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_folder_stays_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     before = tmp_path.stat().st_ino
     write_folder(tmp_path, files("old"))
@@ -148,7 +159,9 @@ def test_a_link_that_changes_meanwhile_parts_no_report(tmp_path: Path) -> None:
         link.symlink_to(other)
         path.write_text("new")
 
-    write_folder(link, files("new", NAMES[:1]) | {NAMES[1]: turned} | files("new", NAMES[2:]))
+    write_folder(
+        link, files("new", NAMES[:1]) | {NAMES[1]: turned} | files("new", NAMES[2:])
+    )
     assert manifest_files(one) == NAMES
     assert sorted(path.name for path in one.glob("*.csv")) == NAMES
     assert [path.name for path in other.iterdir()] == ["mine.txt"]

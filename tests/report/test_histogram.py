@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.analysis.idle_time.histogram import ascii_lines, histogram, histogram_lines
+from tracelens_ext.analysis.idle_time.histogram import (
+    ascii_lines,
+    histogram,
+    histogram_lines,
+)
 
 
 def values(*numbers: float) -> np.ndarray:
@@ -66,9 +70,15 @@ def test_narrow_bins_have_labels_that_differ() -> None:
     st.none() | st.floats(1e6, 1e8, exclude_min=True),
 )
 def test_every_value_is_counted_once(
-    drawn: list[float], bins: int, log: bool, smallest: float | None, largest: float | None
+    drawn: list[float],
+    bins: int,
+    log: bool,
+    smallest: float | None,
+    largest: float | None,
 ) -> None:
-    found = histogram(values(*drawn), bins=bins, smallest=smallest, largest=largest, log=log)
+    found = histogram(
+        values(*drawn), bins=bins, smallest=smallest, largest=largest, log=log
+    )
     assert found.below + int(found.counts.sum()) + found.above == len(drawn)
     assert min(found.below, found.above) >= 0
     assert len(found.counts) in (0, 1, bins)

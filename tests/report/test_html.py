@@ -53,7 +53,9 @@ def test_every_number_and_text_is_in_the_page(tmp_path: Path) -> None:
     notes = write_page(tmp_path / "report.html", sheets)
     page = read_page(tmp_path / "report.html")
     assert notes == []
-    assert [table["total"] for table in page.data["tables"]] == [len(f) for f in sheets.values()]
+    assert [table["total"] for table in page.data["tables"]] == [
+        len(f) for f in sheets.values()
+    ]
     for place, frame in enumerate(sheets.values()):
         assert page.frame(place) == list(frame.itertuples(index=False, name=None))
 
@@ -82,7 +84,9 @@ def test_tables_can_be_read_aloud(tmp_path: Path) -> None:
         headers = table.all("thead")[0].all("th")
         assert [header.content() for header in headers] == list(frame.columns)
         assert {header.attributes["scope"] for header in headers} == {"col"}
-        assert {row.children[0].tag for row in table.all("tbody")[0].all("tr")} == {"th"}
+        assert {row.children[0].tag for row in table.all("tbody")[0].all("tr")} == {
+            "th"
+        }
     caption = page.table("kernel_categories").all("caption")[0]
     assert caption.content() == "GPU time by operation & category"
 
@@ -97,7 +101,11 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         ("Sheets left out", "phases, " * 20),
     ]
     write_page(
-        tmp_path / "report.html", small_report(), facts=facts, notes=["Look < here."], title="A & B"
+        tmp_path / "report.html",
+        small_report(),
+        facts=facts,
+        notes=["Look < here."],
+        title="A & B",
     )
     root = read_page(tmp_path / "report.html").root
     assert root.all("title")[0].content() == "A & B: trace.json.gz"
@@ -111,9 +119,15 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         ["Exposed communication", "10.0%", "20.00 ms of 30.00 ms communication"],
         ["GPU idle", "60.0%", "120.0 ms without GPU work"],
         ["Top category", "GEMM", "84.2% of GPU time, 84.25 ms"],
-        ["Top operation", "aten::mm", "40.2% of GPU time, 40.25 ms"],  # (unlinked) is none
+        [
+            "Top operation",
+            "aten::mm",
+            "40.2% of GPU time, 40.25 ms",
+        ],  # (unlinked) is none
     ]
-    assert [item.content() for item in root.with_id("notes").parent.all("li")] == ["Look < here."]  # type: ignore[union-attr]
+    assert [item.content() for item in root.with_id("notes").parent.all("li")] == [
+        "Look < here."
+    ]  # type: ignore[union-attr]
     about = [
         tuple(part.content() for part in line.children)
         for block in root.with_id("about").all("dl")
@@ -126,7 +140,9 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         ("Rank", ""),
         ("Sheets left out", "phases, " * 20),
     ]
-    (wide,) = [each for each in root.everything() if each.attributes.get("class") == "long"]
+    (wide,) = [
+        each for each in root.everything() if each.attributes.get("class") == "long"
+    ]
     assert wide.children[0].content() == "Sheets left out"
 
 
@@ -141,7 +157,9 @@ def test_nothing_in_the_page_leads_outside(tmp_path: Path) -> None:
     assert "url(" not in style
     assert "@import" not in style
     script = page.root.all("script")[2].content()
-    assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", script)
+    assert not re.search(
+        r"https?:|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", script
+    )
 
 
 @needs_extra
@@ -193,9 +211,13 @@ def test_hostile_names_stay_texts(tmp_path: Path) -> None:
     for element in page.root.everything():
         assert element.tag not in ("img", "svg", "b", "i", "br")
         assert not [name for name in element.attributes if name.startswith("on")]
-    assert "1337" not in page.source.replace(scripts[1].content(), "")  # 7 * 191: no template ran
+    assert "1337" not in page.source.replace(
+        scripts[1].content(), ""
+    )  # 7 * 191: no template ran
     assert page.root.all("h1")[0].content() == cleaned(everywhere)
-    assert page.root.with_id("notes").parent.all("li")[0].content() == cleaned(everywhere)  # type: ignore[union-attr]
+    assert page.root.with_id("notes").parent.all("li")[0].content() == cleaned(
+        everywhere
+    )  # type: ignore[union-attr]
     rows = page.frame(list(sheets).index("kernels_by_category"))
     assert [row[0] for row in rows] == [cleaned(name) for name in HOSTILE]
     headers = page.table("kernels_by_category").all("thead")[0].all("th")
@@ -219,7 +241,8 @@ def test_an_empty_report_is_a_page(tmp_path: Path) -> None:
     write_page(tmp_path / "report.html", {})
     assert read_page(tmp_path / "report.html").data["tables"] == []
     write_page(
-        tmp_path / "report.html", {"nothing": pd.DataFrame(), "no rows": pd.DataFrame({"a": []})}
+        tmp_path / "report.html",
+        {"nothing": pd.DataFrame(), "no rows": pd.DataFrame({"a": []})},
     )
     page = read_page(tmp_path / "report.html")
     assert [table["total"] for table in page.data["tables"]] == [0, 0]
@@ -244,13 +267,19 @@ def test_the_same_report_is_the_same_file(tmp_path: Path) -> None:
 
 
 @needs_extra
-def test_a_cell_of_a_notebook_has_the_page_in_a_frame_of_its_own(tmp_path: Path) -> None:
+def test_a_cell_of_a_notebook_has_the_page_in_a_frame_of_its_own(
+    tmp_path: Path,
+) -> None:
     many = pd.DataFrame({"text": [f"<i>'kernel' & {n}" for n in range(500)]})
-    report = Report("A & 'B'", {"many": many, **small_report()}, charts=charts_of(small_report()))
+    report = Report(
+        "A & 'B'", {"many": many, **small_report()}, charts=charts_of(small_report())
+    )
     cell = report._repr_html_()
     assert len(cell) < 4_000_000
     start, rest = cell.split(" srcdoc='")
-    assert start.startswith("<iframe sandbox='allow-scripts' ")  # without the notebook's origin
+    assert start.startswith(
+        "<iframe sandbox='allow-scripts' "
+    )  # without the notebook's origin
     source, end = rest.split("'", maxsplit=1)
     assert end == "></iframe>"
     assert "<" not in source
@@ -273,7 +302,9 @@ def test_what_is_cut_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(html_tables, "MOST_CHARACTERS", 1500)
     sheets = {
         "many": pd.DataFrame({"n": range(50_001)}),
-        "wordy": pd.DataFrame({"text": [f"{n:0100d}" for n in range(20)], "n": range(20)}),
+        "wordy": pd.DataFrame(
+            {"text": [f"{n:0100d}" for n in range(20)], "n": range(20)}
+        ),
         "enough": pd.DataFrame({"text": ["x" * 100] * 20}),
     }
     notes = write_page(tmp_path / "report.html", sheets, notes=["given"])
@@ -306,7 +337,12 @@ def test_a_text_longer_than_any_cell_is_cut_with_a_mark(tmp_path: Path) -> None:
             st.one_of(st.none(), st.text(max_size=30)),
             st.floats(),
             st.integers(-(2**63), 2**63 - 1),
-            st.one_of(st.none(), st.booleans(), st.integers(), st.lists(st.integers(), max_size=2)),
+            st.one_of(
+                st.none(),
+                st.booleans(),
+                st.integers(),
+                st.lists(st.integers(), max_size=2),
+            ),
         ),
         max_size=15,
     )
@@ -349,7 +385,9 @@ def test_columns_of_unusual_types(tmp_path: Path) -> None:
             "list": [["GEMM"], [], ["a", "b"]],
         }
     )
-    frame.columns = pd.Index(["a", "a", "b", "c", "d", ("x", "y")], dtype=object)  # names repeat
+    frame.columns = pd.Index(
+        ["a", "a", "b", "c", "d", ("x", "y")], dtype=object
+    )  # names repeat
     write_page(tmp_path / "report.html", {"t": frame})
     assert read_page(tmp_path / "report.html").frame(0) == [
         (1, 0.1, "a", "True", "2024-01-01 00:00:00", "['GEMM']"),
@@ -362,7 +400,9 @@ def test_without_the_extra_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r"jinja2 and plotly.*pip install 'tracelens-ext\[html\]'"):
+    with pytest.raises(
+        UsageError, match=r"jinja2 and plotly.*pip install 'tracelens-ext\[html\]'"
+    ):
         require_html_extra()
     with pytest.raises(UsageError, match="pip install"):
         write_page(tmp_path / "report.html", small_report())
@@ -383,7 +423,9 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 @needs_extra
 @pytest.mark.slow
-def test_findings_unfold_and_stand_on_the_axis(demo_trace: Path, tmp_path: Path) -> None:
+def test_findings_unfold_and_stand_on_the_axis(
+    demo_trace: Path, tmp_path: Path
+) -> None:
     analyzer = TreePerfAnalyzer(demo_trace)
     report = build_perf_report(analyzer, for_page=True)
     url = "https://git.example/{path}#L{line}"
@@ -396,28 +438,46 @@ def test_findings_unfold_and_stand_on_the_axis(demo_trace: Path, tmp_path: Path)
         for each in axis["data"]
         if each["type"] == "bar"
     }
-    assert list(marks) == [name for name, finding in found.items() if finding.claim is not None]
+    assert list(marks) == [
+        name for name, finding in found.items() if finding.claim is not None
+    ]
     for name, mark in marks.items():
         card = page.root.with_id(f"finding-{name}")
         assert card.all("h3")[0].content() == mark["name"] == found[name].title
         drawn = sum(mark["x"])
-        assert drawn >= found[name].claimed_ms * 0.999  # stretches that nearly touch are joined
+        assert (
+            drawn >= found[name].claimed_ms * 0.999
+        )  # stretches that nearly touch are joined
         shown = card.all("details")[0].content()
         assert all(each.what[:40] in shown for each in found[name].evidence)
-        frames = [p.name for p in found[name].where.get("python_frames", ()) if "): " in p.name]
+        frames = [
+            p.name
+            for p in found[name].where.get("python_frames", ())
+            if "): " in p.name
+        ]
         links = [a.attributes["href"] for a in card.all("details")[0].all("a")]
         assert len(links) == len(frames)
-        assert all(re.fullmatch(r"https://git\.example/[\w./]+#L\d+", str(link)) for link in links)
+        assert all(
+            re.fullmatch(r"https://git\.example/[\w./]+#L\d+", str(link))
+            for link in links
+        )
 
 
 @needs_extra
 def test_hostile_frames_lead_nowhere_else(tmp_path: Path) -> None:
-    frames = [f"{name}(7): f" for name in HOSTILE] + ["../../x(7): f", "javascript:alert(1)"]
+    frames = [f"{name}(7): f" for name in HOSTILE] + [
+        "../../x(7): f",
+        "javascript:alert(1)",
+    ]
     findings = pd.DataFrame(
         [dict.fromkeys(("finding", "title", "confidence", "advice"), HOSTILE[6])]
     ).assign(largest_place="", snippet="", see="findings")
     details = pd.DataFrame(
-        {"finding": HOSTILE[6], "kind": "python_frames", "name": pd.Series(frames, dtype=object)}
+        {
+            "finding": HOSTILE[6],
+            "kind": "python_frames",
+            "name": pd.Series(frames, dtype=object),
+        }
     )
     details = details.assign(amount=1.0, unit="ms", count=1.0, see="")
     report = Report(
@@ -456,14 +516,19 @@ def test_addresses_of_sources_are_checked(url: str) -> None:
 
 @pytest.mark.real_data
 @needs_extra
-@pytest.mark.parametrize("name", ["nvidia/training_large", "graphs/training_cuda_graph"])
+@pytest.mark.parametrize(
+    "name", ["nvidia/training_large", "graphs/training_cuda_graph"]
+)
 def test_a_real_trace(name: str, tmp_path: Path) -> None:
     trace = TRACES / f"{name}.json.gz"
     report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         notes = write_page(
-            tmp_path / "report.html", report.sheets, facts=report.facts, notes=report.notes
+            tmp_path / "report.html",
+            report.sheets,
+            facts=report.facts,
+            notes=report.notes,
         )
     page = read_page(tmp_path / "report.html")
     assert notes == report.notes
@@ -474,8 +539,12 @@ def test_a_real_trace(name: str, tmp_path: Path) -> None:
         ):
             if column["kind"] == "number":
                 expected = frame[name_of_column].to_numpy(dtype=float, na_value=np.nan)
-                found = np.array([np.nan if v is None else v for v in column["values"]], float)
+                found = np.array(
+                    [np.nan if v is None else v for v in column["values"]], float
+                )
                 np.testing.assert_array_equal(found, expected)
-    assert {"chart-gpu-timeline", "chart-gpu-time-by-category", "chart-top-kernels"} <= {
-        figure["key"] for figure in page.data["figures"]
-    }
+    assert {
+        "chart-gpu-timeline",
+        "chart-gpu-time-by-category",
+        "chart-top-kernels",
+    } <= {figure["key"] for figure in page.data["figures"]}

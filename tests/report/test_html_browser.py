@@ -77,7 +77,9 @@ def large(folder: Path) -> Path:
     rows = 50_000
     frame = pd.DataFrame(
         {
-            "kernel_name": [f"void kernel_{n % 9973}<int>(float const*, {n})" for n in range(rows)],
+            "kernel_name": [
+                f"void kernel_{n % 9973}<int>(float const*, {n})" for n in range(rows)
+            ],
             "cpu_op": [f"aten::op_{n % 100}" for n in range(rows)],
             "total_time_ms": [(n * 7919 % rows) / 1000 for n in range(rows)],
             "count": range(rows),
@@ -87,7 +89,9 @@ def large(folder: Path) -> Path:
     return folder / "large.html"
 
 
-def test_the_charts_are_drawn_and_nothing_is_asked_for(browser: Browser, small: Path) -> None:
+def test_the_charts_are_drawn_and_nothing_is_asked_for(
+    browser: Browser, small: Path
+) -> None:
     browser.open(small)
     assert browser.value("document.documentElement.dataset.charts") == "drawn"
     bars = browser.value(
@@ -128,7 +132,9 @@ def test_a_click_on_a_header_sorts(browser: Browser, small: Path) -> None:
     # texts from A, all rows and not only those on the screen, and by the keyboard
     browser.value(f'document.querySelector("{selector(2, "thead th button")}").focus()')
     browser.press("Enter", 13)
-    assert column(browser, "kernels_by_category", 0) == [f"kernel_{n:02d}" for n in range(1, 11)]
+    assert column(browser, "kernels_by_category", 0) == [
+        f"kernel_{n:02d}" for n in range(1, 11)
+    ]
     assert browser.complaints() == []
 
 
@@ -136,7 +142,11 @@ def test_a_search_narrows(browser: Browser, small: Path) -> None:
     browser.open(small)
     assert status(browser, 2) == "10 of 25 rows"
     assert search(browser, 2, "KERNEL_2 gemm") == "3 of 3 found in 25 rows"
-    assert column(browser, "kernels_by_category", 0) == ["kernel_25", "kernel_23", "kernel_21"]
+    assert column(browser, "kernels_by_category", 0) == [
+        "kernel_25",
+        "kernel_23",
+        "kernel_21",
+    ]
     browser.click(selector(2, "thead th:nth-child(3) button"))
     browser.click(selector(2, "thead th:nth-child(3) button"))
     assert column(browser, "kernels_by_category", 2) == ["21", "23", "25"]
@@ -149,9 +159,13 @@ def test_a_search_narrows(browser: Browser, small: Path) -> None:
 def test_all_rows_can_be_shown(browser: Browser, small: Path) -> None:
     browser.open(small)
     more = selector(2, ".more")
-    assert browser.value(f'document.querySelector("{more}").textContent') == "Show all 25"
+    assert (
+        browser.value(f'document.querySelector("{more}").textContent') == "Show all 25"
+    )
     browser.click(more)
-    assert column(browser, "kernels_by_category", 2) == [str(n) for n in range(25, 0, -1)]
+    assert column(browser, "kernels_by_category", 2) == [
+        str(n) for n in range(25, 0, -1)
+    ]
     assert status(browser, 2) == "25 of 25 rows"
     browser.click(more)
     assert len(column(browser, "kernels_by_category", 2)) == 10
@@ -162,23 +176,40 @@ def test_all_rows_can_be_shown(browser: Browser, small: Path) -> None:
 def test_rows_drawn_by_the_script_are_those_that_stood_there(
     browser: Browser, folder: Path
 ) -> None:
-    values = [0.0625, 1234567.8915, -5.5, 1e-7, 0.04, 1e20, 2.5, -0.0, math.inf, math.nan]
+    values = [
+        0.0625,
+        1234567.8915,
+        -5.5,
+        1e-7,
+        0.04,
+        1e20,
+        2.5,
+        -0.0,
+        math.inf,
+        math.nan,
+    ]
     names = ["time ms", "percent", "change (%)", "GB/s", "difference_ms", "ratio", "x"]
     small = {name: [v for v in values if abs(v) < 1] for name in ("time us", "percent")}
     sheets = small_report() | {
         "numbers": pd.DataFrame(dict.fromkeys(names, values)),
         "small numbers": pd.DataFrame(small),
-        "whole": pd.DataFrame({"count": [0, -1, 999, 1000, 2**60], "device": [1, 2, 3, 4, 2**62]}),
+        "whole": pd.DataFrame(
+            {"count": [0, -1, 999, 1000, 2**60], "device": [1, 2, 3, 4, 2**62]}
+        ),
     }
     page = folder / "standing.html"
     write_page(page, sheets)
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.call("Page.navigate", url=page.resolve().as_uri())
-        browser.wait_for("location.protocol === 'file:' && document.readyState === 'complete'")
+        browser.wait_for(
+            "location.protocol === 'file:' && document.readyState === 'complete'"
+        )
         standing = browser.value(CELLS)
         note = browser.value("document.querySelector('.no-chart').textContent")
-        shown = browser.value("[...document.querySelectorAll('.scripted')].some((e) => !e.hidden)")
+        shown = browser.value(
+            "[...document.querySelectorAll('.scripted')].some((e) => !e.hidden)"
+        )
     finally:
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
     assert "the tables below hold the numbers" in note
@@ -201,7 +232,9 @@ def test_hostile_names_run_nothing(browser: Browser, hostile: Path) -> None:
     assert browser.requests() == [hostile.resolve().as_uri()]
     # In the charts: no markup but what the page itself made.
     assert (
-        browser.value("document.querySelectorAll('.chart a, .chart img, .chart script').length")
+        browser.value(
+            "document.querySelectorAll('.chart a, .chart img, .chart script').length"
+        )
         == 0
     )
     names = browser.value(_LABELS.format(key="top-kernels"))
@@ -226,14 +259,20 @@ def test_hostile_names_beside_the_pointer(browser: Browser, hostile: Path) -> No
             }})()"""
         )
         browser.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
-        browser.wait_for(f"{chart}.querySelectorAll('.hoverlayer .hovertext').length > 0")
-        text = browser.value(f"{chart}.querySelector('.hoverlayer .hovertext').textContent")
+        browser.wait_for(
+            f"{chart}.querySelectorAll('.hoverlayer .hovertext').length > 0"
+        )
+        text = browser.value(
+            f"{chart}.querySelector('.hoverlayer .hovertext').textContent"
+        )
         name = in_one_line(HOSTILE[bar])
         assert text.startswith(name[:50]), (bar, text)
         assert "GPU" not in text
         assert browser.value(f"{chart}.querySelectorAll('.hoverlayer a').length") == 0
         browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
-        browser.wait_for(f"{chart}.querySelectorAll('.hoverlayer .hovertext').length === 0")
+        browser.wait_for(
+            f"{chart}.querySelectorAll('.hoverlayer .hovertext').length === 0"
+        )
     assert browser.value("window.pwned") is None
 
 
@@ -287,7 +326,12 @@ def test_fifty_thousand_rows_stay_usable(browser: Browser, large: Path) -> None:
 def test_a_legend_hides_a_piece(browser: Browser, small: Path) -> None:
     browser.open(small)
     figure = "figure:has(#chart-gpu-time-by-operation)"
-    assert browser.value(f"document.querySelector('{figure} .legend').textContent.trim()[0]") == "G"
+    assert (
+        browser.value(
+            f"document.querySelector('{figure} .legend').textContent.trim()[0]"
+        )
+        == "G"
+    )
     colours = (
         f"new Set([...document.querySelectorAll('{figure} .point path')]"
         ".map((bar) => bar.style.fill)).size"
@@ -302,9 +346,13 @@ def test_a_legend_hides_a_piece(browser: Browser, small: Path) -> None:
     assert browser.complaints() == []
 
 
-def test_long_names_are_elided_and_can_be_seen_whole(browser: Browser, folder: Path) -> None:
+def test_long_names_are_elided_and_can_be_seen_whole(
+    browser: Browser, folder: Path
+) -> None:
     name = "void " + "very::long::name<" * 30
-    write_page(folder / "long.html", {"t": pd.DataFrame({"kernel_name": [name, "short"]})})
+    write_page(
+        folder / "long.html", {"t": pd.DataFrame({"kernel_name": [name, "short"]})}
+    )
     browser.open(folder / "long.html")
     clip = "document.querySelector('tbody .clip')"
     assert browser.value(f"[{clip}.textContent, {clip}.title]") == [name, name]
@@ -319,7 +367,9 @@ def test_long_names_are_elided_and_can_be_seen_whole(browser: Browser, folder: P
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_text_can_be_read_in_either_scheme(browser: Browser, small: Path, *, dark: bool) -> None:
+def test_text_can_be_read_in_either_scheme(
+    browser: Browser, small: Path, *, dark: bool
+) -> None:
     browser.open(small, dark=dark)
     background, ratios = browser.value(CONTRASTS)
     assert background < 0.05 if dark else background > 0.9
@@ -329,7 +379,9 @@ def test_text_can_be_read_in_either_scheme(browser: Browser, small: Path, *, dar
 def test_a_phone_needs_no_scrolling_sideways(browser: Browser, small: Path) -> None:
     browser.open(small, width=390, height=844)
     assert browser.value("document.documentElement.scrollWidth") <= 390
-    widths = "[...document.querySelectorAll('.chart .main-svg')].map((s) => s.clientWidth)"
+    widths = (
+        "[...document.querySelectorAll('.chart .main-svg')].map((s) => s.clientWidth)"
+    )
     assert max(browser.value(widths)) <= 390
     # names stand above their bars
     names = "[...document.querySelectorAll('#chart-gpu-time-by-operation .annotation-text')]"
@@ -356,13 +408,18 @@ def test_the_page_can_be_printed(browser: Browser, small: Path, tmp_path: Path) 
     printed = (tmp_path / "report.pdf").read_bytes()
     assert printed.startswith(b"%PDF")
     assert len(printed) > 20_000
-    browser.wait_for("document.querySelector('.main-svg').clientWidth > 1100")  # as before
+    browser.wait_for(
+        "document.querySelector('.main-svg').clientWidth > 1100"
+    )  # as before
     assert browser.complaints() == []
 
 
-def test_a_browser_that_cannot_unpack_plotly_says_so(browser: Browser, small: Path) -> None:
+def test_a_browser_that_cannot_unpack_plotly_says_so(
+    browser: Browser, small: Path
+) -> None:
     added = browser.call(
-        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream"
+        "Page.addScriptToEvaluateOnNewDocument",
+        source="delete window.DecompressionStream",
     )
     try:
         browser.open(small)
@@ -384,11 +441,17 @@ _BARS = (
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_iterations_stand_side_by_side(browser: Browser, folder: Path, *, dark: bool) -> None:
+def test_iterations_stand_side_by_side(
+    browser: Browser, folder: Path, *, dark: bool
+) -> None:
     frame = iterations(12)
     frame.loc[7, ["idle_time_ms", "wall_time_ms"]] = [25.0, 40.0]
     frame.loc[7, "odd"] = "wall_time_ms, idle_time_ms"
-    write_page(folder / "iterations.html", small_report() | {"iterations": frame}, notes=["a note"])
+    write_page(
+        folder / "iterations.html",
+        small_report() | {"iterations": frame},
+        notes=["a note"],
+    )
     browser.open(folder / "iterations.html", dark=dark)
     bars = browser.value(_BARS)
     assert len(bars) == 4 * 12
@@ -410,7 +473,9 @@ def test_iterations_stand_side_by_side(browser: Browser, folder: Path, *, dark: 
     browser.wait_for(f"{hover} !== null")
     assert browser.value(f"{hover}.textContent").startswith("ProfilerStep#10 is odd")
     lines = "document.querySelectorAll('#chart-iterations .scatterlayer .js-line')"
-    colours = browser.value(f"[...{lines}].map((line) => getComputedStyle(line).stroke)")
+    colours = browser.value(
+        f"[...{lines}].map((line) => getComputedStyle(line).stroke)"
+    )
     assert colours[:12] == ["rgb(28, 32, 39)" if dark else "rgb(255, 255, 255)"] * 12
     assert colours[12:] == ["rgb(232, 234, 238)" if dark else "rgb(27, 31, 39)"] * 12
     # Without a piece the bars are lower, and what was true of whole bars is gone.
@@ -444,7 +509,9 @@ def test_thousands_of_iterations_stay_readable(browser: Browser, folder: Path) -
         )
         assert len(edges) > 3
         assert all(a[1] < b[0] for a, b in itertools.pairwise(edges))
-        text = browser.value("document.querySelector('#chart-iterations .infolayer').textContent")
+        text = browser.value(
+            "document.querySelector('#chart-iterations .infolayer').textContent"
+        )
         assert "↑ 4.31 s" in text.replace("\u00a0", " ")
         assert browser.value("document.documentElement.scrollWidth") <= width
         assert browser.complaints() == []
@@ -460,7 +527,9 @@ def test_a_real_trace(browser: Browser, name: str, tmp_path: Path) -> None:
     from tracelens_ext.perf_report import build_perf_report
 
     report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
-    write_page(tmp_path / "report.html", report.sheets, facts=report.facts, notes=report.notes)
+    write_page(
+        tmp_path / "report.html", report.sheets, facts=report.facts, notes=report.notes
+    )
     browser.open(tmp_path / "report.html")
     assert browser.value("document.documentElement.dataset.charts") == "drawn"
     drawn = browser.value(

@@ -12,7 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.report_html_helpers import HOSTILE, charts_of, hostile_report, small_report
+from tests.support.report_html_helpers import (
+    HOSTILE,
+    charts_of,
+    hostile_report,
+    small_report,
+)
 from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.report.colors import colour_of
 from tracelens_ext.report.html import page_figures
@@ -44,8 +49,15 @@ def _texts(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict):
-        return [t for key, part in value.items() if key != "hovertemplate" for t in _texts(part)]
-    return [t for part in value for t in _texts(part)] if isinstance(value, list) else []
+        return [
+            t
+            for key, part in value.items()
+            if key != "hovertemplate"
+            for t in _texts(part)
+        ]
+    return (
+        [t for part in value for t in _texts(part)] if isinstance(value, list) else []
+    )
 
 
 def _piece(figure: Figure, place: int) -> list[float]:
@@ -72,16 +84,26 @@ def test_the_charts_of_a_perf_report() -> None:
         "GPU time by graph launch",
     ]
     timeline = figures["GPU timeline"]
-    assert [name for name, _ in timeline.legend] == ["Computation", "Exposed communication", "Idle"]
+    assert [name for name, _ in timeline.legend] == [
+        "Computation",
+        "Exposed communication",
+        "Idle",
+    ]
     assert [_piece(timeline, n) for n in range(3)] == [[30.0], [10.0], [60.0]]
-    assert timeline.summary == "Computation 30.0%, exposed communication 10.0%, idle 60.0%"
+    assert (
+        timeline.summary == "Computation 30.0%, exposed communication 10.0%, idle 60.0%"
+    )
     operations = figures["GPU time by operation"]
     assert _names(operations) == [
         "(unlinked)",
         "aten::mm",
         "aten::mul",
     ]
-    assert [name for name, _ in operations.legend] == ["GEMM", "Elementwise", "Memory Ops"]
+    assert [name for name, _ in operations.legend] == [
+        "GEMM",
+        "Elementwise",
+        "Memory Ops",
+    ]
     assert _piece(operations, 0) == [44.25, 40.0, 0.0]
     assert operations.sheet == "kernel_categories"
 
@@ -112,7 +134,11 @@ def test_a_bar_a_device() -> None:
     both.loc[(both["device"] == 3) & (both["type"] == "idle_time"), "percent"] = 100.0
     timeline = _figures({"gpu_timeline": both})["GPU timeline"]
     assert _names(timeline) == ["GPU 0", "GPU 3"]
-    assert [_piece(timeline, n) for n in range(3)] == [[30.0, 0.0], [10.0, 0.0], [60.0, 100.0]]
+    assert [_piece(timeline, n) for n in range(3)] == [
+        [30.0, 0.0],
+        [10.0, 0.0],
+        [60.0, 100.0],
+    ]
     assert timeline.summary.endswith("idle 60.0% to 100.0%")
 
 
@@ -134,9 +160,17 @@ def test_idle_time_is_split_where_the_table_splits_it() -> None:
 @pytest.mark.parametrize(
     ("sheet", "columns", "title"),
     [
-        ("kernel_summary", ("Parent cpu_op", "Kernel duration (µs)_sum"), "GPU time by operation"),
+        (
+            "kernel_summary",
+            ("Parent cpu_op", "Kernel duration (µs)_sum"),
+            "GPU time by operation",
+        ),
         ("kernel_summary", ("Kernel name", "Kernel duration (µs)_sum"), "Top kernels"),
-        ("ops_summary", ("name", "total_direct_kernel_time_ms"), "GPU time by operation"),
+        (
+            "ops_summary",
+            ("name", "total_direct_kernel_time_ms"),
+            "GPU time by operation",
+        ),
         ("cpu_ops", ("cpu_op", "self_time_ms"), "CPU time by operation"),
         (
             "ops_summary_by_category",
@@ -148,7 +182,9 @@ def test_idle_time_is_split_where_the_table_splits_it() -> None:
 def test_without_categories_other_tables_serve(
     sheet: str, columns: tuple[str, str], title: str
 ) -> None:
-    frame = pd.DataFrame([("a", 1000.0), ("b", 3000.0), ("a", 1000.0)], columns=list(columns))
+    frame = pd.DataFrame(
+        [("a", 1000.0), ("b", 3000.0), ("a", 1000.0)], columns=list(columns)
+    )
     (figure,) = _figures({sheet: frame}).values()
     assert figure.title == title
     in_seconds = not columns[1].endswith("_ms")  # µs
@@ -171,22 +207,33 @@ def test_absent_empty_and_strange_tables_give_no_chart() -> None:
 def test_a_category_has_one_colour_everywhere() -> None:
     assert colour_of("GEMM") == colour_of("gemm") == colour_of("computation_time")
     assert colour_of("idle_time") == colour_of("CPU(non-GPU)") == "#aab1bd"
-    assert colour_of("my fused op") == "#c47e4f"  # of a plugin: follows from the name alone
-    grey = {colour_of(name) for name in ("(3 others)", "(unlinked)", "Uncategorized", "")}
+    assert (
+        colour_of("my fused op") == "#c47e4f"
+    )  # of a plugin: follows from the name alone
+    grey = {
+        colour_of(name) for name in ("(3 others)", "(unlinked)", "Uncategorized", "")
+    }
     assert len(grey) == 1
 
 
 def test_the_built_in_categories_have_colours_of_their_own() -> None:
     packs = builtin_categorizer().packs
     names = {
-        rule.category for bound in packs if bound.pack.kind == "kernel" for rule in bound.pack.rules
+        rule.category
+        for bound in packs
+        if bound.pack.kind == "kernel"
+        for rule in bound.pack.rules
     }
     assert len({colour_of(name) for name in names}) == len(names)
 
 
 def test_small_and_large_times_have_an_axis_that_fits() -> None:
     chart = Chart("T", "s", "name", "total_time_ms")
-    for time, axis, value in ((0.25, "µs", 250.0), (2.0, "ms", 2.0), (20_000.0, "s", 20.0)):
+    for time, axis, value in (
+        (0.25, "µs", 250.0),
+        (2.0, "ms", 2.0),
+        (20_000.0, "s", 20.0),
+    ):
         frame = pd.DataFrame({"name": ["a"], "total_time_ms": [time]})
         (figure,) = page_figures({"s": frame}, [chart])
         assert (_axis(figure), _piece(figure, 0)) == (axis, [value])
@@ -233,7 +280,12 @@ def test_plotly_shows_any_text_as_it_is(text: str) -> None:
     assert not set("<>") & set(escaped)
     assert html.unescape(escaped) == in_one_line(text)
     assert re.fullmatch(r"(?:[^&]|&(?:amp|lt|gt);)*", escaped)
-    assert set(_TAG_OR_ENTITY.findall(plotly_lines(text))) <= {"<br>", "&lt;", "&gt;", "&amp;"}
+    assert set(_TAG_OR_ENTITY.findall(plotly_lines(text))) <= {
+        "<br>",
+        "&lt;",
+        "&gt;",
+        "&amp;",
+    }
 
 
 @given(st.recursive(st.text() | st.integers(-(2**53), 2**53), st.lists, max_leaves=5))

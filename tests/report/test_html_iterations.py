@@ -62,7 +62,11 @@ def walls(figure: Figure) -> list[float | None]:
 
 def marks(figure: Figure) -> dict[str, list[Any]]:
     (trace,) = traces(figure, "markers")
-    return {"bar": list(trace["x"]), "height": trace["y"], "hover": list(trace["customdata"])}
+    return {
+        "bar": list(trace["x"]),
+        "height": trace["y"],
+        "hover": list(trace["customdata"]),
+    }
 
 
 def hover(figure: Figure) -> list[str]:
@@ -111,7 +115,9 @@ def test_a_bar_an_iteration() -> None:
         assert top(figure) == pytest.approx(max(heights(figure)))
         assert ends(figure) == []
     first = hover(times)[0].replace("\u00a0", " ")
-    assert first.startswith("<b>ProfilerStep#3</b><br>wall time: 20.00 ms<br>Computation: 10.00 ms")
+    assert first.startswith(
+        "<b>ProfilerStep#3</b><br>wall time: 20.00 ms<br>Computation: 10.00 ms"
+    )
     assert times.summary.startswith("5 iterations, wall time 20.00")
 
 
@@ -121,7 +127,9 @@ def test_the_odd_ones_are_marked_in_the_chart_that_shows_why() -> None:
     frame.loc[5, "odd"] = "GEMM_time_ms"
     times, categories = figures(frame).values()
     assert marks(times)["bar"] == [2]
-    assert marks(times)["height"][0] == pytest.approx(heights(times)[2] + 0.025 * top(times))
+    assert marks(times)["height"][0] == pytest.approx(
+        heights(times)[2] + 0.025 * top(times)
+    )
     assert "idle_time_ms, kernels" in marks(times)["hover"][0]
     assert marks(categories)["bar"] == [5]
     assert times.summary.endswith("odd (marked): ProfilerStep#5")
@@ -145,7 +153,10 @@ def test_a_wall_time_that_is_not_the_height_of_the_bar_has_its_own_line() -> Non
     assert walls(times) == [30.0, 10.0, 20.0, 20.0, 25.0]
     assert heights(times) == [20.0] * 5
     assert top(times) == pytest.approx(30.0), "the highest line has room"
-    assert "wall time 20.00\u00a0ms each at the median, 10.00\u00a0ms to 30.00" in times.summary
+    assert (
+        "wall time 20.00\u00a0ms each at the median, 10.00\u00a0ms to 30.00"
+        in times.summary
+    )
     frame.loc[0, "wall_time_ms"] = 4000.0
     times = figures(frame)["Iterations"]
     assert walls(times) == [None, 10.0, 20.0, 20.0, 25.0]
@@ -166,11 +177,15 @@ def test_those_that_are_not_whole_are_left_out() -> None:
 
 def test_a_chart_a_process_and_device() -> None:
     one = iterations(3)
-    several = pd.concat([one.assign(process=p, device=d) for p in (7, 8) for d in (0, 1)])
+    several = pd.concat(
+        [one.assign(process=p, device=d) for p in (7, 8) for d in (0, 1)]
+    )
     more = pd.concat([several, one.assign(process=9, device=0)], ignore_index=True)
     drawn = iteration_figures(more)
     titles = [figure.title for figure in drawn]
-    assert titles[::2] == [f"Iterations, process {p}, device {d}" for p in (7, 8) for d in (0, 1)]
+    assert titles[::2] == [
+        f"Iterations, process {p}, device {d}" for p in (7, 8) for d in (0, 1)
+    ]
     assert len({figure.key for figure in drawn}) == len(drawn) == 8
 
 
@@ -178,11 +193,17 @@ def test_a_chart_a_process_and_device() -> None:
     ("labels", "names", "across"),
     [
         (["forward"] * 3, ["1", "2", "3"], "forward"),
-        (["warm up", "step 2", "step 3"], ["1", "2", "3"], "iteration, in order of time"),
+        (
+            ["warm up", "step 2", "step 3"],
+            ["1", "2", "3"],
+            "iteration, in order of time",
+        ),
         (["7", "9", "11"], ["7", "9", "11"], ""),
     ],
 )
-def test_what_stands_below_the_bars(labels: list[str], names: list[str], across: str) -> None:
+def test_what_stands_below_the_bars(
+    labels: list[str], names: list[str], across: str
+) -> None:
     frame = iterations(3).assign(iteration=labels)
     assert below(figures(frame)["Iterations"]) == (names, across)
 
@@ -193,7 +214,8 @@ def test_many_categories_are_a_dozen_and_the_rest() -> None:
     assert len(found.legend) == 13
     assert found.legend[-1][0] == "(9 others)"
     total = (
-        3 * sum(range(1, 20)) + iterations(3)[["GEMM_time_ms", "Communication_time_ms"]].sum().sum()
+        3 * sum(range(1, 20))
+        + iterations(3)[["GEMM_time_ms", "Communication_time_ms"]].sum().sum()
     )
     assert sum(heights(found)) == pytest.approx(total)
 
@@ -218,7 +240,9 @@ def test_of_many_a_bar_is_the_mean_of_some(count: int, seed: int) -> None:
         assert drawn == pytest.approx([scale * group.mean() for group in groups])
         assert len(drawn) <= MOST_BARS
         times_ms = frame["wall_time_ms"].to_numpy()
-        means = [scale * times_ms[at : at + a_bar].mean() for at in range(0, count, a_bar)]
+        means = [
+            scale * times_ms[at : at + a_bar].mean() for at in range(0, count, a_bar)
+        ]
         ceiling = top(times)
         expected = [mean if mean <= ceiling * (1 + 1e-12) else None for mean in means]
         assert len(walls(times)) == len(drawn)
@@ -233,12 +257,16 @@ def test_of_many_a_bar_is_the_mean_of_some(count: int, seed: int) -> None:
 
 
 def test_hostile_names_are_text() -> None:
-    names = pd.Series(list(HOSTILE), dtype=object)  # one that pyarrow's texts cannot hold
+    names = pd.Series(
+        list(HOSTILE), dtype=object
+    )  # one that pyarrow's texts cannot hold
     frame = iterations(len(HOSTILE)).assign(iteration=names, odd="idle_time_ms")
     found = figures(frame)["Iterations"]
     for at, name in enumerate(HOSTILE):
         assert hover(found)[at].startswith(f"<b>{plotly_lines(name)}</b><br>")
-        assert marks(found)["hover"][at].startswith(f"<b>{plotly_lines(name)}</b> is odd<br>")
+        assert marks(found)["hover"][at].startswith(
+            f"<b>{plotly_lines(name)}</b> is odd<br>"
+        )
     frame = iterations(2).assign(iteration=HOSTILE[0])
     assert "<" not in below(figures(frame)["Iterations"])[1]
     hostile = iterations(2).rename(columns={"GEMM_time_ms": f"{HOSTILE[9]}_time_ms"})

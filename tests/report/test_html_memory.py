@@ -33,7 +33,9 @@ def page_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame]:
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def test_thousands_of_events_are_a_thousand_points_and_the_peak_is_one_of_them() -> None:
+def test_thousands_of_events_are_a_thousand_points_and_the_peak_is_one_of_them() -> (
+    None
+):
     rng = np.random.default_rng(7)
     steps = []
     for at, size in enumerate(rng.integers(1, 1000, 4000).tolist()):
@@ -50,7 +52,9 @@ def test_the_bars_add_up_to_the_peak() -> None:
     maker = TraceMaker()
     for number in range(30):
         maker.op(f"op {number}", number * 10, 9)
-    tables = at_peak([(number * 10 + 1, 100 + number, number) for number in range(30)], maker)
+    tables = at_peak(
+        [(number * 10 + 1, 100 + number, number) for number in range(30)], maker
+    )
     (figure,) = memory_figures(tables)
     frame = tables["memory_at_peak"]
     data = figure.spec["data"]
@@ -69,7 +73,9 @@ def test_names_are_no_markup() -> None:
     text = json.dumps(figure.spec)
     assert "<script" not in text
     assert "<img" not in text
-    marks = [(note["text"], note["x"]) for note in figure.spec["rooms"][0]["annotations"]]
+    marks = [
+        (note["text"], note["x"]) for note in figure.spec["rooms"][0]["annotations"]
+    ]
     assert marks == [("ProfilerStep#1", 0.0)]
     assert [line["x0"] for line in figure.spec["layout"]["shapes"]] == [0.0]
 

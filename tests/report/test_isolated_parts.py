@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 TABLES = {table.name: table for table in ordered_tables()}
 CHARTS = {
-    f"{table.name}: {chart.title}": chart for table in TABLES.values() for chart in table.charts
+    f"{table.name}: {chart.title}": chart
+    for table in TABLES.values()
+    for chart in table.charts
 }
 
 
@@ -49,7 +51,9 @@ def every_sixth_fast(names: Iterable[str]) -> list[object]:
 SOME_TABLES = every_sixth_fast(TABLES)
 SOME_CHARTS = every_sixth_fast(CHARTS)
 #: Everything that a trace can be asked for.
-OPTIONS = ReportOptions(tables="all", iterations=True, what_if=True, kernel_summary=True)
+OPTIONS = ReportOptions(
+    tables="all", iterations=True, what_if=True, kernel_summary=True
+)
 ENDING = "could not be computed: ValueError: no luck; please report this"
 
 
@@ -83,7 +87,9 @@ def analyzer_of_users(
 
 
 def with_table(monkeypatch: pytest.MonkeyPatch, changed: Table) -> None:
-    tables = [changed if table.name == changed.name else table for table in TABLES.values()]
+    tables = [
+        changed if table.name == changed.name else table for table in TABLES.values()
+    ]
     monkeypatch.setattr("tracelens_ext.builtin_tables.ordered_tables", lambda: tables)
 
 
@@ -105,7 +111,9 @@ def test_a_table_that_fails_is_named_and_all_others_are_there(
     report = build_perf_report(analyzer_of_users, OPTIONS)
     assert_same_tables(report, whole, without=name)
     assert f"The table {name} {ENDING}" in report.notes
-    assert [chart for chart in whole.charts if chart.sheet != name] == list(report.charts)
+    assert [chart for chart in whole.charts if chart.sheet != name] == list(
+        report.charts
+    )
     for form in (OutputFormat.json, OutputFormat.markdown):
         text = "".join(report_text(report, form))
         assert f"The table {name} could not be computed" in text.replace("`", "")
@@ -181,13 +189,26 @@ def test_what_several_tables_rest_on_is_named_once(
     monkeypatch.setattr(function, fails)
     document = training(3).document()
     memory = {"Device Type": 1, "Device Id": 0, "Addr": 1, "Bytes": 512}
-    instant = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1}
+    instant = {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "name": "[memory]",
+        "pid": 1,
+        "tid": 1,
+    }
     document["traceEvents"].append({**instant, "ts": 10, "args": memory})
     report = build_perf_report(
-        TreePerfAnalyzer(document, use_kernel_name_categories=True, add_python_func=True), OPTIONS
+        TreePerfAnalyzer(
+            document, use_kernel_name_categories=True, add_python_func=True
+        ),
+        OPTIONS,
     )
     assert report.notes.count(f"{part} {ENDING}") == 1
-    assert not [note for note in report.notes if "could not" in note and not note.startswith(part)]
+    assert not [
+        note
+        for note in report.notes
+        if "could not" in note and not note.startswith(part)
+    ]
     assert {"gpu_timeline", "kernels", "recording", "ops_summary"} <= set(report.sheets)
     pd.testing.assert_frame_equal(report.sheets["kernels"], whole.sheets["kernels"])
 
@@ -198,7 +219,9 @@ def test_the_sheet_of_a_workbook_that_fails_is_named_on_the_first(
     monkeypatch.delenv(DEBUG_VARIABLE, raising=False)
     usual = excel_cells.write_table
 
-    def fails_for_kernels(book: Any, sheet: Any, frame: Any, *, whole: bool) -> list[str]:
+    def fails_for_kernels(
+        book: Any, sheet: Any, frame: Any, *, whole: bool
+    ) -> list[str]:
         if sheet.name == "kernels":
             fails()
         return usual(book, sheet, frame, whole=whole)
@@ -223,7 +246,9 @@ def test_the_chart_of_a_workbook_that_fails_is_named_on_the_first(
 
 
 def texts_of(book: Any, sheet: str) -> list[str]:
-    return [str(cell.value) for row in book[sheet].iter_rows() for cell in row if cell.value]
+    return [
+        str(cell.value) for row in book[sheet].iter_rows() for cell in row if cell.value
+    ]
 
 
 @pytest.mark.parametrize("kind", page._DRAWINGS)
@@ -262,7 +287,9 @@ def test_a_part_of_a_page_that_fails_is_named_there(
     monkeypatch.setattr(html_tables, function, fails)
     notes = page.write_html(tmp_path / "p.html", whole)
     assert f"{part} {ENDING}" in notes
-    assert f"{part} could not be computed" in (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert f"{part} could not be computed" in (tmp_path / "p.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_command_names_what_failed_and_writes_the_rest(
@@ -276,7 +303,9 @@ def test_the_command_names_what_failed_and_writes_the_rest(
     outputs = ["--csv-dir", str(folder), "-o", str(tmp_path / "r.json")]
     assert run(["report", str(trace), *outputs]) == 0
     captured = capsys.readouterr()
-    assert f"The table kernels {ENDING}" in " ".join((captured.out + captured.err).split())
+    assert f"The table kernels {ENDING}" in " ".join(
+        (captured.out + captured.err).split()
+    )
     document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert f"The table kernels {ENDING}" in document["notes"]
     assert "kernels" not in document["tables"]
@@ -311,7 +340,15 @@ def kernels_only() -> dict[str, Any]:
 
 def one_event(category: str, name: str) -> dict[str, Any]:
     arguments = {"device": 0, "stream": 7, "correlation": 1}
-    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 5, "dur": 2, "cat": category, "name": name}
+    event = {
+        "ph": "X",
+        "pid": 1,
+        "tid": 1,
+        "ts": 5,
+        "dur": 2,
+        "cat": category,
+        "name": name,
+    }
     return {"traceEvents": [{**event, "args": arguments}]}
 
 
@@ -329,7 +366,9 @@ SMALL = {
 @pytest.fixture(scope="module", params=SMALL)
 def small(request: pytest.FixtureRequest) -> TreePerfAnalyzer:
     document = SMALL[request.param]
-    return TreePerfAnalyzer(document, use_kernel_name_categories=True, add_python_func=True)
+    return TreePerfAnalyzer(
+        document, use_kernel_name_categories=True, add_python_func=True
+    )
 
 
 @pytest.mark.parametrize("name", SOME_TABLES)

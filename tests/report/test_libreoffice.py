@@ -21,7 +21,17 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("soffice") is None, reason="needs LibreOffice"),
 ]
 
-ODD_TEXTS = ["=1+1", "+1", "@x", "#N/A", "_x0041_", "1e5", "<b>&amp;", "a\ufffdb", "x" * 32_767]
+ODD_TEXTS = [
+    "=1+1",
+    "+1",
+    "@x",
+    "#N/A",
+    "_x0041_",
+    "1e5",
+    "<b>&amp;",
+    "a\ufffdb",
+    "x" * 32_767,
+]
 SHEETS = {
     "kernels": pd.DataFrame(
         {
@@ -52,8 +62,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         SHEETS,
         facts=[("duration (ms)", 34.892)],
         charts=[
-            Chart("GPU time by category", "kernels", "kernel_category", "total_time_ms"),
-            Chart("All of it", "kernels", "kernel_category", "total_time_ms", "stacked"),
+            Chart(
+                "GPU time by category", "kernels", "kernel_category", "total_time_ms"
+            ),
+            Chart(
+                "All of it", "kernels", "kernel_category", "total_time_ms", "stacked"
+            ),
         ],
     )
     for kind in (ALL_SHEETS_AS_SHOWN, "pdf"):
@@ -110,6 +124,10 @@ def test_charts_are_drawn(folder: Path) -> None:
         text=True,
     ).stdout
     pages = text.split("\f")
-    (chart,) = [page for page in pages if "GPU time by category (ms)" in page and "200" in page]
-    assert chart.index("GEMM") < chart.index("Flash Attention Forward")  # the longest on top
+    (chart,) = [
+        page for page in pages if "GPU time by category (ms)" in page and "200" in page
+    ]
+    assert chart.index("GEMM") < chart.index(
+        "Flash Attention Forward"
+    )  # the longest on top
     assert "All of it (ms)" in text

@@ -72,7 +72,9 @@ def test_a_strangers_file_stays(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(STRANGERS[name])
     assert not made_here(path)
-    with pytest.raises(OutputError, match="was not made by tracelens-ext; choose another name"):
+    with pytest.raises(
+        OutputError, match="was not made by tracelens-ext; choose another name"
+    ):
         check_output(path)
     check_output(path, force=True)
 
@@ -96,7 +98,9 @@ def test_strangers_workbooks_and_archives_stay(tmp_path: Path) -> None:
         assert not made_here(path)
 
 
-def test_a_trace_is_an_input_not_an_output(short_demo_trace: Path, tmp_path: Path) -> None:
+def test_a_trace_is_an_input_not_an_output(
+    short_demo_trace: Path, tmp_path: Path
+) -> None:
     assert not made_here(short_demo_trace)
     assert not made_here(write(tmp_path / "t.json", training(1)))
 
@@ -107,7 +111,14 @@ def test_what_is_no_file_is_left_to_the_writer(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
-    for path in (pipe, link, tmp_path, tmp_path / "absent", Path("/dev/null"), Path("a\0b")):
+    for path in (
+        pipe,
+        link,
+        tmp_path,
+        tmp_path / "absent",
+        Path("/dev/null"),
+        Path("a\0b"),
+    ):
         assert not made_here(path)
         check_output(path)
 
@@ -138,7 +149,9 @@ def test_a_folder_knows_its_files(tmp_path: Path) -> None:
     assert manifest_files(folder) == ["a.csv", "b.csv"]
     (folder / "mine.csv").write_text("theirs")
     check_folder(folder, ["a.csv", "b.csv", "new.csv"])
-    with pytest.raises(OutputError, match=r"mine\.csv: exists and was not made by tracelens-ext"):
+    with pytest.raises(
+        OutputError, match=r"mine\.csv: exists and was not made by tracelens-ext"
+    ):
         check_folder(folder, ["a.csv", "mine.csv"])
     check_folder(folder, ["mine.csv"], force=True)
 
@@ -165,7 +178,18 @@ def test_a_manifest_from_elsewhere_reaches_no_other_folder(tmp_path: Path) -> No
     outside.write_text("theirs")
     folder = tmp_path / "folder"
     folder.mkdir()
-    hostile = ["../outside.csv", str(outside), "..", ".", "", "a\0b", 7, None, ["x"], "sub/x.csv"]
+    hostile = [
+        "../outside.csv",
+        str(outside),
+        "..",
+        ".",
+        "",
+        "a\0b",
+        7,
+        None,
+        ["x"],
+        "sub/x.csv",
+    ]
     manifest = {"generator": "tracelens-ext", "files": [*hostile, "a.csv"]}
     (folder / MANIFEST).write_text(json.dumps(manifest))
     assert manifest_files(folder) == ["a.csv"]
@@ -201,7 +225,9 @@ def test_a_deep_manifest_is_none(tmp_path: Path) -> None:
     assert manifest_files(tmp_path) == []
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed"
+)
 def test_programs_that_read_a_whole_folder_skip_the_manifest(tmp_path: Path) -> None:
     from importlib import import_module
 
@@ -217,7 +243,9 @@ def test_a_damaged_workbook_is_a_strangers(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for at in range(packed, packed + 40):
         path.write_bytes(
-            whole[:at] + bytes(each ^ 0xFF for each in whole[at : at + 8]) + whole[at + 8 :]
+            whole[:at]
+            + bytes(each ^ 0xFF for each in whole[at : at + 8])
+            + whole[at + 8 :]
         )
         if not made_here(path):  # else a check sum alone is wrong
             with pytest.raises(OutputError, match="was not made by tracelens-ext"):

@@ -38,7 +38,9 @@ def test_a_name_means_one_table_in_every_command(
     demo_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = tmp_path / "report.json"
-    assert run(["report", str(demo_trace), "--tables", "all", "-q", "-o", str(whole)]) == 0
+    assert (
+        run(["report", str(demo_trace), "--tables", "all", "-q", "-o", str(whole)]) == 0
+    )
     report = json.loads(whole.read_text(encoding="utf-8"))["tables"]
     met: set[str] = set()
     capsys.readouterr()
@@ -53,9 +55,13 @@ def test_a_name_means_one_table_in_every_command(
 
 
 def test_a_page_draws_the_same_of_plain_tables(demo_trace: Path) -> None:
-    report = build_perf_report(TreePerfAnalyzer(demo_trace), for_page=True, what_if=True)
+    report = build_perf_report(
+        TreePerfAnalyzer(demo_trace), for_page=True, what_if=True
+    )
     tables = {**report.sheets, **report.page_sheets}
-    plain = {name: pd.DataFrame(table.to_dict("list")) for name, table in tables.items()}
+    plain = {
+        name: pd.DataFrame(table.to_dict("list")) for name, table in tables.items()
+    }
     charts = [chart for chart in report.charts if chart.on != "workbook"]
     drawn = page_figures(tables, charts)
     assert {"chart-roofline", "chart-memory-0"} <= {figure.key for figure in drawn}
@@ -66,11 +72,15 @@ def test_a_table_that_does_not_exist_is_named_with_the_nearest() -> None:
     analyzer = TreePerfAnalyzer(training(2).document())
     assert "gap_histogram" in build_perf_report(analyzer, tables="gap_histogram").sheets
     assert "gap_histogram" not in build_perf_report(analyzer).sheets
-    with pytest.raises(UsageError, match="no table 'gap_histgram'; did you mean 'gap_histogram'"):
+    with pytest.raises(
+        UsageError, match="no table 'gap_histgram'; did you mean 'gap_histogram'"
+    ):
         build_perf_report(analyzer, tables="gap_histgram")
     with pytest.raises(UsageError, match="did you mean 'iteration_statistics'"):
         analyzer.table("statistics")
-    assert analyzer.table("gap_pairs", sort="max").equals(analyzer.get_df_gap_pairs("max"))
+    assert analyzer.table("gap_pairs", sort="max").equals(
+        analyzer.get_df_gap_pairs("max")
+    )
     assert "get_df_gap_pairs" in dir(analyzer)
     with pytest.raises(AttributeError, match="get_df_nothing"):
         analyzer.get_df_nothing()  # type: ignore[attr-defined]

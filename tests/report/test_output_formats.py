@@ -20,7 +20,12 @@ from tracelens_ext.report import formats
 from tracelens_ext.report.formats import plain_column, plain_headers
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.report.writing import OutputFormat, report_text, require_format, write_report
+from tracelens_ext.report.writing import (
+    OutputFormat,
+    report_text,
+    require_format,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,14 +74,26 @@ def strictly_loaded(text: str) -> Any:
 
 
 def test_json_holds_rows_by_column() -> None:
-    frame = pd.DataFrame({"name": ["a", None], "time_ms": [1.5, np.nan], "count": [2, 3]})
-    facts = [("Duration (ms)", 2.5), ("Events", np.int64(7)), ("Nothing", None), ("Pct", math.inf)]
+    frame = pd.DataFrame(
+        {"name": ["a", None], "time_ms": [1.5, np.nan], "count": [2, 3]}
+    )
+    facts = [
+        ("Duration (ms)", 2.5),
+        ("Events", np.int64(7)),
+        ("Nothing", None),
+        ("Pct", math.inf),
+    ]
     loaded = strictly_loaded(
         text_of(report_of(frame, facts=facts, notes=["So."]), OutputFormat.json)
     )
     assert next(iter(loaded)) == "generator"
     assert loaded["generator"] == "tracelens-ext"
-    assert loaded["facts"] == {"Duration (ms)": 2.5, "Events": 7, "Nothing": None, "Pct": None}
+    assert loaded["facts"] == {
+        "Duration (ms)": 2.5,
+        "Events": 7,
+        "Nothing": None,
+        "Pct": None,
+    }
     assert loaded["notes"] == ["So."]
     assert loaded["tables"] == {
         "table 0": [
@@ -87,10 +104,15 @@ def test_json_holds_rows_by_column() -> None:
 
 
 def test_json_of_odd_tables() -> None:
-    mixed = pd.DataFrame({"v": [True, 10**30, 2**64 - 1, -(2**63), "\ud800", pd.NaT, (1, 2)]})
+    mixed = pd.DataFrame(
+        {"v": [True, 10**30, 2**64 - 1, -(2**63), "\ud800", pd.NaT, (1, 2)]}
+    )
     twice = pd.DataFrame([[1, 2, 3]], columns=["a", "a", ("b", 4)])
     loaded = strictly_loaded(
-        text_of(report_of(mixed, twice, pd.DataFrame(), pd.DataFrame({"x": []})), OutputFormat.json)
+        text_of(
+            report_of(mixed, twice, pd.DataFrame(), pd.DataFrame({"x": []})),
+            OutputFormat.json,
+        )
     )["tables"]
     assert [row["v"] for row in loaded["table 0"]] == [
         True,
@@ -107,11 +129,15 @@ def test_json_of_odd_tables() -> None:
 
 
 @given(
-    st.lists(st.tuples(texts, st.floats(), st.integers(-(2**63), 2**63 - 1)), max_size=5),
+    st.lists(
+        st.tuples(texts, st.floats(), st.integers(-(2**63), 2**63 - 1)), max_size=5
+    ),
     texts,
     texts,
 )
-def test_json_keeps_every_value(rows: list[tuple[str, float, int]], title: str, label: str) -> None:
+def test_json_keeps_every_value(
+    rows: list[tuple[str, float, int]], title: str, label: str
+) -> None:
     frame = pd.DataFrame(
         {
             "text": pd.Series([r[0] for r in rows], dtype=object),
@@ -123,7 +149,8 @@ def test_json_keeps_every_value(rows: list[tuple[str, float, int]], title: str, 
     loaded = strictly_loaded(text_of(report, OutputFormat.json))
     kept = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in label)
     assert loaded["tables"][kept] == [
-        {"text": t, "number": n if math.isfinite(n) else None, "whole": w} for t, n, w in rows
+        {"text": t, "number": n if math.isfinite(n) else None, "whole": w}
+        for t, n, w in rows
     ]
 
 
@@ -154,12 +181,18 @@ def shown(inline: Token) -> str:
 
 
 def cells(tokens: list[Token], kind: str = "td_open") -> list[str]:
-    return [shown(tokens[place + 1]) for place, token in enumerate(tokens) if token.type == kind]
+    return [
+        shown(tokens[place + 1])
+        for place, token in enumerate(tokens)
+        if token.type == kind
+    ]
 
 
 def as_read(text: str) -> str:
     """A text as Markdown is to show it: on one line, with nothing that acts on a screen."""
-    return safe_text("".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)).strip()
+    return safe_text(
+        "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+    ).strip()
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -176,7 +209,9 @@ def test_markdown_shows_any_text_as_it_is(hostile: str) -> None:
         descriptions={hostile: hostile},
     )
     tokens = rendered(text_of(report, OutputFormat.markdown))
-    assert {token.type for token in tokens if token.type.startswith("html")} <= {"html_block"}
+    assert {token.type for token in tokens if token.type.startswith("html")} <= {
+        "html_block"
+    }
     comments = [token.content for token in tokens if token.type == "html_block"]
     assert comments == [f"{formats.MARK}\n"], "only the mark is HTML"
     expected = as_read(hostile)
@@ -245,7 +280,9 @@ def test_markdown_numbers_stand_to_the_right_with_their_units() -> None:
 # Parquet.
 
 
-def test_parquet_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parquet_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     known = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -279,7 +316,11 @@ def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:
     frames = {"a/b": frame, "empty": frame.iloc[:0], "nothing": pd.DataFrame()}
     write_report(Report("t", frames), {tmp_path / "new" / "out": OutputFormat.parquet})
     paths = sorted((tmp_path / "new" / "out").glob("*.parquet"))
-    assert [path.name for path in paths] == ["a_b.parquet", "empty.parquet", "nothing.parquet"]
+    assert [path.name for path in paths] == [
+        "a_b.parquet",
+        "empty.parquet",
+        "nothing.parquet",
+    ]
     table = parquet.read_table(paths[0])
     assert table.schema.metadata[b"generator"] == b"tracelens-ext"
     assert table.to_pydict() == {
@@ -295,18 +336,26 @@ def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:
         "none": [None, None],
     }
     empty = parquet.read_table(paths[1])
-    assert [str(kind) for kind in empty.schema.types[2:5]] == ["double", "int64", "bool"]
+    assert [str(kind) for kind in empty.schema.types[2:5]] == [
+        "double",
+        "int64",
+        "bool",
+    ]
     assert empty.num_rows == 0
 
 
-def test_parquet_leaves_the_old_files_when_one_cannot_be_written(tmp_path: Path) -> None:
+def test_parquet_leaves_the_old_files_when_one_cannot_be_written(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     frame = pd.DataFrame({"a": [1]})
     write_report(Report("t", {"one": frame}), {tmp_path: OutputFormat.parquet})
     written = tmp_path / "one.parquet"
     before = written.read_bytes()
     (tmp_path / "two.parquet").mkdir()
-    with pytest.raises(OutputError, match=r"two\.parquet: cannot be written: it is a folder"):
+    with pytest.raises(
+        OutputError, match=r"two\.parquet: cannot be written: it is a folder"
+    ):
         write_report(
             Report("t", {"one": frame + 1, "two": frame}),
             {tmp_path: OutputFormat.parquet},
@@ -324,9 +373,16 @@ def test_each_format_writes_the_same_tables(tmp_path: Path) -> None:
     frame = pd.DataFrame({"kernel_name": [KERNEL], "time_ms": [0.1]})
     report = report_of(frame, notes=["A note."])
     for chosen in OutputFormat:
-        if chosen is OutputFormat.parquet and importlib.util.find_spec("pyarrow") is None:
+        if (
+            chosen is OutputFormat.parquet
+            and importlib.util.find_spec("pyarrow") is None
+        ):
             continue
-        target = tmp_path / "deep" / ("folder" if chosen.is_folder else f"file{chosen.suffix}")
+        target = (
+            tmp_path
+            / "deep"
+            / ("folder" if chosen.is_folder else f"file{chosen.suffix}")
+        )
         write_report(report, {target: chosen})
         for written in [target] if target.is_file() else target.iterdir():
             assert written.stat().st_size > 0
@@ -360,7 +416,10 @@ def test_a_text_that_cannot_be_made_leaves_the_old_file(tmp_path: Path) -> None:
             pd.Series([math.inf, -math.inf, 0.1], dtype="float32"),
             [None, None, float(np.float32(0.1))],
         ),
-        (pd.Series([np.bool_(True), np.int8(3), np.float64(0.5)], dtype=object), [True, 3, 0.5]),
+        (
+            pd.Series([np.bool_(True), np.int8(3), np.float64(0.5)], dtype=object),
+            [True, 3, 0.5],
+        ),
         (pd.Series([pd.Timestamp("2024-01-02")]), ["2024-01-02 00:00:00"]),
     ],
 )
@@ -382,18 +441,25 @@ plain_values = (
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats()
     | texts
-    | st.sampled_from(["\ud800", np.int64(7), np.float64("nan"), np.bool_(True), pd.NaT, pd.NA])
+    | st.sampled_from(
+        ["\ud800", np.int64(7), np.float64("nan"), np.bool_(True), pd.NaT, pd.NA]
+    )
 )
 documents = st.recursive(
     plain_values,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
 
 def as_json_has_it(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name.replace("\ud800", "\ufffd"): as_json_has_it(of) for name, of in value.items()}
+        return {
+            name.replace("\ud800", "\ufffd"): as_json_has_it(of)
+            for name, of in value.items()
+        }
     if isinstance(value, list):
         return [as_json_has_it(of) for of in value]
     return plain_column(pd.Series([value], dtype=object))[0]

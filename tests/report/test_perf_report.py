@@ -51,7 +51,9 @@ def test_sheets_with_and_without_categories(tmp_path: Path) -> None:
     assert book.sheetnames[0] == "summary"
     assert set(sheets) <= set(book.sheetnames)
     with zipfile.ZipFile(tmp_path / "full.xlsx") as package:
-        assert len([n for n in package.namelist() if n.startswith("xl/charts/chart")]) == 5
+        assert (
+            len([n for n in package.namelist() if n.startswith("xl/charts/chart")]) == 5
+        )
     for name in sheets:
         assert book[name].freeze_panes is not None
         assert book[name].auto_filter.ref is not None
@@ -59,11 +61,16 @@ def test_sheets_with_and_without_categories(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_without_an_output_the_workbook_is_beside_the_trace(trace: Path, tmp_path: Path) -> None:
+def test_without_an_output_the_workbook_is_beside_the_trace(
+    trace: Path, tmp_path: Path
+) -> None:
     path = tmp_path / trace.name
     shutil.copy(trace, path)
     generate_perf_report_pytorch(path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [trace.name, "run_perf_report.xlsx"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        trace.name,
+        "run_perf_report.xlsx",
+    ]
     assert default_report_path("a/b.json.gz") == Path("a/b_perf_report.xlsx")
 
 
@@ -85,15 +92,20 @@ def test_options_of_the_tables(trace: Path, tmp_path: Path) -> None:
         return {name: len(table) for name, table in made.items()}
 
     assert "kernel_summary" not in sheets(kernel_summary=False)
-    short = sheets(short_kernel_study=True, short_kernel_histogram_bins=7, topk_short_kernels=3)
+    short = sheets(
+        short_kernel_study=True, short_kernel_histogram_bins=7, topk_short_kernels=3
+    )
     assert (short["short_kernel_histogram"], short["short_kernels_summary"]) == (7, 3)
-    assert sheets(micro_idle_thresh_us=5)["gpu_timeline"] == sheets()["gpu_timeline"] + 2
+    assert (
+        sheets(micro_idle_thresh_us=5)["gpu_timeline"] == sheets()["gpu_timeline"] + 2
+    )
     assert sheets(topk_ops=4)["ops_summary"] == 4
     assert "coll_analysis" not in sheets(collective_analysis=False)
 
 
 @pytest.mark.parametrize(
-    "options", [{"topk_ops": 0}, {"short_kernel_histogram_bins": 0}, {"micro_idle_thresh_us": -1}]
+    "options",
+    [{"topk_ops": 0}, {"short_kernel_histogram_bins": 0}, {"micro_idle_thresh_us": -1}],
 )
 def test_numbers_that_make_no_sense_are_refused(
     trace: Path, tmp_path: Path, options: dict[str, Any]
@@ -137,7 +149,9 @@ def test_iterations_are_sheets_when_asked_for(demo_trace: Path, tmp_path: Path) 
     pd.testing.assert_frame_equal(asked["iteration_statistics"], statistics)
     times = asked["iterations"]
     parts = ["computation_time_ms", "exposed_comm_time_ms", "exposed_memcpy_time_ms"]
-    assert times[parts].sum(axis=1).tolist() == pytest.approx(times["busy_time_ms"].tolist())
+    assert times[parts].sum(axis=1).tolist() == pytest.approx(
+        times["busy_time_ms"].tolist()
+    )
     book = openpyxl.load_workbook(tmp_path / "r.xlsx")
     assert book["iterations"].max_row == len(times) + 1
     assert {"iterations.csv", "iteration_statistics.csv"} <= {
@@ -146,8 +160,12 @@ def test_iterations_are_sheets_when_asked_for(demo_trace: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("few_tables")
-def test_annotations_of_ones_own_are_iterations(demo_trace: Path, tmp_path: Path) -> None:
-    sheets = generate_perf_report_pytorch(demo_trace, tmp_path / "r.xlsx", annotation="Step#[56]$")
+def test_annotations_of_ones_own_are_iterations(
+    demo_trace: Path, tmp_path: Path
+) -> None:
+    sheets = generate_perf_report_pytorch(
+        demo_trace, tmp_path / "r.xlsx", annotation="Step#[56]$"
+    )
     names = sheets["iterations"]["iteration"].tolist()
     assert names == ["ProfilerStep#5", "ProfilerStep#6"]
     with pytest.raises(UsageError, match="no regular expression"):
@@ -173,7 +191,12 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
         "memory_over_time",
         "memory_iterations",
     ]
-    drawn += ["critical_path_summary", "iterations", "iteration_statistics", "roofline_peaks"]
+    drawn += [
+        "critical_path_summary",
+        "iterations",
+        "iteration_statistics",
+        "roofline_peaks",
+    ]
     assert list(report.page_sheets) == drawn
     assert not set(report.page_sheets) & set(report.sheets)
     assert {"gap_summary", "gap_hosts"} <= set(report.sheets), "evidence cites them"
@@ -209,9 +232,13 @@ def test_the_default_report_is_for_reading(trace: Path, tmp_path: Path) -> None:
     assert not [name for name in map(str, operations) if name.endswith("_sum")]
     assert not operations["Categories"].str.contains("[", regex=False).any()
     arguments = list(report.sheets["ops_unique_args"])
-    assert arguments.index("total_direct_kernel_time_ms") < arguments.index("process_name")
+    assert arguments.index("total_direct_kernel_time_ms") < arguments.index(
+        "process_name"
+    )
     by_category = report.sheets["gpu_time_by_category"]
-    assert by_category["total_time_ms"].sum() == pytest.approx(kernels["total_time_ms"].sum())
+    assert by_category["total_time_ms"].sum() == pytest.approx(
+        kernels["total_time_ms"].sum()
+    )
     # Headers tell their units.
     write_report(report, {tmp_path / "r.xlsx": OutputFormat.xlsx})
     book = openpyxl.load_workbook(tmp_path / "r.xlsx")
@@ -219,6 +246,8 @@ def test_the_default_report_is_for_reading(trace: Path, tmp_path: Path) -> None:
     assert "count (GPU events)" in headers
     assert "avg_time_us" in headers
     first = [row[0].value for row in book["summary"].iter_rows() if row[0].value]
-    places = [first.index(t) for t in ("GPU timeline", "GPU time by category", "Top kernels")]
+    places = [
+        first.index(t) for t in ("GPU timeline", "GPU time by category", "Top kernels")
+    ]
     assert places == sorted(places)
     assert places[-1] < first.index("Sheets") < first.index("Facts")

@@ -18,13 +18,21 @@ from tests.docs.test_tables import DOCUMENT, brought_up_to_date, sheets
 from tests.support.categorize_helpers import FakeEntryPoint, plugin
 from tests.support.comparison_helpers import training, write
 from tests.support.make_trace import cuda_graph_example
-from tracelens_ext import TreePerfAnalyzer, builtin_tables, generate_perf_report_pytorch, hookimpl
+from tracelens_ext import (
+    TreePerfAnalyzer,
+    builtin_tables,
+    generate_perf_report_pytorch,
+    hookimpl,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.earlier_declarations import columns_of_text, screen_of_text
+from tracelens_ext.report.tables.earlier_declarations import (
+    columns_of_text,
+    screen_of_text,
+)
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import ScreenView, Table
 from tracelens_ext.report.writing import OutputFormat, write_report
@@ -78,7 +86,9 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_adding_a_sheet_is_one_file_and_one_registration(added: str, tmp_path: Path) -> None:
+def test_adding_a_sheet_is_one_file_and_one_registration(
+    added: str, tmp_path: Path
+) -> None:
     trace = write(tmp_path / "t.json", training(2))
     tables = generate_perf_report_pytorch(trace, tmp_path / "r.xlsx", tmp_path / "csv")
     assert list(tables[added]) == ["stream", "count", "total_time_us"]
@@ -90,13 +100,18 @@ def test_adding_a_sheet_is_one_file_and_one_registration(added: str, tmp_path: P
     assert (tmp_path / "csv" / f"{added}.csv").is_file()
     page = brought_up_to_date(DOCUMENT.read_text(encoding="utf-8"), sheets())
     assert f"| [`{added}`](#{added}) | the trace has GPU events |" in page
-    assert "| `total_time_us` | µs | summed duration |" in page.partition(f"\n## `{added}`\n")[2]
+    assert (
+        "| `total_time_us` | µs | summed duration |"
+        in page.partition(f"\n## `{added}`\n")[2]
+    )
 
 
 # Of plugins.
 
 
-def report_with(monkeypatch: pytest.MonkeyPatch, *items: object) -> tuple[Report, list[str]]:
+def report_with(
+    monkeypatch: pytest.MonkeyPatch, *items: object
+) -> tuple[Report, list[str]]:
     """The report of a small trace with what a plugin offers, and the plugin's problems."""
 
     @hookimpl
@@ -139,7 +154,9 @@ def test_a_plugin_adds_a_sheet_with_charts_and_notes(
     assert "mine" in openpyxl.load_workbook(tmp_path / "r.xlsx").sheetnames
 
 
-def test_a_sheet_that_has_nothing_to_show_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sheet_that_has_nothing_to_show_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     report, problems = report_with(monkeypatch, mine(table=lambda *_: None))
     assert "mine" not in report.sheets
     assert problems == []
@@ -155,7 +172,10 @@ def _fails(*_: object) -> Any:
     ("item", "problem"),
     [
         ("mine", "tracelens_sheets: expected Table objects, got str"),
-        (mine(charts=[Chart("T", "other", "a", "b")]), "sheet 'mine': its chart is of 'other'"),
+        (
+            mine(charts=[Chart("T", "other", "a", "b")]),
+            "sheet 'mine': its chart is of 'other'",
+        ),
         (mine(name="GPU_Timeline"), "sheet 'GPU_Timeline': the report has one already"),
         (mine(table=lambda *_: [1]), "sheet 'mine': expected a DataFrame, got list"),
         (mine(table=_fails), "ValueError: no luck"),
@@ -172,7 +192,9 @@ def test_a_broken_sheet_of_a_plugin_costs_no_other(
 
 
 @pytest.mark.filterwarnings("ignore:.*columns as text:DeprecationWarning")
-def test_columns_in_the_earlier_notation_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_in_the_earlier_notation_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = """
         name, label: what it is,
             in words
@@ -192,7 +214,9 @@ def test_columns_in_the_earlier_notation_are_read(monkeypatch: pytest.MonkeyPatc
 def test_a_text_that_describes_no_column_is_the_plugins_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    report, problems = report_with(monkeypatch, mine(columns="a column"), mine(name="good"))
+    report, problems = report_with(
+        monkeypatch, mine(columns="a column"), mine(name="good")
+    )
     assert problems == ["theirs: sheet 'mine': 'a column' describes no column"]
     assert {"gpu_timeline", "good"} <= set(report.sheets)
 
@@ -207,7 +231,9 @@ def test_functions_of_tables_in_the_earlier_form_are_called_as_ever(
     report, problems = report_with(monkeypatch, mine(table=count))
     assert problems == []
     assert report.sheets["mine"]["time_ms"].tolist() == [3.0]
-    assert screen_of_text("By name: name, time_ms") == ScreenView("By name", ["name", "time_ms"])
+    assert screen_of_text("By name: name, time_ms") == ScreenView(
+        "By name", ["name", "time_ms"]
+    )
 
 
 def test_a_slow_sheet_of_a_plugin_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +248,9 @@ def test_a_slow_sheet_of_a_plugin_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_sheet_says_what_the_trace_lacks() -> None:
     analyzer = TreePerfAnalyzer(cuda_graph_example())
-    lacking = {sheet.name: sheet.why_absent(analyzer, ReportOptions()) for sheet in sheets()}
+    lacking = {
+        sheet.name: sheet.why_absent(analyzer, ReportOptions()) for sheet in sheets()
+    }
     assert lacking["gpu_timeline"] == lacking["graph_launches"] == ""
     assert lacking["kernel_categories"] == "categories are on"
     assert lacking["iterations"].startswith("the trace has iterations")
@@ -236,9 +264,13 @@ def test_options_are_spelled_once() -> None:
         assert named <= set(parameters)
         assert parameters["short_kernel_histogram_bins"].default == 100
         assert all(f"        {name}: " in str(function.__doc__) for name in named)
-    used = {name for sheet in sheets() for name in (sheet.asked_by, *sheet.options) if name}
+    used = {
+        name for sheet in sheets() for name in (sheet.asked_by, *sheet.options) if name
+    }
     assert used == named
     with pytest.raises(TypeError, match="topk_opps"):
         generate_perf_report_pytorch("trace.json", topk_opps=3)
-    with pytest.raises(UsageError, match="topk_ops is 0; expected a number of at least 1"):
+    with pytest.raises(
+        UsageError, match="topk_ops is 0; expected a number of at least 1"
+    ):
         ReportOptions(topk_ops=0)

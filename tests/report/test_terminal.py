@@ -18,7 +18,11 @@ from tracelens_ext.report.terminal import FrameTable, frame_table, safe_text
 NAME = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctorOnSelf_add<float>>"
 KERNELS = pd.DataFrame(
     {
-        "kernel_name": [NAME, "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT", "kernel_mha"],
+        "kernel_name": [
+            NAME,
+            "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT",
+            "kernel_mha",
+        ],
         "kernel_category": ["Elementwise", "GEMM", "Flash Attention Forward"],
         "cpu_op": ["aten::add", "graph", "graph"],
         "count": [1234, 1, 10],
@@ -43,7 +47,13 @@ def test_at_160_columns_everything_is_there() -> None:
     assert len(lines) == 5 + 3
     assert "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT" in lines[6]
     assert "Flash Attention Forward" in lines[7]
-    assert lines[5].split()[-5:] == ["aten::add", "1,234", "934.568", "900.460", "100.0%"]
+    assert lines[5].split()[-5:] == [
+        "aten::add",
+        "1,234",
+        "934.568",
+        "900.460",
+        "100.0%",
+    ]
     assert lines[6].split()[-4:] == ["1", "0.220", "220.000", "<0.1%"]
 
 
@@ -51,7 +61,11 @@ def test_at_160_columns_everything_is_there() -> None:
 def test_a_wider_terminal_never_shows_less_of_a_name() -> None:
     shown = 0
     for width in range(30, 130):
-        rows = [line for line in render(frame_table(KERNELS), width) if line.startswith("void")]
+        rows = [
+            line
+            for line in render(frame_table(KERNELS), width)
+            if line.startswith("void")
+        ]
         name = rows[0].split("  ")[0]
         assert len(name) >= shown, width
         shown = len(name)
@@ -61,7 +75,9 @@ def test_a_wider_terminal_never_shows_less_of_a_name() -> None:
 def test_different_names_never_look_alike(width: int) -> None:
     begin = "void at::native::vectorized_elementwise_kernel<4, at::native::"
     end = ", char*>(int)"
-    names = [f"{begin}{'x' * 40}{op}{'y' * 90}{end}" for op in ("Add", "Add", "Mul", "M", "")]
+    names = [
+        f"{begin}{'x' * 40}{op}{'y' * 90}{end}" for op in ("Add", "Add", "Mul", "M", "")
+    ]
     frame = pd.DataFrame({"name": names, "n": range(5)})
     lines = render(frame_table(frame), width)
     cells = [line.rsplit(maxsplit=1)[0] for line in lines if line.startswith("void")]
@@ -85,7 +101,9 @@ def test_columns_and_rows_to_show() -> None:
     assert lines[0].split() == ["count", "kernel_name"]
     assert lines[2].split()[0] == "1,234"
     assert lines[3] == "2 more rows not shown".ljust(len(lines[3]))
-    assert render(frame_table(KERNELS, rows=2), 160)[-1].strip() == "1 more row not shown"
+    assert (
+        render(frame_table(KERNELS, rows=2), 160)[-1].strip() == "1 more row not shown"
+    )
     assert "more" not in "".join(render(frame_table(KERNELS, rows=3), 160))
 
 
@@ -104,11 +122,21 @@ def test_of_many_columns_that_do_not_fit_the_first_are_named() -> None:
     *names, more = " ".join(text.split()).split(", ")
     assert len(names) == 8
     first = int(names[0].removeprefix("column_"))
-    assert (names[-1], more) == (f"column_{first + 7}", f"{40 - first - 8} more columns")
+    assert (names[-1], more) == (
+        f"column_{first + 7}",
+        f"{40 - first - 8} more columns",
+    )
 
 
 def test_markup_and_controls_mean_nothing() -> None:
-    names = ["[bold red]x[/]", "\x1b[31mred\x1b[0m", "a\nb\tc", "\u202eevil", ":smile:", "\ud800"]
+    names = [
+        "[bold red]x[/]",
+        "\x1b[31mred\x1b[0m",
+        "a\nb\tc",
+        "\u202eevil",
+        ":smile:",
+        "\ud800",
+    ]
     frame = pd.DataFrame({"[b]name": pd.Series(names, dtype=object)})
     lines = render(frame_table(frame), 60)
     assert [line.rstrip() for line in lines if "─" not in line] == [
@@ -124,7 +152,9 @@ def test_markup_and_controls_mean_nothing() -> None:
 
 def test_styles_only_mark_the_header() -> None:
     stream = io.StringIO()
-    console = Console(file=stream, width=160, force_terminal=True, color_system="standard")
+    console = Console(
+        file=stream, width=160, force_terminal=True, color_system="standard"
+    )
     console.print(frame_table(KERNELS, title="T"))
     header, _, rows = stream.getvalue().partition("─")
     assert "\x1b[1m" in header
@@ -188,7 +218,8 @@ def test_cut_texts_fit(text: str, width: int) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.text(max_size=60), st.floats(0, 1e9), st.integers(0, 10**12)), max_size=5
+        st.tuples(st.text(max_size=60), st.floats(0, 1e9), st.integers(0, 10**12)),
+        max_size=5,
     ),
     st.integers(1, 200),
 )

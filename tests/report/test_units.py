@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.report.tables.units import Quantity, Shown, fits_a_spreadsheet, unit_of
+from tracelens_ext.report.tables.units import (
+    Quantity,
+    Shown,
+    fits_a_spreadsheet,
+    unit_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,12 @@ def test_unit_of_a_column(column: str, quantity: Quantity, symbol: str) -> None:
     ("column", "fractions", "largest", "expected"),
     [
         ("total_time_ms", True, 12.5, '#,##0.000" ms"'),
-        ("total_time_ms", True, 0.00237, '#,##0.00000" ms"'),  # three digits of the largest
+        (
+            "total_time_ms",
+            True,
+            0.00237,
+            '#,##0.00000" ms"',
+        ),  # three digits of the largest
         ("avg_time_us", False, 150, '#,##0.000" µs"'),
         ("percent", True, 100, '#,##0.00"%"'),
         ("count", False, 10, "#,##0"),
@@ -61,7 +71,9 @@ def test_unit_of_a_column(column: str, quantity: Quantity, symbol: str) -> None:
         ("difference (%)", True, 3, '+#,##0.00"%";-#,##0.00"%";#,##0.00"%"'),
     ],
 )
-def test_excel_format(column: str, fractions: bool, largest: float, expected: str) -> None:
+def test_excel_format(
+    column: str, fractions: bool, largest: float, expected: str
+) -> None:
     assert Shown(unit_of(column), fractions, largest).excel_format == expected
 
 

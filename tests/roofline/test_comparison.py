@@ -11,11 +11,15 @@ from tracelens_ext.compare.time_lost import compare_time_lost
 def _lost(**ms: float) -> pd.DataFrame:
     names = [(name, "f32 [2]") for name in ms]
     index = pd.MultiIndex.from_tuples(names, names=["op_name", "shapes"])
-    return pd.DataFrame({"time_lost_ms": list(ms.values()), "roofline_ms": 2.0}, index=index)
+    return pd.DataFrame(
+        {"time_lost_ms": list(ms.values()), "roofline_ms": 2.0}, index=index
+    )
 
 
 def test_the_largest_difference_comes_first_and_what_one_trace_lacks_is_empty() -> None:
-    frame = compare_time_lost([_lost(mm=4.0, add=1.0), _lost(mm=3.5, silu=2.0)], ["A", "B"], [1, 1])
+    frame = compare_time_lost(
+        [_lost(mm=4.0, add=1.0), _lost(mm=3.5, silu=2.0)], ["A", "B"], [1, 1]
+    )
     assert frame["op_name"].tolist() == ["silu", "add", "mm"]
     assert frame["difference_ms"].tolist() == [2.0, -1.0, -0.5]
     assert np.isnan(frame["A_time_lost_ms"][0])

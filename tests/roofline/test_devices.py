@@ -52,9 +52,17 @@ def products(
             }
             maker.op("aten::mm", at, 8, external_id=correlation, args=arguments)
             maker.launched(
-                kernel, at + 20, duration, correlation=correlation, at=at + 2, device=number
+                kernel,
+                at + 20,
+                duration,
+                correlation=correlation,
+                at=at + 2,
+                device=number,
             )
-    described = [{"id": number, **device} for number, device in zip(numbers, devices, strict=True)]
+    described = [
+        {"id": number, **device}
+        for number, device in zip(numbers, devices, strict=True)
+    ]
     return maker.document(deviceProperties=described)
 
 
@@ -71,7 +79,10 @@ def without_model(rows: Any) -> Any:
 def test_an_h100_and_an_a100_are_each_compared_with_their_own_peaks() -> None:
     document = json.loads((SHARED / "robust" / "two_gpu_models.json").read_text())
     rows = roofline_rows(document).set_index("device_model")
-    assert rows["roofline_time_ms"].round(2).to_dict() == {"H100 SXM": 0.69, "A100 SXM4 80GB": 2.2}
+    assert rows["roofline_time_ms"].round(2).to_dict() == {
+        "H100 SXM": 0.69,
+        "A100 SXM4 80GB": 2.2,
+    }
 
 
 def test_one_operation_is_a_row_for_each_gpu_model() -> None:
@@ -100,9 +111,14 @@ def test_peaks_of_the_user_hold_for_every_gpu() -> None:
 
 
 def test_a_gpu_without_known_peaks_takes_nothing_from_the_other() -> None:
-    rows = roofline_rows(products([H100, UNKNOWN], [200, 500])).set_index("device_model")
+    rows = roofline_rows(products([H100, UNKNOWN], [200, 500])).set_index(
+        "device_model"
+    )
     assert rows.loc["H100 SXM", "roofline_time_ms"] == pytest.approx(5 * H100_MS)
-    assert rows["roofline_time_ms"].isna().to_dict() == {"GPU of tomorrow": True, "H100 SXM": False}
+    assert rows["roofline_time_ms"].isna().to_dict() == {
+        "GPU of tomorrow": True,
+        "H100 SXM": False,
+    }
 
 
 @settings(max_examples=10)
@@ -119,7 +135,9 @@ def test_the_rows_do_not_depend_on_the_numbers_of_the_devices(
     for device, duration in zip(devices, kernel_us, strict=True):
         alone = roofline_rows(products([device], [duration]))
         model = "H100 SXM" if device is H100 else "A100 SXM4 80GB"
-        assert without_model(both[both["device_model"] == model]) == without_model(alone)
+        assert without_model(both[both["device_model"] == model]) == without_model(
+            alone
+        )
 
 
 def test_the_family_table_and_the_peaks_say_which_gpu() -> None:
@@ -141,7 +159,9 @@ def test_the_chart_has_the_roofs_of_each_gpu() -> None:
         "roofline": analyzer.get_df_roofline(),
         "roofline_peaks": analyzer.get_df_roofline_peaks(),
     }
-    chart = Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
+    chart = Chart(
+        "Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page"
+    )
     (figure,) = page_figures(sheets, [chart])
     traces: Any = figure.spec["data"]
     roofs = [trace["text"][-1] for trace in traces if trace["meta"] is None]
@@ -165,9 +185,13 @@ def test_slow_products_are_those_that_are_slow_on_their_own_gpu() -> None:
     assert [place.count for place in both.where["products"]] == [5]
 
 
-def test_products_beside_tensor_cores_are_compared_with_those_of_their_own_gpu() -> None:
+def test_products_beside_tensor_cores_are_compared_with_those_of_their_own_gpu() -> (
+    None
+):
     kernel = "ampere_sgemm_128x64_tn"
-    both = findings_of(products([A100, H100], [9_000, 9_000], kernel=kernel))["no-tensor-cores"]
+    both = findings_of(products([A100, H100], [9_000, 9_000], kernel=kernel))[
+        "no-tensor-cores"
+    ]
     a100 = findings_of(products([A100], [9_000], kernel=kernel))["no-tensor-cores"]
     h100 = findings_of(products([H100], [9_000], kernel=kernel))["no-tensor-cores"]
     expected = (a100.claimed_ms + h100.claimed_ms) / 2

@@ -26,10 +26,17 @@ MODELS = offered_models(default_registry(plugins=False))
 Argument = tuple[Any, str, str]
 
 
-def tensor(*dims: int, kind: str = BF16, strides: list[int] | None = None) -> dict[str, Any]:
+def tensor(
+    *dims: int, kind: str = BF16, strides: list[int] | None = None
+) -> dict[str, Any]:
     """A tensor argument, contiguous unless strides are given."""
     usual = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
-    return {"dims": list(dims), "type": kind, "strides": strides or usual, "concrete": ""}
+    return {
+        "dims": list(dims),
+        "type": kind,
+        "strides": strides or usual,
+        "concrete": "",
+    }
 
 
 def value(of: object, kind: str = "Scalar") -> dict[str, Any]:
@@ -44,7 +51,9 @@ def of_texts(name: str, kernels: tuple[str, ...], *texts: str) -> Operation:
     return Operation.of_arguments(name, kernels, [parsed(text)[0] for text in texts])
 
 
-def operation(name: str, *arguments: dict[str, Any], kernels: tuple[str, ...] = ()) -> Operation:
+def operation(
+    name: str, *arguments: dict[str, Any], kernels: tuple[str, ...] = ()
+) -> Operation:
     name = name if "::" in name or name.startswith("triton_") else f"aten::{name}"
     keys = ("dims", "type", "strides", "concrete")
     texts = [json.dumps([argument[key] for argument in arguments]) for key in keys]
@@ -69,8 +78,14 @@ def test_products() -> None:
     assert figures("mm", a, b) == ("GEMM", 2 * 4 * 16 * 8, 2 * (32 + 128 + 64))
     bias = tensor(16)
     flops = 2 * 4 * 16 * 8 + 4 * 16
-    assert figures("addmm", bias, a, b, value(1), value(1))[1:] == (flops, 2 * (16 + 32 + 128 + 64))
-    assert figures("addmm", bias, a, b, value(0), value(1))[1:] == (1024, 2 * (32 + 128 + 64))
+    assert figures("addmm", bias, a, b, value(1), value(1))[1:] == (
+        flops,
+        2 * (16 + 32 + 128 + 64),
+    )
+    assert figures("addmm", bias, a, b, value(0), value(1))[1:] == (
+        1024,
+        2 * (32 + 128 + 64),
+    )
     batched = cost("bmm", tensor(3, 4, 8), tensor(3, 8, 16))
     assert batched.flops == 3 * 1024
     assert [batched.parameters[key] for key in "BMNK"] == [3, 4, 16, 8]
@@ -82,12 +97,18 @@ def test_products() -> None:
         *(tensor(4, 8, kind=kind), tensor(8, 16, kind=kind)),
         *(tensor(1, kind=F32), tensor(1, kind=F32), NOTHING, NOTHING, value(15)),
     )
-    assert (scaled.flops, scaled.bytes, scaled.data_type) == (1024, 32 + 128 + 2 * 64, "fp8")
+    assert (scaled.flops, scaled.bytes, scaled.data_type) == (
+        1024,
+        32 + 128 + 2 * 64,
+        "fp8",
+    )
     with pytest.raises(NoModelError, match="not those of a matrix product"):
         cost("mm", a, a)
 
 
-def convolution(*inputs: dict[str, Any], transposed: bool = False) -> tuple[str, int, int]:
+def convolution(
+    *inputs: dict[str, Any], transposed: bool = False
+) -> tuple[str, int, int]:
     pair = value([1, 1], "ScalarList")
     rest = (pair, value([0, 0], "ScalarList"), pair, value(transposed))
     return figures("convolution", *inputs, *rest, value([0, 0], "ScalarList"), value(1))
@@ -112,15 +133,27 @@ def test_convolutions() -> None:
     assert found == ("CONV_bwd", flops + out, 2 * (out + 2 * 3 * 64 + 5 * 3 * 9 + 5))
 
 
-@pytest.mark.parametrize(("causal", "pairs_twice"), [("False", 2 * 16 * 16), ("True", 16 * 16)])
+@pytest.mark.parametrize(
+    ("causal", "pairs_twice"), [("False", 2 * 16 * 16), ("True", 16 * 16)]
+)
 def test_attention(causal: str, pairs_twice: int) -> None:
     q = tensor(2, 8, 16, 32)
     kv = tensor(2, 4, 16, 32)
     found = figures(
-        "_scaled_dot_product_flash_attention", q, kv, kv, value(0.0), value(causal), value("False")
+        "_scaled_dot_product_flash_attention",
+        q,
+        kv,
+        kv,
+        value(0.0),
+        value(causal),
+        value("False"),
     )
     size = 2 * 8 * 16 * 32
-    assert found == ("SDPA_fwd", 2 * 8 * pairs_twice * 64, 2 * (size + size // 2 * 2 + size))
+    assert found == (
+        "SDPA_fwd",
+        2 * 8 * pairs_twice * 64,
+        2 * (size + size // 2 * 2 + size),
+    )
     lengths = tensor(3, kind="int")
     several = [q, kv, kv, lengths, lengths, *[NOTHING] * 3, value("False")]
     with pytest.raises(NoModelError, match="several lengths"):
@@ -135,16 +168,36 @@ def test_attention(causal: str, pairs_twice: int) -> None:
         ("mul_", [tensor(4, 8), tensor(4, 8, kind=F32)], 2 * 32 + 4 * 32 + 2 * 32),
         ("eq", [tensor(4, 8), value(0)], 2 * 32 + 32),
         ("div", [tensor(4, kind=I64), tensor(4, kind=I64)], 8 * 4 * 2 + 4 * 4),
-        ("where", [tensor(4, kind=BOOL), tensor(4, kind=F32), tensor(4, kind=F32)], 4 + 3 * 16),
-        ("masked_fill_", [tensor(4, kind=F32), tensor(4, kind=BOOL), value(0)], 16 + 4 + 16),
+        (
+            "where",
+            [tensor(4, kind=BOOL), tensor(4, kind=F32), tensor(4, kind=F32)],
+            4 + 3 * 16,
+        ),
+        (
+            "masked_fill_",
+            [tensor(4, kind=F32), tensor(4, kind=BOOL), value(0)],
+            16 + 4 + 16,
+        ),
         ("copy_", [tensor(4, kind=F32), tensor(4), value("False")], 16 + 8),
         ("fill_", [tensor(4, kind=F32), value(0)], 16),
         ("_softmax", [tensor(4, 8), value(-1), value("False")], 2 * 2 * 32),
-        ("native_layer_norm", [tensor(4, 8), value([8], "ScalarList"), tensor(8), tensor(8)], 160),
-        ("sum", [tensor(4, 8), value([1], "ScalarList"), value("False"), NOTHING], 2 * 32 + 2 * 4),
+        (
+            "native_layer_norm",
+            [tensor(4, 8), value([8], "ScalarList"), tensor(8), tensor(8)],
+            160,
+        ),
+        (
+            "sum",
+            [tensor(4, 8), value([1], "ScalarList"), value("False"), NOTHING],
+            2 * 32 + 2 * 4,
+        ),
         ("argmax", [tensor(4, 8), value(1), value("False")], 2 * 32 + 8 * 4),
         ("max", [tensor(4, 8), value(1), value("False")], 2 * 32 + (2 + 8) * 4),
-        ("index_select", [tensor(9, 8), value(0), tensor(4, kind=I64)], 8 * 4 + 2 * 2 * 32),
+        (
+            "index_select",
+            [tensor(9, 8), value(0), tensor(4, kind=I64)],
+            8 * 4 + 2 * 2 * 32,
+        ),
         ("embedding", [tensor(99, 8), tensor(4, kind=I64)], 8 * 4 + 2 * 2 * 32),
     ],
 )
@@ -155,7 +208,11 @@ def test_what_moves(name: str, arguments: list[dict[str, Any]], moved: int) -> N
 
 
 def test_lists_take_their_type_from_the_kernel() -> None:
-    several = {"dims": [[4, 8], [4, 8]], "type": "TensorList", "strides": [[8, 1], [8, 1]]}
+    several = {
+        "dims": [[4, 8], [4, 8]],
+        "type": "TensorList",
+        "strides": [[8, 1], [8, 1]],
+    }
     arguments = [several | {"concrete": ""}, value(0)]
     kernel = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<4u>, unsigned int, 2>"
     assert cost("cat", *arguments, kernels=(kernel,)).bytes == 4 * 64 * 2
@@ -165,7 +222,12 @@ def test_lists_take_their_type_from_the_kernel() -> None:
 
 def test_kernels_of_torch_compile_have_a_bound() -> None:
     found = cost("triton_poi_fused_add_mul_3", tensor(4, 8), tensor(4, 8))
-    assert (found.family, found.flops, found.bytes, found.bound_only) == ("Triton", 64, 128, True)
+    assert (found.family, found.flops, found.bytes, found.bound_only) == (
+        "Triton",
+        64,
+        128,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +250,9 @@ def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
     assert why in str(reason)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "{", "5", "null", '["a', "NaN", "\ud800"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{", "5", "null", '["a', "NaN", "\ud800"]
+)
 def test_texts_that_are_no_arguments(text: str) -> None:
     op = of_texts("aten::add", (), text, text, text, text)
     assert op.dims == ()
@@ -201,8 +265,12 @@ JUNK = st.recursive(
     max_leaves=12,
 )
 DIMS = st.lists(SIZES, max_size=5) | JUNK
-KINDS = st.sampled_from([*ELEMENT_BYTES, "Scalar", "ScalarList", "TensorList", "", "None", "?"])
-TEXTS = st.sampled_from(["", "None", "True", "0", "-1", "[0]", "[1, -1]", "inf", "[[", "9" * 30])
+KINDS = st.sampled_from(
+    [*ELEMENT_BYTES, "Scalar", "ScalarList", "TensorList", "", "None", "?"]
+)
+TEXTS = st.sampled_from(
+    ["", "None", "True", "0", "-1", "[0]", "[1, -1]", "inf", "[[", "9" * 30]
+)
 
 
 @given(
@@ -227,13 +295,27 @@ def test_no_model_answers_nonsense(
 def test_products_of_8_bit_packed_and_complex_numbers() -> None:
     small = tensor(4, 8, kind="signed char"), tensor(8, 16, kind="signed char")
     found = cost("_int_mm", *small)
-    assert (found.flops, found.bytes, found.data_type) == (1024, 32 + 128 + 4 * 64, "int8")
-    fp4 = tensor(4, 8, kind="c10::Float4_e2m1fn_x2"), tensor(8, 16, kind="c10::Float4_e2m1fn_x2")
+    assert (found.flops, found.bytes, found.data_type) == (
+        1024,
+        32 + 128 + 4 * 64,
+        "int8",
+    )
+    fp4 = (
+        tensor(4, 8, kind="c10::Float4_e2m1fn_x2"),
+        tensor(8, 16, kind="c10::Float4_e2m1fn_x2"),
+    )
     scales = (tensor(64, kind=F32), tensor(64, kind=F32))
     packed = cost("_scaled_mm", *fp4, *scales, NOTHING, NOTHING, value(15))
-    assert (packed.flops, packed.bytes, packed.data_type) == (2048, 32 + 128 + 2 * 64, "fp4")
+    assert (packed.flops, packed.bytes, packed.data_type) == (
+        2048,
+        32 + 128 + 2 * 64,
+        "fp4",
+    )
     assert packed.parameters["K"] == 16
-    whole = tensor(4, 8, kind="c10::complex<float>"), tensor(8, 16, kind="c10::complex<float>")
+    whole = (
+        tensor(4, 8, kind="c10::complex<float>"),
+        tensor(8, 16, kind="c10::complex<float>"),
+    )
     assert figures("mm", *whole)[1:] == (4 * 1024, 8 * (32 + 128 + 64))
 
 
@@ -245,8 +327,14 @@ def test_grouped_products() -> None:
     scale = tensor(64, kind=F32)
     offsets = tensor(3, kind="int")
     scaled = cost("_scaled_grouped_mm", a, b, scale, scale, offsets)
-    assert (scaled.flops, scaled.bytes) == (2 * 64 * 16 * 8, 64 * 8 + 3 * 8 * 16 + 2 * 64 * 16)
-    assert figures("_grouped_mm", tensor(3, 4, 8), tensor(8, 64), offsets)[1] == 2 * 4 * 64 * 8
+    assert (scaled.flops, scaled.bytes) == (
+        2 * 64 * 16 * 8,
+        64 * 8 + 3 * 8 * 16 + 2 * 64 * 16,
+    )
+    assert (
+        figures("_grouped_mm", tensor(3, 4, 8), tensor(8, 64), offsets)[1]
+        == 2 * 4 * 64 * 8
+    )
 
 
 @pytest.mark.parametrize(("nq", "nkv"), [(64, 64), (16, 96), (96, 16)])
@@ -275,7 +363,9 @@ def test_aiters_attention() -> None:
     window = [value(True), value(-1), value(-1)]
     forward = cost("aiter::mha_fwd", q, q, q, value(0.0), value(1.0), *window)
     lse = tensor(2, 4, 64, kind=F32)
-    backward = cost("aiter::mha_bwd", q, q, q, q, q, lse, value(0.0), value(1.0), *window)
+    backward = cost(
+        "aiter::mha_bwd", q, q, q, q, q, lse, value(0.0), value(1.0), *window
+    )
     assert (forward.family, forward.flops) == ("SDPA_fwd", 2 * 4 * 64 * 64 * 32)
     assert (backward.family, backward.flops) == ("SDPA_bwd", forward.flops * 5 // 2)
 
@@ -290,7 +380,9 @@ def test_fused_norms_gates_and_rotations() -> None:
     assert figures("_C::fused_add_rms_norm", x, x, weight)[1:] == four
     assert figures("aiter::rmsnorm2d_fwd_with_add", x, x, x, x, weight)[1:] == four
     quantised = tensor(6, 32, kind="c10::Float8_e4m3fn")
-    moved = figures("_C::rms_norm_static_fp8_quant", quantised, x, weight, tensor(1, kind=F32))[2]
+    moved = figures(
+        "_C::rms_norm_static_fp8_quant", quantised, x, weight, tensor(1, kind=F32)
+    )[2]
     assert moved == one + 192 + 64 + 4
     gate = ("UnaryElementwise", 12 * 192, 3 * one)
     assert figures("_C::silu_and_mul", x, tensor(6, 64)) == gate
@@ -312,11 +404,16 @@ def test_rotations_of_aiter() -> None:
     cache = tensor(99, 1, 1, 4)
     positions = tensor(6, 2, kind=I64)
     tables = [cache, cache, positions, value(0), value(True), value(False)]
-    cached = figures("aiter::rope_cached_positions_2c_fwd_impl", q, k, q, k, *tables)[1:]
+    cached = figures("aiter::rope_cached_positions_2c_fwd_impl", q, k, q, k, *tables)[
+        1:
+    ]
     assert cached == (3 * 60 * 8, 2 * 2 * 960 + 2 * 12 * 4 * 2 + 12 * 8)
     image = tensor(1, 8, 1, 4, 4), tensor(1, 1, 8, 4, 4)
     tables = [image[0], image[0], image[1], image[1], value(8), value(8), value(True)]
     patches = tensor(1, 64, 4, 16)
-    assert figures("aiter::rope_2d_fwd_impl", patches, patches, *tables)[1] == 3 * 64 * 4 * 16
+    assert (
+        figures("aiter::rope_2d_fwd_impl", patches, patches, *tables)[1]
+        == 3 * 64 * 4 * 16
+    )
     with pytest.raises(NoModelError, match="not those of a rotary"):
         cost("aiter::rope_fwd_impl", q, q, positions)

@@ -44,7 +44,11 @@ GIB = 2**30
         ("Quadro RTX 6000", {}, "Quadro RTX 6000"),
         ("AMD Radeon AI PRO R9700", {}, "Radeon AI PRO R9700"),
         ("AMD Instinct MI300X", {"units": 38}, "MI300X, 38 of 304 units"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"units": 16}, "H100 SXM, 16 of 132 units"),
+        (
+            "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+            {"units": 16},
+            "H100 SXM, 16 of 132 units",
+        ),
     ],
 )
 def test_devices_are_known_by_name_or_else_by_their_size(
@@ -83,7 +87,9 @@ def test_computed_peaks_are_those_of_the_datasheet(
     product: str, architecture: str, units: int, mhz: int
 ) -> None:
     listed = next(device for device in builtin_peaks() if device.name == product)
-    computed = computed_peaks(product, architecture, units, mhz * 1e6, listed.memory * 1e9)
+    computed = computed_peaks(
+        product, architecture, units, mhz * 1e6, listed.memory * 1e9
+    )
     assert computed is not None
     assert computed.memory == pytest.approx(listed.memory)
     for kind, peak in listed.matrix.items():
@@ -109,7 +115,9 @@ def test_gpus_by_the_numbers_of_rocm() -> None:
         ([*alike, {"id": 3, "name": "AMD Instinct MI210"}], None),
     ):
         document = maker.document(deviceProperties=entries)
-        (peaks,) = (p for n, p in peaks_of_devices(read_trace(document)).items() if n == 2)
+        (peaks,) = (
+            p for n, p in peaks_of_devices(read_trace(document)).items() if n == 2
+        )
         assert (peaks.name if peaks else None) == name
 
 
@@ -124,7 +132,11 @@ def test_a_part_has_its_share_of_all_but_the_link() -> None:
 
 
 def test_peaks_are_dense_and_have_a_source() -> None:
-    text = resources.files("tracelens_ext.roofline").joinpath("device_peaks.toml").read_text()
+    text = (
+        resources.files("tracelens_ext.roofline")
+        .joinpath("device_peaks.toml")
+        .read_text()
+    )
     told = tomllib.loads(text)
     assert all(map(told["source"].get, told["device"]))
     known = {device.name: device for device in builtin_peaks()}
@@ -140,7 +152,9 @@ def test_each_device_of_a_trace_has_its_own(tmp_path: Path) -> None:
         maker.kernel("k", 10, 5, device=device)
     devices = [{"id": 0, "name": "NVIDIA H100 PCIe"}, {"id": 1, "name": "Tesla T4"}]
     path = tmp_path / "t.json"
-    path.write_text(json.dumps(maker.document(deviceProperties=devices)), encoding="utf-8")
+    path.write_text(
+        json.dumps(maker.document(deviceProperties=devices)), encoding="utf-8"
+    )
     trace = read_trace(path)
     found = peaks_of_devices(trace)
     names = {number: peaks.name if peaks else None for number, peaks in found.items()}
@@ -152,9 +166,15 @@ def test_each_device_of_a_trace_has_its_own(tmp_path: Path) -> None:
 def test_peaks_of_a_user(tmp_path: Path) -> None:
     toml = tmp_path / "mine.toml"
     arch = tmp_path / "arch.json"
-    toml.write_text('name = "X"\nmatrix = {bf16 = 500.0}\nvector = {fp32 = 60}\nmemory = 2000\n')
+    toml.write_text(
+        'name = "X"\nmatrix = {bf16 = 500.0}\nvector = {fp32 = 60}\nmemory = 2000\n'
+    )
     found = read_peaks(toml)
-    assert (found.name, found.peak("matrix", "bf16"), found.memory) == ("X", (500, "bf16"), 2000)
+    assert (found.name, found.peak("matrix", "bf16"), found.memory) == (
+        "X",
+        (500, "bf16"),
+        2000,
+    )
     assert found.link is None
     told = {"name": "MI300X", "mem_bw_gbps": 5300, "memory_gb": 192}
     told["max_achievable_tflops"] = {"matrix_bf16": 708, "vector_fp32": 163.4}
@@ -173,12 +193,17 @@ def test_peaks_of_a_user(tmp_path: Path) -> None:
         ('{"mem_bw_gbps": 5}', "max_achievable_tflops is missing"),
         ("[" * 5000, "is neither TOML nor JSON"),
         ('units = "many"\nmemory = 1', "units is 'many'"),
-        ('{"max_achievable_tflops": {}, "mem_bw_gbps": 1, "memory_gb": [1]}', "memory_gb is [1]"),
+        (
+            '{"max_achievable_tflops": {}, "mem_bw_gbps": 1, "memory_gb": [1]}',
+            "memory_gb is [1]",
+        ),
         ("names = 5\nmemory = 1", "names is 5"),
         ("", "memory is None"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_with_a_file_is_said_in_a_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
     path = tmp_path / "peaks"
     path.write_text(text)
     with pytest.raises(UsageError) as raised:
@@ -188,5 +213,7 @@ def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path: Path, text: str, 
 
 
 def test_a_device_that_is_neither_a_file_nor_known() -> None:
-    with pytest.raises(UsageError, match=r"H100: cannot be read .* nor is it one of .*H100 SXM"):
+    with pytest.raises(
+        UsageError, match=r"H100: cannot be read .* nor is it one of .*H100 SXM"
+    ):
         read_peaks("H100")

@@ -49,7 +49,9 @@ H100 = "NVIDIA H100 80GB HBM3"
 BF16 = "c10::BFloat16"
 
 
-def arguments(*dims: list[int], kind: str = BF16, concrete: list[str] | None = None) -> Any:
+def arguments(
+    *dims: list[int], kind: str = BF16, concrete: list[str] | None = None
+) -> Any:
     return {
         "Input Dims": list(dims),
         "Input type": [kind] * len(dims),
@@ -71,7 +73,11 @@ def document(*operations: tuple[str, Any, float], device: str = H100) -> dict[st
         at = 10 + 10 * number
         maker.op(name, at, 8, external_id=number + 1, args=args)
         maker.launched(
-            f"k_{name}", 100_000 * number + 100, duration, correlation=number + 1, at=at + 2
+            f"k_{name}",
+            100_000 * number + 100,
+            duration,
+            correlation=number + 1,
+            at=at + 2,
         )
     return maker.document(deviceProperties=[{"id": 0, "name": device}])
 
@@ -80,13 +86,17 @@ def analyzed(*operations: tuple[str, Any, float], **more: str) -> TreePerfAnalyz
     return TreePerfAnalyzer(document(*operations, **more))
 
 
-def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_all_different_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: Counter[str] = Counter()
 
     def counted(module: Any, name: str) -> None:
         what = getattr(module, name)
         monkeypatch.setattr(
-            module, name, lambda *given, **more: asked.update([name]) or what(*given, **more)
+            module,
+            name,
+            lambda *given, **more: asked.update([name]) or what(*given, **more),
         )
 
     for module, name in (
@@ -101,7 +111,9 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
     count = 300
     each = [("aten::mm", arguments([n, 8], [8, n]), 1.0) for n in range(1, count + 1)]
     made = document(*each)
-    for n, event in enumerate(e for e in made["traceEvents"] if e.get("cat") == "kernel"):
+    for n, event in enumerate(
+        e for e in made["traceEvents"] if e.get("cat") == "kernel"
+    ):
         event["name"] = f"k{n}"
     analyzer = TreePerfAnalyzer(made, use_kernel_name_categories=True)
     found = analyzer.roofline()
@@ -117,24 +129,36 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
     assert asked["parsed"] <= count + 3
 
 
-def test_shorter_operations_beyond_the_bound_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shorter_operations_beyond_the_bound_are_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     each = [("aten::mm", arguments([n, 8], [8, n]), 10.0 + n) for n in range(1, 8)]
     whole = analyzed(*each).get_df_roofline()
     monkeypatch.setattr(operation_groups, "MOST_OPERATIONS", 3)
     analyzer = analyzed(*each)
     cut = analyzer.get_df_roofline()
-    assert cut.head(3).astype(str).equals(whole.head(3).astype(str).replace("None", "nan"))
+    assert (
+        cut.head(3).astype(str).equals(whole.head(3).astype(str).replace("None", "nan"))
+    )
     others = cut.iloc[3]
-    assert (len(cut), others["op_name"], others["Input Dims"]) == (4, "(other operations)", "")
+    assert (len(cut), others["op_name"], others["Input Dims"]) == (
+        4,
+        "(other operations)",
+        "",
+    )
     assert others["why_no_model"] == "only the 3 longest operations of a trace have one"
     for column in ("count", "gpu_time_ms"):
         assert cut[column].sum() == pytest.approx(whole[column].sum())
-    assert "the largest without: (other operations)" in str(modelled(analyzer.roofline()))
+    assert "the largest without: (other operations)" in str(
+        modelled(analyzer.roofline())
+    )
     assert len(analyzed(*each[:3]).get_df_roofline()) == 3
 
 
 def test_a_row_an_operation_with_its_best_case() -> None:
-    analyzer = analyzed(("aten::mm", MM, 1000), ("aten::mm", MM, 500), ("my::op", MM, 100))
+    analyzer = analyzed(
+        ("aten::mm", MM, 1000), ("aten::mm", MM, 500), ("my::op", MM, 100)
+    )
     frame = analyzer.get_df_roofline()
     assert frame["op_name"].tolist() == ["aten::mm", "my::op"]
     row = frame.iloc[0]
@@ -143,7 +167,11 @@ def test_a_row_an_operation_with_its_best_case() -> None:
     assert row["roofline_time_ms"] == pytest.approx(2 * MM_US / 1e3)
     assert row["time_lost_ms"] == pytest.approx(1.5 - 2 * MM_US / 1e3)
     assert row["% of roofline"] == pytest.approx(200 * MM_US / 1500)
-    assert (row["bound"], row["engine"], row["data_type"]) == ("compute", "matrix", "bf16")
+    assert (row["bound"], row["engine"], row["data_type"]) == (
+        "compute",
+        "matrix",
+        "bf16",
+    )
     assert row["tflops_per_s"] == pytest.approx(2 * 2 * 4096**3 / 1.5e9)
     assert row["model"] == "gemm.mm"
     unknown = frame.iloc[1]
@@ -178,9 +206,13 @@ def test_copies_from_the_host_are_judged_by_the_link() -> None:
 def test_single_precision_is_judged_by_tf32_where_the_kernel_uses_it() -> None:
     given = arguments([64, 64], [64, 64], kind="float")
     maker = TraceMaker()
-    for number, kernel in enumerate(("ampere_sgemm_64x64_nn", "cutlass_80_tensorop_s1688gemm")):
+    for number, kernel in enumerate(
+        ("ampere_sgemm_64x64_nn", "cutlass_80_tensorop_s1688gemm")
+    ):
         maker.op("aten::mm" if number else "aten::bmm", 10 + 10 * number, 8, args=given)
-        maker.launched(kernel, 100 + 50 * number, 20, correlation=number + 1, at=12 + 10 * number)
+        maker.launched(
+            kernel, 100 + 50 * number, 20, correlation=number + 1, at=12 + 10 * number
+        )
     frame = TreePerfAnalyzer(maker.document()).get_df_roofline("A100 SXM4 80GB")
     assert dict(zip(frame["op_name"], frame["data_type"], strict=True)) == {
         "aten::mm": "tf32",
@@ -200,7 +232,9 @@ def test_sums_before_ratios() -> None:
     rows = analyzer.get_df_roofline().query("family == 'GEMM'")
     gemm = families.loc["GEMM"]
     assert gemm["gpu_time_ms"] == pytest.approx(1.01)
-    assert gemm["% of roofline"] == pytest.approx(100 * rows["roofline_time_ms"].sum() / 1.01)
+    assert gemm["% of roofline"] == pytest.approx(
+        100 * rows["roofline_time_ms"].sum() / 1.01
+    )
     assert gemm["time_lost_ms"] == pytest.approx(rows["time_lost_ms"].sum())
     assert families["gpu_time_%"].sum() == pytest.approx(100)
     assert families["time_lost_ms"].isna().to_dict()[NO_FAMILY]
@@ -230,11 +264,17 @@ def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
     ("size", "device", "why"),
     [
         ([1000, 1000], H100, "the data was in the cache"),
-        ([100_000, 1000], H100, "does not fit the cache, so the performance model counts too much"),
+        (
+            [100_000, 1000],
+            H100,
+            "does not fit the cache, so the performance model counts too much",
+        ),
         ([1000, 1000], "GeForce GTX 1650", "an unknown cache held the data"),
     ],
 )
-def test_what_is_over_the_roofline_is_explained(size: list[int], device: str, why: str) -> None:
+def test_what_is_over_the_roofline_is_explained(
+    size: list[int], device: str, why: str
+) -> None:
     analyzer = analyzed(("aten::add", arguments(size, size), 0.5), device=device)
     (note,) = advice(analyzer.work, analyzer.roofline())
     assert note.startswith("Over 100 % of roofline: ")
@@ -255,7 +295,11 @@ def test_shapes_as_a_person_reads_them() -> None:
         ("aten::addmm", bias, 9),
         ("aten::mm", arguments([4, 8], [8, 16], [4, 16]), 8),
         ("aten::add", arguments([4, 8], [8]), 7),
-        ("aten::cat", {"Input Dims": [[[4, 8], [4, 8]], []], "Input type": ["TensorList", ""]}, 6),
+        (
+            "aten::cat",
+            {"Input Dims": [[[4, 8], [4, 8]], []], "Input type": ["TensorList", ""]},
+            6,
+        ),
     )
     assert [shape_text(row) for row in analyzer.roofline().rows] == [
         "bf16 [4,8] × [8,16]",
@@ -268,15 +312,29 @@ def test_shapes_as_a_person_reads_them() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "why"),
     [
-        ("aten::bmm", arguments([96, 3137, 64], [96, 64, 3137]), "N=3137 not a multiple of 8"),
-        ("aten::bmm", arguments([3000, 8, 64], [3000, 64, 8]), "3,000 small products of 8x8x64"),
-        ("aten::_softmax", arguments([8, 12, 64, 64], []), "attention that is not fused"),
+        (
+            "aten::bmm",
+            arguments([96, 3137, 64], [96, 64, 3137]),
+            "N=3137 not a multiple of 8",
+        ),
+        (
+            "aten::bmm",
+            arguments([3000, 8, 64], [3000, 64, 8]),
+            "3,000 small products of 8x8x64",
+        ),
+        (
+            "aten::_softmax",
+            arguments([8, 12, 64, 64], []),
+            "attention that is not fused",
+        ),
         ("aten::add", arguments([4], [4]), "too small to fill the GPU"),
     ],
 )
 def test_why_time_is_lost(name: str, given: Any, why: str) -> None:
     duration = 3 if "small to" in why else 5000
-    assert why in analyzed((name, given, duration)).get_df_roofline()["why_slow"].iloc[0]
+    assert (
+        why in analyzed((name, given, duration)).get_df_roofline()["why_slow"].iloc[0]
+    )
 
 
 NUMBERS = st.lists(st.integers(0, 3000), max_size=4)
@@ -285,15 +343,21 @@ NUMBERS = st.lists(st.integers(0, 3000), max_size=4)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["aten::mm", "aten::add", "aten::sum", "aten::_softmax", "x::y"]),
+            st.sampled_from(
+                ["aten::mm", "aten::add", "aten::sum", "aten::_softmax", "x::y"]
+            ),
             st.tuples(NUMBERS, NUMBERS),
             st.floats(0, 2000).map(lambda us: round(us, 3)),
         ),
         max_size=8,
     )
 )
-def test_nothing_is_lost_and_nothing_negative(operations: list[tuple[str, Any, float]]) -> None:
-    analyzer = analyzed(*((name, arguments(*dims), us) for name, dims, us in operations))
+def test_nothing_is_lost_and_nothing_negative(
+    operations: list[tuple[str, Any, float]],
+) -> None:
+    analyzer = analyzed(
+        *((name, arguments(*dims), us) for name, dims, us in operations)
+    )
     frame = analyzer.get_df_roofline()
     args = analyzer.get_df_kernel_launchers_unique_args()
     assert len(frame) == len(args)
@@ -318,17 +382,25 @@ def found(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[st
     theirs = plugin(tracelens_performance_models=tracelens_performance_models)
     found = [FakeEntryPoint("own", models, own=True), FakeEntryPoint("theirs", theirs)]
     registry = PluginRegistry(found)
-    return find_roofline(analyzer.work, analyzer.launchers, registry=registry), registry.problems
+    return find_roofline(
+        analyzer.work, analyzer.launchers, registry=registry
+    ), registry.problems
 
 
 def test_the_example_of_the_documentation() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "plugins.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n([^`]*def tracelens_performance_models[^`]*)```", page)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "plugins.md").read_text(
+        "utf-8"
+    )
+    (code,) = re.findall(
+        r"```python\n([^`]*def tracelens_performance_models[^`]*)```", page
+    )
     made: dict[str, Any] = {}
     exec(code, made)  # noqa: S102  # of this project
     offered = made["tracelens_performance_models"]()
     analyzer = analyzed(("my_company::swiglu", arguments([128, 64]), 50))
-    roofline, problems = found(analyzer, my_company__swiglu=offered["my_company::swiglu"])
+    roofline, problems = found(
+        analyzer, my_company__swiglu=offered["my_company::swiglu"]
+    )
     (row,) = roofline.rows
     assert row.cost is not None
     assert (row.cost.flops, row.cost.bytes) == (6 * 128 * 64, 2 * 128 * 64 + 128 * 64)
@@ -349,7 +421,9 @@ def test_a_model_that_fails_costs_only_its_row() -> None:
     assert problems == []
 
 
-def test_a_model_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_never_ends_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import threading
 
     monkeypatch.setenv(SECONDS_VARIABLE, "0.1")
@@ -357,7 +431,10 @@ def test_a_model_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     never = threading.Event()
     roofline, problems = found(analyzer, x__y=lambda _: never.wait(5))
     never.set()
-    assert [row.why_no_model for row in roofline.rows] == ["the plugin theirs failed", None]
+    assert [row.why_no_model for row in roofline.rows] == [
+        "the plugin theirs failed",
+        None,
+    ]
     assert len(problems) == 1
 
 
@@ -423,7 +500,9 @@ def test_usage(
     assert said in capsys.readouterr().err
 
 
-def test_a_trace_without_gpu_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_without_gpu_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 1, 5, args=MM)
     path = tmp_path / "cpu.json"
@@ -434,9 +513,15 @@ def test_a_trace_without_gpu_work(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_sheets_of_the_report(trace: Path, tmp_path: Path) -> None:
     arch = tmp_path / "arch.json"
-    told = {"name": "X", "mem_bw_gbps": 100, "max_achievable_tflops": {"matrix_bf16": 10}}
+    told = {
+        "name": "X",
+        "mem_bw_gbps": 100,
+        "max_achievable_tflops": {"matrix_bf16": 10},
+    }
     arch.write_text(json.dumps(told), encoding="utf-8")
-    tables = generate_perf_report_pytorch(trace, tmp_path / "r.xlsx", gpu_arch_json_path=arch)
+    tables = generate_perf_report_pytorch(
+        trace, tmp_path / "r.xlsx", gpu_arch_json_path=arch
+    )
     assert {"roofline", "GEMM", "BinaryElementwise"} <= set(tables)
     assert "SDPA_fwd" not in tables
     gemm = tables["GEMM"].iloc[0]
@@ -464,15 +549,21 @@ def test_the_chart_has_a_point_an_operation_and_the_roofs() -> None:
     analyzer = analyzed(("aten::mm", MM, 1000), ("aten::fill_", arguments([64]), 9))
     sheets: dict[str, pd.DataFrame] = {"roofline": analyzer.get_df_roofline()}
     sheets["roofline_peaks"] = analyzer.get_df_roofline_peaks()
-    chart = Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
+    chart = Chart(
+        "Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page"
+    )
     (figure,) = page_figures(sheets, [chart])
     traces: Any = figure.spec["data"]
     points = [trace for trace in traces if trace["meta"] is not None]
     assert [len(piece["x"]) for piece in points] == [1]  # a fill computes nothing
     assert points[0]["x"] == [pytest.approx(4096 / 3)]
-    assert "[4096, 4096]" in points[0]["customdata"][0].replace("(", "[").replace(")", "]")
+    assert "[4096, 4096]" in points[0]["customdata"][0].replace("(", "[").replace(
+        ")", "]"
+    )
     roofs = [trace for trace in traces if trace["meta"] is None]
-    assert [roof["text"][-1] for roof in roofs] == ["matrix bf16: 989.4 TFLOP/s; 3.35 TB/s"]
+    assert [roof["text"][-1] for roof in roofs] == [
+        "matrix bf16: 989.4 TFLOP/s; 3.35 TB/s"
+    ]
     assert roofs[0]["y"][-1] == 989.4
 
 

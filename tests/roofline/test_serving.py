@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import SHARED
-from tests.roofline.test_models import BF16, F32, MODELS, NOTHING, cost, operation, tensor, value
+from tests.roofline.test_models import (
+    BF16,
+    F32,
+    MODELS,
+    NOTHING,
+    cost,
+    operation,
+    tensor,
+    value,
+)
 from tests.support.make_trace import TraceMaker
 from tests.support.serving_helpers import Engine, sums, tensors, vllm
 from tracelens_ext import TreePerfAnalyzer
@@ -44,10 +53,15 @@ def test_attention_of_the_recorded_decode_step() -> None:
     assert found.bytes == 108.08984375 * 2**20
 
 
-_LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(lambda p: (p[0], sum(p)))
+_LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(
+    lambda p: (p[0], sum(p))
+)
 
 
-@given(context=st.lists(_LENGTHS, max_size=3), keys=st.lists(st.integers(1, 999), max_size=3))
+@given(
+    context=st.lists(_LENGTHS, max_size=3),
+    keys=st.lists(st.integers(1, 999), max_size=3),
+)
 def test_attention_is_the_sum_over_requests(
     context: list[tuple[int, int]], keys: list[int]
 ) -> None:
@@ -78,11 +92,20 @@ def test_layouts_of_the_cache() -> None:
     buffers = [tensor(10, kind=BYTE), tensor(10, kind=BYTE), value([1], "ScalarList")]
     pages = tensor(10, 16, 4, 128)
     flash = in_step(
-        step, "flashinfer::batch_decode_with_paged_kv_cache_run", *buffers, x, pages, pages
+        step,
+        "flashinfer::batch_decode_with_paged_kv_cache_run",
+        *buffers,
+        x,
+        pages,
+        pages,
     )
     assert flash.flops == paged.flops
     spec = in_step(
-        "decode[bs=1 tok=4 d=1 spec=3 sqsq=16 sqsk=400 sk=100]", "sgl_kernel::fwd", x, pages, pages
+        "decode[bs=1 tok=4 d=1 spec=3 sqsq=16 sqsk=400 sk=100]",
+        "sgl_kernel::fwd",
+        x,
+        pages,
+        pages,
     )
     assert spec.flops == 2 * 8 * 256 * 400  # each of four queries sees the keys
 
@@ -125,27 +148,53 @@ B_TRANSPOSED = tensor(64, 16, kind=FP8)
         ),
         ("vllm::w8a8_triton_block_scaled_mm_func", [A, B], "fp8"),
         ("aiter::gemm_a8w8_bpreshuffle", [A, B], "fp8"),
-        ("aiter::gemm_a4w4", [tensor(4, 32, kind=BYTE), tensor(16, 32, kind=BYTE)], "fp4"),
-        ("vllm::gemm_with_dynamic_quant", [tensor(4, 64), tensor(16, 32, kind=BYTE)], "bf16"),
+        (
+            "aiter::gemm_a4w4",
+            [tensor(4, 32, kind=BYTE), tensor(16, 32, kind=BYTE)],
+            "fp4",
+        ),
+        (
+            "vllm::gemm_with_dynamic_quant",
+            [tensor(4, 64), tensor(16, 32, kind=BYTE)],
+            "bf16",
+        ),
         ("_C::awq_gemm", [tensor(4, 64), tensor(64, 2, kind=INT)], "bf16"),
         ("_C::gptq_gemm", [tensor(4, 64), tensor(8, 16, kind=INT)], "bf16"),
-        ("_C::gptq_marlin_gemm", [tensor(4, 64), NOTHING, tensor(4, 32, kind=INT)], "bf16"),
-        ("flashinfer::mm_fp4", [tensor(4, 32, kind=BYTE), tensor(32, 16, kind=BYTE)], "fp4"),
+        (
+            "_C::gptq_marlin_gemm",
+            [tensor(4, 64), NOTHING, tensor(4, 32, kind=INT)],
+            "bf16",
+        ),
+        (
+            "flashinfer::mm_fp4",
+            [tensor(4, 32, kind=BYTE), tensor(32, 16, kind=BYTE)],
+            "fp4",
+        ),
     ],
 )
-def test_quantised_products(name: str, arguments: list[dict[str, Any]], kind: str) -> None:
+def test_quantised_products(
+    name: str, arguments: list[dict[str, Any]], kind: str
+) -> None:
     """All of 4 rows, 64 in, 16 out, with a scale for each of 16 columns."""
     found = cost(name, *arguments, tensor(16, 1, kind=F32))
-    assert (found.family, found.flops, found.data_type) == ("GEMM", 2 * 4 * 16 * 64, kind)
+    assert (found.family, found.flops, found.data_type) == (
+        "GEMM",
+        2 * 4 * 16 * 64,
+        kind,
+    )
     assert [found.parameters[key] for key in "MNK"] == [4, 16, 64]
     results_first = found.parameters["dtype_A_B"] == (FP8, FP8) and len(arguments) == 3
     read = arguments[1:] if results_first else arguments
-    stored = sum(operation("x", each).need(0).read for each in read if each is not NOTHING)
+    stored = sum(
+        operation("x", each).need(0).read for each in read if each is not NOTHING
+    )
     assert found.bytes == stored + 16 * 4 + 4 * 16 * 2
 
 
 def test_skinny_products_name_the_weights_first() -> None:
-    found = cost("_rocm_C::wvSplitK", tensor(16, 64), tensor(4, 64), tensor(16), value(304))
+    found = cost(
+        "_rocm_C::wvSplitK", tensor(16, 64), tensor(4, 64), tensor(16), value(304)
+    )
     assert (found.flops, found.parameters["M"]) == (2 * 4 * 16 * 64 + 64, 4)
 
 
@@ -164,7 +213,13 @@ def test_experts() -> None:
     packed = cost("vllm::fused_marlin_moe", tensor(4, 64), *marlin, *scales, *CHOICE)
     assert (packed.flops, packed.parameters["topk"]) == (found.flops, 2)
     quantised = [tensor(8, 32, 64, kind=FP8), tensor(8, 64, 16, kind=FP8)]
-    direct = [tensor(4, 64), tensor(4, 64, kind=FP8), *quantised, *[NOTHING] * 4, value(2)]
+    direct = [
+        tensor(4, 64),
+        tensor(4, 64, kind=FP8),
+        *quantised,
+        *[NOTHING] * 4,
+        value(2),
+    ]
     assert cost("aiter::fmoe_fp8_blockscale_g1u1", *direct).flops == found.flops
     for wrong in ([tensor(4, 64)], [tensor(4, 64), *EXPERTS], [*EXPERTS, *CHOICE]):
         with pytest.raises(NoModelError):
@@ -183,14 +238,21 @@ def test_experts_whose_weights_show_below_the_engines_operation() -> None:
             name, lasts = ("aten::view", 0.5) if number else ("vllm::moe_forward", 90)
             sizes = [each["dims"] for each in its]
             kinds = [each["type"] for each in its]
-            maker.op(name, number, lasts, args={"Input Dims": sizes, "Input type": kinds})
+            maker.op(
+                name, number, lasts, args={"Input Dims": sizes, "Input type": kinds}
+            )
         maker.call("cudaLaunchKernel", 50, 5, correlation=1)
         maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
         return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
 
     bits = [tensor(4, 1, kind="unsigned int")]
-    found = roofline(bits, [weights[0]], [*choice, value(0)], [weights[1]], [tensor(1, 8, 16)])
-    assert (found["family"], found["flops"]) == ("MoE_fused_fwd", 2 * 4 * 2 * 64 * (32 + 16))
+    found = roofline(
+        bits, [weights[0]], [*choice, value(0)], [weights[1]], [tensor(1, 8, 16)]
+    )
+    assert (found["family"], found["flops"]) == (
+        "MoE_fused_fwd",
+        2 * 4 * 2 * 64 * (32 + 16),
+    )
     active = 8 * (1 - (6 / 8) ** 4)
     assert found["bytes"] == round(512 + active * (32 * 32 + 8 * 64)) + 512
     for below in ([weights], [choice], [[weights[0]], choice]):
@@ -209,7 +271,9 @@ def test_each_step_has_its_own_lengths() -> None:
     frame = frame[frame["op_name"] == "vllm::unified_attention_with_output"]
     known = frame[frame["family"] == "InferenceAttention_fwd"]
     per_pair = 64 * (64 + 64)
-    assert sorted(known["flops"]) == [per_pair * n for n in (2 * 63 - 49, 2 * 100, 2 * 101)]
+    assert sorted(known["flops"]) == [
+        per_pair * n for n in (2 * 63 - 49, 2 * 100, 2 * 101)
+    ]
     assert known["count"].tolist() == [2] * 3  # layers
     (missing,) = frame[frame["family"].isna()]["why_no_model"]
     assert "lacks them" in missing
@@ -219,12 +283,16 @@ def test_each_step_has_its_own_lengths() -> None:
 
 
 @pytest.mark.real_data
-def test_attention_within_a_graph_has_the_lengths_of_the_step_that_launched_it() -> None:
+def test_attention_within_a_graph_has_the_lengths_of_the_step_that_launched_it() -> (
+    None
+):
     folder = SHARED / "inference" / "vllm_decode_full"
     analyzer = TreePerfAnalyzer(
         folder / "graph_execution.json.gz", capture=folder / "capture_traces"
     )
-    (found,) = analyzer.get_df_performance_model("InferenceAttention_fwd").to_dict("records")
+    (found,) = analyzer.get_df_performance_model("InferenceAttention_fwd").to_dict(
+        "records"
+    )
     assert (found["name_count"], found["GFLOPS_first"]) == (24, 0.902529024)
     assert found["Data Moved (MB)_first"] == 113.340416
     assert found["Kernel Time (µs)_sum"] == pytest.approx(724.36)

@@ -112,7 +112,9 @@ def partitions(simulation: Simulation) -> bool:
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(STEPS, max_size=25), st.integers(1, 2))
-def test_a_program_is_replayed_as_it_ran(steps: list[tuple[str, int]], streams: int) -> None:
+def test_a_program_is_replayed_as_it_ran(
+    steps: list[tuple[str, int]], streams: int
+) -> None:
     """Kernels gone or doubled give what the same program takes with such kernels."""
     whole = [*TELLING, *steps, ("wait", 0)]
     simulation = simulated(made(whole, streams))
@@ -127,7 +129,9 @@ def test_a_program_is_replayed_as_it_ran(steps: list[tuple[str, int]], streams: 
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(STEPS, min_size=1, max_size=25), st.integers(1, 2))
-def test_less_work_never_takes_longer(steps: list[tuple[str, int]], streams: int) -> None:
+def test_less_work_never_takes_longer(
+    steps: list[tuple[str, int]], streams: int
+) -> None:
     simulation = simulated(made([*TELLING, *steps], streams))
     for name in ("kernels", "host", "launch", "gaps", "kernels=0.5,host"):
         savings = saved(simulation, *(f"{name}={factor}" for factor in (0, 0.5, 2)))
@@ -146,7 +150,9 @@ def test_programs_of_known_makespan(name: str) -> None:
     assert simulation.error_percent == pytest.approx(truth["error_percent"], abs=0.1)
     assert partitions(simulation)
     if truth["kind"] == "unexplained":
-        assert simulation.state == ("withheld" if truth["error_percent"] < -15 else "warned")
+        assert simulation.state == (
+            "withheld" if truth["error_percent"] < -15 else "warned"
+        )
         assert "does not tell" in str(simulation.model()["reason"])
         return
     changes = [each["change"] for each in truth["what_if"]]
@@ -155,7 +161,9 @@ def test_programs_of_known_makespan(name: str) -> None:
         for got, each in zip(saved(simulation, *changes), truth["what_if"], strict=True)
     ]
     near = 0.01 if truth["waits"] == "assumed" else 0.0005
-    assert np.mean([each <= near for each in off]) >= (0.9 if truth["waits"] == "assumed" else 1)
+    assert np.mean([each <= near for each in off]) >= (
+        0.9 if truth["waits"] == "assumed" else 1
+    )
 
 
 def test_a_withheld_replay_has_no_what_if() -> None:
@@ -205,7 +213,9 @@ def test_what_is_no_change_is_refused(text: str) -> None:
         parse_change(text)
 
 
-@pytest.mark.parametrize("name", ["Gem", "op:none", "host:none", "finding:none", "kernel:none"])
+@pytest.mark.parametrize(
+    "name", ["Gem", "op:none", "host:none", "finding:none", "kernel:none"]
+)
 def test_what_the_trace_does_not_have_is_named(name: str) -> None:
     simulation = simulated(made(TELLING))
     with pytest.raises(UsageError, match=name.rpartition(":")[2]):
@@ -218,7 +228,9 @@ def test_findings_save_what_the_replay_says(
     """`finding:ID=0` saves a finding's saving, all of them together the sum of what each adds."""
     steps = [("0", 5), ("think", 200)] * 8  # the host limits
     path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(made([*TELLING, *steps]).document()).encode()))
+    path.write_bytes(
+        gzip.compress(json.dumps(made([*TELLING, *steps]).document()).encode())
+    )
 
     def printed(*arguments: str) -> dict[str, Any]:
         assert run([*arguments, "--json", "--no-cache"]) == 0
@@ -234,8 +246,12 @@ def test_findings_save_what_the_replay_says(
     )
     changes = [f"finding:{each['id']}=0" for each in findings]
     alone = [part for change in changes for part in ("--change", change)]
-    rows = printed("what-if", str(path), *alone, "--change", ",".join(changes))["what_if"]
-    assert [row["saved_ms"] for row in rows[:-1]] == [each["saving_ms"] for each in findings]
+    rows = printed("what-if", str(path), *alone, "--change", ",".join(changes))[
+        "what_if"
+    ]
+    assert [row["saved_ms"] for row in rows[:-1]] == [
+        each["saving_ms"] for each in findings
+    ]
     together = sum(each["saving_together_ms"] for each in findings)
     assert rows[-1]["saved_ms"] == pytest.approx(together)
     assert (rows[-1]["factor"] is None) == (len(changes) > 1)
@@ -262,7 +278,9 @@ def test_the_page_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its commands and its program run, its first line is printed, its JSON has every field."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text(
+        "utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     for command in re.findall(r"(?m)^\$ tracelens-ext (.*)$", page):
         assert run(shlex.split(command)) == 0, command
@@ -294,29 +312,43 @@ def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
 def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[int]]:
     """When all ends, when each node starts and each block returns, a step a node."""
     program = replay.program
-    offset, block_offset, last_offset, duration, tail, gap, wall = replay.columns(change)
+    offset, block_offset, last_offset, duration, tail, gap, wall = replay.columns(
+        change
+    )
     source = dict(program.waits.tolist())
     returned = [0] * len(replay.recorded)
     starts = dict[int, int]()
     ends = dict[int, int]()
     reached = dict[int, int]()
     turns = [(key, 0, node) for node, key in enumerate(program.key.tolist())]
-    turns += [(begin, 1, block) for block, begin in enumerate(program.block_start.tolist())]
+    turns += [
+        (begin, 1, block) for block, begin in enumerate(program.block_start.tolist())
+    ]
     for _, is_block, at in sorted(turns):
         if is_block:
-            times = [ends[node] for block, node in program.awaited.tolist() if block == at]
+            times = [
+                ends[node] for block, node in program.awaited.tolist() if block == at
+            ]
             time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
             returned[replay.clocks + at] = int(time + tail[at])
             continue
         track = int(program.track[at])
-        ready = max(returned[replay.base_of_node[at]] + offset[at], program.earliest[at])
+        ready = max(
+            returned[replay.base_of_node[at]] + offset[at], program.earliest[at]
+        )
         ready = ends[source[at]] if at in source else ready
         follows = reached[track] + gap[at] if track in reached else ready
         starts[at] = int(max(ready, follows))
         ends[at] = reached[track] = int(starts[at] + duration[at])
-    last = [returned[base] + last_offset[c] for c, base in enumerate(replay.base_of_clock)]
+    last = [
+        returned[base] + last_offset[c] for c, base in enumerate(replay.base_of_clock)
+    ]
     wall = int(max([wall, *last, *reached.values()]))
-    return wall, [starts[node] for node in range(len(starts))], returned[: len(replay.clock)]
+    return (
+        wall,
+        [starts[node] for node in range(len(starts))],
+        returned[: len(replay.clock)],
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -325,7 +357,9 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     """Streams that wait for each other in chains and circles, across chunks, and overlap."""
 
     def numbers(count: int, low: int, high: int) -> Int64Array:
-        return np.array([random.randint(low, high) for _ in range(count)], dtype=np.int64)
+        return np.array(
+            [random.randint(low, high) for _ in range(count)], dtype=np.int64
+        )
 
     streams = random.randint(1, 4)
     clocks = random.randint(1, 2)
@@ -340,7 +374,11 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     waits = [
         (node, random.choice(before))
         for node in np.flatnonzero(waiting == 0).tolist()
-        if (before := np.flatnonzero((key < key[node]) & (track != track[node])).tolist())
+        if (
+            before := np.flatnonzero(
+                (key < key[node]) & (track != track[node])
+            ).tolist()
+        )
     ]
     is_wait = np.isin(np.arange(count), [node for node, _ in waits])
     edges = np.sort(numbers(2 * blocks, 0, 60)).reshape(-1, 2)  # some take no time

@@ -34,7 +34,9 @@ _LIBRARY = re.compile(
     r"|(gzip stream is damaged after) [\d,]+ bytes of text \((?:[^()]|\([^()]*\))*\)"
 )
 _FORMATS = re.compile(r"expected [^;]+ \([^()]+\)(?:, or [^;]+)+$")
-_WHY = re.compile(r"(not valid JSON at byte [\d,]+|is a damaged SQLite database) \([^()]*\)")
+_WHY = re.compile(
+    r"(not valid JSON at byte [\d,]+|is a damaged SQLite database) \([^()]*\)"
+)
 #: In every report: how two columns differ, and what the findings amount to.
 _ALWAYS = (
     "An op category says what an operation is for",
@@ -53,7 +55,9 @@ def corpus() -> list[Path]:
 
 def expectation(path: Path) -> dict[str, Any]:
     """What is expected of a broken file."""
-    expected = json.loads(path.with_name(path.name + SUFFIX).read_text(encoding="utf-8"))
+    expected = json.loads(
+        path.with_name(path.name + SUFFIX).read_text(encoding="utf-8")
+    )
     assert isinstance(expected, dict)
     return expected
 
@@ -123,7 +127,9 @@ def _usable(report: dict[str, Any]) -> dict[str, Any]:
         },
         "kernels": kernels,
         "unlinked": facts["GPU events unlinked"],
-        "notes": [portable(note) for note in report["notes"] if not note.startswith(_ALWAYS)],
+        "notes": [
+            portable(note) for note in report["notes"] if not note.startswith(_ALWAYS)
+        ],
     }
 
 

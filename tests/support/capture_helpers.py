@@ -61,10 +61,16 @@ class Recording:
             maker.op(op.name, self.now, 3 * len(op.kernels) + 1, args=args)
             for kernel in op.kernels:
                 self.correlation += 1
-                call = {"copy": "MemcpyAsync", "fill": "MemsetAsync"}.get(kernel, "LaunchKernel")
+                call = {"copy": "MemcpyAsync", "fill": "MemsetAsync"}.get(
+                    kernel, "LaunchKernel"
+                )
                 args = {"kernel": kernel} if named and call == "LaunchKernel" else {}
                 maker.call(
-                    self.api + call, self.now + 1, 1, correlation=self.correlation, args=args
+                    self.api + call,
+                    self.now + 1,
+                    1,
+                    correlation=self.correlation,
+                    args=args,
                 )
                 self.now += 3
             self.now += 2
@@ -81,7 +87,11 @@ class Recording:
             for kernel in op.kernels:
                 self.correlation += 1
                 self.maker.launched(
-                    kernel, self.now + 2, 1, correlation=self.correlation, at=self.now + 1
+                    kernel,
+                    self.now + 2,
+                    1,
+                    correlation=self.correlation,
+                    at=self.now + 1,
                 )
                 self.now += 3
             self.now += 2
@@ -104,7 +114,9 @@ class Recording:
         for kernels in launches:
             self.correlation += 1
             self.now += 1
-            self.maker.call(f"{self.api}GraphLaunch", self.now, 5, correlation=self.correlation)
+            self.maker.call(
+                f"{self.api}GraphLaunch", self.now, 5, correlation=self.correlation
+            )
             for each in kernels:
                 name, stream = each if isinstance(each, tuple) else (each, 7)
                 self.now += duration

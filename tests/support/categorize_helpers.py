@@ -44,13 +44,18 @@ def plugin(**hooks: Any) -> SimpleNamespace:
 
 def registry(**plugins: object) -> PluginRegistry:
     """A registry of other people's plugins, and nothing else."""
-    return PluginRegistry(FakeEntryPoint(name, module) for name, module in plugins.items())
+    return PluginRegistry(
+        FakeEntryPoint(name, module) for name, module in plugins.items()
+    )
 
 
-def write_pack(folder: Path, name: str, *rules: tuple[str, str], head: str = "") -> Path:
+def write_pack(
+    folder: Path, name: str, *rules: tuple[str, str], head: str = ""
+) -> Path:
     """A rule pack file with a rule for each (category, pattern)."""
     text = head + "".join(
-        f"[[rule]]\ncategory = '{category}'\npattern = '{pattern}'\n" for category, pattern in rules
+        f"[[rule]]\ncategory = '{category}'\npattern = '{pattern}'\n"
+        for category, pattern in rules
     )
     path = folder / f"{name}.toml"
     path.write_text(text, encoding="utf-8")

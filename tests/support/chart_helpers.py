@@ -38,7 +38,9 @@ else:
 
 def benchmark() -> Any:
     """The module that makes exports for the benchmark; of any size."""
-    spec = importlib.util.spec_from_file_location("bench_nsys", ROOT / "benchmarks" / "nsys.py")
+    spec = importlib.util.spec_from_file_location(
+        "bench_nsys", ROOT / "benchmarks" / "nsys.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

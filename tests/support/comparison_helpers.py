@@ -65,7 +65,12 @@ def training(
             maker.call("cudaLaunchKernel", start + 32, 5, correlation=10 * at + 2)
             begin = start + 50 + gemm_us
             maker.kernel(
-                ALL_REDUCE, begin, all_reduce_us, correlation=10 * at + 2, device=device, stream=9
+                ALL_REDUCE,
+                begin,
+                all_reduce_us,
+                correlation=10 * at + 2,
+                device=device,
+                stream=9,
             )
         number = number + 1
         start = start + STEP_US
@@ -74,7 +79,9 @@ def training(
 
 def measured(maker: TraceMaker, **options: Any) -> Measurement:
     """What a comparison knows of a trace."""
-    analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True, **options)
+    analyzer = TreePerfAnalyzer(
+        maker.document(), use_kernel_name_categories=True, **options
+    )
     return measure(analyzer.work)
 
 

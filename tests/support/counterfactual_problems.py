@@ -47,7 +47,9 @@ def _one_allocation(room: Room) -> None:
 def _freed_and_allocated_again(room: Room) -> None:
     part = room.cost / 8
     for number in range(8):
-        room.call("cudaFree" if number < 4 else "cudaMalloc", number * part, part * 0.98)
+        room.call(
+            "cudaFree" if number < 4 else "cudaMalloc", number * part, part * 0.98
+        )
 
 
 def _item(room: Room, name: str, start: float, dur: float) -> None:
@@ -99,7 +101,9 @@ def _python(room: Room) -> None:
 def _operations_on_the_host(room: Room) -> None:
     for number in range(20):
         part = room.cost / 20
-        room.op("aten::randperm", number * part, 0.9 * part, tensor("long int", 100_000))
+        room.op(
+            "aten::randperm", number * part, 0.9 * part, tensor("long int", 100_000)
+        )
 
 
 @_makes("host-bound")
@@ -107,9 +111,13 @@ def _python_between_launches(room: Room) -> None:
     part = room.cost / 50
     for number in range(50):
         room.span("python_function", "model.py(9): forward", number * part, part * 0.6)
-        room.op("aten::add", number * part + part * 0.6, part * 0.1, tensor("float", 64))
+        room.op(
+            "aten::add", number * part + part * 0.6, part * 0.1, tensor("float", 64)
+        )
         call = room.call("cudaLaunchKernel", number * part + part * 0.61, part * 0.05)
-        room.work("kernel", "void vectorized_add(int)", (number + 0.97) * part, 2.0, call)
+        room.work(
+            "kernel", "void vectorized_add(int)", (number + 0.97) * part, 2.0, call
+        )
 
 
 @_makes("cpu-operation")
@@ -129,7 +137,10 @@ def _annotated_phase(room: Room) -> None:
 def _sorted_on_the_cpu(room: Room) -> None:
     for number in range(4):
         room.op(
-            "aten::sort", number * room.cost / 4, 0.97 * room.cost / 4, tensor("float", 1 << 20)
+            "aten::sort",
+            number * room.cost / 4,
+            0.97 * room.cost / 4,
+            tensor("float", 1 << 20),
         )
 
 
@@ -147,7 +158,9 @@ def _compiled_three_times(room: Room) -> None:
 def _compiled_by_dynamo(room: Room) -> None:
     """Wherever it is: the name says that it is a second time."""
     room.span("user_annotation", "Torch-Compiled Region: 0/1", 0, room.cost)
-    room.span("user_annotation", "_compile.compile_inner (dynamo_timed)", 1, room.cost - 2)
+    room.span(
+        "user_annotation", "_compile.compile_inner (dynamo_timed)", 1, room.cost - 2
+    )
     frame = "torch/_dynamo/convert_frame.py(1138): _compile"
     room.span("python_function", frame, 2, room.cost - 4)
 
@@ -162,14 +175,18 @@ def _captured_for_each_launch(room: Room) -> None:
         room.call("cudaStreamEndCapture", start + part * 0.6, part * 0.1)
         room.call("cudaGraphInstantiate", start + part * 0.71, part * 0.2)
         launch = room.call("cudaGraphLaunch", start + part * 0.95, 6)
-        room.work("kernel", "void fused_step_kernel()", start + part * 0.95 + 5, 9.0, launch)
+        room.work(
+            "kernel", "void fused_step_kernel()", start + part * 0.95 + 5, 9.0, launch
+        )
 
 
 @_makes("small-kernels")
 def _short_kernels(room: Room) -> None:
     times = int((room.cost - 10) / 2.2)
     for number in range(times):
-        room.op("aten::add", number * 2.2, 2.1, tensor("float", 64), tensor("float", 64))
+        room.op(
+            "aten::add", number * 2.2, 2.1, tensor("float", 64), tensor("float", 64)
+        )
         call = room.call("cudaLaunchKernel", number * 2.2 + 0.2, 1.5)
         room.work("kernel", "void vectorized_add(int)", 10 + number * 2.2, 2.0, call)
 
@@ -178,14 +195,22 @@ def _short_kernels(room: Room) -> None:
 def _short_kernels_of_a_graph(room: Room) -> None:
     call = room.call("cudaGraphLaunch", 0, 20)
     for number in range(int((room.cost - 20) / 3.7)):
-        room.work("kernel", "void rms_norm_kernel<bf16>()", 20 + number * 3.7, 3.5, call)
+        room.work(
+            "kernel", "void rms_norm_kernel<bf16>()", 20 + number * 3.7, 3.5, call
+        )
 
 
 @_makes("unfused-optimizer")
 def _step_of_each_parameter(room: Room) -> None:
     name = "Optimizer.step#AdamW.step"
     room.span("user_annotation", name, 0, room.cost)
-    ops = ("aten::mul_", "aten::lerp_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_")
+    ops = (
+        "aten::mul_",
+        "aten::lerp_",
+        "aten::addcmul_",
+        "aten::sqrt",
+        "aten::addcdiv_",
+    )
     for number in range(int(room.cost / 9) - 2):
         shape = tensor("float", 512, 64 + number // 5)
         room.op(ops[number % 5], number * 9, 8.0, shape, shape)
@@ -209,7 +234,10 @@ def _all_reduce_alone(room: Room) -> None:
 @_makes("exposed-communication")
 def _gathers_alone(room: Room) -> None:
     part = room.cost / 5
-    names = ("ncclKernel_AllGather_RING_LL_Sum_int8_t", "ncclDevKernel_Generic_1(ncclDevArgs)")
+    names = (
+        "ncclKernel_AllGather_RING_LL_Sum_int8_t",
+        "ncclDevKernel_Generic_1(ncclDevArgs)",
+    )
     for number in range(5):
         room.span("cpu_op", "nccl:_all_gather_base", number * part, 12)
         call = room.call("cudaLaunchKernel", number * part + 2, 5)
@@ -256,10 +284,25 @@ def _attention_in_parts(room: Room) -> None:
     product = room.moving(scores)
     room.kernels(
         [
-            ("aten::bmm", [query, key], "ampere_bf16_s16816gemm_bf16_128x128_ldg8_tn", product),
+            (
+                "aten::bmm",
+                [query, key],
+                "ampere_bf16_s16816gemm_bf16_128x128_ldg8_tn",
+                product,
+            ),
             ("aten::div", [scores], _vectorized("MulFunctor"), 2 * product),
-            ("aten::_softmax", [scores], "void softmax_warp_forward<bf16>()", 2 * product),
-            ("aten::bmm", [scores, query], "ampere_bf16_s16816gemm_bf16_128x64_ldg8_nn", product),
+            (
+                "aten::_softmax",
+                [scores],
+                "void softmax_warp_forward<bf16>()",
+                2 * product,
+            ),
+            (
+                "aten::bmm",
+                [scores, query],
+                "ampere_bf16_s16816gemm_bf16_128x64_ldg8_nn",
+                product,
+            ),
         ]
     )
 
@@ -275,10 +318,30 @@ def _attention_with_mask_and_dropout(room: Room) -> None:
     product = room.moving(scores)
     room.kernels(
         [
-            ("aten::baddbmm", [scores, query, key], "sm90_xmma_gemm_f16f16_f16f32_tn", product),
-            ("aten::masked_fill_", [parts, mask], _vectorized("masked_fill_kernel"), 2 * product),
-            ("aten::_softmax", [parts], "void cunn_SoftMaxForward<8, c10::Half>()", 2 * product),
-            ("aten::native_dropout", [parts], "void fused_dropout_kernel_vec()", 2.5 * product),
+            (
+                "aten::baddbmm",
+                [scores, query, key],
+                "sm90_xmma_gemm_f16f16_f16f32_tn",
+                product,
+            ),
+            (
+                "aten::masked_fill_",
+                [parts, mask],
+                _vectorized("masked_fill_kernel"),
+                2 * product,
+            ),
+            (
+                "aten::_softmax",
+                [parts],
+                "void cunn_SoftMaxForward<8, c10::Half>()",
+                2 * product,
+            ),
+            (
+                "aten::native_dropout",
+                [parts],
+                "void fused_dropout_kernel_vec()",
+                2.5 * product,
+            ),
             ("aten::bmm", [scores, query], "sm90_xmma_gemm_f16f16_f16f32_nn", product),
         ]
     )
@@ -298,8 +361,12 @@ def _linear_layer_on_a_slow_kernel(room: Room) -> None:
     assert room.rates
     kind = "c10::Half"
     shapes = [tensor(kind, 4096), tensor(kind, 2048, 1024), tensor(kind, 1024, 4096)]
-    name = "void magma_sgemmEx_kernel<float, __half, __half, true, false, 6, 4, 6, 3, 4>()"
-    room.kernels([("aten::addmm", shapes, name, 12 * 2 * 2048 * 1024 * 4096 / room.rates[1])])
+    name = (
+        "void magma_sgemmEx_kernel<float, __half, __half, true, false, 6, 4, 6, 3, 4>()"
+    )
+    room.kernels(
+        [("aten::addmm", shapes, name, 12 * 2 * 2048 * 1024 * 4096 / room.rates[1])]
+    )
 
 
 @_makes("memory-bound-chain")
@@ -314,7 +381,17 @@ def _passes_over_one_tensor(room: Room) -> None:
 def _passes_in_place(room: Room) -> None:
     shape = tensor("float", 32, 2048, 2048)
     pass_over = room.moving(shape, shape)
-    names = ("mul_", "add_", "sigmoid_", "mul_", "clamp_", "sub_", "exp_", "div_", "add_")
+    names = (
+        "mul_",
+        "add_",
+        "sigmoid_",
+        "mul_",
+        "clamp_",
+        "sub_",
+        "exp_",
+        "div_",
+        "add_",
+    )
     room.kernels([(f"aten::{n}", [shape], _vectorized(n), pass_over) for n in names])
 
 
@@ -336,14 +413,18 @@ def _contiguous_copies(room: Room) -> None:
 def _kernels_of_layouts(room: Room) -> None:
     image = tensor("c10::BFloat16", 64, 256, 112, 112)
     name = "void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float, false>()"
-    room.kernels([("aten::cudnn_convolution", [image], name, room.moving(image, image))])
+    room.kernels(
+        [("aten::cudnn_convolution", [image], name, room.moving(image, image))]
+    )
 
 
 @_makes("dtype-casts")
 def _casts(room: Room) -> None:
     source = tensor("c10::BFloat16", 8192, 8192)
     target = tensor("float", 8192, 8192)
-    name = _vectorized("at::native::bfloat16tofloat32_copy_kernel_cuda(TensorIteratorBase&)")
+    name = _vectorized(
+        "at::native::bfloat16tofloat32_copy_kernel_cuda(TensorIteratorBase&)"
+    )
     room.kernels([("aten::copy_", [target, source], name, room.moving(source, target))])
     for op in [e for e in room.events if e["name"] == "aten::copy_"]:
         start = op["ts"] - room.place.at

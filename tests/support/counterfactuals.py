@@ -35,7 +35,9 @@ _BYTES = {"c10::BFloat16": 2, "c10::Half": 2, "bool": 1, "float": 4, "long int":
 def read(path: Path) -> Document:
     """A trace document, gzipped or not."""
     data = path.read_bytes()
-    document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    document: Document = json.loads(
+        gzip.decompress(data) if path.suffix == ".gz" else data
+    )
     return document
 
 
@@ -52,7 +54,11 @@ class Place:
 
 def spans(document: Document, *categories: str) -> list[Event]:
     """The events with a duration, of some categories."""
-    return [e for e in document["traceEvents"] if e["ph"] == "X" and e.get("cat") in categories]
+    return [
+        e
+        for e in document["traceEvents"]
+        if e["ph"] == "X" and e.get("cat") in categories
+    ]
 
 
 def end(event: Event) -> float:
@@ -77,9 +83,13 @@ def places(document: Document) -> list[Place]:
                 waited = _open(ops, reach)
                 after = waited is not None and waited is not op
                 if op["ts"] > reach:
-                    found.append(Place(op["ts"], *where, waits_for_host=True, after_wait=after))
+                    found.append(
+                        Place(op["ts"], *where, waits_for_host=True, after_wait=after)
+                    )
                 elif call["ts"] < reach and not waited:
-                    found.append(Place(reach, *where, waits_for_host=False, after_wait=False))
+                    found.append(
+                        Place(reach, *where, waits_for_host=False, after_wait=False)
+                    )
         reach = max(end(work), reach if reach < float("inf") else 0.0)
     return found
 
@@ -129,7 +139,9 @@ class Room:
     def __init__(self, document: Document, place: Place, cost: float) -> None:
         self.place = place
         self.cost = cost
-        self.amd = any(call["name"].startswith("hip") for call in spans(document, *CALLS))
+        self.amd = any(
+            call["name"].startswith("hip") for call in spans(document, *CALLS)
+        )
         device = str((document.get("deviceProperties") or [{}])[0].get("name"))
         rates = [rates for name, rates in RATES.items() if name in device]
         self.rates = rates[0] if rates else None
@@ -143,7 +155,9 @@ class Room:
         args = {"External id": next(self._ids)} | args
         self.events.append(self._event(cat, name, start, dur, pid, tid, args))
 
-    def op(self, name: str, start: float, dur: float, *tensors: Shape, **args: Any) -> None:
+    def op(
+        self, name: str, start: float, dur: float, *tensors: Shape, **args: Any
+    ) -> None:
         """An operation on tensors."""
         said = {
             "Input Dims": [shape for _, shape, _ in tensors],
@@ -161,7 +175,9 @@ class Room:
         self.span("cuda_runtime", name, start, dur, correlation=number)
         return number
 
-    def work(self, cat: str, name: str, start: float, dur: float, call: int, **args: Any) -> None:
+    def work(
+        self, cat: str, name: str, start: float, dur: float, call: int, **args: Any
+    ) -> None:
         """A GPU event of a call."""
         pid, tid = self.place.gpu
         tid = args.pop("stream", tid)
@@ -191,9 +207,23 @@ class Room:
         return sum(elements) / self.rates[0] + 2.0
 
     def _event(
-        self, cat: str, name: str, start: float, dur: float, pid: Any, tid: Any, args: Any
+        self,
+        cat: str,
+        name: str,
+        start: float,
+        dur: float,
+        pid: Any,
+        tid: Any,
+        args: Any,
     ) -> Event:
-        event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": args}
+        event = {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "pid": pid,
+            "tid": tid,
+            "args": args,
+        }
         return event | {"ts": self.place.at + start, "dur": dur}
 
 
@@ -214,7 +244,9 @@ def moments(document: Document, ident: str) -> Iterator[float]:
     last = work[-1]["ts"]
 
     if ident == "host-bound":
-        yield from (p.at for p in places(document) if p.waits_for_host and not p.after_wait)
+        yield from (
+            p.at for p in places(document) if p.waits_for_host and not p.after_wait
+        )
         return
     categories, pattern, at = _LASTING[ident]
     for event in spans(document, *categories):

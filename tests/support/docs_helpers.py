@@ -26,6 +26,7 @@ def documented_addition(folder: str, changed: str) -> tuple[str, str, str, str]:
     changes = hunk.splitlines()[2:]
     assert [line[0] for line in changes].count("+") == 1
     before, after = (
-        "".join(f"{line[1:]}\n" for line in changes if line[0] in kept) for kept in (" -", " +")
+        "".join(f"{line[1:]}\n" for line in changes if line[0] in kept)
+        for kept in (" -", " +")
     )
     return name, "".join(f"{line[1:]}\n" for line in lines), before, after

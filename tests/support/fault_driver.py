@@ -60,7 +60,9 @@ def _run(case: dict[str, Any]) -> NoReturn:
         os.setsid()
         os.chdir(case["folder"])
         for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(case["streams"] + name, os.O_WRONLY | os.O_CREAT, 0o600), number)
+            os.dup2(
+                os.open(case["streams"] + name, os.O_WRONLY | os.O_CREAT, 0o600), number
+            )
         if "limit" in case:
             resource.setrlimit(resource.RLIMIT_FSIZE, (case["limit"], case["limit"]))
         if "at" in case:
@@ -86,7 +88,9 @@ def _left_behind(group: int) -> bool:
 
 def _is_alive(process: Path, group: int) -> bool:
     try:
-        state, _, of_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+        state, _, of_group = (
+            (process / "stat").read_text().rpartition(")")[2].split()[:3]
+        )
     except OSError:  # it has ended meanwhile
         return False
     return int(of_group) == group and state != "Z"
@@ -99,7 +103,14 @@ def main() -> None:
     cases = json.load(sys.stdin)
     trace = os.path.join(cases[0]["folder"], "trace.json.gz")  # noqa: PTH118
     with tempfile.TemporaryDirectory() as folder:
-        everything = ["-o", f"{folder}/r.xlsx", "--html", f"{folder}/r.html", "--csv-dir", folder]
+        everything = [
+            "-o",
+            f"{folder}/r.xlsx",
+            "--html",
+            f"{folder}/r.html",
+            "--csv-dir",
+            folder,
+        ]
         if run(["report", trace, *everything, "--quiet"]):
             sys.exit("the trace cannot be reported")
     results = []
@@ -108,7 +119,9 @@ def main() -> None:
         if child == 0:
             _run(case)
         _, status = os.waitpid(child, 0)
-        results.append({"code": os.waitstatus_to_exitcode(status), "left": _left_behind(child)})
+        results.append(
+            {"code": os.waitstatus_to_exitcode(status), "left": _left_behind(child)}
+        )
     json.dump(results, sys.stdout)
 
 

@@ -26,15 +26,20 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 STEP_US = 1000
 
 needs_fleet = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("distributed", "fsspec", "pyarrow")),
+    not all(
+        importlib.util.find_spec(name) for name in ("distributed", "fsspec", "pyarrow")
+    ),
     reason="dask, fsspec or pyarrow are not installed (the extra `fleet`)",
 )
 needs_web = pytest.mark.skipif(
-    not importlib.util.find_spec("aiohttp"), reason="aiohttp is not installed: no http://"
+    not importlib.util.find_spec("aiohttp"),
+    reason="aiohttp is not installed: no http://",
 )
 
 
-def collective(name: str = "allreduce", size: int = 4, **other: object) -> dict[str, object]:
+def collective(
+    name: str = "allreduce", size: int = 4, **other: object
+) -> dict[str, object]:
     """What a profiler notes about a collective."""
     return {
         "Collective name": name,
@@ -49,7 +54,12 @@ def collective(name: str = "allreduce", size: int = 4, **other: object) -> dict[
 
 
 def rank_trace(
-    rank: int | None, *, world: int = 4, gemm_us: int = 100, steps: int = 2, first: int = 1
+    rank: int | None,
+    *,
+    world: int = 4,
+    gemm_us: int = 100,
+    steps: int = 2,
+    first: int = 1,
 ) -> str:
     """Steps of a GEMM, then an all-reduce that ends 500 µs after the start of the step for all."""
     maker = TraceMaker()
@@ -57,13 +67,22 @@ def rank_trace(
         start = at * STEP_US
         maker.annotation(f"ProfilerStep#{first + at}", start, STEP_US - 10)
         maker.op("aten::mm", start + 10, 20)
-        maker.launched(GEMM, start + 20, gemm_us, correlation=10 * at + 1, at=start + 12)
+        maker.launched(
+            GEMM, start + 20, gemm_us, correlation=10 * at + 1, at=start + 12
+        )
         maker.op("record_param_comms", start + 40, 20, args=collective(size=world))
         begin = start + 20 + gemm_us
         maker.launched(
-            ALL_REDUCE, begin, start + 500 - begin, correlation=10 * at + 2, at=start + 45, stream=9
+            ALL_REDUCE,
+            begin,
+            start + 500 - begin,
+            correlation=10 * at + 2,
+            at=start + 45,
+            stream=9,
         )
-    info = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": world}}
+    info = (
+        {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": world}}
+    )
     return json.dumps(maker.document(**info))
 
 
@@ -72,7 +91,9 @@ def write_ranks(folder: Path, gemm_us: Mapping[int, int], *, world: int = 4) -> 
     folder.mkdir(parents=True, exist_ok=True)
     for rank, us in gemm_us.items():
         text = rank_trace(rank, world=world, gemm_us=us)
-        (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+        (folder / f"rank{rank}.json.gz").write_bytes(
+            gzip.compress(text.encode(), mtime=0)
+        )
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -112,7 +133,9 @@ def _kill_peer(port: int) -> None:
 
 
 @contextmanager
-def served(folder: Path, deaths: dict[str, int] | None = None) -> Iterator[tuple[str, list[str]]]:
+def served(
+    folder: Path, deaths: dict[str, int] | None = None
+) -> Iterator[tuple[str, list[str]]]:
     """A folder on the web of this machine.
 
     Args:
@@ -125,7 +148,9 @@ def served(folder: Path, deaths: dict[str, int] | None = None) -> Iterator[tuple
     asked: list[str] = []
     handler = partial(_Handler, directory=str(folder), deaths=deaths or {}, asked=asked)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", asked

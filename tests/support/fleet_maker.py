@@ -63,9 +63,21 @@ class Simulation:
             return (d * f.pp + p) * f.tp + t
 
         sets = {
-            "tp": [[at(d, p, t) for t in range(f.tp)] for d in range(f.dp) for p in range(f.pp)],
-            "dp": [[at(d, p, t) for d in range(f.dp)] for p in range(f.pp) for t in range(f.tp)],
-            "pp": [[at(d, p, t) for p in range(f.pp)] for d in range(f.dp) for t in range(f.tp)],
+            "tp": [
+                [at(d, p, t) for t in range(f.tp)]
+                for d in range(f.dp)
+                for p in range(f.pp)
+            ],
+            "dp": [
+                [at(d, p, t) for d in range(f.dp)]
+                for p in range(f.pp)
+                for t in range(f.tp)
+            ],
+            "pp": [
+                [at(d, p, t) for p in range(f.pp)]
+                for d in range(f.dp)
+                for t in range(f.tp)
+            ],
         }
         for kind, lists in sets.items():
             for ranks in lists:
@@ -76,7 +88,9 @@ class Simulation:
                         self.of[kind, r] = name
         self.kind_of = {name: kind for (kind, _), name in self.of.items()}
         self.events: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        self.cpu = [1_000_000 + self.random.randrange(200_000) for _ in range(self.ranks)]
+        self.cpu = [
+            1_000_000 + self.random.randrange(200_000) for _ in range(self.ranks)
+        ]
         self.gpu = list(self.cpu)
         self.calls: list[dict[str, Any]] = []
         self.correlation = [1000] * self.ranks
@@ -85,7 +99,9 @@ class Simulation:
         while len(self.moving) < f.steps:
             r = self.random.randrange(self.ranks)
             self.moving += [r] if r != self.moving[-1] else []
-        dps = sorted({self.of["dp", r] for r in range(self.ranks) if ("dp", r) in self.of})
+        dps = sorted(
+            {self.of["dp", r] for r in range(self.ranks) if ("dp", r) in self.of}
+        )
         self.link = self.random.choice(dps) if dps else ""
         self.counts: dict[Any, int] = defaultdict(int)
 
@@ -143,8 +159,12 @@ class Simulation:
                     op = programs[r][at[r]]
                     at[r] += 1
                     if op[0] in ("call", "p2p"):
-                        group = self.of["pp", r] if op[0] == "p2p" else self.of[op[1], r]
-                        members = list(op[1:3]) if op[0] == "p2p" else self.groups[group]
+                        group = (
+                            self.of["pp", r] if op[0] == "p2p" else self.of[op[1], r]
+                        )
+                        members = (
+                            list(op[1:3]) if op[0] == "p2p" else self.groups[group]
+                        )
                         key = (group, *(op[1:3] if op[0] == "p2p" else ()))
                         waiting[key][r] = op
                         if len(waiting[key]) == len(members):
@@ -174,7 +194,11 @@ class Simulation:
             ns = int(
                 300_000
                 * rnd.uniform(0.97, 1.03)
-                * (f.more.get("loader", 3.9) if f.fault == "slow_loader" and r == self.bad else 1)
+                * (
+                    f.more.get("loader", 3.9)
+                    if f.fault == "slow_loader" and r == self.bad
+                    else 1
+                )
             )
             self.host(
                 r,
@@ -188,7 +212,12 @@ class Simulation:
             until = max(self.gpu[r], self.cpu[r]) + 5000
             c = self.next(r)
             self.host(
-                r, "cudaDeviceSynchronize", "cuda_runtime", until - self.cpu[r], step, correlation=c
+                r,
+                "cudaDeviceSynchronize",
+                "cuda_runtime",
+                until - self.cpu[r],
+                step,
+                correlation=c,
             )
             self.cpu[r] = until + 2000
         else:
@@ -196,7 +225,13 @@ class Simulation:
                 f.fault == "moving" and r == self.moving[step]
             )
             for share in (0.6, 0.4):
-                ns = int(op[1] * 1000 * share * rnd.uniform(0.99, 1.01) * (f.factor if slow else 1))
+                ns = int(
+                    op[1]
+                    * 1000
+                    * share
+                    * rnd.uniform(0.99, 1.01)
+                    * (f.factor if slow else 1)
+                )
                 launch, c = self.launch(r, "aten::mm", {}, step)
                 start = max(self.gpu[r], launch + 5000)
                 self.kernel(r, GEMM, start, ns, c, 7, {}, step)
@@ -206,7 +241,9 @@ class Simulation:
         self.correlation[r] += 1
         return self.correlation[r]
 
-    def host(self, r: int, name: str, cat: str, dur: int, step: int, **args: Any) -> None:
+    def host(
+        self, r: int, name: str, cat: str, dur: int, step: int, **args: Any
+    ) -> None:
         self.events[r].append(
             {
                 "ph": "X",
@@ -294,17 +331,25 @@ class Simulation:
         p2p = next(iter(ops.values()))[0] == "p2p"
         n = len(members)
         nodes = {r // f.node for r in members}
-        kinds = {r: ("send" if r == members[0] else "recv") if p2p else ops[r][2] for r in members}
+        kinds = {
+            r: ("send" if r == members[0] else "recv") if p2p else ops[r][2]
+            for r in members
+        }
         sizes = {r: (1_048_576, 1_048_576) if p2p else ops[r][3:5] for r in members}
         if not p2p and ops[members[0]][2] == "all_to_allv":
             sizes = {
-                r: (rnd.randrange(500_000, 1_000_000), rnd.randrange(500_000, 1_000_000))
+                r: (
+                    rnd.randrange(500_000, 1_000_000),
+                    rnd.randrange(500_000, 1_000_000),
+                )
                 for r in members
             }
         bytes_ = 2 * max(max(s) for s in sizes.values())
         gb = 100.0 if len(nodes) == 1 else 45.0
         slow = f.fault == "slow_link" and group == self.link
-        transfer = int((12_000 + bytes_ / gb) * rnd.uniform(0.98, 1.02) * (f.factor if slow else 1))
+        transfer = int(
+            (12_000 + bytes_ / gb) * rnd.uniform(0.98, 1.02) * (f.factor if slow else 1)
+        )
         starts = {}
         launched = {}
         for r in members:
@@ -319,7 +364,11 @@ class Simulation:
                 "Process Group Ranks": str(self.groups[group]),
             }
             if p2p:
-                a |= {"Dst Rank": members[1]} if kinds[r] == "send" else {"Src Rank": members[0]}
+                a |= (
+                    {"Dst Rank": members[1]}
+                    if kinds[r] == "send"
+                    else {"Src Rank": members[0]}
+                )
             if f.seq == "right":
                 key = (r, group, *(members if p2p else ()))
                 self.counts[key] += 1
@@ -341,7 +390,15 @@ class Simulation:
             name = "ncclDevKernel_Generic_1" if f.rccl else f"ncclDevKernel_{name}"
             name += "(ncclDevKernelArgsStorage<4096ul>)"
             self.kernel(
-                r, name, starts[r], durations[r], launched[r][0], 20, launched[r][1], step, number
+                r,
+                name,
+                starts[r],
+                durations[r],
+                launched[r][0],
+                20,
+                launched[r][1],
+                step,
+                number,
             )
         call = {
             "process_group": group,
@@ -353,7 +410,9 @@ class Simulation:
             "state": "complete",
             "span": "node" if len(nodes) == 1 else "across",
             "iteration": step,
-            "ranks": {r: {"start_ns": starts[r], "dur_ns": durations[r]} for r in members},
+            "ranks": {
+                r: {"start_ns": starts[r], "dur_ns": durations[r]} for r in members
+            },
         }
         if p2p:
             call |= {"src": members[0], "dst": members[1]}
@@ -378,7 +437,9 @@ class Simulation:
         if f.fault == "slow_loader":
             return [verdict("slow_rank", rank=bad, cause="data_loader")]
         if f.fault == "slow_link":
-            return [verdict("slow_link", process_group=self.link, cause="slow_transfer")]
+            return [
+                verdict("slow_link", process_group=self.link, cause="slow_transfer")
+            ]
         if f.fault == "moving":
 
             def say(of: int, at: int) -> dict[str, Any]:
@@ -393,17 +454,24 @@ class Simulation:
             return [verdict("missing_rank", rank=bad)]
         if f.fault == "late_start":
             first = rnd.randrange(1, f.steps - 1)
-            self.drop(lambda number, r: r == bad and self.calls[number]["iteration"] < first)
+            self.drop(
+                lambda number, r: r == bad and self.calls[number]["iteration"] < first
+            )
             self.events[bad] = [e for e in self.events[bad] if e["step"] >= first]
             return [verdict("late_start", rank=bad, iteration=str(FIRST + first))]
         if f.fault in ("lost_call", "lost_equal", "mismatch"):
-            kinds = {"lost_equal": ("allreduce",), "mismatch": ("allreduce", "_allgather_base")}
+            kinds = {
+                "lost_equal": ("allreduce",),
+                "mismatch": ("allreduce", "_allgather_base"),
+            }
             numbers = [
                 i
                 for i, c in enumerate(self.calls)
                 if c["iteration"] in range(1, f.steps - 1)
                 and c["collective"]
-                in kinds.get(f.fault, ("allreduce", "_reduce_scatter_base", "send/recv"))
+                in kinds.get(
+                    f.fault, ("allreduce", "_reduce_scatter_base", "send/recv")
+                )
                 and c["bytes"] > 4096
             ]
             numbers = numbers or [
@@ -432,7 +500,9 @@ class Simulation:
             return [verdict("lost_call", **where)]
         if f.fault == "hang":
             number = max(
-                i for i, c in enumerate(self.calls) if c["process_group"] == self.of["dp", bad]
+                i
+                for i, c in enumerate(self.calls)
+                if c["process_group"] == self.of["dp", bad]
             )
             call = self.calls[number]
             times = {r: v["start_ns"] for r, v in call["ranks"].items()}
@@ -467,7 +537,9 @@ class Simulation:
             lost = [r for r in call["ranks"] if gone(number, r)]
             for r in lost:
                 del call["ranks"][r], call["sizes"][r]
-                call["bytes"] = 2 * max((max(s) for s in call["sizes"].values()), default=0)
+                call["bytes"] = 2 * max(
+                    (max(s) for s in call["sizes"].values()), default=0
+                )
                 self.events[r] = [e for e in self.events[r] if e.get("call") != number]
             if lost:
                 call["state"] = "incomplete"
@@ -507,7 +579,13 @@ class Simulation:
                         "args": e.get("args", {}),
                     }
                 )
-            config = [{"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(self.ranks))}]
+            config = [
+                {
+                    "pg_name": "0",
+                    "pg_desc": "default_pg",
+                    "ranks": list(range(self.ranks)),
+                }
+            ]
             config += [
                 {"pg_name": n, "pg_desc": self.kind_of[n], "ranks": g}
                 for n, g in self.groups.items()
@@ -524,8 +602,12 @@ class Simulation:
                 "traceEvents": events,
             }
             text = json.dumps(doc).replace('"@', "").replace('@"', "")
-            (folder / f"rank{r}.json.gz").write_bytes(gzip.compress(text.encode(), 1, mtime=0))
-        (folder / "truth.json").write_text(json.dumps(self.truth(required, node_clocks)))
+            (folder / f"rank{r}.json.gz").write_bytes(
+                gzip.compress(text.encode(), 1, mtime=0)
+            )
+        (folder / "truth.json").write_text(
+            json.dumps(self.truth(required, node_clocks))
+        )
 
     def truth(self, required: Any, node_clocks: Any) -> dict[str, Any]:
         factors: dict[str, Any] = {
@@ -538,7 +620,9 @@ class Simulation:
             call["waits_ns"] = {r: v - (fast or 0) for r, v in times.items()}
             n = call["group_size"]
             factor = factors.get(call["collective"], lambda n: (n - 1) / n)(n)
-            rate = call["algorithm_bandwidth_gb_s"] = call["bytes"] / fast if fast else None
+            rate = call["algorithm_bandwidth_gb_s"] = (
+                call["bytes"] / fast if fast else None
+            )
             call["bus_bandwidth_gb_s"] = rate and rate * factor
         f = self.f
         fault = {"none": "no_args"}.get(f.args, "coalesced?" if f.batched else f.fault)
@@ -594,7 +678,11 @@ def any_fleet(seed: int, fault: str | None = None) -> Fleet:
             or (fault_ in ("slow_rank", "slow_loader", "moving") and dp * tp < 3)
         ):
             continue
-        factor = r.choice((1.15, 1.3, 2.0)) if fault_ != "slow_link" else r.choice((3.0, 4.0, 6.0))
+        factor = (
+            r.choice((1.15, 1.3, 2.0))
+            if fault_ != "slow_link"
+            else r.choice((3.0, 4.0, 6.0))
+        )
         args = r.choice(("kernel", "kernel", "record"))
         if fault_ == "clean" and r.random() < 0.3:
             args = "none"

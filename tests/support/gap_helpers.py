@@ -18,7 +18,14 @@ TRACES = {
     str(path.relative_to(SHARED / "traces")).removesuffix(".json.gz"): path
     for path in sorted((SHARED / "traces").rglob("*.json.gz"))
 }
-GPU_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
+GPU_CATEGORIES = {
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "memcpy",
+    "memset",
+    "mtia_ccp_events",
+}
 Lane = tuple[Any, ...]
 
 
@@ -66,7 +73,11 @@ def gpu_events(events: list[dict[str, Any]]) -> list[PlainEvent]:
             continue
         start = Decimal(event["ts"])
         args = event.get("args", {})
-        track = (event["pid"], args.get("device", event["pid"]), args.get("stream", event["tid"]))
+        track = (
+            event["pid"],
+            args.get("device", event["pid"]),
+            args.get("stream", event["tid"]),
+        )
         correlation = args.get("correlation")
         end = start + Decimal(event["dur"])
         found.append(PlainEvent(event["name"], start, end, track, correlation))

@@ -91,7 +91,9 @@ class TraceMaker:
     ) -> int:
         """A CPU op."""
         args = args or {}
-        return self._host("cpu_op", name, start, duration, args, external_id, process, thread)
+        return self._host(
+            "cpu_op", name, start, duration, args, external_id, process, thread
+        )
 
     def annotation(
         self,
@@ -103,7 +105,9 @@ class TraceMaker:
         thread: Label | None = None,
     ) -> int:
         """A user annotation."""
-        return self._host("user_annotation", name, start, duration, {}, external_id, thread=thread)
+        return self._host(
+            "user_annotation", name, start, duration, {}, external_id, thread=thread
+        )
 
     def frame(
         self,
@@ -130,8 +134,13 @@ class TraceMaker:
         thread: Label | None = None,
     ) -> int:
         """A runtime (or driver) call."""
-        args = {**(args or {}), **({} if correlation is None else {"correlation": correlation})}
-        return self._host(category, name, start, duration, args, external_id, process, thread)
+        args = {
+            **(args or {}),
+            **({} if correlation is None else {"correlation": correlation}),
+        }
+        return self._host(
+            category, name, start, duration, args, external_id, process, thread
+        )
 
     def gpu(
         self,
@@ -150,7 +159,9 @@ class TraceMaker:
         if correlation is not None:
             given["correlation"] = correlation
         where = (device, stream)
-        return self._span(category, name, start, duration, where, given | dict(args or {}))
+        return self._span(
+            category, name, start, duration, where, given | dict(args or {})
+        )
 
     def kernel(
         self,
@@ -164,7 +175,13 @@ class TraceMaker:
     ) -> int:
         """A kernel."""
         return self.gpu(
-            "kernel", name, start, duration, correlation=correlation, device=device, stream=stream
+            "kernel",
+            name,
+            start,
+            duration,
+            correlation=correlation,
+            device=device,
+            stream=stream,
         )
 
     def launched(
@@ -183,7 +200,9 @@ class TraceMaker:
         """A runtime call and the GPU event that it starts; their rows."""
         launch = self.call(api, at, correlation=correlation)
         where: dict[str, Any] = {"device": device, "stream": stream}
-        work = self.gpu(category, name, start, duration, correlation=correlation, **where)
+        work = self.gpu(
+            category, name, start, duration, correlation=correlation, **where
+        )
         return launch, work
 
     def process_name(self, process: Label, name: Any) -> int:
@@ -209,7 +228,9 @@ def cuda_graph_example() -> Document:
 
 def kineto_layout(document: Document) -> str:
     """As the profiler writes: identity, times and arguments on lines of their own."""
-    members = [f"  {json.dumps(key)}: {_kineto_member(key, document[key])}" for key in document]
+    members = [
+        f"  {json.dumps(key)}: {_kineto_member(key, document[key])}" for key in document
+    ]
     return "{\n" + ",\n".join(members) + "\n}\n"
 
 
@@ -224,7 +245,9 @@ def _kineto_event(event: Any) -> str:
         return f"  {json.dumps(event)}"
     times = [key for key in event if key in ("ts", "dur")]
     first = [key for key in event if key not in ("ts", "dur", "args")]
-    lines = [", ".join(_pair(event, key) for key in keys) for keys in (first, times) if keys]
+    lines = [
+        ", ".join(_pair(event, key) for key in keys) for keys in (first, times) if keys
+    ]
     args = event.get("args")
     if isinstance(args, dict):
         inner = ", ".join(_pair(args, key) for key in args)
@@ -277,6 +300,10 @@ def rows_read(trace: Trace) -> list[dict[str, Any]]:
         for row in range(len(trace))
     ]
     for name, column in trace.args.items():
-        for row, value in zip(column.rows.tolist(), column.values.tolist(), strict=True):
-            rows[row][name] = value if column.texts is None else json.loads(column.texts[value])
+        for row, value in zip(
+            column.rows.tolist(), column.values.tolist(), strict=True
+        ):
+            rows[row][name] = (
+                value if column.texts is None else json.loads(column.texts[value])
+            )
     return rows

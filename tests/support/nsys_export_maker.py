@@ -140,7 +140,11 @@ class ExportMaker:
         machine: int = 1,
         **values: Any,
     ) -> None:
-        place = {"deviceId": device, "streamId": stream, "globalPid": global_pid(pid, machine)}
+        place = {
+            "deviceId": device,
+            "streamId": stream,
+            "globalPid": global_pid(pid, machine),
+        }
         times = {"start": start, "end": start + duration, "correlationId": correlation}
         self.insert(f"CUPTI_ACTIVITY_KIND_{table}", **(times | place | values))
 
@@ -149,7 +153,14 @@ class ExportMaker:
         self.gpu("KERNEL", start, duration, **(ids | values))
 
     def launched(
-        self, name: str, start: int, duration: int, *, at: int, correlation: int, **values: Any
+        self,
+        name: str,
+        start: int,
+        duration: int,
+        *,
+        at: int,
+        correlation: int,
+        **values: Any,
     ) -> None:
         """A kernel, and its launch, which lasts 10 ns."""
         where = {name: values[name] for name in ("pid", "machine") if name in values}
@@ -169,7 +180,10 @@ class ExportMaker:
         **values: Any,
     ) -> None:
         where = {"globalTid": global_tid(pid, tid), "eventType": style}
-        self.insert("NVTX_EVENTS", **({"start": start, "end": end, "text": text} | where | values))
+        self.insert(
+            "NVTX_EVENTS",
+            **({"start": start, "end": end, "text": text} | where | values),
+        )
 
     @cached_property
     def content(self) -> bytes:
@@ -189,20 +203,37 @@ def training(schema: str = "") -> ExportMaker:
         maker.range("Step", t, t + 9_000)
         maker.range("forward", t + 100, t + 4_000)
         maker.call("cudaMemcpyAsync_v3020", t + 150, 20, correlation=first)
-        maker.gpu("MEMCPY", t + 300, 500, correlation=first, bytes=4096, copyKind=HOST_TO_DEVICE)
-        maker.launched("gemm<float>(int)", t + 900, 700, at=t + 200, correlation=first + 1)
-        maker.launched("relu<float>(int)", t + 1_700, 300, at=t + 250, correlation=first + 2)
+        maker.gpu(
+            "MEMCPY",
+            t + 300,
+            500,
+            correlation=first,
+            bytes=4096,
+            copyKind=HOST_TO_DEVICE,
+        )
+        maker.launched(
+            "gemm<float>(int)", t + 900, 700, at=t + 200, correlation=first + 1
+        )
+        maker.launched(
+            "relu<float>(int)", t + 1_700, 300, at=t + 250, correlation=first + 2
+        )
         maker.call("cudaMemsetAsync_v3020", t + 4_100, 20, correlation=first + 3)
         maker.gpu("MEMSET", t + 4_200, 100, correlation=first + 3, bytes=64)
-        maker.launched("optimizer(float*)", t + 5_000, 900, at=t + 4_300, correlation=first + 4)
-        maker.call("cudaDeviceSynchronize_v3020", t + 4_400, 2_000, correlation=first + 5)
+        maker.launched(
+            "optimizer(float*)", t + 5_000, 900, at=t + 4_300, correlation=first + 4
+        )
+        maker.call(
+            "cudaDeviceSynchronize_v3020", t + 4_400, 2_000, correlation=first + 5
+        )
     return maker
 
 
 def read(maker: ExportMaker) -> Trace:
     trace = read_trace(io.BytesIO(maker.content))
     made = trace.provenance
-    assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+    assert made.present == len(trace) + made.metadata_events + sum(
+        made.dropped.values()
+    )
     return trace
 
 

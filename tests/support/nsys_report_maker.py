@@ -85,7 +85,9 @@ def report(
         5: len(threads),
         9: "lz4",
     }
-    raw = raw_mark + sized(message(secret)) + sized(message({**header, **(counts or {})}))
+    raw = (
+        raw_mark + sized(message(secret)) + sized(message({**header, **(counts or {})}))
+    )
     for events in blocks:
         raw += block(sized(message({1: [*events]})))
     raw += packed
@@ -105,7 +107,9 @@ def report(
     for name, data in sections.items():
         footer.append({1: name, 2: len(content), 3: len(data)})
         content += data
-    return content + message({1: footer}) + struct.pack("<Q", len(content)) + b"U3w[END]"
+    return (
+        content + message({1: footer}) + struct.pack("<Q", len(content)) + b"U3w[END]"
+    )
 
 
 # Events.
@@ -115,15 +119,27 @@ GLOBAL_PID = MACHINE | PID << 24
 GLOBAL_TID = GLOBAL_PID | PID
 
 
-def gpu_work(kind: int, activity: int, start: int, duration: int, **more: Value) -> Message:
+def gpu_work(
+    kind: int, activity: int, start: int, duration: int, **more: Value
+) -> Message:
     """Work on the GPU; `more` are the fields of its body, as `f101={...}`."""
-    body: dict[int, Value] = {1: start, 2: start + duration, 3: 0, 4: 0, 5: 1, 6: 7, 7: activity}
+    body: dict[int, Value] = {
+        1: start,
+        2: start + duration,
+        3: 0,
+        4: 0,
+        5: 1,
+        6: 7,
+        7: activity,
+    }
     body[8] = GLOBAL_PID
     body |= {int(name.removeprefix("f")): value for name, value in more.items()}
     return {1: kind, 107: body}
 
 
-def kernel(name: int, start: int, duration: int, correlation: int, **more: Value) -> Message:
+def kernel(
+    name: int, start: int, duration: int, correlation: int, **more: Value
+) -> Message:
     shape: dict[int, Value] = {
         1: name,
         2: name,
@@ -139,7 +155,9 @@ def kernel(name: int, start: int, duration: int, correlation: int, **more: Value
 
 
 def copy(kind: int, size: int, start: int, duration: int, correlation: int) -> Message:
-    return gpu_work(80, 1, start, duration, f3=correlation, f102={1: size, 2: kind, 4: 1, 5: 2})
+    return gpu_work(
+        80, 1, start, duration, f3=correlation, f102={1: size, 2: kind, 4: 1, 5: 2}
+    )
 
 
 def memset(size: int, start: int, duration: int, correlation: int) -> Message:
@@ -149,7 +167,12 @@ def memset(size: int, start: int, duration: int, correlation: int) -> Message:
 def call(
     name: int, start: int, duration: int, correlation: int = 0, call_class: int = 0
 ) -> Message:
-    body: dict[int, Value] = {1: start, 2: start + duration, 3: correlation, 6: call_class}
+    body: dict[int, Value] = {
+        1: start,
+        2: start + duration,
+        3: correlation,
+        6: call_class,
+    }
     return {1: 48, 108: {**body, 7: name, 8: 0, 13: GLOBAL_TID}}
 
 
@@ -164,7 +187,12 @@ def nvtx(kind: int, start: int, end: int | None, **more: Value) -> Message:
 
 def steps() -> bytes:
     """A report of four iterations, `Step`, of two kernels and a copy each, of one process."""
-    strings = ["python", "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "void gemm<float>(int)"]
+    strings = [
+        "python",
+        "cudaLaunchKernel_v7000",
+        "cudaMemcpyAsync_v3020",
+        "void gemm<float>(int)",
+    ]
     strings.append("relu(float*)")
     events: list[Message] = [{1: 27, 113: {2: GLOBAL_PID, 6: "python"}}]
     for step in range(4):
@@ -177,7 +205,13 @@ def steps() -> bytes:
         events.append(kernel(3, start + 10_000, 40_000, first))
         events.append(kernel(4, start + 51_000, 10_000, first + 1))
         events.append(copy(1, 1 << 20, start + 62_000, 5_000, first + 2))
-    gpu: Message = {1: 0, 2: "NVIDIA A100", 11: 80 << 30, 12: 1_555_000_000_000, 13: 1_410_000_000}
+    gpu: Message = {
+        1: 0,
+        2: "NVIDIA A100",
+        11: 80 << 30,
+        12: 1_555_000_000_000,
+        13: 1_410_000_000,
+    }
     gpu = {**gpu, 14: 108, 30: 32, 41: 8, 42: 0}
     last: Message = {1: {1: MACHINE, 2: {7: gpu}}}
     threads: list[Message] = [{2: 0, 3: 20, 4: GLOBAL_TID}]

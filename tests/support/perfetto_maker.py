@@ -55,7 +55,9 @@ def child_track(uuid: int, parent: int, name: str) -> Message:
 def arguments(args: Mapping[str, int | float | str]) -> Message:
     """Arguments of a track event, their names inline."""
     field = {int: 4, float: 5, str: 6}
-    return [(4, [(10, name), (field[type(value)], value)]) for name, value in args.items()]
+    return [
+        (4, [(10, name), (field[type(value)], value)]) for name, value in args.items()
+    ]
 
 
 def begin(
@@ -72,7 +74,11 @@ def begin(
     """A packet that begins a slice; names inline."""
     event: Message = [(9, 1), (11, track), (23, name)]
     event += [(22, category)] if category else []
-    return [(8, time), (10, sequence), (11, event + arguments(args or {}) + (more or []))]
+    return [
+        (8, time),
+        (10, sequence),
+        (11, event + arguments(args or {}) + (more or [])),
+    ]
 
 
 def end(time: int, track: int, sequence: int = 1) -> Message:

@@ -34,8 +34,19 @@ COPIES = (
     "Memcpy DtoD (Device -> Device)",
     "Memcpy PtoP (Device -> Device)",
 )
-OPERATIONS = ("aten::mm", "aten::add_", "aten::copy_", "aten::layer_norm", "my::operation")
-WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+OPERATIONS = (
+    "aten::mm",
+    "aten::add_",
+    "aten::copy_",
+    "aten::layer_norm",
+    "my::operation",
+)
+WAITS = (
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+    "cudaMemcpy",
+)
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB")
 
 
@@ -140,7 +151,9 @@ class _Job:
             self._launch()
             if number + 1 in launches_until:
                 duration = max(self.thread_time[0] - iteration_start, 1)
-                self.maker.annotation(f"ProfilerStep#{iteration}", iteration_start, duration)
+                self.maker.annotation(
+                    f"ProfilerStep#{iteration}", iteration_start, duration
+                )
                 iteration_start = self.thread_time[0] + 1
                 self.thread_time[0] = iteration_start
                 iteration += 1
@@ -155,7 +168,9 @@ class _Job:
     def _device_properties(self) -> list[dict[str, Any]]:
         properties = []
         for device in range(self.shape.devices):
-            model = MODELS[device % len(MODELS)] if self.shape.mixed_models else MODELS[0]
+            model = (
+                MODELS[device % len(MODELS)] if self.shape.mixed_models else MODELS[0]
+            )
             properties.append({"id": device, "name": model, "numSms": 132})
         return properties
 
@@ -165,7 +180,9 @@ class _Job:
         thread = chance.randrange(self.shape.threads)
         device = chance.randrange(self.shape.devices)
         stream = 7 + chance.randrange(self.shape.streams)
-        start = self.thread_time[thread] + chance.choice((0.5, 2, 30, chance.expovariate(0.01)))
+        start = self.thread_time[thread] + chance.choice(
+            (0.5, 2, 30, chance.expovariate(0.01))
+        )
         self.correlation += 1
         correlation = self.correlation
         is_graph = self.shape.graphs and chance.random() < 0.3
@@ -196,9 +213,14 @@ class _Job:
             return
         args: dict[str, Any] = {}
         if chance.random() < 0.7:
-            args = {"Input Dims": [[256, 512], [512, 128]], "Input type": ["float", "float"]}
+            args = {
+                "Input Dims": [[256, 512], [512, 128]],
+                "Input type": ["float", "float"],
+            }
         if chance.random() < 0.3:
-            self.maker.frame("train.py(12): step", start - 0.2, duration + 0.4, thread=1 + thread)
+            self.maker.frame(
+                "train.py(12): step", start - 0.2, duration + 0.4, thread=1 + thread
+            )
         self.maker.op(
             chance.choice(OPERATIONS),
             start,
@@ -208,7 +230,9 @@ class _Job:
             thread=1 + thread,
         )
 
-    def _gpu_event(self, not_before: float, device: int, stream: int, correlation: int) -> None:
+    def _gpu_event(
+        self, not_before: float, device: int, stream: int, correlation: int
+    ) -> None:
         chance = self.chance
         free = self.stream_end.get((device, stream), 0.0)
         start = max(not_before + chance.uniform(1, 20), free)
@@ -238,7 +262,11 @@ class _Job:
         if draw < 0.17:
             return "gpu_memset", "Memset (Device)", {"bytes": 4096}
         if draw < 0.3:
-            args = {"Collective name": "allreduce", "In msg nelems": 4096, "dtype": "Float"}
+            args = {
+                "Collective name": "allreduce",
+                "In msg nelems": 4096,
+                "dtype": "Float",
+            }
             return "kernel", chance.choice(COLLECTIVES), args
         geometry = {"grid": [chance.choice((1, 8, 500)), 1, 1], "block": [128, 1, 1]}
         return "kernel", chance.choice(KERNELS), geometry

@@ -19,6 +19,8 @@ def refused(source: bytes | Path | dict[str, Any]) -> str:
     with pytest.raises(TraceFormatError) as caught:
         read_trace(io.BytesIO(source) if isinstance(source, bytes) else source)
     message = str(caught.value)
-    assert message == f"{caught.value.path}: {caught.value.problem}; {caught.value.remedy}"
+    assert (
+        message == f"{caught.value.path}: {caught.value.problem}; {caught.value.remedy}"
+    )
     assert "\n" not in message
     return message

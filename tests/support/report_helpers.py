@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 _TITLE = "GPU performance report"
 
 
-def write_workbook(path: Path, sheets: Mapping[str, pd.DataFrame], **more: Any) -> list[str]:
+def write_workbook(
+    path: Path, sheets: Mapping[str, pd.DataFrame], **more: Any
+) -> list[str]:
     """Write tables as a workbook."""
     return excel.write_workbook(path, Report(more.pop("title", _TITLE), sheets, **more))
 
 
-def write_html(path: Path, sheets: Mapping[str, pd.DataFrame], **more: Any) -> list[str]:
+def write_html(
+    path: Path, sheets: Mapping[str, pd.DataFrame], **more: Any
+) -> list[str]:
     """Write tables as a page."""
     return html.write_html(path, Report(more.pop("title", _TITLE), sheets, **more))

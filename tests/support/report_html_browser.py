@@ -70,7 +70,11 @@ class Browser:
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """Send a command and wait for its answer."""
         self._last_id += 1
-        message: dict[str, object] = {"id": self._last_id, "method": method, "params": parameters}
+        message: dict[str, object] = {
+            "id": self._last_id,
+            "method": method,
+            "params": parameters,
+        }
         if self._session is not None:
             message["sessionId"] = self._session
         pending = json.dumps(message).encode() + b"\0"
@@ -87,7 +91,9 @@ class Browser:
     def _next_message(self) -> dict[str, Any]:
         deadline = time.monotonic() + _PATIENCE_S
         while b"\0" not in self._read:
-            ready, _, _ = select.select([self._answers], [], [], deadline - time.monotonic())
+            ready, _, _ = select.select(
+                [self._answers], [], [], deadline - time.monotonic()
+            )
             assert ready, "the browser does not answer"
             piece = os.read(self._answers, 1 << 20)
             assert piece, "the browser has ended"
@@ -96,7 +102,9 @@ class Browser:
         message: dict[str, Any] = json.loads(raw)
         return message
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+    def open(
+        self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> None:
         """Open a page of the report, and wait until its charts are drawn or have failed."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -108,10 +116,14 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url="about:blank")
-        self.wait_for("location.href === 'about:blank' && document.readyState === 'complete'")
+        self.wait_for(
+            "location.href === 'about:blank' && document.readyState === 'complete'"
+        )
         self.events.clear()
         self.call("Page.navigate", url=page.resolve().as_uri())
-        self.wait_for("location.protocol === 'file:' && document.readyState === 'complete'")
+        self.wait_for(
+            "location.protocol === 'file:' && document.readyState === 'complete'"
+        )
         if self.value("document.querySelectorAll('.chart').length"):
             self.wait_for("document.documentElement.dataset.charts !== undefined")
 
@@ -141,7 +153,9 @@ class Browser:
             }})()"""
         )
         for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+            self.call(
+                "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at
+            )
 
     def type(self, text: str) -> None:
         """Type into what has the focus."""
@@ -162,12 +176,16 @@ class Browser:
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         """Write the page as a PNG."""
-        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        answer = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+        )
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def pdf(self, path: Path) -> None:
         """Print the page."""
-        answer = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
+        answer = self.call(
+            "Page.printToPDF", preferCSSPageSize=True, printBackground=True
+        )
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def requests(self) -> list[str]:
@@ -175,18 +193,30 @@ class Browser:
 
         Without what a URL of the scheme `data` holds itself: some plotly.js try out an image so.
         """
-        sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
+        sent = [
+            event
+            for event in self.events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
         urls = [event["params"]["request"]["url"] for event in sent]
         return [url for url in urls if not url.startswith("data:")]
 
     def complaints(self) -> list[object]:
         """Messages on the console, exceptions, and what the browser logged, policy included."""
-        methods = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        methods = (
+            "Runtime.consoleAPICalled",
+            "Runtime.exceptionThrown",
+            "Log.entryAdded",
+        )
         return [event["params"] for event in self.events if event["method"] in methods]
 
     def dialogs(self) -> list[object]:
         """The alerts that were opened."""
-        return [event for event in self.events if event["method"].startswith("Page.javascript")]
+        return [
+            event
+            for event in self.events
+            if event["method"].startswith("Page.javascript")
+        ]
 
 
 @contextlib.contextmanager

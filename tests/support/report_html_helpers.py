@@ -49,7 +49,9 @@ def charts_of(tables: Mapping[str, pd.DataFrame]) -> list[Chart]:
     return [c for c in charts if c.sheet in tables and c.fits(tables[c.sheet])]
 
 
-def write_page(path: Path, tables: Mapping[str, pd.DataFrame], **more: Any) -> list[str]:
+def write_page(
+    path: Path, tables: Mapping[str, pd.DataFrame], **more: Any
+) -> list[str]:
     """Write tables, and the charts that their sheets draw, as a page."""
     return write_html(path, tables, charts=charts_of(tables), **more)
 
@@ -77,10 +79,22 @@ def small_report() -> dict[str, pd.DataFrame]:
     )
     kernels = pd.DataFrame(
         [
-            (f"kernel_{n:02d}", "GEMM" if n % 2 else "Elementwise", n, 1.5 * n, 100.0 * n / 325)
+            (
+                f"kernel_{n:02d}",
+                "GEMM" if n % 2 else "Elementwise",
+                n,
+                1.5 * n,
+                100.0 * n / 325,
+            )
             for n in range(25, 0, -1)
         ],
-        columns=["kernel", "kernel_category", "count", "total_time_ms", "% of GPU time"],
+        columns=[
+            "kernel",
+            "kernel_category",
+            "count",
+            "total_time_ms",
+            "% of GPU time",
+        ],
     )
     launches = pd.DataFrame(
         {
@@ -111,7 +125,9 @@ def small_report() -> dict[str, pd.DataFrame]:
 def by_category(categories: pd.DataFrame) -> pd.DataFrame:
     """The table `gpu_time_by_category` of the table by operation."""
     sums: dict[str, float] = {}
-    for name, time in zip(categories["kernel_category"], categories["total_time_ms"], strict=True):
+    for name, time in zip(
+        categories["kernel_category"], categories["total_time_ms"], strict=True
+    ):
         sums[name] = sums.get(name, 0.0) + time
     longest = sorted(sums, key=lambda name: -sums[name])
     return pd.DataFrame(
@@ -124,7 +140,12 @@ def by_category(categories: pd.DataFrame) -> pd.DataFrame:
 
 def iterations(count: int) -> pd.DataFrame:
     """The table of that many iterations, from ProfilerStep#3 on, 20 ms each, and alike."""
-    parts = {"computation": 10.0, "exposed_comm": 4.0, "exposed_memcpy": 1.0, "idle": 5.0}
+    parts = {
+        "computation": 10.0,
+        "exposed_comm": 4.0,
+        "exposed_memcpy": 1.0,
+        "idle": 5.0,
+    }
     times = {"wall": 20.0, "busy": 15.0} | parts
     return pd.DataFrame(
         {
@@ -149,7 +170,9 @@ def hostile_report() -> dict[str, pd.DataFrame]:
         pd.Series(texts, dtype=object)
         for texts in (HOSTILE, HOSTILE[::-1], [*HOSTILE[3:], *HOSTILE[:3]])
     )
-    categories = pd.DataFrame({"cpu_op": names, "kernel_category": turned, "total_time_ms": times})
+    categories = pd.DataFrame(
+        {"cpu_op": names, "kernel_category": turned, "total_time_ms": times}
+    )
     return {
         "gpu_timeline": small_report()["gpu_timeline"],
         "gpu_time_by_category": by_category(categories),
@@ -189,13 +212,20 @@ class Element:
 
     def with_id(self, name: str) -> Element:
         """The one element of an id."""
-        found = [element for element in self.everything() if element.attributes.get("id") == name]
+        found = [
+            element
+            for element in self.everything()
+            if element.attributes.get("id") == name
+        ]
         assert len(found) == 1, name
         return found[0]
 
     def everything(self) -> list[Element]:
         """This element and all within."""
-        return [self, *(below for child in self.children for below in child.everything())]
+        return [
+            self,
+            *(below for child in self.children for below in child.everything()),
+        ]
 
 
 class _Reader(HTMLParser):
@@ -246,7 +276,11 @@ class Page:
     def table(self, name: str) -> Element:
         """The section of a table, by its heading."""
         sections = self.root.with_id("tables").all("section")
-        found = [section for section in sections[1:] if section.all("h3")[0].content() == name]
+        found = [
+            section
+            for section in sections[1:]
+            if section.all("h3")[0].content() == name
+        ]
         assert len(found) == 1, name
         return found[0]
 
@@ -277,15 +311,22 @@ def read_page(path: Path, *, sources: str = "\0") -> Page:
     assert reader.here is reader.root, f"<{reader.here.tag}> is not closed"
     root = reader.root
     elements = root.everything()
-    ids = [element.attributes["id"] for element in elements if "id" in element.attributes]
+    ids = [
+        element.attributes["id"] for element in elements if "id" in element.attributes
+    ]
     assert len(set(ids)) == len(ids)
     for element in elements:
         target = element.attributes.get("href") or ""
         if target.startswith(sources):
             continue
-        assert target[1:] in ids if target.startswith("#") else target in ("", "data:,"), target
+        assert (
+            target[1:] in ids if target.startswith("#") else target in ("", "data:,")
+        ), target
         assert (element.attributes.get("aria-labelledby") or ids[0]) in ids
     packed = base64.b64decode(root.with_id("packed-plotly").text)
     return Page(
-        source, root, json.loads(root.with_id("report-data").text), zlib.decompress(packed).decode()
+        source,
+        root,
+        json.loads(root.with_id("report-data").text),
+        zlib.decompress(packed).decode(),
     )

@@ -36,7 +36,9 @@ TO_HOST = "MEMORY_COPY_DEVICE_TO_HOST"
 _HANDLE = 70
 
 _ID = "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT"
-_RECORD = "nid INTEGER NOT NULL, pid INTEGER NOT NULL, tid INTEGER, start BIGINT, end BIGINT"
+_RECORD = (
+    "nid INTEGER NOT NULL, pid INTEGER NOT NULL, tid INTEGER, start BIGINT, end BIGINT"
+)
 #: What the reader needs of schema 3.0, and no more.
 TABLES = {
     "metadata": f"{_ID}, tag TEXT, value TEXT",
@@ -57,7 +59,8 @@ TABLES = {
     "memory_allocate": f"{_ID}, {_RECORD}, type TEXT",
 }
 SCHEMA = "\n".join(
-    f"CREATE TABLE `rocpd_{name}{{{{uuid}}}}` ({columns});" for name, columns in TABLES.items()
+    f"CREATE TABLE `rocpd_{name}{{{{uuid}}}}` ({columns});"
+    for name, columns in TABLES.items()
 )
 
 
@@ -93,15 +96,27 @@ class RunMaker:
         self.records.append(Record(domain, name, start, start + length, correlation))
 
     def range(self, name: str, start: int, end: int, *, tid: int = TID) -> None:
-        self.records.append(Record(MARKER, name, start, end, 9_000 + len(self.records), tid))
+        self.records.append(
+            Record(MARKER, name, start, end, 9_000 + len(self.records), tid)
+        )
 
-    def kernel(self, name: str, start: int, length: int, *, correlation: int, **where: int) -> None:
-        self.records.append(Record(DISPATCH, name, start, start + length, correlation, **where))
+    def kernel(
+        self, name: str, start: int, length: int, *, correlation: int, **where: int
+    ) -> None:
+        self.records.append(
+            Record(DISPATCH, name, start, start + length, correlation, **where)
+        )
 
-    def copy(self, name: str, start: int, length: int, *, correlation: int, **where: int) -> None:
-        self.records.append(Record(COPY, name, start, start + length, correlation, **where))
+    def copy(
+        self, name: str, start: int, length: int, *, correlation: int, **where: int
+    ) -> None:
+        self.records.append(
+            Record(COPY, name, start, start + length, correlation, **where)
+        )
 
-    def launched(self, name: str, start: int, length: int, *, at: int, correlation: int) -> None:
+    def launched(
+        self, name: str, start: int, length: int, *, at: int, correlation: int
+    ) -> None:
         """A kernel, and its launch, which lasts 10 ns."""
         self.call("hipLaunchKernel", at, 10, correlation=correlation)
         self.kernel(name, start, length, correlation=correlation)
@@ -111,28 +126,42 @@ class RunMaker:
 
     @property
     def calls(self) -> list[Record]:
-        return [record for record in self.records if record.domain not in (DISPATCH, COPY)]
+        return [
+            record for record in self.records if record.domain not in (DISPATCH, COPY)
+        ]
 
     # rocpd.
 
     def into(self, connection: sqlite3.Connection, schema: str = SCHEMA) -> None:
         """Write the tables of this process, with names as the given schema has them."""
         suffix = "_" + self.guid.replace("-", "_")
-        connection.executescript(schema.replace("{{uuid}}", suffix).replace("{{guid}}", self.guid))
+        connection.executescript(
+            schema.replace("{{uuid}}", suffix).replace("{{guid}}", self.guid)
+        )
         connection.execute("PRAGMA foreign_keys=OFF")
         connection.execute("BEGIN")
         writer = _RocpdWriter(connection, suffix)
         writer.insert("info_node", id=1, hash=1, machine_id=self.machine)
-        writer.insert("info_process", id=self.pid, nid=1, pid=self.pid, command="python run.py")
+        writer.insert(
+            "info_process", id=self.pid, nid=1, pid=self.pid, command="python run.py"
+        )
         for tid in sorted({record.tid for record in self.records}):
-            writer.insert("info_thread", id=tid, nid=1, pid=self.pid, tid=tid, name=f"t{tid}")
+            writer.insert(
+                "info_thread", id=tid, nid=1, pid=self.pid, tid=tid, name=f"t{tid}"
+            )
         for agent in range(self.gpus + 1):
             place = {"absolute_index": agent, "type_index": max(agent - 1, 0)}
             kind, name = ("GPU", PRODUCT) if agent else ("CPU", "a CPU")
             names = {"type": kind, "name": name, "product_name": name}
             more = json.dumps(self._agent(agent))
             writer.insert(
-                "info_agent", id=agent, nid=1, pid=self.pid, extdata=more, **place, **names
+                "info_agent",
+                id=agent,
+                nid=1,
+                pid=self.pid,
+                extdata=more,
+                **place,
+                **names,
             )
         for record in self.records:
             writer.add(record, self.pid)
@@ -161,13 +190,21 @@ class RunMaker:
         }
 
     def process(self) -> dict[str, Any]:
-        kinds = list(dict.fromkeys(["NONE", *(record.domain for record in self.records)]))
+        kinds = list(
+            dict.fromkeys(["NONE", *(record.domain for record in self.records)])
+        )
         operations = [
-            list(dict.fromkeys(r.name for r in self.of(kind))) if kind != MARKER else ["range"]
+            list(dict.fromkeys(r.name for r in self.of(kind)))
+            if kind != MARKER
+            else ["range"]
             for kind in kinds
         ]
         kernels = list(dict.fromkeys(record.name for record in self.of(DISPATCH)))
-        buffers: dict[str, list[Any]] = {"kernel_dispatch": [], "memory_copy": [], "hip_api": []}
+        buffers: dict[str, list[Any]] = {
+            "kernel_dispatch": [],
+            "memory_copy": [],
+            "hip_api": [],
+        }
         for record in self.records:
             kind = kinds.index(record.domain)
             names = operations[kind]
@@ -209,7 +246,9 @@ class RunMaker:
                     {"kind": kind, "operations": names}
                     for kind, names in zip(kinds, operations, strict=True)
                 ],
-                "marker_api": [{"key": r.correlation, "value": r.name} for r in self.of(MARKER)],
+                "marker_api": [
+                    {"key": r.correlation, "value": r.name} for r in self.of(MARKER)
+                ],
                 "counters": {"dimension_ids": []},
             },
             "kernel_symbols": [
@@ -249,7 +288,10 @@ class RunMaker:
             }
             where: dict[str, object] = {"Thread_Id": record.tid}
             if record.domain == DISPATCH:
-                place = {"Agent_Id": f"Agent {record.gpu + 1}", "Queue_Id": record.queue}
+                place = {
+                    "Agent_Id": f"Agent {record.gpu + 1}",
+                    "Queue_Id": record.queue,
+                }
                 name = {"Kind": DISPATCH, "Kernel_Name": record.name}
                 row = {**name, **place, "Stream_Id": record.stream, **where, **times}
             elif record.domain == COPY:
@@ -265,8 +307,12 @@ class RunMaker:
             )
             tables.setdefault(table, []).append(row)
         for title, rows in tables.items():
-            with (folder / f"{prefix}{title}.csv").open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_NONNUMERIC)
+            with (folder / f"{prefix}{title}.csv").open(
+                "w", newline="", encoding="utf-8"
+            ) as file:
+                writer = csv.DictWriter(
+                    file, list(rows[0]), quoting=csv.QUOTE_NONNUMERIC
+                )
                 writer.writeheader()
                 writer.writerows(rows)
         return folder / f"{prefix}kernel_trace.csv"
@@ -334,7 +380,9 @@ class _RocpdWriter:
         return self._connection.execute(query, [*row.values()]).lastrowid or 0
 
     def _columns_of(self, table: str) -> set[str]:
-        info = self._connection.execute(f"PRAGMA table_info(`rocpd_{table}{self._suffix}`)")
+        info = self._connection.execute(
+            f"PRAGMA table_info(`rocpd_{table}{self._suffix}`)"
+        )
         return {column for _, column, *_ in info}
 
     def once(self, table: str, column: str, text: str) -> int:
@@ -347,7 +395,9 @@ class _RocpdWriter:
 
     def add(self, record: Record, pid: int) -> None:
         category = (
-            ("info_category", "name") if self._columns_of("info_category") else ("string", "string")
+            ("info_category", "name")
+            if self._columns_of("info_category")
+            else ("string", "string")
         )
         is_mark = record.domain == MARKER
         event = self.insert(
@@ -370,11 +420,17 @@ class _RocpdWriter:
             place["track_id"] = self._ids[key]
         values = place | {"start": record.start, "end": record.end, "event_id": event}
         if record.domain == DISPATCH:
-            values["kernel_id"] = self.once("info_kernel_symbol", "kernel_name", record.name)
+            values["kernel_id"] = self.once(
+                "info_kernel_symbol", "kernel_name", record.name
+            )
             self.insert("kernel_dispatch", **values)
         elif record.domain == COPY:
             source, target = _ends_of_copy(record)
-            values |= {"src_agent_id": source, "dst_agent_id": target, "size": record.size}
+            values |= {
+                "src_agent_id": source,
+                "dst_agent_id": target,
+                "size": record.size,
+            }
             values["name_id"] = self.once("string", "string", record.name)
             self.insert("memory_copy", **values)
         else:
@@ -409,7 +465,9 @@ def training() -> RunMaker:
         run.range("forward", t + 100, t + 4_000)
         run.call("hipMemcpyAsync", t + 150, 20, correlation=first)
         run.copy(TO_DEVICE, t + 300, 500, correlation=first, size=4096)
-        run.launched("void gemm<float>(int)", t + 900, 700, at=t + 200, correlation=first + 1)
+        run.launched(
+            "void gemm<float>(int)", t + 900, 700, at=t + 200, correlation=first + 1
+        )
         run.launched("relu(float*)", t + 1_700, 300, at=t + 250, correlation=first + 2)
         run.call("hipGraphLaunch", t + 4_100, 90, correlation=first + 3)
         for number in range(3):
@@ -423,5 +481,7 @@ def read(path: Path, *, salvage: bool = False) -> Trace:
     """What is read of a file, every record of which is accounted for."""
     trace = read_trace(path, cache=False, reading=ReadingOptions(salvage=salvage))
     made = trace.provenance
-    assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+    assert made.present == len(trace) + made.metadata_events + sum(
+        made.dropped.values()
+    )
     return trace

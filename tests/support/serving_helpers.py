@@ -40,7 +40,9 @@ def vllm(context: list[tuple[int, int]], generation: list[tuple[int, int]]) -> s
     c = sums(context)
     g = sums(generation)
     said = ["sq{}sk{}sqsq{}sqsk{}".format(*each) for each in (c, g)]
-    counts = f"_context_{len(context)}({said[0]})_generation_{len(generation)}({said[1]})"
+    counts = (
+        f"_context_{len(context)}({said[0]})_generation_{len(generation)}({said[1]})"
+    )
     return f"execute_{c[0] + g[0]}{counts}"
 
 
@@ -65,17 +67,26 @@ class Engine:
     gpu: int = 0  #: when the GPU is free, µs
     launched: int = 0
 
-    def kernel(self, name: str, duration: int, *, at: int, idle: int = 0, stream: int = 7) -> None:
+    def kernel(
+        self, name: str, duration: int, *, at: int, idle: int = 0, stream: int = 7
+    ) -> None:
         """Launch a kernel at a time of the host; it runs when the GPU is free, after `idle`."""
         self.launched += 1
         start = max(self.gpu + idle, at + 2)
-        self.maker.launched(name, start, duration, correlation=self.launched, at=at, stream=stream)
+        self.maker.launched(
+            name, start, duration, correlation=self.launched, at=at, stream=stream
+        )
         self.gpu = start + duration
 
-    def step(self, *names: str, scale: int = 1, attention: dict[str, Any] | None = None) -> int:
+    def step(
+        self, *names: str, scale: int = 1, attention: dict[str, Any] | None = None
+    ) -> int:
         """A step, whose annotations lie within one another; answers its busy time in µs."""
         begin = self.host
-        kernels = ["embedding", *(name for _ in range(self.layers) for name in self.layer)]
+        kernels = [
+            "embedding",
+            *(name for _ in range(self.layers) for name in self.layer),
+        ]
         kernels += ["rms_norm", "gemm_lm_head", "sample"]
         length = 10 * len(kernels) + 10
         for depth, name in enumerate(names):
@@ -85,7 +96,9 @@ class Engine:
             at = begin + 5 + 10 * number
             duration = scale * (3 + number % len(self.layer))
             if attention is not None and name == "flash_attn_fwd":
-                self.maker.op("vllm::unified_attention_with_output", at - 1, 4, args=attention)
+                self.maker.op(
+                    "vllm::unified_attention_with_output", at - 1, 4, args=attention
+                )
             self.kernel(name, duration, at=at)
             busy += duration
         self.host = begin + length + 20

@@ -89,9 +89,15 @@ def damaged_files(draw: Draw) -> bytes:
     return mutate(draw(trace_files()), random.Random(seed), times=4)
 
 
-_PATTERNS = st.sampled_from(["gemm", "a|b", "^void ", "(", "[", "(a+)+$", "", ".*", "(?i)X", "\\"])
-_TEXTS = st.sampled_from(["GEMM", "My Op", "", " ", "x" * 300, "é", "a\nb", "Uncategorized"])
-_ODD: st.SearchStrategy[Any] = st.sampled_from([None, 1, True, [], [1], {}, {"a": 1}, 1.5])
+_PATTERNS = st.sampled_from(
+    ["gemm", "a|b", "^void ", "(", "[", "(a+)+$", "", ".*", "(?i)X", "\\"]
+)
+_TEXTS = st.sampled_from(
+    ["GEMM", "My Op", "", " ", "x" * 300, "é", "a\nb", "Uncategorized"]
+)
+_ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [None, 1, True, [], [1], {}, {"a": 1}, 1.5]
+)
 _RULES: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {},
     optional={
@@ -101,7 +107,8 @@ _RULES: st.SearchStrategy[Any] = st.fixed_dictionaries(
         "library": _TEXTS,
         "cpu_op": _PATTERNS | _ODD,
         "priority": st.integers(-5, 5) | _ODD,
-        "examples": st.lists(st.sampled_from(["gemm", "a", "void x"]), max_size=3) | _ODD,
+        "examples": st.lists(st.sampled_from(["gemm", "a", "void x"]), max_size=3)
+        | _ODD,
         "not_examples": st.lists(st.sampled_from(["gemm", "q"]), max_size=2) | _ODD,
         "no_such_field": _ODD,
     },

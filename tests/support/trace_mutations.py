@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\w+|[\[\]{},:]')
+_TOKEN = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\w+|[\[\]{},:]'
+)
 _NUMBER = re.compile(rb"-?\d")
 NUMBERS = (
     b"0",
@@ -123,7 +125,20 @@ MEMBERS = (
     b'"dtype"',
     b'"Group size"',
 )
-_INSERTED = (b",", b"}", b"{", b"]", b"[", b":", b'"', b"\\", b"\x00", b"\n", b"\xef\xbb\xbf", b" ")
+_INSERTED = (
+    b",",
+    b"}",
+    b"{",
+    b"]",
+    b"[",
+    b":",
+    b'"',
+    b"\\",
+    b"\x00",
+    b"\n",
+    b"\xef\xbb\xbf",
+    b" ",
+)
 
 
 def mutate(data: bytes, rng: random.Random, times: int = 3) -> bytes:
@@ -170,7 +185,9 @@ def _copy_token(data: bytes, rng: random.Random) -> bytes:
         return data
     start, end = rng.choice(spans)
     same = [
-        (a, b) for a, b in spans if data[a : a + 1].isdigit() == data[start : start + 1].isdigit()
+        (a, b)
+        for a, b in spans
+        if data[a : a + 1].isdigit() == data[start : start + 1].isdigit()
     ]
     a, b = rng.choice(same)
     return data[:start] + data[a:b] + data[end:]
@@ -229,7 +246,11 @@ def _flip(data: bytes, rng: random.Random) -> bytes:
     if not data:
         return data
     place = rng.randrange(len(data))
-    return data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :]
+    return (
+        data[:place]
+        + bytes([data[place] ^ (1 << rng.randrange(8))])
+        + data[place + 1 :]
+    )
 
 
 def _nest(data: bytes, rng: random.Random) -> bytes:

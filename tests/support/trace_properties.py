@@ -35,7 +35,9 @@ SMALL_SLICE = 64
 def accounted_for(trace: Trace) -> None:
     """No event is lost without a reason, and what is read is what a trace may hold."""
     made = trace.provenance
-    assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+    assert made.present == len(trace) + made.metadata_events + sum(
+        made.dropped.values()
+    )
     assert all(count > 0 for count in made.dropped.values())
     assert not len(trace) or int(trace.ts.min()) == 0
     assert (trace.dur >= 0).all()
@@ -60,10 +62,14 @@ def gpu_time_is_that_of(data: bytes, suffix: str, trace: Trace) -> None:
 def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
     """The least and the most that the durations add up to, ns; None if they are unusual."""
     try:
-        document = json.loads(data, parse_float=Decimal, object_pairs_hook=_each_key_once)
+        document = json.loads(
+            data, parse_float=Decimal, object_pairs_hook=_each_key_once
+        )
         events = document["traceEvents"] if isinstance(document, dict) else document
         if not any("cat" in event for event in events):
-            return None  # JAX's for viewers: what is GPU work, the names of its lines say
+            return (
+                None  # JAX's for viewers: what is GPU work, the names of its lines say
+            )
         found = [
             event["dur"]
             for event in events
@@ -96,7 +102,9 @@ def _gpu_time_of_database(data: bytes) -> tuple[int, int] | None:
                 if str(name).startswith(_GPU_TABLES):
                     table = str(name).replace('"', '""')
                     query = f'SELECT start, "end" FROM "{table}" NOT INDEXED'  # noqa: S608
-                    total += sum(end - start for start, end in connection.execute(query))
+                    total += sum(
+                        end - start for start, end in connection.execute(query)
+                    )
         except (sqlite3.Error, TypeError, UnicodeError, OverflowError):
             return None
     return total, total
@@ -127,7 +135,9 @@ def _gpu_time_of_table(data: bytes) -> tuple[int, int] | None:
         rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
         if not rows or "Kernel_Name" not in rows[0]:
             return None
-        total = sum(int(row["End_Timestamp"]) - int(row["Start_Timestamp"]) for row in rows)
+        total = sum(
+            int(row["End_Timestamp"]) - int(row["Start_Timestamp"]) for row in rows
+        )
     except (ValueError, LookupError, TypeError, csv.Error):
         return None
     return total, total
@@ -161,7 +171,11 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _messages(data: bytes, number: int) -> Iterator[bytes]:
-    return (value for key, value in _fields(data) if key == number and isinstance(value, bytes))
+    return (
+        value
+        for key, value in _fields(data)
+        if key == number and isinstance(value, bytes)
+    )
 
 
 def _gpu_time_of_profile(data: bytes) -> tuple[int, int] | None:
@@ -192,7 +206,9 @@ def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
         for packet in map(dict, map(_fields, _messages(data, 1))):
             if isinstance(packet.get(11), bytes):
                 event = dict(_fields(packet[11]))
-                if 3 in event or (event.get(9) == 1 and event.get(22) not in _KNOWN_CATEGORIES):
+                if 3 in event or (
+                    event.get(9) == 1 and event.get(22) not in _KNOWN_CATEGORIES
+                ):
                     return None  # an interned category, or a damaged one
                 stack = opened.setdefault(event.get(11), [])
                 if event.get(9) == 1:
@@ -229,7 +245,9 @@ _GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
 def what_was_read(trace: Trace) -> tuple[object, ...]:
     """All that a trace says, comparable."""
     made = trace.provenance
-    rows = json.dumps(rows_read(trace), sort_keys=True)  # NaN is no equal of itself; as text it is
+    rows = json.dumps(
+        rows_read(trace), sort_keys=True
+    )  # NaN is no equal of itself; as text it is
     labels = trace.process_names, trace.process_labels, trace.thread_names
     return rows, dict(made.dropped), made.metadata_events, made.present, labels
 
@@ -247,9 +265,13 @@ def result_of(
     """
     with ExitStack() as stack:
         if slice_bytes is not None:
-            stack.enter_context(mock.patch.object(json_events, "SLICE_BYTES", slice_bytes))
+            stack.enter_context(
+                mock.patch.object(json_events, "SLICE_BYTES", slice_bytes)
+            )
         try:
-            trace = read_trace(io.BytesIO(data), reading=ReadingOptions(salvage=salvage))
+            trace = read_trace(
+                io.BytesIO(data), reading=ReadingOptions(salvage=salvage)
+            )
         except TraceError as error:
             message = str(error)
             assert "\n" not in message, message
@@ -408,7 +430,10 @@ def _reserved(data: bytes) -> int | None:
 
 def statistics_tables_are_safe(data: bytes) -> None:
     """A table of `nsys stats`: its totals, or one of our errors."""
-    from tracelens_ext.analysis.nsys_statistics.statistics import kernel_totals, memory_totals
+    from tracelens_ext.analysis.nsys_statistics.statistics import (
+        kernel_totals,
+        memory_totals,
+    )
 
     _load(data, ".csv", kernel_totals)
     _load(data, ".csv", memory_totals)

@@ -57,16 +57,24 @@ class _Plane:
 
     def content(self, name: str, start_ns: int, *, metadata_last: bool) -> bytes:
         about = [self.stat(*each) for each in self.about.items()]
-        programs = {n: [self.stat("Hlo Proto", hlo)] for n, hlo in self.programs.items()}
+        programs = {
+            n: [self.stat("Hlo Proto", hlo)] for n, hlo in self.programs.items()
+        }
         entry = message_class("EventMetadataEntry")
         metadata = message_class("XEventMetadata")
         events = [
             entry(key=code + 1, value=metadata(name=n.encode(), stats=programs.get(n)))
-            for n, code in {**self.names, **{n: self.names[n] for n in programs}}.items()
+            for n, code in {
+                **self.names,
+                **{n: self.names[n] for n in programs},
+            }.items()
         ]
         entry = message_class("StatMetadataEntry")
         metadata = message_class("XStatMetadata")
-        stats = [entry(key=c + 1, value=metadata(name=n.encode())) for n, c in self.stats.items()]
+        stats = [
+            entry(key=c + 1, value=metadata(name=n.encode()))
+            for n, c in self.stats.items()
+        ]
         plane = message_class("XPlane")(
             name=name.encode(), event_metadata=events, stat_metadata=stats, stats=about
         )
@@ -109,7 +117,9 @@ class XplaneMaker:
         where.lines.setdefault(line, []).append(event)
         return event
 
-    def gpu(self, name: str, start: int, duration: int, device: int = 0, /, **stats: Any) -> Any:
+    def gpu(
+        self, name: str, start: int, duration: int, device: int = 0, /, **stats: Any
+    ) -> Any:
         """An event of a stream."""
         line = 7, "Stream #7(Kernel)"
         return self.event(name, start, duration, f"/device:GPU:{device}", line, **stats)
@@ -170,14 +180,18 @@ class XplaneMaker:
                     start_ps = self.start_ns * 1000 + each.offset_ps
                     times = {"ts": start_ps / 1e6, "dur": each.duration_ps / 1e6}
                     event = {"ph": "X", "pid": pid, "tid": tid, **times}
-                    events.append(event | {"name": names[each.metadata_id - 1], "args": args})
+                    events.append(
+                        event | {"name": names[each.metadata_id - 1], "args": args}
+                    )
         document = {"displayTimeUnit": "ns", "traceEvents": [*events, {}]}
         return json.dumps(document).encode()
 
     def read(self) -> Trace:
         trace = read_trace(io.BytesIO(self.content))
         made = trace.provenance
-        assert made.present == len(trace) + made.metadata_events + sum(made.dropped.values())
+        assert made.present == len(trace) + made.metadata_events + sum(
+            made.dropped.values()
+        )
         return trace
 
 
@@ -208,7 +222,9 @@ def xplane_of(document: Document) -> XplaneMaker:
         start, duration = (round(1000 * each[key]) for key in ("ts", "dur"))
         ids = {"correlation_id": args["correlation"]} if "correlation" in args else {}
         if category in ("kernel", *_DETAILS):
-            details = {_DETAILS[category]: "kind:x size:64"} if category in _DETAILS else {}
+            details = (
+                {_DETAILS[category]: "kind:x size:64"} if category in _DETAILS else {}
+            )
             line = args["stream"], f"Stream #{args['stream']}"
             plane = f"/device:GPU:{args['device']}"
             maker.event(each["name"], start, duration, plane, line, **ids, **details)
@@ -230,7 +246,12 @@ def several(*shapes: Any) -> Any:
 
 
 def instruction(
-    number: int, name: str, opcode: str, result: Any, operands: Iterable[int] = (), **members: Any
+    number: int,
+    name: str,
+    opcode: str,
+    result: Any,
+    operands: Iterable[int] = (),
+    **members: Any,
 ) -> Any:
     return message_class("HloInstruction")(
         id=number,
@@ -282,7 +303,11 @@ def training() -> XplaneMaker:
             ),
         ),
     )
-    maker.plane(GPU).about = {"device_vendor": "Nvidia", "core_count": 132, "compute_cap_major": 9}
+    maker.plane(GPU).about = {
+        "device_vendor": "Nvidia",
+        "core_count": 132,
+        "compute_cap_major": 9,
+    }
     about: dict[str, Any] = {"hlo_module": "jit_step", "program_id": 5}
     for step in range(2):
         t = 10_000 * (step + 1)
@@ -298,7 +323,10 @@ def training() -> XplaneMaker:
             at = t + 300 + 50 * part
             name = f"loop_tanh_fusion_{part}"
             maker.launched(name, start, 100, at=at, correlation=ids + 1 + part, **fused)
-        copy = {"correlation_id": ids + 4, "memcpy_details": "kind:DtoH size:512 async:1"}
+        copy = {
+            "correlation_id": ids + 4,
+            "memcpy_details": "kind:DtoH size:512 async:1",
+        }
         maker.event("cuMemcpyDtoHAsync", t + 500, 20, **copy)
         maker.gpu("MemcpyD2H", t + 2_000, 80, **copy)
         maker.event("jit_step", t + 1_000, 900, GPU, (90, "XLA Modules"))

@@ -21,7 +21,9 @@ _INTERVALS = st.lists(
 )
 #: Each node's parent comes before it; -1 is no parent.
 _FOREST = st.lists(st.integers(0, 100), min_size=5, max_size=5).map(
-    lambda numbers: np.array([n % (i + 1) - 1 for i, n in enumerate(numbers)], dtype=np.int32)
+    lambda numbers: np.array(
+        [n % (i + 1) - 1 for i, n in enumerate(numbers)], dtype=np.int32
+    )
 )
 
 
@@ -34,7 +36,9 @@ def _columns(intervals: list[Interval]) -> tuple[np.ndarray, np.ndarray, np.ndar
 def test_by_owner_is_the_union_of_each(intervals: list[Interval]) -> None:
     owner, start, end = _columns(intervals)
     busy = BusyTime(start, end).by_owner(owner, 5)
-    assert busy.tolist() == [union_length(start[owner == i], end[owner == i]) for i in range(5)]
+    assert busy.tolist() == [
+        union_length(start[owner == i], end[owner == i]) for i in range(5)
+    ]
 
 
 @given(_FOREST, _INTERVALS)
@@ -58,7 +62,9 @@ def _is_below(parent: np.ndarray, node: int, top: int) -> bool:
 @pytest.mark.parametrize("owners", [3, 70_000])
 def test_times_of_long_traces_do_not_overflow(owners: int) -> None:
     start = np.array([2**61, 0, 2**61 + 5], dtype=np.int64)
-    busy = BusyTime(start, start + 10).by_owner(np.array([owners - 1, 0, owners - 1]), owners)
+    busy = BusyTime(start, start + 10).by_owner(
+        np.array([owners - 1, 0, owners - 1]), owners
+    )
     assert busy[0] == 10
     assert busy[-1] == 15
     assert busy.sum() == 25

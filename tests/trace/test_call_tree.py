@@ -43,8 +43,12 @@ def test_by_correlation_id() -> None:
     maker = TraceMaker()
     first, _ = maker.launched("k1", 20, 5, correlation=11, at=3)
     second, _ = maker.launched("k2", 30, 5, correlation=12, at=6)
-    copy, _ = maker.launched("Memcpy", 40, 5, correlation=13, at=9, category="gpu_memcpy")
-    fill, _ = maker.launched("Memset", 50, 5, correlation=14, at=11, category="gpu_memset")
+    copy, _ = maker.launched(
+        "Memcpy", 40, 5, correlation=13, at=9, category="gpu_memcpy"
+    )
+    fill, _ = maker.launched(
+        "Memset", 50, 5, correlation=14, at=11, category="gpu_memset"
+    )
     driver = maker.call("cuLaunchKernel", 15, correlation=15, category="cuda_driver")
     maker.kernel("triton", 60, 5, correlation=15)
     tree = tree_of(maker)
@@ -89,7 +93,10 @@ def test_ids_that_link_nothing(correlation: int | None) -> None:
 
 def test_ids_of_any_size() -> None:
     maker = TraceMaker()
-    pairs = [maker.launched("k", 100, 5, correlation=c, at=1) for c in (1, 2**31, 2**53 + 1, 2**62)]
+    pairs = [
+        maker.launched("k", 100, 5, correlation=c, at=1)
+        for c in (1, 2**31, 2**53 + 1, 2**62)
+    ]
     pairs.append(maker.launched("k", 100, 5, correlation=2**53, at=1))
     assert launches(tree_of(maker)) == [launch for launch, _ in pairs]
 
@@ -139,7 +146,9 @@ def test_links_are_those_of_the_rules(
         else:
             maker.kernel("k", at, 1, correlation=number)
     trace = read_trace(maker.document())
-    assert launches(CallTree(trace)) == [naive_launch(trace, int(row)) for row in trace.gpu_rows]
+    assert launches(CallTree(trace)) == [
+        naive_launch(trace, int(row)) for row in trace.gpu_rows
+    ]
 
 
 def naive_launch(trace: Trace, gpu: int) -> int:
@@ -183,13 +192,17 @@ def ranks(*, reused: bool) -> TraceMaker:
     for rank in range(2):
         for i in range(3):
             correlation = 1 + i + (0 if reused else 10 * rank)
-            maker.call("cudaLaunchKernel", 10 * i, correlation=correlation, process=500 + rank)
+            maker.call(
+                "cudaLaunchKernel", 10 * i, correlation=correlation, process=500 + rank
+            )
             maker.kernel("k", 5 + 10 * i, 2, correlation=correlation, device=rank)
     return maker
 
 
 def test_ranks_that_reuse_each_others_ids_are_refused() -> None:
-    with pytest.raises(MergedRanksError, match=r"several ranks \(processes 500, 501\).*3 corr"):
+    with pytest.raises(
+        MergedRanksError, match=r"several ranks \(processes 500, 501\).*3 corr"
+    ):
         tree_of(ranks(reused=True))
 
 
@@ -203,7 +216,9 @@ def test_an_id_that_no_kernel_carries_may_be_reused() -> None:
     maker.call("cudaDeviceSynchronize", 90, correlation=1000, process=500)
     maker.call("cudaDeviceSynchronize", 90, correlation=1000, process=501)
     assert tree_of(maker).linked.all()
-    again = maker.call("cudaLaunchKernel", 100, correlation=1, process=500)  # an id twice in one
+    again = maker.call(
+        "cudaLaunchKernel", 100, correlation=1, process=500
+    )  # an id twice in one
     kernel = maker.kernel("k", 105, 2, correlation=1)
     assert tree_of(maker).parent(kernel) == again
 
@@ -211,7 +226,9 @@ def test_an_id_that_no_kernel_carries_may_be_reused() -> None:
 def test_one_process_that_drives_several_devices() -> None:
     maker = TraceMaker()
     for device in range(4):
-        maker.call("cudaLaunchKernel", 10 * device, correlation=device + 1, thread=device)
+        maker.call(
+            "cudaLaunchKernel", 10 * device, correlation=device + 1, thread=device
+        )
         maker.kernel("k", 50, 5, correlation=device + 1, device=device)
     tree = tree_of(maker)
     assert launches(tree) == [0, 2, 4, 6]
@@ -238,7 +255,14 @@ def test_kinds_that_nest() -> None:
     assert frame not in tree.rows
     with_frames = tree_of(maker, add_python_func=True)
     assert list(with_frames.ancestors(kernel)) == [runtime, inner, op, frame, step]
-    assert sorted(with_frames.rows.tolist()) == [step, frame, op, inner, runtime, driver]
+    assert sorted(with_frames.rows.tolist()) == [
+        step,
+        frame,
+        op,
+        inner,
+        runtime,
+        driver,
+    ]
 
 
 def test_of_equal_events_the_lower_external_id_is_the_parent() -> None:
@@ -262,7 +286,10 @@ def test_without_ids_the_first_in_the_file_is_the_parent() -> None:
 def test_equal_calls_are_siblings() -> None:
     maker = TraceMaker()
     op = maker.op("aten::mm", 0, 10, external_id=1)
-    calls = [maker.call("cudaLaunchKernel", 2, 0, correlation=i, external_id=1) for i in (1, 2)]
+    calls = [
+        maker.call("cudaLaunchKernel", 2, 0, correlation=i, external_id=1)
+        for i in (1, 2)
+    ]
     assert [tree_of(maker).parent(call) for call in calls] == [op, op]
 
 
@@ -302,7 +329,10 @@ def test_cpu_op_labels() -> None:
         "in none": "(unlinked)",
         "of a graph": "graph",
     }
-    ops = [tree.trace.name_of(int(row)) if row != NONE else "" for row in tree.cpu_op_of_gpu]
+    ops = [
+        tree.trace.name_of(int(row)) if row != NONE else ""
+        for row in tree.cpu_op_of_gpu
+    ]
     assert ops == ["aten::linear", "", "aten::inner", "", "around a graph"]
 
 
@@ -355,7 +385,12 @@ def test_walking() -> None:
     assert tree.children(at["soon"]) == []
     assert tree.parent(at["soon"]) == at["second"]
     assert tree.parent(at["step"]) is None
-    assert list(tree.ancestors(at["late"])) == [at["call"], at["inner"], at["op"], at["step"]]
+    assert list(tree.ancestors(at["late"])) == [
+        at["call"],
+        at["inner"],
+        at["op"],
+        at["step"],
+    ]
     assert list(tree.ancestors(at["lost"])) == []
     assert tree.subtree(at["op"]) == [at["op"], at["inner"], at["call"], at["second"]]
     assert tree.subtree(at["late"]) == [at["late"]]
@@ -449,31 +484,51 @@ def test_forward_of_backward() -> None:
     )
     node = maker.op("AddmmBackward0", 205, 40, args=backward, thread=2)
     maker.op("aten::mm", 210, 10, thread=2)
-    relu = maker.op("ReluBackward0", 150, 5, args={"Sequence number": 8, "Fwd thread id": 1})
-    maker.op("NobodysBackward0", 160, 5, args={"Sequence number": 99, "Fwd thread id": 1})
+    relu = maker.op(
+        "ReluBackward0", 150, 5, args={"Sequence number": 8, "Fwd thread id": 1}
+    )
+    maker.op(
+        "NobodysBackward0", 160, 5, args={"Sequence number": 99, "Fwd thread id": 1}
+    )
     maker.op("no number", 170, 5, args={"Sequence number": -1, "Fwd thread id": 1})
-    assert tree_of(maker).forward_of_backward == {engine: made_node, node: made_node, relu: other}
+    assert tree_of(maker).forward_of_backward == {
+        engine: made_node,
+        node: made_node,
+        relu: other,
+    }
 
 
 def test_an_operation_of_the_backward_pass_made_no_forward_node() -> None:
     """What runs under a node carries a number too; it starts too late to have made the node."""
     maker = TraceMaker()
-    forward = maker.op("aten::mul", 0, 10, args={"Sequence number": 3, "Fwd thread id": 0})
-    node = maker.op(
-        "MulBackward0", 100, 50, args={"Sequence number": 3, "Fwd thread id": 1}, thread=2
+    forward = maker.op(
+        "aten::mul", 0, 10, args={"Sequence number": 3, "Fwd thread id": 0}
     )
-    maker.op("aten::mul", 110, 10, args={"Sequence number": 3, "Fwd thread id": 0}, thread=2)
+    node = maker.op(
+        "MulBackward0",
+        100,
+        50,
+        args={"Sequence number": 3, "Fwd thread id": 1},
+        thread=2,
+    )
+    maker.op(
+        "aten::mul", 110, 10, args={"Sequence number": 3, "Fwd thread id": 0}, thread=2
+    )
     assert tree_of(maker).forward_of_backward == {node: forward}
 
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 9), st.integers(-1, 2), st.sampled_from([None, 0, 1, 2])),
+        st.tuples(
+            st.integers(0, 9), st.integers(-1, 2), st.sampled_from([None, 0, 1, 2])
+        ),
         max_size=10,
     )
 )
 @settings(max_examples=200)
-def test_forward_of_backward_is_that_of_a_loop(ops: list[tuple[int, int, int | None]]) -> None:
+def test_forward_of_backward_is_that_of_a_loop(
+    ops: list[tuple[int, int, int | None]],
+) -> None:
     """The last forward operation with the number that starts no later, wherever it is filed."""
     maker = TraceMaker()
     maker.op("one at least", 0, 1)
@@ -515,7 +570,9 @@ def random_trace(given_things: list[tuple[str, int, int, int, int]]) -> TraceMak
         name = f"{what} {i}"
         match what:
             case "op":
-                maker.op(name, start, duration, external_id=number or None, thread=thread)
+                maker.op(
+                    name, start, duration, external_id=number or None, thread=thread
+                )
             case "annotation":
                 maker.annotation(name, start, duration, thread=thread)
             case "frame":

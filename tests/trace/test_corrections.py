@@ -29,7 +29,9 @@ def kernel_times(trace: Trace) -> list[tuple[int, int]]:
     """Start and end of each GPU event, µs since the beginning of the recording."""
     rows = trace.gpu_rows
     start = (trace.ts[rows] + trace.base_ns) // 1000
-    return list(zip(start.tolist(), (start + trace.dur[rows] // 1000).tolist(), strict=True))
+    return list(
+        zip(start.tolist(), (start + trace.dur[rows] // 1000).tolist(), strict=True)
+    )
 
 
 # Impossible ends.
@@ -46,7 +48,9 @@ def test_an_event_that_contains_the_next_one_ends_where_that_starts() -> None:
 def test_a_cut_may_show_that_the_end_before_it_is_impossible_too() -> None:
     trace = read_trace(kernels((100, 500), (200, 600), (300, 310)).document())
     assert kernel_times(trace) == [(100, 200), (200, 300), (300, 310)]
-    assert trace.provenance.notes[0].startswith("2 events with impossible ends corrected:")
+    assert trace.provenance.notes[0].startswith(
+        "2 events with impossible ends corrected:"
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,20 +86,27 @@ def test_streams_and_devices_are_apart() -> None:
         maker.call("cudaLaunchKernel", number, 0.5, correlation=number)
         start = 100 * number
         duration = 1000 - 200 * number
-        maker.kernel("a", start, duration, correlation=number, device=device, stream=stream)
+        maker.kernel(
+            "a", start, duration, correlation=number, device=device, stream=stream
+        )
     trace = read_trace(maker.document())
     assert trace.provenance.notes == ()
 
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 9), st.integers(-1, 4)),
+        st.tuples(
+            st.integers(0, 1), st.integers(0, 12), st.integers(0, 9), st.integers(-1, 4)
+        ),
         max_size=12,
     )
 )
-def test_possible_ends_are_those_of_a_loop(rows: list[tuple[int, int, int, int]]) -> None:
+def test_possible_ends_are_those_of_a_loop(
+    rows: list[tuple[int, int, int, int]],
+) -> None:
     ordered = sorted(
-        (stream, start, start + length, launch) for stream, start, length, launch in rows
+        (stream, start, start + length, launch)
+        for stream, start, length, launch in rows
     )
     stream, start, end, launch = np.array(ordered, dtype=np.int64).reshape(-1, 4).T
     expected = end.tolist()
@@ -169,7 +180,9 @@ def test_events_that_differ_in_a_field_are_two(fields: dict[str, Any]) -> None:
     maker.call("cudaGraphLaunch", 0, 5, correlation=1)
     maker.kernel("a kernel", 10, 5, correlation=1)
     event = changed(maker.events[-1], **{"graph node id": 4})
-    trace = read_trace({"traceEvents": [maker.events[0], event, changed(event, **fields)]})
+    trace = read_trace(
+        {"traceEvents": [maker.events[0], event, changed(event, **fields)]}
+    )
     assert len(trace.gpu_rows) == 2
     assert trace.provenance.dropped == {}
 

@@ -76,7 +76,11 @@ def test_one_is_dropped_and_the_others_are_as_without(
     assert trace.span_ns == whole.span_ns == 11_500
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), min_size=1, max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), min_size=1, max_size=9
+    )
+)
 def test_a_trace_that_begins_at_zero_is_whole(spans: list[tuple[int, int]]) -> None:
     maker = TraceMaker()
     for start, duration in [(0, 1), *spans]:

@@ -22,7 +22,9 @@ def gaps(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 intervals = st.lists(
-    st.tuples(st.integers(-5, 30), st.integers(0, 8)).map(lambda i: (i[0], i[0] + i[1])),
+    st.tuples(st.integers(-5, 30), st.integers(0, 8)).map(
+        lambda i: (i[0], i[0] + i[1])
+    ),
     max_size=12,
 )
 lasting = intervals.map(lambda found: [i for i in found if i[0] < i[1]])
@@ -71,7 +73,9 @@ def test_busy_and_idle_are_all_the_time(given_intervals: list[Interval]) -> None
 
 
 @given(intervals)
-def test_the_order_does_not_matter_and_nothing_is_changed(given_intervals: list[Interval]) -> None:
+def test_the_order_does_not_matter_and_nothing_is_changed(
+    given_intervals: list[Interval],
+) -> None:
     start, end = arrays(given_intervals)
     before = start.copy(), end.copy()
     expected = [part.tolist() for part in union(start, end)]

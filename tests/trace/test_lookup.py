@@ -24,12 +24,19 @@ def test_an_index_outside_of_the_array_is_missing(
             expected.append(values[index])
         else:
             expected.append(missing)
-    found = values_at(np.array(values, dtype=np.int64), np.array(indices, dtype=np.int64), missing)
+    found = values_at(
+        np.array(values, dtype=np.int64), np.array(indices, dtype=np.int64), missing
+    )
     assert found.tolist() == expected
 
 
 def test_none_and_the_index_after_the_last_one_are_missing() -> None:
-    assert values_at(np.array([10, 20, 30]), np.array([2, NONE, 0, 3])).tolist() == [30, -1, 10, -1]
+    assert values_at(np.array([10, 20, 30]), np.array([2, NONE, 0, 3])).tolist() == [
+        30,
+        -1,
+        10,
+        -1,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,9 @@ def test_the_type_of_the_values_stays(
 ) -> None:
     found = values_at(values, np.array([1, NONE]), missing)
     assert found.dtype == values.dtype
-    np.testing.assert_array_equal(found, np.array([values[1], missing], dtype=values.dtype))
+    np.testing.assert_array_equal(
+        found, np.array([values[1], missing], dtype=values.dtype)
+    )
 
 
 def test_the_values_stay_as_they_were() -> None:

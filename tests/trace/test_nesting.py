@@ -82,20 +82,31 @@ def strict_parents(intervals: list[Interval]) -> list[int]:
 def cut_once(intervals: list[Interval], recorded: list[Interval]) -> list[Interval]:
     """The intervals, of which those that end a little after the sibling before them end with it."""
     parent = strict_parents(intervals)
-    order = sorted(range(len(intervals)), key=lambda index: rank(intervals[index], index))
+    order = sorted(
+        range(len(intervals)), key=lambda index: rank(intervals[index], index)
+    )
     sibling = {}
     for place, index in enumerate(order):
         for other in order[:place]:
-            if (parent[other], intervals[other].thread) == (parent[index], intervals[index].thread):
+            if (parent[other], intervals[other].thread) == (
+                parent[index],
+                intervals[index].thread,
+            ):
                 sibling[index] = other
     late = set()
     for index, other in sibling.items():
         end = intervals[other].end
         late_in_all = recorded[index].end - end
-        is_little = late_in_all <= LATE_END_NS and late_in_all < end - intervals[index].start
+        is_little = (
+            late_in_all <= LATE_END_NS and late_in_all < end - intervals[index].start
+        )
         if intervals[index].end > end and is_little:
             late.add(index)
-    cut = {index: intervals[sibling[index]].end for index in late if sibling[index] not in late}
+    cut = {
+        index: intervals[sibling[index]].end
+        for index in late
+        if sibling[index] not in late
+    }
     for index in order:
         if parent[index] in cut:
             cut[index] = min(cut.get(index, intervals[index].end), cut[parent[index]])
@@ -134,7 +145,13 @@ intervals = st.lists(
 @given(intervals)
 @example([])
 @example([Interval(0, 0, 10), Interval(0, 5, 15), Interval(0, 6, 9)])
-@example([Interval(0, 0, 5, call=True), Interval(0, 0, 5, call=True), Interval(0, 0, 5, tie=9)])
+@example(
+    [
+        Interval(0, 0, 5, call=True),
+        Interval(0, 0, 5, call=True),
+        Interval(0, 0, 5, tie=9),
+    ]
+)
 @settings(max_examples=500)
 def test_parents_are_those_of_the_rules(given_intervals: list[Interval]) -> None:
     assert parents(given_intervals) == naive_parents(given_intervals)
@@ -161,7 +178,9 @@ def test_what_must_hold_of_any_tree(given_intervals: list[Interval]) -> None:
     depth = depths(nesting.parent)
     ends = subtree_ends(nesting.parent, depths(nesting.parent))
     ordered = [given_intervals[i] for i in nesting.order.tolist()]
-    assert sorted(nesting.order.tolist()) == list(range(len(given_intervals)))  # none is lost
+    assert sorted(nesting.order.tolist()) == list(
+        range(len(given_intervals))
+    )  # none is lost
     assert [i.thread for i in ordered] == sorted(i.thread for i in ordered)
     for at, above in enumerate(parent):
         chain = ancestors(parent, at)
@@ -172,7 +191,9 @@ def test_what_must_hold_of_any_tree(given_intervals: list[Interval]) -> None:
             assert ordered[above].start <= ordered[at].start
             assert ordered[at].end <= ordered[above].end + LATE_END_NS
         below = [i for i in range(len(parent)) if at in ancestors(parent, i)]
-        assert below == list(range(at + 1, int(ends[at])))  # one range, just after the event
+        assert below == list(
+            range(at + 1, int(ends[at]))
+        )  # one range, just after the event
 
 
 def ancestors(parent: list[int], at: int) -> list[int]:
@@ -189,7 +210,8 @@ def test_nearest_marked(given_intervals: list[Interval], marks: list[bool]) -> N
     parent = nesting.parent.tolist()
     found = nearest_marked(nesting.parent, marked).tolist()
     assert found == [
-        next((a for a in ancestors(parent, i) if marked[a]), ROOT) for i in range(len(parent))
+        next((a for a in ancestors(parent, i) if marked[a]), ROOT)
+        for i in range(len(parent))
     ]
     assert nesting.parent.tolist() == parent  # untouched
 
@@ -198,9 +220,16 @@ def test_nearest_marked(given_intervals: list[Interval], marks: list[bool]) -> N
 
 
 def test_inside_beside_and_touching() -> None:
-    assert parents([Interval(0, 0, 10), Interval(0, 2, 4), Interval(0, 3, 4)]) == [ROOT, 0, 1]
+    assert parents([Interval(0, 0, 10), Interval(0, 2, 4), Interval(0, 3, 4)]) == [
+        ROOT,
+        0,
+        1,
+    ]
     assert parents([Interval(0, 0, 5), Interval(0, 5, 9)]) == [ROOT, ROOT]
-    assert parents([Interval(0, 0, 5), Interval(0, 5, 5)]) == [ROOT, 0]  # empty, at the end
+    assert parents([Interval(0, 0, 5), Interval(0, 5, 5)]) == [
+        ROOT,
+        0,
+    ]  # empty, at the end
 
 
 def test_overlapping_events_are_siblings() -> None:
@@ -210,7 +239,11 @@ def test_overlapping_events_are_siblings() -> None:
 
 
 def test_threads_are_apart() -> None:
-    assert parents([Interval(1, 0, 10), Interval(0, 2, 4), Interval(1, 3, 4)]) == [ROOT, ROOT, 0]
+    assert parents([Interval(1, 0, 10), Interval(0, 2, 4), Interval(1, 3, 4)]) == [
+        ROOT,
+        ROOT,
+        0,
+    ]
 
 
 def test_of_equal_events_the_lower_id_is_the_parent_then_the_first() -> None:
@@ -243,7 +276,9 @@ def test_three_thousand_nested_events() -> None:
     assert depth.tolist() == list(range(count))
     assert subtree_ends(nesting.parent, depth).tolist() == [count] * count
     only_root = np.arange(count) == 0
-    assert nearest_marked(nesting.parent, only_root).tolist() == [ROOT] + [0] * (count - 1)
+    assert nearest_marked(nesting.parent, only_root).tolist() == [ROOT] + [0] * (
+        count - 1
+    )
 
 
 def test_a_hundred_thousand_siblings_are_quick() -> None:
@@ -291,7 +326,9 @@ def test_events_that_are_put_in_stand_below_their_owners(data: st.DataObject) ->
         return parent
 
     parent = forest(data.draw(st.integers(1, 8)))
-    owners = data.draw(st.lists(st.integers(0, len(parent) - 1), unique=True, max_size=3))
+    owners = data.draw(
+        st.lists(st.integers(0, len(parent) - 1), unique=True, max_size=3)
+    )
     new = list[int]()
     above = list[int]()
     owner = list[int]()

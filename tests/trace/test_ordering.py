@@ -18,7 +18,9 @@ EDGES = [-1, 0, 1, 2, 255, 65_535, 65_536, 65_537, 2**31, 2**32 - 1, 2**32, 2**4
 @given(st.lists(st.sampled_from(EDGES), max_size=60))
 def test_as_a_stable_sort(numbers: list[int]) -> None:
     array = np.array(numbers, dtype=np.int64)
-    assert stable_order(array).tolist() == sorted(range(len(numbers)), key=numbers.__getitem__)
+    assert stable_order(array).tolist() == sorted(
+        range(len(numbers)), key=numbers.__getitem__
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

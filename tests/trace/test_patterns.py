@@ -23,7 +23,9 @@ def test_an_expression_without_end_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(matcher, "_SEARCH_SECONDS", 0.01)
     pattern = user_pattern(r"^(?:a|a|aa)+$", "--op")
     assert pattern is not None
-    with pytest.raises(UsageError, match=r"--op '.*' takes too long on 'aaa.*!'; make repeated"):
+    with pytest.raises(
+        UsageError, match=r"--op '.*' takes too long on 'aaa.*!'; make repeated"
+    ):
         pattern.search(HARD)
 
 
@@ -37,7 +39,9 @@ def test_many_quick_searches_have_a_limit_too(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_compiled_expression_keeps_its_flags() -> None:
-    pattern = user_pattern(re.compile("^EVAL . x", re.IGNORECASE | re.VERBOSE), "annotation")
+    pattern = user_pattern(
+        re.compile("^EVAL . x", re.IGNORECASE | re.VERBOSE), "annotation"
+    )
     assert pattern is not None
     assert pattern.search("evalzx")
     assert user_pattern(pattern, "annotation") is pattern

@@ -27,14 +27,22 @@ DOES = {
         "mtiaMemcpyAsync",
         "enqueueCommand memcpyHtoDAsync",
     ],
-    calls.WAITS_FOR_DEVICE: ["cudaDeviceSynchronize", "cuCtxSynchronize", "synchronize"],
+    calls.WAITS_FOR_DEVICE: [
+        "cudaDeviceSynchronize",
+        "cuCtxSynchronize",
+        "synchronize",
+    ],
     calls.WAITS_FOR_STREAM: [
         "hipStreamSynchronize",
         "urQueueFinish",
         "zeCommandQueueSynchronize",
         "synchronizeStream",
     ],
-    calls.WAITS_FOR_EVENT: ["cudaEventSynchronize", "urEventWait", "zeEventHostSynchronize"],
+    calls.WAITS_FOR_EVENT: [
+        "cudaEventSynchronize",
+        "urEventWait",
+        "zeEventHostSynchronize",
+    ],
     calls.WAITS_FOR_COPY: ["cudaMemcpy"],
     calls.STREAM_WAITS_FOR_EVENT: ["cudaStreamWaitEvent", "enqueueCommand waitOnEvent"],
     calls.RECORDS_EVENT: ["cudaEventRecord", "recordEvent"],
@@ -42,7 +50,9 @@ DOES = {
 NAMES = [name for names in DOES.values() for name in names]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "cudaLaunchHostFunc", "cudaMalloc", "urContextCreate"])
+@pytest.mark.parametrize(
+    "name", [*NAMES, "cudaLaunchHostFunc", "cudaMalloc", "urContextCreate"]
+)
 def test_what_a_call_does(name: str) -> None:
     matching = [pattern for pattern in DOES if pattern.match(name)]
     expected = [pattern for pattern, names in DOES.items() if name in names]
@@ -89,7 +99,11 @@ OTHERS = {
         "launch": "urEnqueueKernelLaunch",
         "wait": "urQueueFinish",
     },
-    "HPU": {"category": "hpu_op", "launch": "synLaunch", "wait": "synStreamSynchronize"},
+    "HPU": {
+        "category": "hpu_op",
+        "launch": "synLaunch",
+        "wait": "synStreamSynchronize",
+    },
     "MTIA": {
         "category": "mtia_runtime",
         "launch": "mtiaLaunchKernel",

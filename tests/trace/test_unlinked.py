@@ -43,7 +43,9 @@ def test_by_name_and_reason() -> None:
 
 
 def test_categories() -> None:
-    analyzer = TreePerfAnalyzer(_late_start().document(), use_kernel_name_categories=True)
+    analyzer = TreePerfAnalyzer(
+        _late_start().document(), use_kernel_name_categories=True
+    )
     table = analyzer.get_df_unlinked_kernels()
     assert table["kernel_category"].tolist() == ["Uncategorized", "Memory Ops"]
 

@@ -74,7 +74,9 @@ def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
     durations = durations.sort_values(ascending=False)
     path_of_module = [_module_path(path) for path in modules]
     leaves = []
-    for codes, duration in zip(durations.index.tolist(), durations.tolist(), strict=True):
+    for codes, duration in zip(
+        durations.index.tolist(), durations.tolist(), strict=True
+    ):
         module_code, operation_code, kernel_code, category_code = codes
         above = path_of_module[module_code] if module_code != NONE else ()
         operation_node = ("operation", operations[operation_code])
@@ -150,5 +152,13 @@ CALL_TREE = Table(
     asked_by="call_tree",
     method='table("call_tree")',
     on_every_page=True,
-    charts=[Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")],
+    charts=[
+        Chart(
+            "GPU time in the call tree",
+            "call_tree",
+            "label",
+            "gpu_time_ns",
+            "call_tree",
+        )
+    ],
 )

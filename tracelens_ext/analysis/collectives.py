@@ -102,7 +102,9 @@ class _BusFactor(NamedTuple):
 #: In this order: `reduce` is within `allreduce`.
 _BUS_FACTORS = (
     _BusFactor(re.compile("all_?reduce"), 2, 0),
-    _BusFactor(re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0),
+    _BusFactor(
+        re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0
+    ),
     _BusFactor(re.compile("broadcast|reduce|send|recv"), 0, 1),
 )
 
@@ -113,7 +115,9 @@ def collectives(work: GpuEvents) -> pd.DataFrame:
     grouped = calls.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
     frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
-    element = np.array([element_bytes(dtype) for dtype in frame["dtype"]], dtype=np.float64)
+    element = np.array(
+        [element_bytes(dtype) for dtype in frame["dtype"]], dtype=np.float64
+    )
     sent = frame["In msg nelems"].to_numpy() * element
     received = frame["Out msg nelems"].to_numpy() * element
     whole_array = np.fmax(sent, received)
@@ -154,7 +158,9 @@ def collective_calls(work: GpuEvents) -> pd.DataFrame:
     """
     chosen = np.flatnonzero(work.is_communication)
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
-    table = communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
+    table = (
+        communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
+    )
     table.insert(0, "device", work.trace.device[chosen])
     steps = find_iterations(work.tree)
     described = described_by(work, chosen)
@@ -181,7 +187,9 @@ def communication_of(work: GpuEvents) -> pd.DataFrame:
     for name in _NUMBERS:
         columns[name] = number_argument(work, name, described)
     named = np.array(columns["Collective name"], dtype=object)
-    columns["Collective name"] = np.where(named == "", _annotated_names(work, chosen), named)
+    columns["Collective name"] = np.where(
+        named == "", _annotated_names(work, chosen), named
+    )
     columns["kernel_name"] = texts(work.name[chosen], work.trace.names)
     table = pd.DataFrame({name: columns[name] for name in KEYS}, index=chosen)
     table["time"] = work.duration[chosen] / NS_PER_US
@@ -213,14 +221,18 @@ def described_by(work: GpuEvents, chosen: Int64Array) -> Int64Array:
 def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.object_]:
     """Return the collective that the annotation around each chosen GPU event names, else empty."""
     trace = work.trace
-    names_collective = trace.names_matching(lambda name: name.startswith(_ANNOTATION_PREFIX))
+    names_collective = trace.names_matching(
+        lambda name: name.startswith(_ANNOTATION_PREFIX)
+    )
     # NVTX ranges are read as operations.
     annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
     annotations = annotations[names_collective[trace.name[annotations]]]
     names = values_at(trace.name, _event_above(work, chosen, annotations))
 
     def collective(name: int) -> str:
-        return trace.names[name].removeprefix(_ANNOTATION_PREFIX) if name != NONE else ""
+        return (
+            trace.names[name].removeprefix(_ANNOTATION_PREFIX) if name != NONE else ""
+        )
 
     code, labels = renamed(names, collective)
     return np.array(labels, dtype=object)[code]
@@ -250,7 +262,9 @@ def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:
     return texts(code, labels)
 
 
-def number_argument(work: GpuEvents, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
+def number_argument(
+    work: GpuEvents, name: str, rows: Int64Array
+) -> npt.NDArray[np.float64]:
     """Return a numeric argument of some events, NaN where an event has none."""
     code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
     return np.array(numbers, dtype=np.float64)[code]
@@ -302,7 +316,10 @@ COLL_ANALYSIS = Table(
     shows="Collectives by size: duration and bandwidth",
     columns=[
         Column("kernel", "a short name, which tells it from the others of the sheet"),
-        Column("Collective name", "of the metadata, else of the annotation `nccl:…` around it"),
+        Column(
+            "Collective name",
+            "of the metadata, else of the annotation `nccl:…` around it",
+        ),
         Column("Process Group Name", "of the metadata"),
         Column("Process Group Description", "of the metadata"),
         Column("Group size", "of the process group", unit="ranks"),
@@ -317,7 +334,9 @@ COLL_ANALYSIS = Table(
         Column("std_time_us", "of a kernel; `std` is that of a sample"),
         Column("min_time_us", "of a kernel; `std` is that of a sample"),
         Column("max_time_us", "of a kernel; `std` is that of a sample"),
-        Column("% of communication time", "of the summed durations of all communication"),
+        Column(
+            "% of communication time", "of the summed durations of all communication"
+        ),
         Column(
             "algorithm bandwidth (GB/s)",
             "size of the whole array, that is the larger side, divided by the mean duration",

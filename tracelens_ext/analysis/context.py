@@ -51,12 +51,17 @@ def of_gpu_events(
 
     @wraps(function)
     def table(
-        context: AnalysisContext, /, *args: TableOptions.args, **options: TableOptions.kwargs
+        context: AnalysisContext,
+        /,
+        *args: TableOptions.args,
+        **options: TableOptions.kwargs,
     ) -> TableResult:
         return function(context.gpu_events, *args, **options)
 
     signature = inspect.signature(function)
     _, *parameters = signature.parameters.values()
     context_parameter = Parameter("context", Parameter.POSITIONAL_ONLY)
-    vars(table)["__signature__"] = signature.replace(parameters=[context_parameter, *parameters])
+    vars(table)["__signature__"] = signature.replace(
+        parameters=[context_parameter, *parameters]
+    )
     return table

@@ -68,7 +68,9 @@ def has_modules(trace: Trace) -> bool:
     return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
 
 
-def module_of_gpu(work: GpuEvents, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
+def module_of_gpu(
+    work: GpuEvents, *, instances: bool = True
+) -> tuple[Int64Array, list[str]]:
     """Return the innermost module around each GPU event's launch, or around its forward operation.
 
     Args:
@@ -89,10 +91,14 @@ class ModuleStacks(NamedTuple):
     """The modules around launchers."""
 
     innermost_class: list[str]  #: the class of the innermost module, `NA` for none
-    stacks: list[str]  #: the name of the launcher and all modules, innermost first; a list as text
+    stacks: list[
+        str
+    ]  #: the name of the launcher and all modules, innermost first; a list as text
 
 
-def call_stacks(work: GpuEvents, launcher_of_gpu: Int64Array, names: list[str]) -> ModuleStacks:
+def call_stacks(
+    work: GpuEvents, launcher_of_gpu: Int64Array, names: list[str]
+) -> ModuleStacks:
     """Return the modules around the first GPU event of each launcher.
 
     Args:
@@ -103,7 +109,9 @@ def call_stacks(work: GpuEvents, launcher_of_gpu: Int64Array, names: list[str]) 
     path_of_gpu, paths = module_of_gpu(work)
     path_of_launcher = np.full(len(names), NONE, dtype=np.int64)
     has_launcher = np.flatnonzero(launcher_of_gpu != NONE)
-    first_last = has_launcher[::-1]  # so that the first event of a launcher is written last
+    first_last = has_launcher[
+        ::-1
+    ]  # so that the first event of a launcher is written last
     path_of_launcher[launcher_of_gpu[first_last]] = path_of_gpu[first_last]
     modules_of_path = []
     for path in paths:
@@ -179,7 +187,9 @@ def _top_category_columns(
     own_times = own_times.reshape(len(paths), len(labels))
     parent = paths.parent.astype(np.int32)
     depth = depths(parent)
-    times = np.stack([summed_up(parent, depth, column) for column in own_times.T], axis=1)
+    times = np.stack(
+        [summed_up(parent, depth, column) for column in own_times.T], axis=1
+    )
     whole = times.sum(axis=1)
     none = len(labels)
     top = np.where(whole > 0, times.argmax(axis=1), none)
@@ -241,24 +251,34 @@ class _NestedFrames(NamedTuple):
 
     rows: Int64Array  #: the frames, parents before children, (m,)
     parent: Int64Array  #: the frame around each, an index, `ROOT` without one, (m,)
-    frame_of_row: Int64Array  #: the frame around each event of the trace, `NONE` without, (n,)
+    frame_of_row: (
+        Int64Array  #: the frame around each event of the trace, `NONE` without, (n,)
+    )
 
 
-def _nest_recorded(trace: Trace, modules: Int64Array, inner: Int64Array) -> _NestedFrames:
+def _nest_recorded(
+    trace: Trace, modules: Int64Array, inner: Int64Array
+) -> _NestedFrames:
     """Nest recorded module frames and some events that may be in them."""
     rows = np.concatenate((modules, inner))
     # Of a frame and another event with equal times, the frame encloses.
     rank = np.repeat((0, 1), (len(modules), len(inner)))
     is_leaf = np.isin(trace.kind[rows], LAUNCH_KINDS)
-    nesting = nest(trace.thread[rows], trace.ts[rows], trace.end_of(rows), rank, is_leaf)
+    nesting = nest(
+        trace.thread[rows], trace.ts[rows], trace.end_of(rows), rank, is_leaf
+    )
     is_module = rank[nesting.order] == 0
     around = _frame_around(nesting.parent, is_module, 0)
     frame_of_row = np.full(len(trace), NONE, dtype=np.int64)
     frame_of_row[rows[nesting.order]] = around
-    return _NestedFrames(rows[nesting.order[is_module]], around[is_module], frame_of_row)
+    return _NestedFrames(
+        rows[nesting.order[is_module]], around[is_module], frame_of_row
+    )
 
 
-def _with_replayed_frames(trace: Trace, replays: Replays, recorded: _NestedFrames) -> _NestedFrames:
+def _with_replayed_frames(
+    trace: Trace, replays: Replays, recorded: _NestedFrames
+) -> _NestedFrames:
     """Return the recorded frames, and those that graphs replay, within those of their launch."""
     is_module = _is_replayed_module(trace)
     around = _frame_around(replays.parent, is_module, len(recorded.rows))
@@ -274,7 +294,9 @@ def _with_replayed_frames(trace: Trace, replays: Replays, recorded: _NestedFrame
     )
 
 
-def _frame_around(parent: Int32Array, is_module: BoolArray, first_number: int) -> Int64Array:
+def _frame_around(
+    parent: Int32Array, is_module: BoolArray, first_number: int
+) -> Int64Array:
     """Return the module frame above each node of a forest, `ROOT` without one.
 
     Frames are numbered from `first_number` on.
@@ -303,7 +325,9 @@ def forward_of_gpu(work: GpuEvents) -> Int64Array:
     return values_at(forward, node_of_gpu)
 
 
-def _paths(trace: Trace, frames: _Frames, *, instances: bool) -> tuple[CallPaths, list[str]]:
+def _paths(
+    trace: Trace, frames: _Frames, *, instances: bool
+) -> tuple[CallPaths, list[str]]:
     """Return the paths of frames, by modules or classes; and what the names in them stand for."""
     names, codes = np.unique(trace.name[frames.rows], return_inverse=True)
     labels = [trace.names[code].removeprefix(MODULE_PREFIX) for code in names.tolist()]
@@ -326,7 +350,9 @@ def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64A
     return list(code_of_class), np.array(class_of_label, dtype=np.int64)[codes]
 
 
-def _nn_modules(context: AnalysisContext, *, nn_module_instances: bool = False) -> pd.DataFrame:
+def _nn_modules(
+    context: AnalysisContext, *, nn_module_instances: bool = False
+) -> pd.DataFrame:
     """GPU time by path of `nn.Module` classes, or of modules."""
     return nn_modules(context.gpu_events, instances=nn_module_instances)
 

@@ -96,7 +96,9 @@ class KernelCategorizer:
         _refuse_text("rules", rules)
         _refuse_text("maps", maps)
         _refuse_text("without_packs", without_packs)
-        packs_of_user = [pack if isinstance(pack, RulePack) else load_pack(pack) for pack in rules]
+        packs_of_user = [
+            pack if isinstance(pack, RulePack) else load_pack(pack) for pack in rules
+        ]
         offered = offered_packs(registry)
         if categorizer is None and framework:
             categorizer = _usual_pack(offered, framework)
@@ -127,9 +129,12 @@ class KernelCategorizer:
         operations = [None] * len(names) if cpu_ops is None else cpu_ops
         if len(operations) != len(names):
             got = len(operations)
-            raise UsageError(f"expected as many cpu_ops as names ({len(names)}), got {got}")
+            raise UsageError(
+                f"expected as many cpu_ops as names ({len(names)}), got {got}"
+            )
         texts_or_none = (
-            operation if isinstance(operation, str) else None for operation in operations
+            operation if isinstance(operation, str) else None
+            for operation in operations
         )
         verdicts = self._decide(list(zip(names, texts_or_none, strict=True)))
         return Decisions(
@@ -148,7 +153,9 @@ class KernelCategorizer:
         """
         _refuse_text("op_names", op_names)
         verdicts = self._decide([(name, None) for name in op_names], kind="op")
-        return [OTHER_OP if verdict is UNKNOWN else verdict.category for verdict in verdicts]
+        return [
+            OTHER_OP if verdict is UNKNOWN else verdict.category for verdict in verdicts
+        ]
 
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
         """Return what kernels (or operations) pass through, in order."""
@@ -170,7 +177,9 @@ class KernelCategorizer:
         """The packs that take part, in order of precedence."""
         return [source for source in self._sources if isinstance(source, BoundPack)]
 
-    def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[RuleVerdict]:
+    def _decide(
+        self, kernels: Sequence[Kernel], kind: PackKind = "kernel"
+    ) -> list[RuleVerdict]:
         """Return the verdict for each kernel."""
         distinct = list(dict.fromkeys(kernels))
         verdicts: dict[Kernel, RuleVerdict] = {}
@@ -181,7 +190,9 @@ class KernelCategorizer:
                     break
                 # Rules answer for what is still open, a Python categorizer sees every kernel.
                 asked = pending if isinstance(stage, Matcher) else distinct
-                for kernel, verdict in zip(asked, self._ask(stage, asked), strict=False):
+                for kernel, verdict in zip(
+                    asked, self._ask(stage, asked), strict=False
+                ):
                     if verdict is not None:
                         verdicts.setdefault(kernel, verdict)
         except RuleTimeoutError as error:
@@ -196,7 +207,9 @@ class KernelCategorizer:
             raise error
         self.problems.append(f"{error.bound.pack.name}: {one_line(error)}")
 
-    def _ask(self, stage: Stage, kernels: Sequence[Kernel]) -> Sequence[RuleVerdict | None]:
+    def _ask(
+        self, stage: Stage, kernels: Sequence[Kernel]
+    ) -> Sequence[RuleVerdict | None]:
         """Return one stage's answers; none of a plugin that fails, which is left out then."""
         if isinstance(stage, Matcher) or stage.own_risk:
             return stage.decide(kernels)
@@ -205,7 +218,9 @@ class KernelCategorizer:
         self._leave_out(stage)
         return []
 
-    def matches(self, stage: Stage, name: str, cpu_op: str | None) -> Iterator[RuleMatch]:
+    def matches(
+        self, stage: Stage, name: str, cpu_op: str | None
+    ) -> Iterator[RuleMatch]:
         """Yield what a stage has to say about one name."""
         if not isinstance(stage, Matcher):
             for verdict in self._ask(stage, [(name, cpu_op)]):
@@ -227,7 +242,9 @@ class KernelCategorizer:
 
     def _leave_out(self, failed: RulePack | PythonStage) -> None:
         """Go on without what failed."""
-        self._sources = [source for source in self._sources if _pack_or_stage(source) is not failed]
+        self._sources = [
+            source for source in self._sources if _pack_or_stage(source) is not failed
+        ]
         self._stages.clear()
 
 
@@ -287,7 +304,9 @@ def _unasked_packs(
     for name in without_packs:  # a pack that takes no part anyway is a mistake
         if name not in known:
             raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
-    chosen_packs = {id(source.pack) for source in chosen if isinstance(source, BoundPack)}
+    chosen_packs = {
+        id(source.pack) for source in chosen if isinstance(source, BoundPack)
+    }
     return [
         offer
         for offer in unasked
@@ -302,7 +321,9 @@ def _sources_of_plugins(
 ) -> list[Source]:
     """Return the packs and functions of other people's plugins that were not chosen."""
     chosen_functions = {
-        source.name for source in chosen if isinstance(source, PythonStage) and not source.own_risk
+        source.name
+        for source in chosen
+        if isinstance(source, PythonStage) and not source.own_risk
     }
     sources: list[Source] = [
         BoundPack(offer.item, "plugin") for offer in unasked if not offer.plugin.own
@@ -317,7 +338,9 @@ def _sources_of_plugins(
 
 def _builtin_sources(unasked: Sequence[Offered[RulePack]]) -> list[Source]:
     sources: list[Source] = [
-        BoundPack(offer.item, "builtin", limited=False) for offer in unasked if offer.plugin.own
+        BoundPack(offer.item, "builtin", limited=False)
+        for offer in unasked
+        if offer.plugin.own
     ]
     return sorted(sources, key=_precedence)
 
@@ -378,7 +401,9 @@ class RuleMatch:
     place: str  #: the file and rule, or the plugin
     pattern: str | None = None  #: the rule's pattern, or None for Python
     about: str | None = None  #: what the rule says it is for, or None
-    condition: str | None = None  #: the rule's condition on the launching operation, or None
+    condition: str | None = (
+        None  #: the rule's condition on the launching operation, or None
+    )
     holds: bool = True  #: whether the launching operation fulfils the condition
 
 
@@ -404,11 +429,16 @@ class Explanation:
 
 
 def explain(
-    categorizer: KernelCategorizer, name: str, cpu_op: str | None = None, kind: PackKind = "kernel"
+    categorizer: KernelCategorizer,
+    name: str,
+    cpu_op: str | None = None,
+    kind: PackKind = "kernel",
 ) -> Explanation:
     """Say which rule gives a kernel or operation its category, and what else would match."""
     stages = list(categorizer.stages(kind))
-    matches = [match for stage in stages for match in categorizer.matches(stage, name, cpu_op)]
+    matches = [
+        match for stage in stages for match in categorizer.matches(stage, name, cpu_op)
+    ]
     winner = next((match for match in matches if match.holds), None)
     if winner is not None:
         category = winner.verdict.category

@@ -112,7 +112,9 @@ def _hiding_rules(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:
         earlier_rules.append(_EarlierRule(bound, words if are_plain else []))
 
 
-def _hides(earlier: _EarlierRule, bound: BoundRule, needed_texts: Sequence[frozenset[str]]) -> bool:
+def _hides(
+    earlier: _EarlierRule, bound: BoundRule, needed_texts: Sequence[frozenset[str]]
+) -> bool:
     """Return whether an earlier rule is known to find every name that a rule finds.
 
     `needed_texts` are sets of texts, of each of which a name has one that the rule finds: a rule
@@ -186,10 +188,14 @@ def _problems_of_examples(
                 target = f"{winner.id} ({winner.rule.category})"
                 yield _error(f"{label} goes to {target}, which comes first")
         elif example.cpu_op is None:
-            needed = 'needs the operation that launched it: {name = "...", cpu_op = "..."}'
+            needed = (
+                'needs the operation that launched it: {name = "...", cpu_op = "..."}'
+            )
             yield _error(f"{label} {needed}")
         else:
-            yield _error(f"its condition cpu_op does not find {example.cpu_op!r} of {label}")
+            yield _error(
+                f"its condition cpu_op does not find {example.cpu_op!r} of {label}"
+            )
     if winners and bound not in winners:
         names = ", ".join(dict.fromkeys(winner.id for winner in winners))
         yield _warning(f"can never win: {names} has all of its examples")
@@ -215,7 +221,9 @@ def _slowest_search(bound: BoundRule) -> float:
     slowest = 0.0
     for text in _hard_texts(bound):
         seconds = seconds_to_search(text)
-        if seconds >= _SLOW_SECONDS:  # the machine may have been busy with something else
+        if (
+            seconds >= _SLOW_SECONDS
+        ):  # the machine may have been busy with something else
             seconds = min(seconds, seconds_to_search(text))
         slowest = max(slowest, seconds)
         if slowest >= _HANG_SECONDS:
@@ -225,7 +233,9 @@ def _slowest_search(bound: BoundRule) -> float:
 
 def _hard_texts(bound: BoundRule) -> Iterable[str]:
     """Yield texts that make a pattern with competing repetitions try all of their combinations."""
-    needed = [text for texts in requirements(bound.rule.pattern) for text in sorted(texts)]
+    needed = [
+        text for texts in requirements(bound.rule.pattern) for text in sorted(texts)
+    ]
     starts = ["", *needed[:_MOST_STARTS]]
     starts += [example.name for example in bound.rule.examples[:_MOST_EXAMPLES]]
     for start in starts:

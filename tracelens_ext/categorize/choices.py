@@ -52,7 +52,9 @@ def offered_packs(registry: PluginRegistry) -> tuple[Offered[RulePack], ...]:
 def _check_type(item: object) -> None:
     if not isinstance(item, (RulePack, Mapping, str, os.PathLike)):
         expected = "expected paths of rule packs, dicts or RulePack objects"
-        raise PluginAnswerError(f"tracelens_rule_packs: {expected}, got {type(item).__name__}")
+        raise PluginAnswerError(
+            f"tracelens_rule_packs: {expected}, got {type(item).__name__}"
+        )
 
 
 def _packs_of_item(
@@ -74,7 +76,9 @@ def _packs_of_item(
 
 def python_stages(registry: PluginRegistry) -> list[PythonStage]:
     """Return every Python categorizer of every plugin, in order of precedence."""
-    return [_python_stage(hook) for hook in registry.hooks("tracelens_categorize_kernels")]
+    return [
+        _python_stage(hook) for hook in registry.hooks("tracelens_categorize_kernels")
+    ]
 
 
 def _python_stage(hook: Hook) -> PythonStage:
@@ -91,7 +95,9 @@ class Choices(NamedTuple):
 
     registry: PluginRegistry
     offered: Sequence[Offered[RulePack]]  #: of plugins
-    selectable: Mapping[str, Offered[RulePack]]  #: those that have to be chosen, by name
+    selectable: Mapping[
+        str, Offered[RulePack]
+    ]  #: those that have to be chosen, by name
     passed_over: Sequence[str] = ()  #: a line for each file of the user that is no map
 
 
@@ -124,14 +130,20 @@ def _named(name: str, choices: Choices) -> list[Source]:
     if Path(name).suffix.lower() == ".json":
         return [BoundPack(map_in_file(name), "categorizer")]
     stages = python_stages(choices.registry)
-    packs_of_plugin = [offered for offered in choices.offered if offered.plugin.name == name]
-    unasked_packs = [offered for offered in packs_of_plugin if not offered.item.selectable]
+    packs_of_plugin = [
+        offered for offered in choices.offered if offered.plugin.name == name
+    ]
+    unasked_packs = [
+        offered for offered in packs_of_plugin if not offered.item.selectable
+    ]
     stages_of_plugin: list[Source] = [stage for stage in stages if stage.name == name]
     if stages_of_plugin or unasked_packs:
         return stages_of_plugin + _bound(unasked_packs)
     if packs_of_plugin:
         names = ", ".join(sorted(offered.item.name for offered in packs_of_plugin))
-        raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
+        raise UsageError(
+            f"categorizer {name!r} is a collection; choose one of: {names}"
+        )
     for offered in choices.offered:
         if offered.item.name == name:
             return _bound([offered])
@@ -140,14 +152,18 @@ def _named(name: str, choices: Choices) -> list[Source]:
 
 def _bound(packs: Sequence[Offered[RulePack]]) -> list[Source]:
     """Return packs that are chosen, higher priority first, then by name."""
-    ordered = sorted(packs, key=lambda offered: (-offered.item.priority, offered.item.name))
+    ordered = sorted(
+        packs, key=lambda offered: (-offered.item.priority, offered.item.name)
+    )
     return [
         BoundPack(offered.item, "categorizer", limited=not offered.plugin.own)
         for offered in ordered
     ]
 
 
-def _nothing_is_called(name: str, choices: Choices, stages: Sequence[PythonStage]) -> str:
+def _nothing_is_called(
+    name: str, choices: Choices, stages: Sequence[PythonStage]
+) -> str:
     """Return the message that a name stands for nothing, with the nearest that does."""
     from difflib import get_close_matches
 
@@ -181,7 +197,9 @@ def user_maps(
     """
     packs: list[RulePack] = []
     files: list[Path] = []
-    with suppress(OSError, RuntimeError):  # absent, or another user's, as in a container
+    with suppress(
+        OSError, RuntimeError
+    ):  # absent, or another user's, as in a container
         files = sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
     for path in files:
         with registry.guard("configuration folder"):

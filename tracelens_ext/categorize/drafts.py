@@ -20,7 +20,15 @@ _SUFFIXES: Final = re.compile(r"(?: \[clone [^\]]*\]|\.kd)+$")
 _ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)|<unnamed>|\(anonymous\)")
 _NUMBERED: Final = re.compile(r"_?\d")
 _MANGLED_PART: Final = re.compile(r"(?:K|L|St)?(\d+)")
-_TEXT_KEYS: Final = ("category", "pattern", "name", "about", "vendor", "library", "cpu_op")
+_TEXT_KEYS: Final = (
+    "category",
+    "pattern",
+    "name",
+    "about",
+    "vendor",
+    "library",
+    "cpu_op",
+)
 
 
 @dataclass
@@ -141,4 +149,6 @@ def _toml_text(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+    return "".join(
+        character if character.isprintable() else "\ufffd" for character in text
+    )

@@ -31,8 +31,21 @@ _BUILT_IN_TYPES: Final = {
     "Ss": "std::string",
     "Dn": "decltype(nullptr)",
 }
-_COMPOUND_TYPES: Final = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile"}
-_NUMBER_SUFFIXES: Final = {"i": "", "j": "u", "l": "l", "m": "ul", "x": "ll", "y": "ull"}
+_COMPOUND_TYPES: Final = {
+    "P": "*",
+    "R": "&",
+    "O": "&&",
+    "K": " const",
+    "V": " volatile",
+}
+_NUMBER_SUFFIXES: Final = {
+    "i": "",
+    "j": "u",
+    "l": "l",
+    "m": "ul",
+    "x": "ll",
+    "y": "ull",
+}
 _BUILT_IN_TYPE: Final = re.compile(r"DF16[b_]|D[hn]|S[as]|[vwbcahstijlmxyfd]")
 _SUBSTITUTION: Final = re.compile(r"S([0-9A-Z]*)_")
 _VALUE: Final = re.compile(r"(n?\d+)E")

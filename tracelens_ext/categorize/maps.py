@@ -51,7 +51,9 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
 
 def _check_substring_map(class_map: Mapping[str, str], name: str) -> None:
     if len(class_map) > _MOST_KEYS:
-        raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
+        raise RuleError(
+            f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}"
+        )
     for key, category in class_map.items():
         are_texts = isinstance(key, str) and isinstance(category, str)
         if not are_texts or not key or not category:
@@ -62,7 +64,9 @@ def _check_substring_map(class_map: Mapping[str, str], name: str) -> None:
     keys = [key.lower() for key in class_map]
     for first, second in combinations(keys, 2):
         if first == second:
-            raise RuleError(f"{name}: the key {first!r} occurs twice; case does not matter")
+            raise RuleError(
+                f"{name}: the key {first!r} occurs twice; case does not matter"
+            )
         shorter, longer = sorted((first, second), key=len)
         if shorter in longer:
             raise RuleError(
@@ -71,7 +75,9 @@ def _check_substring_map(class_map: Mapping[str, str], name: str) -> None:
             )
 
 
-def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
+def engine_packs(
+    document: object, source: str, *, check_patterns: bool = True
+) -> list[RulePack]:
     """Return one selectable rule pack a model of an engine/model map.
 
     Args:
@@ -96,7 +102,8 @@ def engine_packs(document: object, source: str, *, check_patterns: bool = True) 
 def _rule_tables(categories: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the rules of one model, as a rule file would have them."""
     tables = [
-        {"category": category, "pattern": pattern} for pattern, category in categories.items()
+        {"category": category, "pattern": pattern}
+        for pattern, category in categories.items()
     ]
     if not any(pattern in MATCH_ALL for pattern in categories):
         # It answers for every name: no other pack is asked after it.
@@ -105,7 +112,9 @@ def _rule_tables(categories: Mapping[str, Any], name: str) -> list[dict[str, Any
     return tables
 
 
-def load_map_file(path: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
+def load_map_file(
+    path: str | os.PathLike[str], *, check_patterns: bool = True
+) -> list[RulePack]:
     """Read one engine/model map; see `engine_packs`."""
     return engine_packs(read_json(path), os.fspath(path), check_patterns=check_patterns)
 
@@ -143,7 +152,9 @@ def load_maps(
     return packs
 
 
-def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:
+def pack_from_mapping(
+    mapping: Mapping[str, Any], name: str = "categorizer"
+) -> RulePack:
     """Return one rule pack of a substring map, or of an engine/model map of a single model.
 
     Raises:
@@ -193,7 +204,9 @@ def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members: dict[str, object] = {}
     for key, value in pairs:
         if key in members:
-            raise KeyError(f"the key {key!r} occurs twice in one object; leave one of them out")
+            raise KeyError(
+                f"the key {key!r} occurs twice in one object; leave one of them out"
+            )
         members[key] = value
     return members
 

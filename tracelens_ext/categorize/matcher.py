@@ -163,10 +163,14 @@ def _compiled(bound: BoundRule, field: str, pattern: str) -> TimedPattern:
     try:
         return TimedPattern(pattern)
     except (regex.error, OverflowError, RecursionError) as error:
-        raise RuleError(f"{where}: {field}: not a regular expression: {error}") from None
+        raise RuleError(
+            f"{where}: {field}: not a regular expression: {error}"
+        ) from None
 
 
-_prefilter_of = lru_cache(maxsize=16)(Prefilter)  # all analyzers of a process have the same rules
+_prefilter_of = lru_cache(maxsize=16)(
+    Prefilter
+)  # all analyzers of a process have the same rules
 
 
 class Matcher:
@@ -292,7 +296,9 @@ class BoundPack:
 
     pack: RulePack  #: the pack
     origin: Origin  #: where it came from
-    limited: bool = True  #: search its patterns under a time limit; False for vetted packs
+    limited: bool = (
+        True  #: search its patterns under a time limit; False for vetted packs
+    )
 
     @property
     def name(self) -> str:

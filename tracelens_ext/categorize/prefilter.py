@@ -39,7 +39,8 @@ _SYNTAX: Final = {
     "end": r"\Z",
 }
 _TOKEN: Final = re.compile(
-    "|".join(f"(?P<{kind}>{syntax})" for kind, syntax in _SYNTAX.items()) + "|(?P<unknown>.)",
+    "|".join(f"(?P<{kind}>{syntax})" for kind, syntax in _SYNTAX.items())
+    + "|(?P<unknown>.)",
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -58,7 +59,9 @@ def requirements(pattern: str) -> list[Requirement]:
 
     The most telling come first; none when the pattern cannot be judged safely.
     """
-    if not pattern.isascii():  # upper and lower case are not one letter for one everywhere
+    if (
+        not pattern.isascii()
+    ):  # upper and lower case are not one letter for one everywhere
         return []
     try:
         group = _read_group(_TOKEN.finditer(pattern), depth=0)
@@ -119,7 +122,9 @@ def _read_group(tokens: Iterator[re.Match[str]], depth: int) -> _PatternGroup:
     raise _UnknownSyntaxError
 
 
-def _closed_group(branches: list[list[Requirement]], closed_by: str, depth: int) -> _PatternGroup:
+def _closed_group(
+    branches: list[list[Requirement]], closed_by: str, depth: int
+) -> _PatternGroup:
     is_end_of_pattern = closed_by == "end"
     is_whole_pattern = depth == 0
     if is_end_of_pattern != is_whole_pattern:
@@ -170,7 +175,9 @@ class Prefilter:
         self._texts_of_piece = _file_by_rarest_piece(patterns_of_text)
         self._known_pieces = frozenset(self._texts_of_piece)
 
-    def candidates(self, name: str, always: frozenset[int] | None = None) -> Iterator[int]:
+    def candidates(
+        self, name: str, always: frozenset[int] | None = None
+    ) -> Iterator[int]:
         """Yield the numbers of the patterns that may match a name, ascending.
 
         Args:
@@ -185,11 +192,15 @@ class Prefilter:
                     numbers.update(patterns)
         for number in sorted(numbers):
             needs = self._further_needs[number]
-            if not needs or all(any(text in folded for text in texts) for texts in needs):
+            if not needs or all(
+                any(text in folded for text in texts) for texts in needs
+            ):
                 yield number
 
 
-def _file_by_rarest_piece(patterns_of_text: dict[str, list[int]]) -> dict[str, list[_FiledText]]:
+def _file_by_rarest_piece(
+    patterns_of_text: dict[str, list[int]],
+) -> dict[str, list[_FiledText]]:
     """File each text under the piece of it that the fewest texts have."""
     pieces_of_text = {text: sorted(_pieces(text)) for text in patterns_of_text}
     uses: Counter[str] = Counter()

@@ -47,11 +47,18 @@ _RULE_KEYS: Final = (
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
 _EXPECTED_TYPES: Final = {str: "a text", int: "a whole number", bool: "true or false"}
-_FOUND_TYPES: Final = {bool: "a boolean", int: "a number", float: "a number", str: "a text"}
+_FOUND_TYPES: Final = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+}
 #: Stand before the pattern of an own name. Mangled names of at:: are left to rules that know
 #: those kernels: nothing ends their own name.
 _START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
-_WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
+_WITHIN: Final = (
+    r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
+)
 _FLAGS: Final = re.compile(r"\(\?[A-Za-z]+\)")
 _ANY_NAME: Final = "."
 
@@ -106,13 +113,17 @@ def parse_pack(
     kind: PackKind = head.value("kind") or "kernel"
     if kind not in ("kernel", "op"):
         head.fail("kind", f"expected 'kernel' or 'op', got {kind!r}")
-    defaults = {key: head.value(key) for key in _KEYS_FOR_ALL_RULES if key in head.table}
+    defaults = {
+        key: head.value(key) for key in _KEYS_FOR_ALL_RULES if key in head.table
+    }
     rules = []
     for number, table in enumerate(_rule_tables(whole), start=1):
         where = f"rule {number}: "
         if not isinstance(table, Mapping):
             whole.fail(f"{where}rule", f"expected a table, got {_found_type(table)}")
-        fields = _Fields({**defaults, **table}, _RULE_KEYS, label, where, check_patterns)
+        fields = _Fields(
+            {**defaults, **table}, _RULE_KEYS, label, where, check_patterns
+        )
         rules.append(_rule(fields, number, kind))
     return RulePack(
         name=head.value("name") or name,
@@ -137,11 +148,15 @@ def _rule_tables(whole: _Fields) -> list[Any]:
     """Return the tables `[[rule]]`."""
     tables = whole.table.get("rule")
     if isinstance(tables, Mapping):
-        whole.fail("rule", "expected an array of tables: write [[rule]] with two brackets")
+        whole.fail(
+            "rule", "expected an array of tables: write [[rule]] with two brackets"
+        )
     if not isinstance(tables, list) or not tables:
         whole.fail("rule", "expected at least one rule, written [[rule]]")
     if len(tables) > MOST_RULES:
-        whole.fail("rule", f"expected at most {MOST_RULES:,} rules, got {len(tables):,}")
+        whole.fail(
+            "rule", f"expected at most {MOST_RULES:,} rules, got {len(tables):,}"
+        )
     return tables
 
 
@@ -192,7 +207,9 @@ def _rule(fields: _Fields, number: int, kind: PackKind) -> Rule:
     if "pattern" not in fields.table and "cpu_op" not in fields.table:
         fields.fail("pattern", "missing; expected a text")
     if kind == "op" and "cpu_op" in fields.table:
-        fields.fail("cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition')
+        fields.fail(
+            "cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition'
+        )
     pattern = _pattern(fields)
     return Rule(
         category=fields.value("category"),
@@ -235,7 +252,9 @@ class _Fields:
         for key in self.table:
             if key not in self.known_keys:
                 hint = _hint_about(key, self.known_keys)
-                raise RuleError(f"{self.source}: {self.where}unknown key {key!r}; {hint}")
+                raise RuleError(
+                    f"{self.source}: {self.where}unknown key {key!r}; {hint}"
+                )
 
     def fail(self, field: str, problem: str) -> NoReturn:
         raise RuleError(f"{self.source}: {self.where}{field}: {problem}")
@@ -266,7 +285,9 @@ class _Fields:
             self.value(key)
         for pattern in patterns:
             if not isinstance(pattern, str) or not pattern.strip():
-                self.fail(key, f"expected a list of texts, got {_found_type(pattern)} in it")
+                self.fail(
+                    key, f"expected a list of texts, got {_found_type(pattern)} in it"
+                )
             if self.check_patterns:
                 self._check_pattern(pattern, key)
             if len(patterns) > 1 and _FLAGS.match(pattern):
@@ -288,7 +309,9 @@ class _Fields:
         """Return the kernel names of a list, each a text or a table with its operation."""
         entries = self.table.get(key, [])
         if not isinstance(entries, list):
-            self.fail(key, f"expected a list of kernel names, got {_found_type(entries)}")
+            self.fail(
+                key, f"expected a list of kernel names, got {_found_type(entries)}"
+            )
         examples = []
         for position, entry in enumerate(entries, start=1):
             if isinstance(entry, str):
@@ -300,7 +323,9 @@ class _Fields:
                 self.fail(label, f"{expected}, got {_found_type(entry)}")
             where = f"{self.where}{label}: "
             fields = replace(self, table=entry, known_keys=_EXAMPLE_KEYS, where=where)
-            examples.append(Example(name=fields.value("name"), cpu_op=fields.value("cpu_op")))
+            examples.append(
+                Example(name=fields.value("name"), cpu_op=fields.value("cpu_op"))
+            )
         return tuple(examples)
 
 

@@ -43,9 +43,13 @@ def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except FileExistsError:
-        raise OutputError(f"{folder} exists already; choose another name or folder") from None
+        raise OutputError(
+            f"{folder} exists already; choose another name or folder"
+        ) from None
     except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from None
+        raise OutputError(
+            f"{folder} cannot be written: {error.strerror or error}"
+        ) from None
     return list(texts)
 
 

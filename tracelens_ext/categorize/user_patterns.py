@@ -25,7 +25,9 @@ class UserPattern:
         try:
             self._pattern = TimedPattern(text, flags)
         except (regex.error, TypeError, RecursionError, OverflowError) as error:
-            raise UsageError(f"{self._label} is no regular expression ({error})") from None
+            raise UsageError(
+                f"{self._label} is no regular expression ({error})"
+            ) from None
 
     def search(self, name: str) -> bool:
         """Return whether the expression occurs in a name.
@@ -39,7 +41,9 @@ class UserPattern:
             shown = name
             if len(name) > _LONGEST_SHOWN:
                 shown = name[: _LONGEST_SHOWN - 3] + "..."
-            reason = f"takes too long on {shown!r}; make repeated parts exclude one another"
+            reason = (
+                f"takes too long on {shown!r}; make repeated parts exclude one another"
+            )
             raise UsageError(f"{self._label} {reason}") from None
 
 

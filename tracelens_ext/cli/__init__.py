@@ -86,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None) -> int:
+def run(
+    arguments: Sequence[str] | None = None, stopping: Stopping | None = None
+) -> int:
     """Run a command, and return the exit code. Errors are one line on standard error.
 
     Args:
@@ -116,7 +118,9 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"tracelens-ext: {_file_in(arguments)}{_CRAMPED}\n")
         return 1
     try:
-        outcome = app(args=list(arguments), prog_name="tracelens-ext", standalone_mode=False)
+        outcome = app(
+            args=list(arguments), prog_name="tracelens-ext", standalone_mode=False
+        )
         sys.stdout.flush()
     except TracelensError as error:
         return _fail(str(error), error.exit_code)

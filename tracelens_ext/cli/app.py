@@ -25,7 +25,11 @@ from tracelens_ext.hooks import (
 from tracelens_ext.hooks.registry import one_line
 
 _GROUPS = ("Look", "Explain", "Compare", "Extend")
-_EXAMPLES = ("trace.json.gz", "report trace.json.gz --html report.html", "kernels --help")
+_EXAMPLES = (
+    "trace.json.gz",
+    "report trace.json.gz --html report.html",
+    "kernels --help",
+)
 #: Signs in what is no name of a command.
 _PATH_SIGN = re.compile(r"[./\\*?]")
 _SETTINGS: dict[str, Any] = {
@@ -40,7 +44,9 @@ def _check(item: object) -> None:
     """Refuse what a plugin offers as a command and is none."""
     if not isinstance(item, Command):
         kind = type(item).__name__
-        raise PluginAnswerError(f"tracelens_commands: expected Command objects, got {kind}")
+        raise PluginAnswerError(
+            f"tracelens_commands: expected Command objects, got {kind}"
+        )
     if item.group not in _GROUPS:
         groups = ", ".join(_GROUPS)
         raise PluginAnswerError(f"command {item.name!r}: the group is one of {groups}")
@@ -54,11 +60,15 @@ def offered_commands(registry: PluginRegistry | None = None) -> dict[str, Comman
     """Return the commands by name, our own first."""
     registry = registry or default_registry()
     commands: dict[str, Command] = {}
-    for offered in sorted(registry.offers("tracelens_commands", _check), key=_is_a_strangers):
+    for offered in sorted(
+        registry.offers("tracelens_commands", _check), key=_is_a_strangers
+    ):
         command = offered.item
         with registry.guard(offered.plugin.name):
             if command.name in commands:
-                raise PluginAnswerError(f"command {command.name!r}: there is one already")
+                raise PluginAnswerError(
+                    f"command {command.name!r}: there is one already"
+                )
             commands[command.name] = command
     return commands
 
@@ -71,7 +81,9 @@ def _implementation(command: Command) -> Callable[..., None] | typer.Typer:
     try:
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
     except (ImportError, AttributeError) as error:
-        raise PluginAnswerError(f"command {command.name!r}: {one_line(error)}") from error
+        raise PluginAnswerError(
+            f"command {command.name!r}: {one_line(error)}"
+        ) from error
 
 
 @cache
@@ -86,7 +98,9 @@ def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer'
         function = with_option_groups(implementation)
         alone.command(command.name, cls=CarefulCommand)(function)
     made: Any = get_group(alone).commands[command.name]
-    made.help = made.help or command.summary  # without docstrings, as under `python -OO`
+    made.help = (
+        made.help or command.summary
+    )  # without docstrings, as under `python -OO`
     made.help_sections = command.help_sections
     for part in (made, *getattr(made, "commands", {}).values()):
         part.epilog = _examples_text(command.examples)
@@ -140,7 +154,9 @@ class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  # likewise
         """Return the command; for a trace what its report shows, without a file of it."""
         first = args[0]
-        if first not in self.offered and (_PATH_SIGN.search(first) or Path(first).exists()):
+        if first not in self.offered and (
+            _PATH_SIGN.search(first) or Path(first).exists()
+        ):
             args = ["report", "--no-workbook", *args]
         return super().resolve_command(ctx, args)
 
@@ -151,7 +167,9 @@ class _Group(TyperGroup):
             with formatter.section(group):
                 for command in self.offered.values():
                     if command.group == group:
-                        formatter.write(f"  {command.name:{width}}  {command.summary}\n")
+                        formatter.write(
+                            f"  {command.name:{width}}  {command.summary}\n"
+                        )
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""
@@ -163,7 +181,9 @@ class _Group(TyperGroup):
         with formatter.section("Options of every command that reads traces"):
             formatter.write_dl(records)
         with formatter.section("Shell completion"):
-            formatter.write_text("tracelens-ext --install-completion, or --show-completion")
+            formatter.write_text(
+                "tracelens-ext --install-completion, or --show-completion"
+            )
         super().format_epilog(ctx, formatter)
 
 
@@ -196,7 +216,9 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
     pass

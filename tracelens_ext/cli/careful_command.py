@@ -137,7 +137,9 @@ class CarefulCommand(TyperCommand):
 
 def _option_word(word: str, value_counts: Mapping[str, int]) -> _OptionWord:
     """Return the option in a word that awaits values; the word itself where none does."""
-    is_flags_in_one_word = word not in value_counts and re.match("-[^-]", word)  # as in -vt
+    is_flags_in_one_word = word not in value_counts and re.match(
+        "-[^-]", word
+    )  # as in -vt
     if not is_flags_in_one_word:
         return _OptionWord(word, value_counts.get(word, 0))
     for position, letter in enumerate(word[1:], start=2):
@@ -159,4 +161,6 @@ def _check_values(
     if len(values) < option.values or any(is_an_option):
         ctx.fail(f"Option {option.name!r} requires an argument.")
     if "" in values and option.name != _MAY_BE_EMPTY:
-        ctx.fail(f"Option {option.name!r} has an empty value; give one, or leave the option out.")
+        ctx.fail(
+            f"Option {option.name!r} has an empty value; give one, or leave the option out."
+        )

@@ -39,7 +39,9 @@ _REDUNDANT = (
 _REDUNDANT_OF_SEVERAL = ("difference_ms", "by_speed_ms")
 
 
-def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:
+def comparison_blocks(
+    comparison: Comparison, report: Report, top: int
+) -> Iterator[Block]:
     """Yield the verdict, what was compared, and the tables."""
     from tracelens_ext.compare.notes import time_basis
 
@@ -75,7 +77,9 @@ def _shown(frame: pd.DataFrame) -> pd.DataFrame:
     if "kernel_name" not in shown:
         return shown
     names = [short_name(name) for name in shown["kernel_name"]]
-    return shown.drop(columns="kernel_category", errors="ignore").assign(kernel_name=names)
+    return shown.drop(columns="kernel_category", errors="ignore").assign(
+        kernel_name=names
+    )
 
 
 def _with_operation(frame: pd.DataFrame) -> pd.DataFrame:

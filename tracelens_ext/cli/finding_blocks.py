@@ -26,7 +26,8 @@ _LABEL_WIDTH = 12  # of the labels on the left
 _PLACE_NAME_WIDTH = 64
 _INDENT = "    "
 _SEE = (
-    "In brackets: the sheet of the report (gap_… with --gaps) or the command that shows the number."
+    "In brackets: the sheet of the report (gap_… with --gaps) "
+    "or the command that shows the number."
 )
 
 
@@ -82,7 +83,9 @@ def _first_sentences(findings: Findings) -> list[str]:
                 f"Savings overlap. They are a replay's, which misses the wall time by {error}."
             )
         else:
-            sentences.append(f"Savings are no more than what is claimed: {model['reason']}.")
+            sentences.append(
+                f"Savings are no more than what is claimed: {model['reason']}."
+            )
     return sentences
 
 
@@ -139,7 +142,9 @@ def first_findings(
             second += _cut(str(place), width - len(second))
         yield [second]
     more = f", and {len(table) - _FIRST} more" if len(table) > _FIRST else ""
-    yield [f"Where, why and what to do{more}: tracelens-ext findings {shlex.quote(trace)}"]
+    yield [
+        f"Where, why and what to do{more}: tracelens-ext findings {shlex.quote(trace)}"
+    ]
 
 
 def finding_documents(

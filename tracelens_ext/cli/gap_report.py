@@ -11,7 +11,13 @@ import typer
 
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.cli.load import computed_tables
-from tracelens_ext.cli.name_columns import cut_names, name_room, remarks, share_marks, sign
+from tracelens_ext.cli.name_columns import (
+    cut_names,
+    name_room,
+    remarks,
+    share_marks,
+    sign,
+)
 from tracelens_ext.cli.options import selected_text
 from tracelens_ext.cli.screen import NARROW, Block, Part, Section
 from tracelens_ext.errors import UsageError
@@ -39,12 +45,18 @@ _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 _RULE_WIDTH = 80
 _MIN_PAIR_WIDTH = 12
 
-HistMin = Annotated[float | None, typer.Option(min=0, help="Shortest gap of the histogram, µs.")]
-HistMax = Annotated[float | None, typer.Option(min=0, help="Longest gap of the histogram, µs.")]
+HistMin = Annotated[
+    float | None, typer.Option(min=0, help="Shortest gap of the histogram, µs.")
+]
+HistMax = Annotated[
+    float | None, typer.Option(min=0, help="Longest gap of the histogram, µs.")
+]
 Logarithmic = Annotated[
     bool, typer.Option("--log", help="Histogram bins of one ratio, not one width.")
 ]
-EveryGap = Annotated[bool, typer.Option("--all", help="In the JSON, every gap as a row too.")]
+EveryGap = Annotated[
+    bool, typer.Option("--all", help="In the JSON, every gap as a row too.")
+]
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,9 @@ class GapOptions:
     ] = None
     gap_sort: Annotated[
         GapSort | None,
-        typer.Option(help="What kernel pairs are sorted by, largest first.  [default: avg]"),
+        typer.Option(
+            help="What kernel pairs are sorted by, largest first.  [default: avg]"
+        ),
     ] = None
     hist_min: HistMin = None
     hist_max: HistMax = None
@@ -76,7 +90,9 @@ class GapOptions:
         if not (math.isfinite(low) and math.isfinite(high)):
             raise UsageError("--hist-min and --hist-max are numbers of µs")
         if self.hist_max is not None and high <= low:
-            raise UsageError(f"--hist-max {high:g} is not above --hist-min {low:g}: no gap fits")
+            raise UsageError(
+                f"--hist-max {high:g} is not above --hist-min {low:g}: no gap fits"
+            )
 
     @property
     def top(self) -> int:
@@ -114,7 +130,9 @@ class GapReport:
             analyzer.failures, _table_makers(analyzer, selection, options)
         )
         #: what JSON has beside the tables
-        self.members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
+        self.members: dict[str, object] = {
+            "idle_by_cause_ms": devices.idle_by_cause_ms()
+        }
         #: which events are asked about, in words; empty for all
         self.selected = selected_text(selection, work)
         #: why the GPU was idle
@@ -160,7 +178,9 @@ class GapReport:
             idle_time = in_words(round(stream["idle_time_us"] * 1e3), like=idle_ns)
             line = f"  {name}: {stream['gap_count']} gaps, {idle_time} idle time"
             if len(self._streams.gaps.tracks) > 1:
-                overlapped = in_words(round(stream["overlapped_us"] * 1e3), like=idle_ns)
+                overlapped = in_words(
+                    round(stream["overlapped_us"] * 1e3), like=idle_ns
+                )
                 line += f", {overlapped} of it beside another stream"
             lines.append(line)
         return lines
@@ -205,9 +225,13 @@ class GapReport:
         lines = [reason] if reason else []
         lines += histogram_lines(histogram, unit=unit, bars=bars)
         if not len(histogram.counts):
-            lines.append("no gap is within these bounds" if len(self._streams) else "no gaps")
+            lines.append(
+                "no gap is within these bounds" if len(self._streams) else "no gaps"
+            )
         if histogram.below or histogram.above:
-            lines.append(f"{histogram.below} gaps are shorter, {histogram.above} longer")
+            lines.append(
+                f"{histogram.below} gaps are shorter, {histogram.above} longer"
+            )
         return lines
 
     def text(self) -> str:
@@ -216,7 +240,9 @@ class GapReport:
 
         headline = [self.answer, "", *self.headline()]
         bins = self.histogram_lines(BINS, bars=False)
-        return gap_text(self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by)
+        return gap_text(
+            self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by
+        )
 
     def blocks(self, first: Sequence[Block] = ()) -> Iterator[Block]:
         """Yield totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
@@ -256,7 +282,9 @@ class GapReport:
     def _hosts(self, hosts: pd.DataFrame, console: Console) -> Iterator[Block]:
         from tracelens_ext.trace.call_tree import UNLINKED
 
-        is_unknown = hosts["host_op"].isin(["", UNLINKED]) & hosts["python_frame"].eq("")
+        is_unknown = hosts["host_op"].isin(["", UNLINKED]) & hosts["python_frame"].eq(
+            ""
+        )
         if is_unknown.all():
             return
         rows = hosts.head(min(self._top, _HOSTS_SHOWN))
@@ -290,7 +318,9 @@ class GapReport:
         names = table["Kernel Transition"].tolist()
         yield remarks(names, shared, "--gap-output FILE has them whole", console)
         if is_narrow:
-            yield [f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."]
+            yield [
+                f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."
+            ]
 
     def _longest(self, longest: pd.DataFrame, _: Console) -> Iterator[Block]:
         from tracelens_ext.trace import NONE
@@ -305,9 +335,13 @@ class GapReport:
                 columns.append(column)
         columns.append("cpu_op")
         shown = rows[columns].rename(columns={"cpu_op": "next cpu_op"})
-        shown["next kernel"] = [name_text(simple_name(name)) for name in rows["kernel_after"]]
+        shown["next kernel"] = [
+            name_text(simple_name(name)) for name in rows["kernel_after"]
+        ]
         gaps_are_of_device = (rows["stream"] == NONE).all()
-        what = "TIMES WITHOUT ANY GPU WORK" if gaps_are_of_device else "GAPS OF THE STREAM"
+        what = (
+            "TIMES WITHOUT ANY GPU WORK" if gaps_are_of_device else "GAPS OF THE STREAM"
+        )
         yield Part(f"LONGEST {len(rows)} {what}:", shown, keep=("next kernel",))
 
 
@@ -329,7 +363,9 @@ def _table_makers(
         "gaps_longest": lambda: tables.gaps_longest(
             work, scope, longest=longest, selection=selection
         ),
-        "gap_full_names": lambda: tables.gap_full_names(work, options.sort, selection=selection),
+        "gap_full_names": lambda: tables.gap_full_names(
+            work, options.sort, selection=selection
+        ),
         "gap_histogram": lambda: tables.gap_histogram(
             work,
             options.hist_min,
@@ -352,7 +388,9 @@ def _parts_of_stream_names(streams: pd.DataFrame) -> list[str]:
     return ["stream"]
 
 
-def _pair_numbers(pairs: pd.DataFrame, console: Console, *, is_narrow: bool) -> pd.DataFrame:
+def _pair_numbers(
+    pairs: pd.DataFrame, console: Console, *, is_narrow: bool
+) -> pd.DataFrame:
     """Return the ranks and numbers of pairs; of the numbers those that say most have room."""
     us = sign("μs", console)
     titles = {
@@ -374,7 +412,9 @@ def _pairs_in_two_lines(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
     room = name_room(table, console)
     dots = sign("…", console)
     arrow = sign("→", console)
-    before = [cut_middle(name_text(name), room, dots) for name in pairs["kernel_before"]]
+    before = [
+        cut_middle(name_text(name), room, dots) for name in pairs["kernel_before"]
+    ]
     after = [f"{arrow} {name_text(name)}" for name in pairs["kernel_after"]]
     after = cut_names(after, share_marks(pairs, console), room, console, before)
     lines = range(2 * len(table))
@@ -396,7 +436,9 @@ def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
     both = max(room - len(arrow) - 2 - longest_mark, _MIN_PAIR_WIDTH)
     cut_to = both - len(" #10")  # for those that look alike when they are cut
     transitions = []
-    for before, after in zip(pairs["kernel_before"], pairs["kernel_after"], strict=True):
+    for before, after in zip(
+        pairs["kernel_before"], pairs["kernel_after"], strict=True
+    ):
         before = name_text(before)
         after = name_text(after)
         if len(before) + len(after) > both:

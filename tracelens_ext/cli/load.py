@@ -61,7 +61,9 @@ def find_traces(arguments: Sequence[str], *, or_reports: bool = False) -> NamedT
     named = NamedTraces()
     for argument in arguments:
         if not argument:
-            raise UsageError("a trace's name is empty; name a file, a folder or a pattern")
+            raise UsageError(
+                "a trace's name is empty; name a file, a folder or a pattern"
+            )
         path = Path(argument)
         try:
             named.paths.extend(_named(path, argument, or_reports=or_reports))
@@ -110,7 +112,9 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
 
         missing += " and no report"
         for candidates in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
-            reports = [path for path in sorted(candidates) if is_report(path, of_trace=True)]
+            reports = [
+                path for path in sorted(candidates) if is_report(path, of_trace=True)
+            ]
             if reports:
                 return reports
     remedy = "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'"
@@ -172,7 +176,9 @@ def analyze(
     if is_of_tpu(analyzer.trace):
         problem = "is a profile of TPUs, whose work is not analysed"
         if without_tpu:
-            raise TraceError(trace, problem, "see its CPU operations with: tracelens-ext report")
+            raise TraceError(
+                trace, problem, "see its CPU operations with: tracelens-ext report"
+            )
         tell(f"{trace}: {problem}")
     if options.reading.salvage:
         for note in analyzer.trace.provenance.notes:
@@ -223,7 +229,9 @@ def dropped_text(trace: Trace) -> str:
     if not provenance.dropped:
         return ""
     count = sum(provenance.dropped.values())
-    return f"{count:,} of {provenance.present:,} events dropped: {provenance.dropped_text}"
+    return (
+        f"{count:,} of {provenance.present:,} events dropped: {provenance.dropped_text}"
+    )
 
 
 def tell_dropped(path: Path, trace: Trace) -> None:
@@ -234,7 +242,9 @@ def tell_dropped(path: Path, trace: Trace) -> None:
 
 
 @contextmanager
-def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progress | None]:
+def reading_of(
+    trace: Path, listener: Progress | None = None
+) -> Iterator[Progress | None]:
     """Yield what to hand to the reader of a trace as `progress`: a bar, unless someone listens.
 
     If no reader can read the file, plugins that failed are shown: one of them might have read it.
@@ -261,7 +271,9 @@ def show_plugin_problems(analyzer: TreePerfAnalyzer) -> None:
     show_problems([problem for problem in analyzer.problems if problem not in failures])
 
 
-def show_problems(problems: Sequence[str], already_told: set[str] | None = None) -> None:
+def show_problems(
+    problems: Sequence[str], already_told: set[str] | None = None
+) -> None:
     """Say on standard error what was left out, each once.
 
     Args:
@@ -316,7 +328,13 @@ def several_progress(labels: Sequence[str]) -> Iterator[Advance | None]:
 def progress_bars(amount: ProgressColumn | None = None) -> Bars:
     """Return bars on standard error; beside each the bytes that are read, or another amount."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     return Progress(
         TextColumn("{task.description}", markup=False),

@@ -73,7 +73,9 @@ class Questions:
         """
         if (found := self._find(path)).is_dir():
             names = pd.DataFrame({"path": self._listed(found)})
-            return _answer(names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one")
+            return _answer(
+                names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one"
+            )
         analyzer = self._analyzer(path)
         options = ReportOptions()
         judged = analyzer.findings()
@@ -82,9 +84,14 @@ class Questions:
             "facts": dict(overview(analyzer.work, analyzer.coverage)),
             "recording": judged.recording_lines,
             "program": judged.program,
-            "verdict": [summary_sentence(judged), *(each.title for each in judged.findings[:5])],
+            "verdict": [
+                summary_sentence(judged),
+                *(each.title for each in judged.findings[:5]),
+            ],
             "notes": advice(analyzer.work, analyzer.coverage),
-            "tables": {s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)},
+            "tables": {
+                s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)
+            },
             "next": "findings(path): what would save the most, with evidence and advice",
         }
 
@@ -94,7 +101,11 @@ class Questions:
         `all` also gives what only informs.
         """
         every_finding = self._analyzer(path).findings()
-        chosen = [finding for finding in every_finding.findings if all or not finding.informs_only]
+        chosen = [
+            finding
+            for finding in every_finding.findings
+            if all or not finding.informs_only
+        ]
         document = replace(every_finding, findings=chosen).as_dict()
         documents: Any = document["findings"]
         return {
@@ -110,7 +121,9 @@ class Questions:
         if self._find(path).is_dir():
             return answer
         notes: Any = answer.get("notes", ())
-        every_note = dict.fromkeys([*notes, *recording_notes(self._analyzer(path), for_json=True)])
+        every_note = dict.fromkeys(
+            [*notes, *recording_notes(self._analyzer(path), for_json=True)]
+        )
         if not every_note:
             return answer
         return {**answer, "notes": list(every_note)}
@@ -139,10 +152,14 @@ class Questions:
             column = sort if sort in frame else sort.removeprefix("-")
             cells = frame[_known(column, frame)]
             keys = cells if pd.api.types.is_numeric_dtype(cells) else cells.astype(str)
-            frame = frame.loc[keys.sort_values(ascending=column == sort, kind="stable").index]
+            frame = frame.loc[
+                keys.sort_values(ascending=column == sort, kind="stable").index
+            ]
         if columns is not None:
             frame = frame[[_known(column, frame) for column in columns]]
-        more = "sql(path, query) joins and sums tables; findings(path) says what to change"
+        more = (
+            "sql(path, query) joins and sums tables; findings(path) says what to change"
+        )
         if len(frame) > limit:
             more = f"{len(frame) - limit:,} more rows: where, sort, or limit up to {_MOST_ROWS}"
         return _answer(frame.head(limit), len(frame), units, more)
@@ -158,7 +175,9 @@ class Questions:
         if not len(found):
             found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
         if len(found) != 1:
-            raise _not_one(name, found["kernel_name"].tolist(), kernels["kernel_name"].tolist())
+            raise _not_one(
+                name, found["kernel_name"].tolist(), kernels["kernel_name"].tolist()
+            )
         (kernel,) = _rows(found)
         pairs = analyzer.get_df_kernel_summary()
         mine = pairs[pairs["kernel_name"] == kernel["kernel_name"]]
@@ -166,7 +185,9 @@ class Questions:
         full = str(kernel["kernel_name"])
         op = str(launched["cpu_op"].iloc[0])
         because = explain(analyzer.categorizer or KernelCategorizer.create(), full, op)
-        following = "tree(path, node=cpu_op) for where it is; findings(path) for what to change"
+        following = (
+            "tree(path, node=cpu_op) for where it is; findings(path) for what to change"
+        )
         return {
             **kernel,
             "because": None if because.winner is None else asdict(because.winner),
@@ -185,10 +206,14 @@ class Questions:
             op = rf"\A(?:{re.escape(node).replace(re.escape('#*'), '#[0-9]+')})\Z"
         tree = merged_tree(self._analyzer(path).work, op=op)
         if op is not None and not len(tree):
-            raise UsageError(f"no operation is called {node!r} and has GPU work; see tree(path)")
+            raise UsageError(
+                f"no operation is called {node!r} and has GPU work; see tree(path)"
+            )
         kept = tree.kept(depth)
         some = np.zeros_like(kept)
-        some[np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]] = True
+        some[
+            np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]
+        ] = True
         rows = tree_rows(tree, kept & some)
         units = {"busy_time_ms": "ms"}
         more = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
@@ -200,11 +225,15 @@ class Questions:
         `A_` is the first trace; the largest changes come first; times are in ms.
         """
         both = [self._analyzer(each) for each in (path, other)]
-        report = comparison_report(compare([measured_for_comparison(each) for each in both]))
+        report = comparison_report(
+            compare([measured_for_comparison(each) for each in both])
+        )
         return {
             "facts": dict(report.facts),
             "notes": report.notes,
-            "tables": {name: _rows(frame.head(15)) for name, frame in report.sheets.items()},
+            "tables": {
+                name: _rows(frame.head(15)) for name, frame in report.sheets.items()
+            },
             "units": {"…_ms": "ms", "…_%": "%"},
             "next": "findings or table of the one trace and of the other, for why",
         }
@@ -223,7 +252,9 @@ class Questions:
             tell_claims(simulation, analyzer.findings().findings)
         frame = simulation.what_if(asked)
         return {
-            **_answer(frame, len(frame), _units(frame), "findings(path): how to get there"),
+            **_answer(
+                frame, len(frame), _units(frame), "findings(path): how to get there"
+            ),
             "window": simulation.window(),
             "model": simulation.model(),
             "critical_path": _rows(simulation.critical_path_summary().head(20)),
@@ -233,7 +264,11 @@ class Questions:
         """Up to 200 rows of one SELECT about the events, or any table that open_trace names."""
         limits = {"limit": _MOST_ROWS, "longest": _SQL_BYTES}
         rows, more = ask(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
-        said = "there are more rows: sum, or use where and limit" if more else "findings(path)"
+        said = (
+            "there are more rows: sum, or use where and limit"
+            if more
+            else "findings(path)"
+        )
         return {**_answer(rows, len(rows), _units(rows), said), "more": more}
 
     def _find(self, path: str) -> Path:
@@ -246,11 +281,17 @@ class Questions:
             try:
                 for _ in range(2):  # of a folder with one trace also that
                     if not is_below(found, self._folders):
-                        raise UsageError(f"{path!r}: leads out of the folders of the server")
+                        raise UsageError(
+                            f"{path!r}: leads out of the folders of the server"
+                        )
                     found = only_trace(found.resolve())
                 if found.exists():
                     return found
-            except (OSError, RuntimeError, ValueError):  # too long, or links in a circle
+            except (
+                OSError,
+                RuntimeError,
+                ValueError,
+            ):  # too long, or links in a circle
                 continue
         raise UsageError(f"{path}: no such file; open_trace('.') lists the traces")
 
@@ -269,13 +310,22 @@ class Questions:
 
     def _opened(self, path: Path, *_: int) -> TreePerfAnalyzer:
         reading = ReadingOptions(folders=self._folders)
-        return TreePerfAnalyzer(path, use_kernel_name_categories=True, cache=False, reading=reading)
+        return TreePerfAnalyzer(
+            path, use_kernel_name_categories=True, cache=False, reading=reading
+        )
 
 
-def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
+def _table(
+    analyzer: TreePerfAnalyzer, name: str
+) -> tuple[pd.DataFrame, dict[str, str]]:
     table = find_table(name)
-    if table.why_absent(analyzer, ReportOptions()) or (frame := analyzer.table(name)) is None:
-        raise UsageError(f"this trace has nothing for the table {name}; open_trace names others")
+    if (
+        table.why_absent(analyzer, ReportOptions())
+        or (frame := analyzer.table(name)) is None
+    ):
+        raise UsageError(
+            f"this trace has nothing for the table {name}; open_trace names others"
+        )
     return frame.set_axis([*map(str, frame.columns)], axis=1), table.units(frame)
 
 
@@ -285,7 +335,9 @@ def _rows(frame: pd.DataFrame) -> list[Answer]:
     return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _answer(frame: pd.DataFrame, total: int, units: Mapping[str, str], following: str) -> Answer:
+def _answer(
+    frame: pd.DataFrame, total: int, units: Mapping[str, str], following: str
+) -> Answer:
     """Rows of a table, how many there are in all, the units of the columns, what to ask next."""
     named = {name: units[name] for name in map(str, frame.columns) if units.get(name)}
     return {"rows": _rows(frame), "total": total, "units": named, "next": following}
@@ -297,7 +349,9 @@ def _units(frame: pd.DataFrame) -> dict[str, str]:
 
 def _known(column: str, frame: pd.DataFrame) -> str:
     if column not in frame:
-        raise UsageError(f"there is no column {column!r}; there are: {', '.join(frame.columns)}")
+        raise UsageError(
+            f"there is no column {column!r}; there are: {', '.join(frame.columns)}"
+        )
     return column
 
 
@@ -321,7 +375,16 @@ LONGEST = 60_000
 _LONGEST_LINE = 2000
 #: Characters of a text and entries of a list that stay, until the answer is short enough.
 _CUTS = ((4000, 200), (1000, 100), (400, 50), (200, 25), (100, 12), (60, 6))
-_TOOLS = ("open_trace", "findings", "table", "explain_kernel", "tree", "compare", "what_if", "sql")
+_TOOLS = (
+    "open_trace",
+    "findings",
+    "table",
+    "explain_kernel",
+    "tree",
+    "compare",
+    "what_if",
+    "sql",
+)
 #: What the types of arguments are called.
 _MEANT = {
     "str": "a text",
@@ -349,13 +412,20 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
     class Server(MCPServer[Any]):
         """Errors are the program's one line."""
 
-        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:  # noqa: ANN401
+        async def call_tool(
+            self,
+            name: str,
+            arguments: dict[str, Any],
+            context: Any = None,  # noqa: ANN401
+        ) -> Any:  # noqa: ANN401
             try:
                 _check_names(name, arguments)
                 return await super().call_tool(name, arguments, context)
             except (TracelensError, ToolError) as error:
                 line = _line(name, error.__cause__ or error)
-            return CallToolResult(content=[TextContent(type="text", text=line)], is_error=True)
+            return CallToolResult(
+                content=[TextContent(type="text", text=line)], is_error=True
+            )
 
     if none := [folder for folder in folders if not folder.is_dir()]:
         raise UsageError(f"{none[0]}: is no folder; name folders with traces")
@@ -375,22 +445,31 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
     for name in _TOOLS:
         tool = getattr(questions, name)
         about = f"{tool.__doc__}\n{database.SCHEMA}" if name == "sql" else tool.__doc__
-        server.add_tool(as_text(tool), name=name, description=about, structured_output=False)
+        server.add_tool(
+            as_text(tool), name=name, description=about, structured_output=False
+        )
     return server
 
 
 def _arguments(tool: str) -> dict[str, str]:
     """What a tool takes, and what each must be."""
     _, *taken = inspect.signature(getattr(Questions, tool)).parameters.values()
-    return {each.name: _MEANT[str(each.annotation).removesuffix(" | None")] for each in taken}
+    return {
+        each.name: _MEANT[str(each.annotation).removesuffix(" | None")]
+        for each in taken
+    }
 
 
 def _check_names(tool: str, arguments: Mapping[str, object]) -> None:
     if tool not in _TOOLS:
-        raise UsageError(f"there is no tool {tool[:200]!r}; there are: {', '.join(_TOOLS)}")
+        raise UsageError(
+            f"there is no tool {tool[:200]!r}; there are: {', '.join(_TOOLS)}"
+        )
     if unknown := sorted(set(arguments) - set(_arguments(tool))):
         taken = ", ".join(_arguments(tool))
-        raise UsageError(f"{tool} has no argument {unknown[0][:200]!r}; it takes {taken}")
+        raise UsageError(
+            f"{tool} has no argument {unknown[0][:200]!r}; it takes {taken}"
+        )
 
 
 def _line(tool: str, error: BaseException) -> str:
@@ -402,7 +481,11 @@ def _line(tool: str, error: BaseException) -> str:
         meant = _arguments(tool)
         name = str(first["loc"][0])
         verb = "holds" if len(first["loc"]) > 1 else "is"
-        wrong = "is missing" if first["type"] == "missing" else f"{verb} {first['input']!r:.200}"
+        wrong = (
+            "is missing"
+            if first["type"] == "missing"
+            else f"{verb} {first['input']!r:.200}"
+        )
         said = f"{tool}: the argument {name} {wrong}; give {meant[name]}"
     elif isinstance(error, TracelensError):
         said = str(error)
@@ -420,9 +503,13 @@ def answer_text(answer: Answer) -> str:
     for characters, entries in _CUTS:
         if len(text) <= LONGEST:
             return text
-        kept = {name: _cut(value, characters, entries) for name, value in answer.items()}
+        kept = {
+            name: _cut(value, characters, entries) for name, value in answer.items()
+        }
         said = f"to {characters:,} characters a text and {entries} entries a list"
-        kept["cut"] = f"{said}; ask for less (columns, where, limit, depth) to see the rest"
+        kept["cut"] = (
+            f"{said}; ask for less (columns, where, limit, depth) to see the rest"
+        )
         text = nested_json_text(kept, indent=None)
     if len(text) > LONGEST:
         raise UsageError("the answer is too long; ask for fewer columns or rows")
@@ -434,7 +521,9 @@ def _cut(value: object, characters: int, entries: int) -> object:
         return value if len(value) <= characters else f"{value[:characters]}…"
     if isinstance(value, Mapping):
         some = list(value.items())[:entries]
-        return {name[:characters]: _cut(part, characters, entries) for name, part in some}
+        return {
+            name[:characters]: _cut(part, characters, entries) for name, part in some
+        }
     if isinstance(value, list | tuple):
         return [_cut(part, characters, entries) for part in value[:entries]]
     return value

@@ -42,7 +42,9 @@ def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
     return [f" {times}{count}" if count > 1 else "" for count in table["full_names"]]
 
 
-def remarks(names: Sequence[str], shared: str, whole: str, console: Console) -> list[str]:
+def remarks(
+    names: Sequence[str], shared: str, whole: str, console: Console
+) -> list[str]:
     """Return what the signs behind names mean, `×N` and `#N`, if there are such signs.
 
     Args:
@@ -88,5 +90,7 @@ def cut_names(
         if counts[key] > 1:
             numbers[key] += 1
             ending = f" #{numbers[key]}{marks[position]}"
-            cut[position] = cut_middle(names[position], room - len(ending), dots) + ending
+            cut[position] = (
+                cut_middle(names[position], room - len(ending), dots) + ending
+            )
     return cut

@@ -98,17 +98,23 @@ DevicePeaks = Annotated[
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Overwrite files that tracelens-ext did not make.")
+    bool,
+    typer.Option("--force", help="Overwrite files that tracelens-ext did not make."),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print all tables as JSON instead, every row of them.")
+    bool,
+    typer.Option("--json", help="Print all tables as JSON instead, every row of them."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Step = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="Only GPU work of ProfilerStep#N.")
+    int | None,
+    typer.Option(metavar="N", min=0, help="Only GPU work of ProfilerStep#N."),
 ]
 Total = Annotated[
-    bool, typer.Option("--total", help="Compare whole traces, even where both have iterations.")
+    bool,
+    typer.Option(
+        "--total", help="Compare whole traces, even where both have iterations."
+    ),
 ]
 UnlinkedKernels = Annotated[
     bool,
@@ -119,7 +125,8 @@ UnlinkedKernels = Annotated[
     ),
 ]
 UserRules = Annotated[
-    list[Path] | None, typer.Option(help="TOML file of your own rules; wins over all others.")
+    list[Path] | None,
+    typer.Option(help="TOML file of your own rules; wins over all others."),
 ]
 
 
@@ -130,7 +137,8 @@ class ReadingFlags(ReadingOptions):
     salvage: Annotated[
         bool,
         typer.Option(
-            "--salvage", help="Of a cut off or damaged file, analyse the events before that."
+            "--salvage",
+            help="Of a cut off or damaged file, analyse the events before that.",
         ),
     ] = False
     max_bytes: Annotated[
@@ -147,7 +155,10 @@ class ReadingFlags(ReadingOptions):
     jobs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=1024, help="Threads or processes.  [default: one a core]"
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Threads or processes.  [default: one a core]",
         ),
     ] = None
     nsys: Annotated[
@@ -158,11 +169,14 @@ class ReadingFlags(ReadingOptions):
         ),
     ] = None
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Read the file, whatever the cache holds.")
+        bool,
+        typer.Option("--no-cache", help="Read the file, whatever the cache holds."),
     ] = False
     verify_cache: Annotated[
         bool,
-        typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower)."),
+        typer.Option(
+            "--verify-cache", help="Use the cache only if no byte has changed (slower)."
+        ),
     ] = False
     notes: Annotated[
         bool,
@@ -201,7 +215,8 @@ class RuleOptions:
     maps: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FOLDER", help="Folder of engine/model maps (JSON) for --categorizer."
+            metavar="FOLDER",
+            help="Folder of engine/model maps (JSON) for --categorizer.",
         ),
     ] = None
     without_pack: Annotated[
@@ -237,7 +252,9 @@ class AnalysisOptions(RuleOptions):
                 " --no-kernel-categories"
             )
         if self.maps and not self.categorizer:
-            raise UsageError("--maps needs --categorizer ENGINE:MODEL, which names one of them")
+            raise UsageError(
+                "--maps needs --categorizer ENGINE:MODEL, which names one of them"
+            )
 
 
 @dataclass(frozen=True)
@@ -247,7 +264,9 @@ class SelectionOptions:
     pstep: Step = None
     pstep_by: Annotated[
         Literal["launch", "time"] | None,
-        typer.Option(help="Work of that step by launch, or by time.  [default: launch]"),
+        typer.Option(
+            help="Work of that step by launch, or by time.  [default: launch]"
+        ),
     ] = None
     stream: Annotated[int | None, typer.Option(help="Only this stream.")] = None
     device: Device = None

@@ -70,15 +70,21 @@ class OutputOptions:
     ] = None
     csv_dir: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write each table as a CSV file into this folder."),
+        typer.Option(
+            metavar="FOLDER", help="Write each table as a CSV file into this folder."
+        ),
     ] = None
     no_workbook: Annotated[
-        bool, typer.Option("--no-workbook", help="Write no more than what other options name.")
+        bool,
+        typer.Option(
+            "--no-workbook", help="Write no more than what other options name."
+        ),
     ] = False
     html: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Write a page for browsers; a folder for several traces."
+            metavar="FILE",
+            help="Write a page for browsers; a folder for several traces.",
         ),
     ] = None
 
@@ -151,7 +157,9 @@ class OutputOptions:
         is_folder = self.output is None or _is_folder(output)
         names_file = format_of_name is not None or suffix in _PAGE_SUFFIXES
         if several and not is_folder and names_file:
-            raise UsageError(f"{output}: names one file for several traces; name a folder")
+            raise UsageError(
+                f"{output}: names one file for several traces; name a folder"
+            )
         if several or is_folder:
             return self.format or OutputFormat.xlsx
         if output == str(STANDARD_OUTPUT):
@@ -161,7 +169,9 @@ class OutputOptions:
             raise UsageError(f"{output}: {problem}")
         return self.format or format_of_name or OutputFormat.xlsx
 
-    def _problem_of_name(self, suffix: str, format_of_name: OutputFormat | None) -> str | None:
+    def _problem_of_name(
+        self, suffix: str, format_of_name: OutputFormat | None
+    ) -> str | None:
         """Return why a report cannot have the name of the output; None if it can."""
         if suffix in _NO_REPORTS:
             return _NO_REPORTS[suffix]
@@ -221,7 +231,8 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
     with_parent = [prefix + stem for prefix, stem in zip(prefixes, stems, strict=True)]
     stems = _longer_where_equal(folders, stems, with_parent)
     whole_names = [
-        f"{prefix}{trace.name}_perf_report" for prefix, trace in zip(prefixes, traces, strict=True)
+        f"{prefix}{trace.name}_perf_report"
+        for prefix, trace in zip(prefixes, traces, strict=True)
     ]
     stems = _longer_where_equal(folders, stems, whole_names)
     return _numbered_where_equal(folders, stems)
@@ -229,7 +240,9 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
 
 def _file_keys(folders: Sequence[Path], stems: Sequence[str]) -> list[tuple[Path, str]]:
     """Return what two files have in common that some systems take for one."""
-    return [(folder, stem.casefold()) for folder, stem in zip(folders, stems, strict=True)]
+    return [
+        (folder, stem.casefold()) for folder, stem in zip(folders, stems, strict=True)
+    ]
 
 
 def _longer_where_equal(
@@ -255,7 +268,9 @@ def _numbered_where_equal(folders: Sequence[Path], stems: Sequence[str]) -> list
     for folder, stem in zip(folders, stems, strict=True):
         candidate = stem
         number = 1
-        while (key := (folder, candidate.casefold())) in used or (number > 1 and key in unnumbered):
+        while (key := (folder, candidate.casefold())) in used or (
+            number > 1 and key in unnumbered
+        ):
             number += 1
             candidate = f"{stem}_{number}"
         used.add(key)
@@ -287,7 +302,12 @@ def _page(html: str, name_in_folder: str, *, several: bool) -> Path:
 
 
 def check_texts(
-    paths: Sequence[Path], trace: Path, *, force: bool, json: bool, every_gap: bool = False
+    paths: Sequence[Path],
+    trace: Path,
+    *,
+    force: bool,
+    json: bool,
+    every_gap: bool = False,
 ) -> None:
     """Check that texts replace no file of the user, not the trace, and not one another.
 
@@ -301,7 +321,9 @@ def check_texts(
     if every_gap and not json:
         raise UsageError("--all is about the JSON; add --json")
     if json and STANDARD_OUTPUT in paths:
-        raise UsageError("--json writes to standard output, so a text cannot go there too")
+        raise UsageError(
+            "--json writes to standard output, so a text cannot go there too"
+        )
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise UsageError(f"{paths[0]}: {_TWICE}")
     for path in paths:
@@ -312,7 +334,9 @@ def check_texts(
 def _is_our_text(path: Path) -> bool:
     """Return whether a file begins as the texts of this program do."""
     rule = "=" * 50
-    beginnings = tuple(f"{title}\n{rule}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE))
+    beginnings = tuple(
+        f"{title}\n{rule}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE)
+    )
     with suppress(OSError, ValueError):
         if path.is_file():
             with path.open("rb") as stream:

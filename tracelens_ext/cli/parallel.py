@@ -61,7 +61,9 @@ def each_trace(
     if count == 1:
         yield (partial(task, reading, None) for task in tasks)
         return
-    with contextlib.closing(_results(traces, tasks, replace(reading, jobs=jobs), count)) as results:
+    with contextlib.closing(
+        _results(traces, tasks, replace(reading, jobs=jobs), count)
+    ) as results:
         yield results
 
 
@@ -70,7 +72,9 @@ def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
     sizes = []
     for trace in traces:
         with contextlib.suppress(OSError):
-            sizes.append(text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz"))
+            sizes.append(
+                text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz")
+            )
     jobs = asked or cores()
     if sum(sizes) < WORTHWHILE_BYTES or os.name != "posix":
         return 1, jobs
@@ -81,7 +85,10 @@ def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
 
 
 def _results(
-    traces: Sequence[Path], tasks: Sequence[Task[T]], reading: ReadingOptions, count: int
+    traces: Sequence[Path],
+    tasks: Sequence[Task[T]],
+    reading: ReadingOptions,
+    count: int,
 ) -> Generator[Callable[[], T], None, None]:
     """As `each_trace` yields them, of so many processes; they end with this generator."""
     waiting = deque(range(len(tasks)))
@@ -99,9 +106,14 @@ def _results(
         try:
             with _worker_starting():
                 if pool is None:
-                    pool = ProcessPoolExecutor(1, _context, _begin, (their_end, bytes_read))
+                    pool = ProcessPoolExecutor(
+                        1, _context, _begin, (their_end, bytes_read)
+                    )
                     pools.append(pool)
-                running[pool.submit(_answer, tasks[number], number, reading)] = number, pool
+                running[pool.submit(_answer, tasks[number], number, reading)] = (
+                    number,
+                    pool,
+                )
         except OSError:  # no process can be started
             over[number] = None
 
@@ -131,7 +143,10 @@ def _results(
 
 
 def _result(
-    trace: Path, task: Task[T], reading: ReadingOptions, future: Future[Answer[T]] | None
+    trace: Path,
+    task: Task[T],
+    reading: ReadingOptions,
+    future: Future[Answer[T]] | None,
 ) -> T:
     """Print what a worker printed, and return its result or raise the trace's error."""
     try:

@@ -53,10 +53,14 @@ class Part:
     columns: Sequence[str] | None = None
     rows: int | None = None  #: the first ones; all by default
     keep: Sequence[str] = ()  #: columns that are left out last
-    name_width: int = 20  #: of the first column, as long as there are columns that do not fit
+    name_width: int = (
+        20  #: of the first column, as long as there are columns that do not fit
+    )
 
     @classmethod
-    def of(cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None) -> Part:
+    def of(
+        cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None
+    ) -> Part:
         """Return a registered table, or that of a name, as its declaration has it on a screen."""
         from tracelens_ext.report.tables.registry import find_table
 
@@ -186,7 +190,9 @@ def bold(text: str) -> Block:
     """Return lines in bold."""
     from rich.text import Text
 
-    return lambda screen: [Text(line, "bold") for line in _plain(text.splitlines(), screen)]
+    return lambda screen: [
+        Text(line, "bold") for line in _plain(text.splitlines(), screen)
+    ]
 
 
 def trace_report(
@@ -266,7 +272,10 @@ def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     safe_lines = [safe_text(line) for line in lines]
     if not screen.options.ascii_only:
         return safe_lines
-    return [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(safe_lines)]
+    return [
+        line.encode("ascii", "backslashreplace").decode()
+        for line in ascii_lines(safe_lines)
+    ]
 
 
 def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:

@@ -47,7 +47,9 @@ def snapshot_report(
     else:
         labels = ["Snapshot"]
         tables = snapshot_tables(snapshots[0])
-    tables = tables_of_device(tables, device, refusal="no event is of device", recording="snapshot")
+    tables = tables_of_device(
+        tables, device, refusal="no event is of device", recording="snapshot"
+    )
     facts = list(zip(labels, map(str, paths), strict=True))
     notes = [
         f"{snapshot.path}: {snapshot.dropped:,} events cannot be used."
@@ -65,7 +67,11 @@ def snapshot_blocks(report: Report, top: int) -> Iterator[Block]:
 
 
 def tables_of_device(
-    tables: Mapping[str, pd.DataFrame], device: int | None, *, refusal: str, recording: str
+    tables: Mapping[str, pd.DataFrame],
+    device: int | None,
+    *,
+    refusal: str,
+    recording: str,
 ) -> dict[str, pd.DataFrame]:
     """Return the rows of one device.
 

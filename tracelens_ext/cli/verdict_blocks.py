@@ -16,7 +16,9 @@ def verdict_blocks(verdicts: pd.DataFrame) -> Iterator[Block]:
         yield "No rank and no link is slow, and no call lacks a rank."
     texts = verdicts.astype(object)
     for row in texts.where(texts.notna(), "").to_dict("records"):
-        places = [f"{column} {row[column]}" for column in _PLACE_COLUMNS if row[column] != ""]
+        places = [
+            f"{column} {row[column]}" for column in _PLACE_COLUMNS if row[column] != ""
+        ]
         cause = f" ({row['cause']})" if row["cause"] else ""
         sentence = f"{row['verdict']}: {', '.join(places)}{cause}: {row['evidence']}."
         yield sentence.replace("_", " ", 1)

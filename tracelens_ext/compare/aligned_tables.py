@@ -88,7 +88,9 @@ def comparison_table(
         columns[f"{prefix}ratio"] = _quotient(times[:, trace], times[:, 0])
         if name not in _WITHOUT_CALLS:
             calls = aligned.calls / divisors
-            amount_ms = _change_by_calls(times[:, 0], times[:, trace], calls[:, 0], calls[:, trace])
+            amount_ms = _change_by_calls(
+                times[:, 0], times[:, trace], calls[:, 0], calls[:, trace]
+            )
             # What rounding leaves is no difference.
             speed_ms = np.round(difference - amount_ms, _NS_DECIMALS + 3) + 0.0
             columns[f"{prefix}by_calls_ms"] = amount_ms
@@ -100,7 +102,9 @@ def comparison_table(
         if has_calls:
             columns[f"{letter}_calls"] = _per_unit(aligned.calls[:, trace], divisor)
         if name == "phases":
-            columns[f"{letter}_ms_per_step"] = _quotient(times[:, trace], aligned.count[:, trace])
+            columns[f"{letter}_ms_per_step"] = _quotient(
+                times[:, trace], aligned.count[:, trace]
+            )
     if name == "places":
         is_absent = [aligned.count[:, 1] == 0, aligned.count[:, 0] == 0]
         columns["only_in"] = np.select(is_absent, list(letters), "")

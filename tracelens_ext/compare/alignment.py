@@ -139,7 +139,9 @@ class _Pairing:
 
     def run(self) -> None:
         """Pair what can be paired, the surest first."""
-        lengths = [len(leaf.place.chain) for leaf in (*self.remaining.a, *self.remaining.b)]
+        lengths = [
+            len(leaf.place.chain) for leaf in (*self.remaining.a, *self.remaining.b)
+        ]
         for scope in _SCOPES:
             for depth in range(max(lengths, default=0), 0, -1):
                 self._pair_by(_chain_key(scope, depth, deeper=False))
@@ -170,7 +172,9 @@ def _leaves(places: PlacesWithWork) -> list[_Leaf]:
     return [_Leaf(place, work) for place, work in places.items() if work.kernels]
 
 
-def _chain_key(scope: Callable[[ProgramPlace], Hashable], depth: int, *, deeper: bool) -> _Key:
+def _chain_key(
+    scope: Callable[[ProgramPlace], Hashable], depth: int, *, deeper: bool
+) -> _Key:
     """Return a key of chains of some length, or of the beginnings of chains of at least that."""
 
     def key(_side: Side, leaf: _Leaf) -> Hashable:
@@ -193,7 +197,9 @@ def _predecessor_key(pairs: Sequence[_Pair]) -> _Key:
     starts_of_side: dict[Side, list[int]] = {}
     pairs_of_side: dict[Side, list[int]] = {}
     for side in Side:
-        first_start = [min(leaf.work.first for leaf in pair.sides.of(side)) for pair in pairs]
+        first_start = [
+            min(leaf.work.first for leaf in pair.sides.of(side)) for pair in pairs
+        ]
         order = sorted(range(len(pairs)), key=lambda pair: (first_start[pair], pair))
         starts_of_side[side] = [first_start[pair] for pair in order]
         pairs_of_side[side] = order
@@ -243,7 +249,9 @@ def align(places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
             else:
                 own_row = _RowKey(place.path, place.backward, "", place.name)
                 alone = _Pair(_BothSides([], [leaf]), depth=0)
-            shared_row = row_of_operation.get((place.path, place.backward, place.name, side))
+            shared_row = row_of_operation.get(
+                (place.path, place.backward, place.name, side)
+            )
             rows[shared_row or own_row].append(alone)
     return _table(rows, places_a, places_b)
 
@@ -303,7 +311,9 @@ def _table(rows: _Rows, places_a: PlacesWithWork, places_b: PlacesWithWork) -> A
     return Aligned(pd.DataFrame(keys), ns, count, calls)
 
 
-def _kernel_text(ns_of_kernel: Mapping[str, int], count_of_kernel: Mapping[str, int]) -> str:
+def _kernel_text(
+    ns_of_kernel: Mapping[str, int], count_of_kernel: Mapping[str, int]
+) -> str:
     """Return the kernels of a row, the longest first, each with its count."""
     names = sorted(ns_of_kernel, key=lambda name: (-ns_of_kernel[name], name))
     texts = [f"{name} × {count_of_kernel[name]}" for name in names]

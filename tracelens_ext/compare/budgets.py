@@ -55,11 +55,18 @@ class Budget:
 
     def __str__(self) -> str:
         sign = ">" if self.above else "<"
-        limit = Decimal(self.limit.numerator) / self.limit.denominator  # it has few decimals
+        limit = (
+            Decimal(self.limit.numerator) / self.limit.denominator
+        )  # it has few decimals
         return f"{self.name} {sign} {limit.normalize():+f} {self.unit}"
 
     def crossed_by(
-        self, before: Fraction, after: Fraction, *, shares: bool = False, mad: Fraction | int = 1
+        self,
+        before: Fraction,
+        after: Fraction,
+        *,
+        shares: bool = False,
+        mad: Fraction | int = 1,
     ) -> bool:
         """Tell whether a change crosses the limit.
 
@@ -140,7 +147,9 @@ def check_budgets(
         UsageError: nothing has a budget's name, or there is no history for it.
         TracelensError: a report lacks what is needed.
     """
-    if not comparison.history and any(budget.unit == BudgetUnit.DEVIATIONS for budget in budgets):
+    if not comparison.history and any(
+        budget.unit == BudgetUnit.DEVIATIONS for budget in budgets
+    ):
         raise UsageError("a budget in mad needs a history; give --baseline FOLDER")
     names = _BudgetNames(comparison, finding_ids)
     outcomes: list[BudgetOutcome] = []
@@ -160,7 +169,9 @@ def check_budgets(
                 )
                 subject = f"{change.prefix}{name}{place}"
                 outcomes.append(
-                    BudgetOutcome(budget, subject, change.before, change.after, crossed, is_share)
+                    BudgetOutcome(
+                        budget, subject, change.before, change.after, crossed, is_share
+                    )
                 )
     return outcomes
 
@@ -181,7 +192,12 @@ class _BudgetNames:
         for measurement in comparison.measurements:
             self._findings.update(measurement.findings or ())
         # What the trace has comes first: its spelling wins over that of a rule.
-        self._known = [*self.timeline, *self._categories, *possible, *sorted(self._findings)]
+        self._known = [
+            *self.timeline,
+            *self._categories,
+            *possible,
+            *sorted(self._findings),
+        ]
 
     def is_finding(self, name: str) -> bool:
         """Tell whether a name is that of a finding."""
@@ -270,7 +286,9 @@ def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction
     """Return what a finding, or all of them, save in each trace: ms by unit, or percent."""
     is_share = budget.unit == BudgetUnit.PERCENT
     totals = []
-    for divisor, (letter, measurement) in zip(comparison.divisors, comparison.named, strict=True):
+    for divisor, (letter, measurement) in zip(
+        comparison.divisors, comparison.named, strict=True
+    ):
         if measurement.findings is None:
             raise TracelensError(
                 f"the budget {budget} cannot be checked: {letter} ({measurement.path}) is a report"

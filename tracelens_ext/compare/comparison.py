@@ -19,7 +19,13 @@ from tracelens_ext.compare.aligned_tables import (
     spelled_as_in_reports,
 )
 from tracelens_ext.compare.alignment import Aligned, WorkAndSpeed
-from tracelens_ext.compare.measurement import KEYS, STAND_INS, Figures, Measurement, measure
+from tracelens_ext.compare.measurement import (
+    KEYS,
+    STAND_INS,
+    Figures,
+    Measurement,
+    measure,
+)
 from tracelens_ext.compare.notes import facts_of, notes_of
 from tracelens_ext.compare.verdict import ComparisonVerdict, WorkUnit, verdict
 from tracelens_ext.errors import TracelensError, UsageError
@@ -96,7 +102,9 @@ class Comparison:
         if len(periods) == len(self.measurements):
             counts = [period.count for period in periods]
             if self._periods_agree_with_calls(counts):
-                return WorkUnit("period", counts, min(period.confidence for period in periods))
+                return WorkUnit(
+                    "period", counts, min(period.confidence for period in periods)
+                )
         return WorkUnit("trace", [1] * len(self.measurements), 0.0)
 
     def _periods_agree_with_calls(self, counts: Sequence[float]) -> bool:
@@ -139,7 +147,9 @@ class Comparison:
             return [WorkAndSpeed(None, None) for _ in others]
         return [table.work_and_speed(trace) for trace in others]
 
-    def _most_telling_table(self, totals: Sequence[Figures], *, has_places: bool) -> Aligned | None:
+    def _most_telling_table(
+        self, totals: Sequence[Figures], *, has_places: bool
+    ) -> Aligned | None:
         """Return the table that tells most of the amount of work; None if there is none."""
         kernels = [figures.tables.get("kernels") for figures in totals]
         known_kernels = [table for table in kernels if table is not None]
@@ -171,7 +181,9 @@ class Comparison:
         verdicts = []
         for index, ratios in enumerate(self._ratios_by_calls, start=1):
             letter = self.letters[index]
-            if kind != "trace" and ratios.work is not None:  # else the two share nothing
+            if (
+                kind != "trace" and ratios.work is not None
+            ):  # else the two share nothing
                 speed = ns_per_unit[index] / ns_per_unit[0] if ns_per_unit[0] else None
                 ratios = WorkAndSpeed(counts[index] / counts[0], speed)
             rows = table
@@ -372,5 +384,7 @@ def compare(
         raise UsageError("a comparison needs two traces at least")
     if all(measurement.events == 0 for measurement in measurements):
         paths = ", ".join(measurement.path for measurement in measurements)
-        raise TracelensError(f"{paths}: no trace holds GPU events; there is nothing to compare")
+        raise TracelensError(
+            f"{paths}: no trace holds GPU events; there is nothing to compare"
+        )
     return Comparison(measurements, total, history)

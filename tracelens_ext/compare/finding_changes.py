@@ -27,7 +27,9 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
     share_changes = share_percent - share_percent[:, :1]
     for trace, prefix in enumerate(prefixes(letters).values(), start=1):
-        words = _change_words(is_missing[:, 0], is_missing[:, trace], share_changes[:, trace])
+        words = _change_words(
+            is_missing[:, 0], is_missing[:, trace], share_changes[:, trace]
+        )
         columns[f"{prefix}change"] = pd.array(words, dtype="str")
     for trace, letter in enumerate(letters):
         columns[f"{letter}_saving_ms"] = saving_ms[:, trace]

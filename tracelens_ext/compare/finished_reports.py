@@ -35,7 +35,9 @@ class _ReportSheet:
     """A sheet that is read; columns are found by their plain names (`plain_name`)."""
 
     name: str
-    keys: Mapping[str, str]  #: columns that name the rows → what a measurement calls them
+    keys: Mapping[
+        str, str
+    ]  #: columns that name the rows → what a measurement calls them
     time: str  #: the column of times
     ns_per_unit: float = NS_PER_MS  #: of the times
     count: str = ""  #: the column of counts; empty for none
@@ -50,9 +52,12 @@ class _ReportSheet:
         return columns
 
 
-_TIMELINE = _ReportSheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
+_TIMELINE = _ReportSheet(
+    "gpu_timeline", {"device": "device", "type": "type"}, "time ms"
+)
 _KERNEL_KEYS = {
-    plain_name(column): column for column in ("cpu_op", "kernel_category", "kernel_name", "kind")
+    plain_name(column): column
+    for column in ("cpu_op", "kernel_category", "kernel_name", "kind")
 }
 _KERNELS_BY_CATEGORY = _ReportSheet(
     "kernels_by_category",
@@ -154,7 +159,9 @@ def history_in(folder: Path, last: int, without: Path) -> list[Path]:
     """
     paths = [path for path in traces_in(folder) if not is_report(path)]
     if not paths:
-        paths = [path for path in sorted(folder.iterdir()) if is_report(path, of_trace=True)]
+        paths = [
+            path for path in sorted(folder.iterdir()) if is_report(path, of_trace=True)
+        ]
     paths = [path for path in paths if path.resolve() != without.resolve()]
     if len(paths) < _MIN_HISTORY:
         problem = f"holds {len(paths)} traces or reports besides"
@@ -198,7 +205,10 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         remedy = "name a report of GPU work, or its trace"
         raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
     kernel_tables = _kernel_tables(path, report.tables)
-    tables = {**kernel_tables.tables, "timeline": _timeline(path, report.tables[_TIMELINE.name])}
+    tables = {
+        **kernel_tables.tables,
+        "timeline": _timeline(path, report.tables[_TIMELINE.name]),
+    }
     categories: Sequence[str] = ()
     if "categories" in tables:
         categories = tables["categories"]["kernel_category"].tolist()
@@ -255,7 +265,9 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
         by_category = analyzer.get_df_kernel_launchers_summary_by_category()
         sheets[_OPS_SUMMARY.name] = analyzer.get_df_kernel_launchers_summary()
         sheets[_OPS_SUMMARY_BY_CATEGORY.name] = by_category
-    plain_sheets = {name: sheet.rename(columns=plain_name) for name, sheet in sheets.items()}
+    plain_sheets = {
+        name: sheet.rename(columns=plain_name) for name, sheet in sheets.items()
+    }
     found = _kernel_tables(Path(measured.path), plain_sheets)
     total = replace(measured.total, tables={**measured.total.tables, **found.tables})
     return replace(measured, total=total)
@@ -295,7 +307,9 @@ def _covered_percent(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> fl
     return float(_numbers(path, sheet.name, table, sheet.share).sum())
 
 
-def _tables_of_sheet(sheet: _ReportSheet, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _tables_of_sheet(
+    sheet: _ReportSheet, rows: pd.DataFrame
+) -> dict[str, pd.DataFrame]:
     """Return the tables whose columns a sheet has."""
     tables = {}
     for name in STAND_INS:
@@ -323,7 +337,9 @@ def _rows(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> pd.DataFrame:
     for name, key in sheet.keys.items():
         if name in table:
             columns[key] = _texts(table[name])
-    columns["ns"] = _whole_numbers(path, sheet.name, table, sheet.time, sheet.ns_per_unit)
+    columns["ns"] = _whole_numbers(
+        path, sheet.name, table, sheet.time, sheet.ns_per_unit
+    )
     columns["count"] = 0
     if sheet.count:
         columns["count"] = _whole_numbers(path, sheet.name, table, sheet.count, 1)
@@ -345,7 +361,10 @@ def _numbers(path: Path, sheet: str, table: pd.DataFrame, column: str) -> Float6
         problem = f"the sheet {sheet} has no column {column!r}"
         raise TraceFormatError(path, problem, _WRITE_AGAIN)
     # Of a date, say, nothing is made.
-    values = [value if isinstance(value, int | float | str) else None for value in table[column]]
+    values = [
+        value if isinstance(value, int | float | str) else None
+        for value in table[column]
+    ]
     series = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce")
     numbers: Float64Array = series.to_numpy(dtype=np.float64)
     is_valid = (numbers >= 0) & np.isfinite(numbers)
@@ -353,7 +372,9 @@ def _numbers(path: Path, sheet: str, table: pd.DataFrame, column: str) -> Float6
         row = int(np.flatnonzero(~is_valid)[0])
         quoted = one_line(repr(values[row]))[:_MAX_QUOTED]
         # The first row of a sheet is the header, and rows count from 1.
-        problem = f"row {row + 2} of the sheet {sheet} has {quoted} in the column {column!r}"
+        problem = (
+            f"row {row + 2} of the sheet {sheet} has {quoted} in the column {column!r}"
+        )
         raise TraceFormatError(path, problem, f"expected a number; {_WRITE_AGAIN}")
     return numbers
 

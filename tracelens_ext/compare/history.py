@@ -102,7 +102,10 @@ def _verdict_text(table: pd.DataFrame, earlier_count: int) -> str:
     limit_ms = _FAR_DEVIATIONS * table["mad_ms"] + _ROUNDING_MS
     far = table[table["difference_ms"].abs() > limit_ms]
     named = far[far["table"].isin(["timeline", "categories"])].head(_NAMED_FIGURES)
-    texts = [f"{row['figure']} {row['difference_ms']:+,.3f} ms" for row in named.to_dict("records")]
+    texts = [
+        f"{row['figure']} {row['difference_ms']:+,.3f} ms"
+        for row in named.to_dict("records")
+    ]
     text = (
         f"Of {len(table):,} figures {len(far):,} are more than {_FAR_DEVIATIONS} MAD from the"
         f" median of {earlier_count} before"

@@ -19,9 +19,22 @@ from tracelens_ext.compare.periods import Period, find_period
 from tracelens_ext.compare.program_places import PlacesWithWork, calls_of, places
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array, IntArray
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    NS_PER_US,
+    BoolArray,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import group_labelled, maxima, minima, number_groups, sums
+from tracelens_ext.trace.grouping import (
+    group_labelled,
+    maxima,
+    minima,
+    number_groups,
+    sums,
+)
 from tracelens_ext.trace.lookup import values_at
 
 #: What a finding saves: ms, and percent of the wall time.
@@ -37,7 +50,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 #: Table → the one that has what TraceLens's sheet has, which is less, called as its only key:
 #: categories of operations and not of kernels; operations as launchers, by busy time; kernels
 #: without copies and fills.
-STAND_INS = {"categories": "op category", "operations": "launcher", "kernels": "kernel_name"}
+STAND_INS = {
+    "categories": "op category",
+    "operations": "launcher",
+    "kernels": "kernel_name",
+}
 #: The program whose reports are read besides ours.
 TRACELENS = "TraceLens"
 
@@ -72,9 +89,13 @@ class Measurement:
     #: figures of its whole iterations together; None when there are none
     whole_iterations: Figures | None = None
     iterations: int = 0  #: how many those are
-    iterations_told: str = "not in the report"  #: how many, which ones, and which are not whole
+    iterations_told: str = (
+        "not in the report"  #: how many, which ones, and which are not whole
+    )
     report: str = ""  #: the program whose report was measured; empty for a trace
-    notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
+    notes: tuple[
+        str, ...
+    ] = ()  #: what the reader of a comparison should know of it, clauses
     period: Period | None = None  #: in which kernel names come back
     #: time lost against the best case by operation and shapes, ms; None where no shapes are known
     lost: pd.DataFrame | None = None
@@ -242,11 +263,16 @@ class _Meter:
         for device in timeline["device"].unique().tolist():
             events = counted[gpu_events.trace.device[counted] == device]
             changes = _idle_changes(
-                iteration[events], gpu_events.start[events], gpu_events.end[events], iterations.run
+                iteration[events],
+                gpu_events.start[events],
+                gpu_events.end[events],
+                iterations.run,
             )
             for change_ns in changes:
                 kinds = ["idle_time", "total_time", self._kind_of_idle(change_ns)]
-                is_changed = (timeline["device"] == device) & timeline["type"].isin(kinds)
+                is_changed = (timeline["device"] == device) & timeline["type"].isin(
+                    kinds
+                )
                 timeline.loc[is_changed, "ns"] += change_ns
         return figures
 
@@ -274,7 +300,9 @@ def _idle_changes(
     """
     first_start = minima(iteration, start, len(run))
     last_end = maxima(iteration, end, len(run))
-    is_busy = first_start < np.iinfo(np.int64).max  # the device has work in these iterations
+    is_busy = (
+        first_start < np.iinfo(np.int64).max
+    )  # the device has work in these iterations
     order = np.argsort(first_start, kind="stable")
     order = order[is_busy[order]]
     latest_end = np.maximum.accumulate(last_end[order])

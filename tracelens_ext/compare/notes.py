@@ -78,7 +78,9 @@ def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
         counts = zip(comparison.letters, comparison.unit.counts, strict=True)
         texts = [f"{letter} {count:.4g}" for letter, count in counts]
         facts["Periods of kernel names"] = ", ".join(texts)
-    for letter, total_ms in zip(comparison.letters, _total_times(comparison), strict=True):
+    for letter, total_ms in zip(
+        comparison.letters, _total_times(comparison), strict=True
+    ):
         facts[f"{letter} total time (ms)"] = total_ms
     return list(facts.items())
 
@@ -89,7 +91,9 @@ def notes_of(comparison: ComparedTraces) -> list[str]:
         *_total_time_notes(comparison),
         *_basis_notes(comparison),
     ]
-    empty = [letter for letter, measurement in comparison.named if measurement.events == 0]
+    empty = [
+        letter for letter, measurement in comparison.named if measurement.events == 0
+    ]
     if empty:
         notes.append(f"{_subject(empty, 'holds', 'hold')} no GPU events.")
     notes.extend(_report_notes(comparison))
@@ -112,7 +116,9 @@ def _total_time_notes(comparison: ComparedTraces) -> Iterator[str]:
 def _basis_notes(comparison: ComparedTraces) -> Iterator[str]:
     """Yield what the times are of, and why."""
     named = comparison.named
-    without_iterations = [letter for letter, measurement in named if not measurement.iterations]
+    without_iterations = [
+        letter for letter, measurement in named if not measurement.iterations
+    ]
     reports = [letter for letter, measurement in named if measurement.report]
     if comparison.basis == "iteration":
         yield from _iteration_notes(comparison)
@@ -161,7 +167,9 @@ def _report_notes(comparison: ComparedTraces) -> Iterator[str]:
     for table, description in _AS_REFERENCE.items():
         lacking = [
             letter
-            for letter, figures in zip(comparison.letters, comparison.figures, strict=True)
+            for letter, figures in zip(
+                comparison.letters, comparison.figures, strict=True
+            )
             if table not in figures.tables
         ]
         if not lacking:

@@ -97,7 +97,9 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(numbered(nodes)), figures], axis=1)
 
 
-def _nodes(places: pd.DataFrame, before_letter: str, after_letter: str) -> dict[NodePath, _Node]:
+def _nodes(
+    places: pd.DataFrame, before_letter: str, after_letter: str
+) -> dict[NodePath, _Node]:
     """Return the nodes of the tree, shorter paths first."""
     before_column = f"{before_letter}_time_ms"
     after_column = f"{after_letter}_time_ms"
@@ -115,7 +117,9 @@ def _nodes(places: pd.DataFrame, before_letter: str, after_letter: str) -> dict[
     return {path: nodes[path] for path in sorted(nodes, key=len)}
 
 
-def _node_path(row: Mapping[Any, Any], before_letter: str, after_letter: str) -> NodePath:
+def _node_path(
+    row: Mapping[Any, Any], before_letter: str, after_letter: str
+) -> NodePath:
     """Return the path of a place: its modules, then its operation in both traces."""
     operations = []
     for letter in (before_letter, after_letter):

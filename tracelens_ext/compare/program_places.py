@@ -14,7 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import STEP
-from tracelens_ext.analysis.modules import SEPARATOR, forward_of_gpu, has_modules, module_of_gpu
+from tracelens_ext.analysis.modules import (
+    SEPARATOR,
+    forward_of_gpu,
+    has_modules,
+    module_of_gpu,
+)
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
 from tracelens_ext.trace.caching import cached_per_object
@@ -69,7 +74,9 @@ class PlaceWork:
 
     calls: int  #: of its operation, those in which anything was launched
     first: int = 0  #: when the first GPU event started, ns
-    kernels: Mapping[str, tuple[int, int]] = field(default_factory=dict)  #: name → `KernelTime`
+    kernels: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  #: name → `KernelTime`
 
 
 #: The places of GPU events, with all that encloses them.
@@ -127,7 +134,9 @@ class _PlaceTree:
         return ProgramPlace(key.path, key.backward, tuple(names), shapes)
 
 
-def places(gpu_events: GpuEvents, chosen: BoolArray | slice) -> dict[ProgramPlace, PlaceWork]:
+def places(
+    gpu_events: GpuEvents, chosen: BoolArray | slice
+) -> dict[ProgramPlace, PlaceWork]:
     """Return the places of the chosen GPU events, with all that encloses them."""
     tree = _place_tree(gpu_events)
     call_count = _calls_of_places(tree, chosen)
@@ -139,13 +148,17 @@ def places(gpu_events: GpuEvents, chosen: BoolArray | slice) -> dict[ProgramPlac
         if work is None:
             result[place] = PlaceWork(calls)
             continue
-        if place.chain[0] in STAND_IN_OPERATIONS:  # every GPU event is a call of its own
+        if (
+            place.chain[0] in STAND_IN_OPERATIONS
+        ):  # every GPU event is a call of its own
             calls = sum(kernel.events for kernel in work.kernels.values())
         result[place] = PlaceWork(calls, work.first, work.kernels)
     return result
 
 
-def _calls_of_places(tree: _PlaceTree, chosen: BoolArray | slice) -> dict[tuple[int, int], int]:
+def _calls_of_places(
+    tree: _PlaceTree, chosen: BoolArray | slice
+) -> dict[tuple[int, int], int]:
     """Return how many calls each path and chain has, those around GPU events included."""
     columns = {
         "path": tree.path_of_gpu[chosen],
@@ -181,8 +194,12 @@ def _kernels_of_places(
         tree.chains.of_node[tree.operation_of_gpu[chosen]],
         gpu_events.name[chosen],
     ]
-    events = pd.DataFrame({"start": gpu_events.start[chosen], "ns": gpu_events.duration[chosen]})
-    cells = events.groupby(keys).agg(first=("start", "min"), ns=("ns", "sum"), count=("ns", "size"))
+    events = pd.DataFrame(
+        {"start": gpu_events.start[chosen], "ns": gpu_events.duration[chosen]}
+    )
+    cells = events.groupby(keys).agg(
+        first=("start", "min"), ns=("ns", "sum"), count=("ns", "size")
+    )
     own_work: dict[tuple[int, int], _OwnWork] = {}
     for (path, chain, name), first, ns, count in cells.itertuples(name=None):
         work = own_work.setdefault((path, chain), _OwnWork(first))
@@ -258,7 +275,9 @@ def _operation_labels(
     used_names, used_shapes = np.divmod(used, len(shape_texts))
     distinct = [
         _OperationLabel(names[name_index], shape_texts[shape_index])
-        for name_index, shape_index in zip(used_names.tolist(), used_shapes.tolist(), strict=True)
+        for name_index, shape_index in zip(
+            used_names.tolist(), used_shapes.tolist(), strict=True
+        )
     ]
     return _OperationLabels(code, distinct)
 
@@ -279,7 +298,9 @@ def _paths(gpu_events: GpuEvents) -> _PathsOfGpu:
         code, labels = _ranges(gpu_events)
     first, number = number_groups([code, is_backward])
     paths = []
-    for path, backward in zip(code[first].tolist(), is_backward[first].tolist(), strict=True):
+    for path, backward in zip(
+        code[first].tolist(), is_backward[first].tolist(), strict=True
+    ):
         text = "" if path == NONE else labels[path]
         paths.append(_PathKey(text, bool(backward)))
     return _PathsOfGpu(number, paths)
@@ -319,7 +340,9 @@ def _ranges(gpu_events: GpuEvents) -> _RangesOfGpu:
     paths = find_paths(range_around[positions].astype(np.int32), label_code[positions])
     position_of_gpu = values_at(tree.position, tree.cpu_op_of_gpu, missing=NONE)
     has_no_operation = position_of_gpu == NONE
-    position_of_gpu = np.where(has_no_operation, tree.launch_position_of_gpu, position_of_gpu)
+    position_of_gpu = np.where(
+        has_no_operation, tree.launch_position_of_gpu, position_of_gpu
+    )
     range_of_gpu = values_at(range_around, position_of_gpu, missing=ROOT)
     code = values_at(paths.of_node, range_of_gpu, missing=NONE)
     return _RangesOfGpu(code, paths.texts(labels, SEPARATOR))

@@ -10,7 +10,11 @@ from tracelens_ext.compare.comparison import Comparison
 from tracelens_ext.compare.finding_changes import compare_findings
 from tracelens_ext.compare.measurement import Measurement, Saving, measure
 from tracelens_ext.compare.place_tree import place_tree
-from tracelens_ext.compare.time_lost import compare_time_lost, lost_by_roofline, time_lost
+from tracelens_ext.compare.time_lost import (
+    compare_time_lost,
+    lost_by_roofline,
+    time_lost,
+)
 from tracelens_ext.compare.verdict import prefixes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -54,7 +58,10 @@ def measured_for_comparison(
     savings: dict[str, Saving] | None = None
     with failures.isolate("The findings"):
         findings = analyzer.findings(device_peaks).findings
-        savings = {finding.id: (finding.claimed_ms, finding.share_percent) for finding in findings}
+        savings = {
+            finding.id: (finding.claimed_ms, finding.share_percent)
+            for finding in findings
+        }
     lost: pd.DataFrame | None = None
     with failures.isolate("The roofline"):
         roofline = analyzer.roofline(device_peaks)
@@ -153,17 +160,23 @@ def _charts(comparison: Comparison, *, has_tree: bool) -> list[Chart]:
         label_column = str(categories.columns[0])
         for letter, prefix in prefixes(letters).items():
             title = f"Change of GPU time by category, {letter} against {letters[0]}"
-            charts.append(Chart(title, "categories", label_column, f"{prefix}difference_ms"))
+            charts.append(
+                Chart(title, "categories", label_column, f"{prefix}difference_ms")
+            )
     if has_tree:
         title = f"GPU time of {letters[0]} and {letters[1]} by place"
-        charts.append(Chart(title, "call_tree", "label", "gpu_time_ns", "call_tree", on="page"))
+        charts.append(
+            Chart(title, "call_tree", "label", "gpu_time_ns", "call_tree", on="page")
+        )
     return charts
 
 
 def _verdict_table(comparison: Comparison) -> pd.DataFrame:
     """Return a row for each trace but the baseline: what became of its work."""
     rows = []
-    for letter, verdict in zip(comparison.letters[1:], comparison.verdicts, strict=False):
+    for letter, verdict in zip(
+        comparison.letters[1:], comparison.verdicts, strict=False
+    ):
         rows.append(
             {
                 "trace": letter,

@@ -18,7 +18,12 @@ from xml.parsers import expat
 
 from tracelens_ext import errors
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, made_here, read_manifest
+from tracelens_ext.report.manifest import (
+    GENERATOR,
+    TABLES_VERSION_KEY,
+    made_here,
+    read_manifest,
+)
 from tracelens_ext.report.writing import OutputFormat, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
@@ -77,7 +82,9 @@ def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def read_tables(path: Path, wanted: Wanted, max_bytes: int | None = None) -> ReportTables:
+def read_tables(
+    path: Path, wanted: Wanted, max_bytes: int | None = None
+) -> ReportTables:
     """Return the tables of a report that are there.
 
     Args:
@@ -117,7 +124,9 @@ def _reports_damage(path: Path, what: str) -> Iterator[None]:
         raise errors.TraceFormatError(path, problem, _WRITE_AGAIN) from None
 
 
-def _too_large(path: Path, what: str, remedy: str = _ALLOW_MORE_BYTES) -> errors.TraceTooLargeError:
+def _too_large(
+    path: Path, what: str, remedy: str = _ALLOW_MORE_BYTES
+) -> errors.TraceTooLargeError:
     """Return the error about a report that has more than it may."""
     return errors.TraceTooLargeError(path, f"holds more than {what}", remedy)
 
@@ -140,17 +149,23 @@ def _places(header: Collection[object], columns: Collection[str]) -> dict[str, i
 # Workbooks.
 
 
-def _read_workbook(path: Path, file: BinaryIO, wanted: Wanted, most_bytes: int) -> ReportTables:
+def _read_workbook(
+    path: Path, file: BinaryIO, wanted: Wanted, most_bytes: int
+) -> ReportTables:
     """Read a workbook."""
     file.seek(0)
     if file.read(len(ZIP)) != ZIP:
-        raise errors.TraceFormatError(path, "is no workbook", "name an .xlsx report or a trace")
+        raise errors.TraceFormatError(
+            path, "is no workbook", "name an .xlsx report or a trace"
+        )
     _check_workbook(path, file, most_bytes)
     import openpyxl
 
     with _reports_damage(path, "the workbook"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it does not keep, such as charts
-        book = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
+        book = openpyxl.load_workbook(
+            file, read_only=True, data_only=True, keep_links=False
+        )
         tables: dict[str, pd.DataFrame] = {}
         for sheet in book.worksheets:
             columns = wanted.get(sheet.title)
@@ -186,7 +201,9 @@ def _check_workbook(path: Path, file: BinaryIO, most_bytes: int) -> None:
         if len(archive.infolist()) > _MAX_PARTS:
             raise _too_large(path, f"{_MAX_PARTS:,} parts")
         if WORKBOOK_PART not in archive.namelist():
-            raise errors.TraceFormatError(path, "is a zip archive, no workbook", "name a workbook")
+            raise errors.TraceFormatError(
+                path, "is a zip archive, no workbook", "name a workbook"
+            )
         for info in archive.infolist():
             if info.compress_type not in _SUPPORTED_COMPRESSION:
                 raise zipfile.BadZipFile(f"{info.filename}: packed as no workbook is")
@@ -224,13 +241,17 @@ class _UsedByWorkbook:
             self._cell_elements += 1
         else:
             self._other_elements += 1
-            self._attribute_characters += sum(len(value) for value in attributes.values())
+            self._attribute_characters += sum(
+                len(value) for value in attributes.values()
+            )
         if self._attribute_characters > _MAX_ATTRIBUTE_CHARACTERS:
             what = f"{size_text(_MAX_ATTRIBUTE_CHARACTERS)} of attributes"
             raise _too_large(self.path, what, _NAME_OTHER_FORM)
         has_too_many_cells = self._cell_elements > _MAX_CELL_ELEMENTS
         if has_too_many_cells or self._other_elements > _MAX_OTHER_ELEMENTS:
-            cells = _MAX_CELL_ELEMENTS // 2  # a cell has an element for itself and its value
+            cells = (
+                _MAX_CELL_ELEMENTS // 2
+            )  # a cell has an element for itself and its value
             what = f"{cells:,} cells, or {_MAX_OTHER_ELEMENTS:,} other elements"
             raise _too_large(self.path, what, _NAME_OTHER_FORM)
 
@@ -311,11 +332,16 @@ def _read_json(path: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
     return ReportTables(tables, True, version)
 
 
-def _table_of_rows(rows: Sequence[Mapping[str, object]], columns: Collection[str]) -> pd.DataFrame:
+def _table_of_rows(
+    rows: Sequence[Mapping[str, object]], columns: Collection[str]
+) -> pd.DataFrame:
     """Return the wanted columns of rows, which all have the columns of the first one."""
     header = list(rows[0]) if rows else []
     places = _places(header, columns)
-    values = {plain: [row.get(header[place]) for row in rows] for plain, place in places.items()}
+    values = {
+        plain: [row.get(header[place]) for row in rows]
+        for plain, place in places.items()
+    }
     return pd.DataFrame(values, columns=list(places), dtype=object)
 
 
@@ -348,7 +374,9 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 1, 0))
         if file.read(1) != b"\n":
-            raise errors.TraceFormatError(path, "is empty or cut off", "write the report again")
+            raise errors.TraceFormatError(
+                path, "is empty or cut off", "write the report again"
+            )
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as for a row that is too long
         table: pd.DataFrame = pd.read_csv(
@@ -365,7 +393,9 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
     return table.iloc[:, list(places.values())].set_axis(list(places), axis=1)
 
 
-def _read_parquet(path: Path, columns: Collection[str], most_bytes: int) -> pd.DataFrame:
+def _read_parquet(
+    path: Path, columns: Collection[str], most_bytes: int
+) -> pd.DataFrame:
     """Read a Parquet file."""
     require_format(OutputFormat.parquet)
     from pyarrow import parquet

@@ -34,7 +34,9 @@ class ComparisonVerdict:
 
     text: str  #: a sentence
     work_ratio: float | None  #: its amount of work by that of the baseline
-    speed_ratio: float | None  #: its GPU time by that of the baseline, for the same work
+    speed_ratio: (
+        float | None
+    )  #: its GPU time by that of the baseline, for the same work
     places: pd.DataFrame  #: the rows that changed most
 
 
@@ -61,7 +63,10 @@ def verdict(
     largest = _largest_changes(rows)
     if len(largest):
         changed = _difference_column(rows)
-        names = [f"{_name(row)} {row[changed]:+,.3f} ms" for row in largest.to_dict("records")]
+        names = [
+            f"{_name(row)} {row[changed]:+,.3f} ms"
+            for row in largest.to_dict("records")
+        ]
         text = f"{text}; the largest changes: {', '.join(names)}"
     else:
         text = f"{text}; nothing differs"

@@ -212,13 +212,17 @@ class _RenamedClassesLoader(SourceFileLoader):
         vars(module).setdefault("__getattr__", _getter_of_old_names(module, new_names))
 
 
-def _getter_of_old_names(module: ModuleType, new_names: dict[str, str]) -> Callable[[str], object]:
+def _getter_of_old_names(
+    module: ModuleType, new_names: dict[str, str]
+) -> Callable[[str], object]:
     """Return the `__getattr__` of a module with renamed classes."""
 
     def get_by_old_name(name: str) -> object:
         new_name = new_names.get(name)
         if new_name is None:
-            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            raise AttributeError(
+                f"module {module.__name__!r} has no attribute {name!r}"
+            )
         warnings.warn(
             f"{module.__name__}.{name} is now {new_name}; the old name goes with the next release",
             DeprecationWarning,

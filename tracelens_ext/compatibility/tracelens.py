@@ -17,7 +17,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _EXTENSION = "write a plugin (docs/plugins.md)"
 _TREE = "leave it out; the call tree is made here"
-_PHASES = "leave it out; get_df_phases() finds the phases by the annotations of the engine"
+_PHASES = (
+    "leave it out; get_df_phases() finds the phases by the annotations of the engine"
+)
 _PEAKS = "give device_peaks to the report, or to get_df_roofline()"
 #: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
 INSTEAD = {
@@ -56,7 +58,10 @@ def knows_tracelens(function: _Function) -> _Function:
             called = function.__qualname__.removesuffix(".__init__")
             if name in INSTEAD:
                 raise UsageError(f"{called} has no argument {name!r}: {INSTEAD[name]}")
-            near = [f"; did you mean {known!r}?" for known in get_close_matches(name, own, n=1)]
+            near = [
+                f"; did you mean {known!r}?"
+                for known in get_close_matches(name, own, n=1)
+            ]
             raise TypeError(
                 f"{called}() got an unexpected keyword argument {name!r}{''.join(near)}"
             )
@@ -68,11 +73,15 @@ def knows_tracelens(function: _Function) -> _Function:
 class OnClassToo(Generic[_Self, _Arguments, _Result]):
     """A method that the class has too, as TraceLens's static methods; `self` is None then."""
 
-    def __init__(self, method: Callable[Concatenate[_Self | None, _Arguments], _Result]) -> None:
+    def __init__(
+        self, method: Callable[Concatenate[_Self | None, _Arguments], _Result]
+    ) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, instance: _Self | None, owner: type[_Self]) -> Callable[_Arguments, _Result]:
+    def __get__(
+        self, instance: _Self | None, owner: type[_Self]
+    ) -> Callable[_Arguments, _Result]:
         """The method of an object, or of the class."""
         return functools.wraps(self._method)(functools.partial(self._method, instance))
 
@@ -81,10 +90,18 @@ _RANKS = "tracelens-ext fleet FOLDER -o RESULTS, or report FOLDER"
 #: Option of TraceLens's scripts, or argument of HTA → what it is here. Underscores stand for
 #: hyphens too.
 _OPTIONS = {
-    **dict.fromkeys(("duration_ratio", "num_kernels"), "tracelens-ext kernels TRACE --top N"),
-    **dict.fromkeys(("output_csv_dir", "output_csvs_dir"), "--csv-dir FOLDER of report"),
-    **dict.fromkeys(("profile_json_path", "profile_path"), "tracelens-ext report TRACE"),
-    **dict.fromkeys(("trace_dir", "trace_files", "trace_glob", "trace_pattern"), _RANKS),
+    **dict.fromkeys(
+        ("duration_ratio", "num_kernels"), "tracelens-ext kernels TRACE --top N"
+    ),
+    **dict.fromkeys(
+        ("output_csv_dir", "output_csvs_dir"), "--csv-dir FOLDER of report"
+    ),
+    **dict.fromkeys(
+        ("profile_json_path", "profile_path"), "tracelens-ext report TRACE"
+    ),
+    **dict.fromkeys(
+        ("trace_dir", "trace_files", "trace_glob", "trace_pattern"), _RANKS
+    ),
     "collective_analysis": "--collective-analysis of report",
     "detailed_analysis": "tracelens-ext ranks RESULTS, after fleet",
     "disable_coll_analysis": "--no-collective-analysis of report",

@@ -140,15 +140,21 @@ def job_tables(
         offset_us = clocks.set_index("rank")["offset_us"]
         # The table shows what rests on matched groups only.
         is_named = complete["matched_by"] != MatchedBy.UNNAMED
-        tables["clocks"] = clocks if is_named.all() else fit_clocks(complete[is_named], ranks)
+        tables["clocks"] = (
+            clocks if is_named.all() else fit_clocks(complete[is_named], ranks)
+        )
     kernels = _with_waits(kernels, calls)
     origins = without_origins(kernels)
     with failures.isolate("The table wait_origins"):
-        origins = find_origins(kernels, calls["last_rank"].fillna(NONE).to_numpy(np.int64))
+        origins = find_origins(
+            kernels, calls["last_rank"].fillna(NONE).to_numpy(np.int64)
+        )
         tables["wait_origins"] = origins.table
     kernels = origins.kernels
     with failures.isolate("The table collective_waits"):
-        ordered = kernels.sort_values(["call", "rank"], kind="stable", ignore_index=True)
+        ordered = kernels.sort_values(
+            ["call", "rank"], kind="stable", ignore_index=True
+        )
         tables["collective_waits"] = _in_microseconds(ordered)[WAIT_COLUMNS]
     _put_on_one_clock(kernels, stuck, (offset_us * NS_PER_US).round())
     calls = calls.join(kernels.groupby("call")[["start", "end"]].max(), on="call")
@@ -179,7 +185,9 @@ def _with_waits(kernels: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     return kernels.assign(wait=wait)
 
 
-def _put_on_one_clock(kernels: pd.DataFrame, stuck: pd.DataFrame, offset: pd.Series) -> None:
+def _put_on_one_clock(
+    kernels: pd.DataFrame, stuck: pd.DataFrame, offset: pd.Series
+) -> None:
     """Change times in place from each rank's own clock to the common one; `offset` by rank, ns."""
     kernel_offset = kernels["rank"].map(offset)
     kernels["start"] += kernels["base"]
@@ -200,7 +208,9 @@ def _in_microseconds(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _numbered(groups: Sequence[GroupCalls]) -> _JobCalls:
     """Join the groups; add `call`, a number, and `set`, a number for calls of the same ranks."""
-    activities = [f"{name}_{suffix}" for suffix in ("start", "end") for name in OWN_ACTIVITIES]
+    activities = [
+        f"{name}_{suffix}" for suffix in ("start", "end") for name in OWN_ACTIVITIES
+    ]
     kernel_columns = [*_KERNEL_COLUMNS, *activities]
     calls = _joined([group.calls for group in groups])
     kernels = _joined([group.kernels[kernel_columns] for group in groups])
@@ -223,14 +233,18 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return joined.reset_index("group").reset_index(drop=True)
 
 
-def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None) -> pd.Series:
+def _span(
+    calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None
+) -> pd.Series:
     """Return whether each call stays in a node, a `CallSpan`, as far as nodes are known."""
     per_node = ranks_per_node
     if per_node is None:
         # Ranks are counted node by node if each one's device is its place in the node.
         device = kernels.groupby("rank")["device"].first()
         per_node = int(device.max()) + 1
-        is_counted_by_node = (device.index % per_node == device).all() if per_node > 1 else False
+        is_counted_by_node = (
+            (device.index % per_node == device).all() if per_node > 1 else False
+        )
         if not is_counted_by_node:
             return pd.Series(CallSpan.UNKNOWN.value, calls.index, "str")
     span_of_ranks = {}
@@ -259,7 +273,9 @@ def _places(
     for about in communication:
         place = []
         for key, (index, size, is_whole_job) in about["positions"].items():
-            may_be_unnamed = has_unnamed and key not in keys_of_calls and not is_whole_job
+            may_be_unnamed = (
+                has_unnamed and key not in keys_of_calls and not is_whole_job
+            )
             if key in keys_of_pairs or may_be_unnamed:
                 place.append((index, size))
         place.sort()

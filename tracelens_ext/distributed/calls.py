@@ -74,7 +74,11 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
     match_group(matched)
     last_recorded = matched.groupby("rank")["launch"].max()
     is_after_last = rows["launch"] > rows["rank"].map(last_recorded).fillna(NONE)
-    stuck = rows[~rows["recorded"] & is_after_last].sort_values("launch").drop_duplicates("rank")
+    stuck = (
+        rows[~rows["recorded"] & is_after_last]
+        .sort_values("launch")
+        .drop_duplicates("rank")
+    )
     calls, kernels = _described(matched, members, size)
     return GroupCalls(calls, kernels, stuck.assign(members=str(members)))
 
@@ -120,13 +124,19 @@ class _Described(NamedTuple):
     kernels: pd.DataFrame
 
 
-def _described(kernels: pd.DataFrame, members: Sequence[int] | None, size: float) -> _Described:
+def _described(
+    kernels: pd.DataFrame, members: Sequence[int] | None, size: float
+) -> _Described:
     """Return the calls of kernels that are numbered; one without a number is a call of its own."""
     is_alone = kernels["no"].to_numpy() < 0
     matched_count = int(kernels["no"].max()) + 1 if len(kernels) else 0
     kernels.loc[is_alone, "no"] = matched_count + np.arange(is_alone.sum())
-    kernels = kernels.sort_values(["no", "dur", "rank"], kind="stable", ignore_index=True)
-    of_shortest = {name: (column, "first") for name, column in _OF_SHORTEST_KERNEL.items()}
+    kernels = kernels.sort_values(
+        ["no", "dur", "rank"], kind="stable", ignore_index=True
+    )
+    of_shortest = {
+        name: (column, "first") for name, column in _OF_SHORTEST_KERNEL.items()
+    }
     calls = (
         kernels.groupby("no", sort=True)
         .agg(
@@ -160,7 +170,10 @@ def _name_unnamed_collectives(calls: pd.DataFrame) -> None:
 
 
 def _add_ranks(
-    calls: pd.DataFrame, members: Sequence[int] | None, size: float, is_single: pd.Series
+    calls: pd.DataFrame,
+    members: Sequence[int] | None,
+    size: float,
+    is_single: pd.Series,
 ) -> None:
     """Add `ranks`, as text, and `group_size`; both are empty where no group is known."""
     is_pair = calls["dst"] >= 0
@@ -172,17 +185,26 @@ def _add_ranks(
     belongs_to_nobody = is_single & (calls["matched_by"] == MatchedBy.UNNAMED)
     ranks = pd.Series(np.where(is_pair, ends, text))
     calls["ranks"] = ranks.mask(belongs_to_nobody, "").astype("str")
-    calls["group_size"] = pd.Series(np.where(is_pair, 2.0, size)).mask(belongs_to_nobody)
+    calls["group_size"] = pd.Series(np.where(is_pair, 2.0, size)).mask(
+        belongs_to_nobody
+    )
 
 
-def _add_state(calls: pd.DataFrame, kernels: pd.DataFrame, is_single: pd.Series) -> None:
+def _add_state(
+    calls: pd.DataFrame, kernels: pd.DataFrame, is_single: pd.Series
+) -> None:
     """Add `state`, `missing_ranks`, and the `reason` why a call is not complete."""
     is_unmatched = is_single | ~(calls["n"] <= calls["group_size"])
     is_named = calls["matched_by"] != MatchedBy.UNNAMED
     cases = [is_unmatched & is_named, is_unmatched]
     cases.append(calls["n"] < calls["group_size"])
     cases.append(calls["different"] > 1)
-    states = [CallState.UNMATCHED, CallState.UNMATCHED, CallState.INCOMPLETE, CallState.MISMATCH]
+    states = [
+        CallState.UNMATCHED,
+        CallState.UNMATCHED,
+        CallState.INCOMPLETE,
+        CallState.MISMATCH,
+    ]
     reasons = [
         "it pairs with no call of the other ranks",
         "the trace does not tell whose call it is",
@@ -193,7 +215,9 @@ def _add_state(calls: pd.DataFrame, kernels: pd.DataFrame, is_single: pd.Series)
     calls["state"] = np.select(cases, state_texts, CallState.COMPLETE.value)
     calls["reason"] = np.select(cases, reasons, "")
     calls["missing_ranks"] = ""
-    incomplete = calls[(calls["state"] == CallState.INCOMPLETE) & (calls["ranks"] != "")]
+    incomplete = calls[
+        (calls["state"] == CallState.INCOMPLETE) & (calls["ranks"] != "")
+    ]
     kernels_of_incomplete = kernels[kernels["no"].isin(incomplete["no"])]
     present_ranks = kernels_of_incomplete.groupby("no")["rank"].agg(set)
     for row, number, ranks in zip(

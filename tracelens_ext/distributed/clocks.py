@@ -62,7 +62,9 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
         is_here = component[samples.rank] == number
         deviation = _deviation(samples, offset, is_here, len(members))
         variance = np.diag(inverse) + inverse[0, 0] - 2 * inverse[:, 0]
-        error[members] += _ERROR_DEVIATIONS * deviation * np.sqrt(np.maximum(variance, 0.0))
+        error[members] += (
+            _ERROR_DEVIATIONS * deviation * np.sqrt(np.maximum(variance, 0.0))
+        )
     columns = {
         "rank": ranks,
         "offset_us": offset / NS_PER_US,
@@ -94,7 +96,9 @@ def _call_sets(samples: _Samples, set_of_kernel: pd.Series) -> list[_CallSet]:
     calls_of_set = np.bincount(set_number[first_kernel_of_call]).astype(np.float64)
     return [
         _CallSet(members, call_count)
-        for members, call_count in zip(members_of_set, calls_of_set.tolist(), strict=True)
+        for members, call_count in zip(
+            members_of_set, calls_of_set.tolist(), strict=True
+        )
     ]
 
 

@@ -36,7 +36,9 @@ _POLL_S = 5.0
 _JOBS_PER_REMOTE_THREAD = 2
 _FLEET_PACKAGES = ("distributed", "fsspec", "pyarrow")
 _NOISY_LOGGERS = ("distributed", "tornado", "asyncio")
-_SCHEDULER_GONE = "the Dask scheduler is gone; what is done is kept: run the same command again"
+_SCHEDULER_GONE = (
+    "the Dask scheduler is gone; what is done is kept: run the same command again"
+)
 _NO_WORKERS = "the Dask scheduler has no workers; start some: dask worker ADDRESS"
 
 
@@ -59,7 +61,8 @@ def require_fleet_extra() -> None:
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
     """Return as many processes as there are cores, and as memory has room for such traces."""
     sizes = [
-        text_bytes(source.size or 0, compressed=source.url.endswith(".gz")) for source in sources
+        text_bytes(source.size or 0, compressed=source.url.endswith(".gz"))
+        for source in sources
     ]
     return min(cores(), traces_at_once(max(sizes, default=0)))
 
@@ -77,7 +80,10 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Client]:
     """
     from distributed import Client
 
-    with _quiet_logs(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with (
+        _quiet_logs(),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+    ):
         if scheduler is None:
             with processes_starting():
                 cluster = _local_cluster(workers, folder)
@@ -98,7 +104,9 @@ def _connected(scheduler: str) -> Client:
         return Client(scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         problem = f"{scheduler}: no Dask scheduler answers ({reason(error)})"
-        raise ClusterError(f"{problem}; check the address, such as tcp://host:8786") from None
+        raise ClusterError(
+            f"{problem}; check the address, such as tcp://host:8786"
+        ) from None
 
 
 def _local_cluster(workers: int, folder: str) -> LocalCluster:
@@ -196,7 +204,9 @@ def run_jobs(
 def _submit(client: Client, attempt: _Attempt) -> Future:
     """Hand out a job."""
     key = f"tracelens-ext-{attempt.job.source.stem}-{attempt.number}-{os.getpid()}"
-    return client.submit(run_job, attempt.job, attempt.number, key=key, pure=False, retries=0)
+    return client.submit(
+        run_job, attempt.job, attempt.number, key=key, pure=False, retries=0
+    )
 
 
 def _outcome(future: Future, job: TraceJob) -> JobOutcome:
@@ -256,7 +266,9 @@ def _quiet_logs() -> Iterator[None]:
     # Dask gives loggers below these, such as that of clients, levels of their own.
     names = set(_NOISY_LOGGERS)
     names.update(
-        name for name in logging.root.manager.loggerDict if name.startswith(_NOISY_LOGGERS)
+        name
+        for name in logging.root.manager.loggerDict
+        if name.startswith(_NOISY_LOGGERS)
     )
     loggers = [logging.getLogger(name) for name in names]
     level_of_logger = {logger: logger.level for logger in loggers}

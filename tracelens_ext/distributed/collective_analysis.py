@@ -83,7 +83,9 @@ class _JobTask:
 
     store: ResultStore
     communication: Markers  #: stem → what is noted of the trace's communication
-    has_parts: Mapping[str, Sequence[str]]  #: table → the stems of the traces that have it
+    has_parts: Mapping[
+        str, Sequence[str]
+    ]  #: table → the stems of the traces that have it
     settings: JobSettings
     links: Sequence[PageLink]
 
@@ -100,7 +102,9 @@ class _JobTask:
         iterations = self._all_parts("rank_iterations")
         if matched and iterations is not None:
             communication = list(self.communication.values())
-            tables.update(job_tables(matched, iterations, communication, self.settings, failures))
+            tables.update(
+                job_tables(matched, iterations, communication, self.settings, failures)
+            )
         for name, frame in tables.items():
             self.store.put_table(name, frame)
         has_html = find_spec("jinja2") is not None and find_spec("plotly") is not None
@@ -114,7 +118,8 @@ class _JobTask:
     def _all_parts(self, table: str) -> pd.DataFrame | None:
         """Return the parts of all traces; None if no trace has one."""
         frames = [
-            self.store.get_table(f"{table}/{stem}").to_pandas() for stem in self.has_parts[table]
+            self.store.get_table(f"{table}/{stem}").to_pandas()
+            for stem in self.has_parts[table]
         ]
         if not frames:
             return None
@@ -140,7 +145,9 @@ def match_ranks(
         ranks_per_node: None to tell nodes by the devices.
     """
     communication = {stem: about["communication"] for stem, about in done.items()}
-    world_size = max((about["world_size"] or 0 for about in done.values()), default=0) or None
+    world_size = (
+        max((about["world_size"] or 0 for about in done.values()), default=0) or None
+    )
     job_task = _JobTask(
         store=store,
         communication=communication,
@@ -157,7 +164,9 @@ def match_ranks(
         from distributed.scheduler import KilledWorker
 
         try:
-            futures = [client.submit(_run_group, task, pure=False) for task in group_tasks]
+            futures = [
+                client.submit(_run_group, task, pure=False) for task in group_tasks
+            ]
             whole = client.submit(_run_job, job_task, futures, pure=False)
             tables: RankTables = whole.result()
         except (KilledWorker, CancelledError, OSError):

@@ -76,7 +76,8 @@ def rank_tables(gpu_events: GpuEvents, ranks: TraceRanks) -> dict[str, pd.DataFr
         tables = _tables_of_rank(gpu_events, everything, ranks.first, device)
         parts = [tables]
     return {
-        name: pd.concat([part[name] for part in parts], ignore_index=True) for name in RANK_TABLES
+        name: pd.concat([part[name] for part in parts], ignore_index=True)
+        for name in RANK_TABLES
     }
 
 
@@ -130,7 +131,9 @@ def _keys_of_groups(calls: pd.DataFrame) -> dict[tuple[str, str], str]:
     groups = calls.loc[calls["key"] != "", [*GROUP_COLUMNS, "key"]].drop_duplicates()
     names = groups["Process Group Name"].tolist()
     ranks = groups["Process Group Ranks"].tolist()
-    return dict(zip(zip(names, ranks, strict=True), groups["key"].tolist(), strict=True))
+    return dict(
+        zip(zip(names, ranks, strict=True), groups["key"].tolist(), strict=True)
+    )
 
 
 def numbers_in(text: str) -> list[int]:
@@ -198,7 +201,9 @@ def _add_groups(calls: pd.DataFrame, configured: ConfiguredGroups) -> None:
     """Complete the ranks of process groups, and add the column `key`, empty for unknown groups."""
     name = calls["Process Group Name"]
     ranks = calls["Process Group Ranks"]
-    configured_ranks = name.map({name: str(members) for name, members in configured.items()})
+    configured_ranks = name.map(
+        {name: str(members) for name, members in configured.items()}
+    )
     is_shortened = ranks.str.contains(_ELLIPSIS, regex=False)
     ranks = configured_ranks.where(is_shortened & configured_ranks.notna(), ranks)
     calls["Process Group Ranks"] = ranks
@@ -217,7 +222,9 @@ class _Intervals(NamedTuple):
 
     def with_others(self, start: Int64Array, end: Int64Array) -> _Intervals:
         """Return the union with other intervals."""
-        return _Intervals(*union(np.append(self.start, start), np.append(self.end, end)))
+        return _Intervals(
+            *union(np.append(self.start, start), np.append(self.end, end))
+        )
 
     def time_until(self, instants: Int64Array) -> Int64Array:
         """Return how much of these intervals lies before each instant, ns."""
@@ -361,7 +368,9 @@ class _RankIteration(NamedTuple):
     is_computation: BoolArray  #: which GPU events it computes with, (g,)
 
 
-def _iterations_of_rank(gpu_events: GpuEvents, is_of_rank: BoolArray) -> list[_RankIteration]:
+def _iterations_of_rank(
+    gpu_events: GpuEvents, is_of_rank: BoolArray
+) -> list[_RankIteration]:
     """Return the iterations of the processes that launched the GPU work of a rank."""
     trace = gpu_events.trace
     iterations = find_iterations(gpu_events.tree)
@@ -391,7 +400,8 @@ def _iterations(
     end = np.array([iteration.end for iteration in iterations], dtype=np.int64)
     computation = [
         union_length(
-            gpu_events.start[iteration.is_computation], gpu_events.end[iteration.is_computation]
+            gpu_events.start[iteration.is_computation],
+            gpu_events.end[iteration.is_computation],
         )
         for iteration in iterations
     ]

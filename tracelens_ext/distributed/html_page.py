@@ -28,7 +28,13 @@ from tracelens_ext.report.tables.charts import Chart
 
 _TITLE = "The ranks of a job"
 _ORIGINS_CHART = Chart(
-    "Waits by the rank they come from", "origins", "rank", "wait_ms", "stacked", 64, "cause"
+    "Waits by the rank they come from",
+    "origins",
+    "rank",
+    "wait_ms",
+    "stacked",
+    64,
+    "cause",
 )
 _MAX_COLUMNS = 300  #: of the heat map; more iterations share them
 _MAX_ROWS_WITH_GAPS = 128
@@ -40,7 +46,15 @@ _MAX_NAME_CHARACTERS = 40
 _MAX_RANKS_CHARACTERS = 50
 _LONGEST_WAITS = 3
 _US_PER_MS = 1e3
-_PALETTE = (ONE_COLOUR, "#e58a2b", "#2f9e73", "#d1495b", "#8d6bc7", "#17a2b8", "#8b93a1")
+_PALETTE = (
+    ONE_COLOUR,
+    "#e58a2b",
+    "#2f9e73",
+    "#d1495b",
+    "#8d6bc7",
+    "#17a2b8",
+    "#8b93a1",
+)
 _WAIT_COLOUR = "#d1495b"
 _NO_WAIT_COLOUR = "rgba(139,147,161,0.15)"
 _LINE_COLOUR = "#8b93a1"
@@ -86,7 +100,9 @@ def write_page(
     write_html(path, report, figures=figures, links=links)
 
 
-def _sheets(tables: Mapping[str, pd.DataFrame], failures: PartFailures) -> dict[str, pd.DataFrame]:
+def _sheets(
+    tables: Mapping[str, pd.DataFrame], failures: PartFailures
+) -> dict[str, pd.DataFrame]:
     """Return the tables of the page, by name."""
     sheets = {"verdicts": tables["verdicts"]}
     calls = tables.get("collective_sync")
@@ -132,7 +148,9 @@ def _bandwidths(calls: pd.DataFrame) -> pd.DataFrame:
     is_known = calls["bus_bandwidth_gb_s"].notna() & (calls["bytes"] > 0)
     keys = ["collective", "process_group", "ranks", "span", "bytes"]
     bandwidth = calls[is_known].groupby(keys, dropna=False)["bus_bandwidth_gb_s"]
-    return bandwidth.agg(calls="size", median_gb_s="median", best_gb_s="max").reset_index()
+    return bandwidth.agg(
+        calls="size", median_gb_s="median", best_gb_s="max"
+    ).reset_index()
 
 
 # Waits.
@@ -170,11 +188,17 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
         rank_axis["dtick"] = 1
     layout = {
         "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
-        "xaxis": {"type": "category", "title": {"text": "iteration"}, "showgrid": False},
+        "xaxis": {
+            "type": "category",
+            "title": {"text": "iteration"},
+            "showgrid": False,
+        },
         "yaxis": rank_axis,
     }
     longest = waits.groupby("rank")["wait_ms"].sum().nlargest(_LONGEST_WAITS)
-    texts = [f"rank {rank} {duration_text(wait_ms)}" for rank, wait_ms in longest.items()]
+    texts = [
+        f"rank {rank} {duration_text(wait_ms)}" for rank, wait_ms in longest.items()
+    ]
     figure = Figure(
         key="chart-waits",
         title="Waits by rank and iteration",
@@ -200,7 +224,10 @@ def _column_texts(names: Sequence[str], column_of_name: Sequence[int]) -> list[s
     names_of_column: dict[int, list[str]] = {}
     for name, column in zip(names, column_of_name, strict=True):
         names_of_column.setdefault(column, []).append(name)
-    return [_range_text(names_here[0], names_here[-1]) for names_here in names_of_column.values()]
+    return [
+        _range_text(names_here[0], names_here[-1])
+        for names_here in names_of_column.values()
+    ]
 
 
 def _range_text(first: str, last: str) -> str:
@@ -247,12 +274,18 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
         texts.append(text)
         lines.append(_line(bandwidth, text))
     if len(points) < len(bandwidths):
-        texts.append(f"the {len(points):,} of {len(bandwidths):,} points with the most calls")
+        texts.append(
+            f"the {len(points):,} of {len(bandwidths):,} points with the most calls"
+        )
     highest = float(best_of_span.max())
     layout = {
         "shapes": lines,
         "height": 380,
-        "xaxis": {"type": "log", "title": {"text": "bytes of the call"}, "exponentformat": "SI"},
+        "xaxis": {
+            "type": "log",
+            "title": {"text": "bytes of the call"},
+            "exponentformat": "SI",
+        },
         "yaxis": {"title": {"text": "GB/s"}, "range": [0, 1.12 * highest]},
     }
     figure = Figure(

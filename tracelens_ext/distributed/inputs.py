@@ -75,7 +75,9 @@ class FleetInput:
         """Return the file's name without the longest suffix of a trace that it ends with."""
         name = self.base_name
         lengths = [
-            len(suffix) for suffix in trace_files.trace_suffixes() if name.lower().endswith(suffix)
+            len(suffix)
+            for suffix in trace_files.trace_suffixes()
+            if name.lower().endswith(suffix)
         ]
         return name[: len(name) - max(lengths, default=0)]
 
@@ -88,7 +90,9 @@ def is_url(text: str) -> bool:
 class FoundInputs(NamedTuple):
     """What the arguments of a fleet name."""
 
-    traces: list[FleetInput]  #: each trace once, sorted by name with numbers in their order
+    traces: list[
+        FleetInput
+    ]  #: each trace once, sorted by name with numbers in their order
     problems: list[TraceNotFoundError]  #: one for each argument that names no trace
 
 
@@ -105,7 +109,9 @@ def find_inputs(arguments: Sequence[str]) -> FoundInputs:
     problems: list[TraceNotFoundError] = []
     for argument in arguments:
         if not argument:
-            raise UsageError("a trace's name is empty; name a file, a folder, a pattern or a URL")
+            raise UsageError(
+                "a trace's name is empty; name a file, a folder, a pattern or a URL"
+            )
         traces: list[FleetInput] = []
         problem = ""
         try:
@@ -115,7 +121,9 @@ def find_inputs(arguments: Sequence[str]) -> FoundInputs:
         except (OSError, ValueError) as error:
             problem = f"cannot be listed ({reason(error)})"
         if problem:
-            problems.append(TraceNotFoundError(argument, problem, "check the path or pattern"))
+            problems.append(
+                TraceNotFoundError(argument, problem, "check the path or pattern")
+            )
         for trace in traces:
             trace_of_url.setdefault(trace.url, trace)
     return FoundInputs(sorted(trace_of_url.values(), key=_natural_order), problems)
@@ -188,7 +196,9 @@ def _listing(files: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401
     # A path with the name of a trace is not asked for: on a web server everything is a folder.
     if not trace_files.is_trace_name(path) and files.isdir(path):
         info_of_name = {info["name"]: info for info in files.ls(path, detail=True)}
-        return {name: info_of_name[name] for name in trace_files.trace_names(info_of_name)}
+        return {
+            name: info_of_name[name] for name in trace_files.trace_names(info_of_name)
+        }
     return None
 
 

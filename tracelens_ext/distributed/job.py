@@ -130,7 +130,9 @@ def _analyze_and_write(job: TraceJob, progress: _JobProgress) -> dict[str, Any]:
     about["seconds"] = round(time.perf_counter() - started, 3)
     job.store.put_marker(stem, about)
     failures = about["failures"]
-    progress.problems = [problem for problem in analyzer.problems if problem not in failures]
+    progress.problems = [
+        problem for problem in analyzer.problems if problem not in failures
+    ]
     return about
 
 
@@ -173,7 +175,9 @@ def ranks_as_json(hints: RankHints, ranks: TraceRanks) -> dict[str, Any]:
     return {
         "rank": ranks.first,
         "rank_from": str(ranks.source),
-        "rank_of_device": {str(device): rank for device, rank in ranks.of_device.items()},
+        "rank_of_device": {
+            str(device): rank for device, rank in ranks.of_device.items()
+        },
         "rank_hints": {
             "recorded": hints.recorded,
             "in_name": hints.in_name,
@@ -191,7 +195,9 @@ def ranks_in_marker(about: Mapping[str, Any]) -> TraceRanks:
 def hints_in_marker(about: Mapping[str, Any]) -> RankHints:
     """Return what a marker notes of how the rank of a trace could be known."""
     noted = about["rank_hints"]
-    return RankHints(noted["recorded"], noted["in_name"], tuple(noted["separate_devices"]))
+    return RankHints(
+        noted["recorded"], noted["in_name"], tuple(noted["separate_devices"])
+    )
 
 
 def _failure(stage: Stage, source: FleetInput, error: Exception) -> JobOutcome:
@@ -205,7 +211,9 @@ def _failure(stage: Stage, source: FleetInput, error: Exception) -> JobOutcome:
         detail = _one_line(cause) if isinstance(cause, OSError) else message
         message = f"{source.name}: cannot be opened ({detail}); check the URL"
     elif stage is Stage.READ and isinstance(error, errors.TraceError):
-        was_cut_off_on_its_way = isinstance(error, errors.TraceCutOffError) and source.is_remote
+        was_cut_off_on_its_way = (
+            isinstance(error, errors.TraceCutOffError) and source.is_remote
+        )
         is_final = not was_cut_off_on_its_way
         message = _one_line(errors.TraceError(source.name, error.problem, error.remedy))
     return JobOutcome(stage=str(stage), message=message, final=is_final)
@@ -230,7 +238,10 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
     ) as folder:
         copy = Path(folder) / (source.base_name or "trace.json")
         remote = file_system(source.url)
-        with remote.files.open(remote.path, "rb") as original, copy.open("wb") as target:
+        with (
+            remote.files.open(remote.path, "rb") as original,
+            copy.open("wb") as target,
+        ):
             shutil.copyfileobj(original, target, _COPY_BYTES)
         yield copy
 

@@ -79,7 +79,9 @@ def portable_rules(
     }
 
 
-def _portable_categorizer(categorizer: str | os.PathLike[str] | None) -> RulePack | str | None:
+def _portable_categorizer(
+    categorizer: str | os.PathLike[str] | None,
+) -> RulePack | str | None:
     """Return a categorizer's name, or the map in its file."""
     if categorizer is None:
         return None

@@ -82,7 +82,9 @@ def prepared(rows: pd.DataFrame, members: Sequence[int] | None) -> pd.DataFrame:
     has_even_sizes = ~_plain_names(name).str.contains("alltoall")
     elements_in = rows["In msg nelems"].where(has_even_sizes)
     elements_out = rows["Out msg nelems"].where(has_even_sizes & ~is_pair)
-    signature = rows.groupby(["like", elements_in, elements_out], sort=False, dropna=False)
+    signature = rows.groupby(
+        ["like", elements_in, elements_out], sort=False, dropna=False
+    )
     rows["sizes"] = signature.ngroup()
     return rows
 
@@ -191,16 +193,23 @@ def _aligned_calls(unequal: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]
         sure: kernels of calls that are numbered: `no`, `rank`, `end`.
     """
     kernels_of_rank = {
-        int(kernels["rank"].iloc[0]): kernels for _, kernels in unequal.groupby("rank", sort=True)
+        int(kernels["rank"].iloc[0]): kernels
+        for _, kernels in unequal.groupby("rank", sort=True)
     }
-    first_rank = max(kernels_of_rank, key=lambda rank: (len(kernels_of_rank[rank]), -rank))
+    first_rank = max(
+        kernels_of_rank, key=lambda rank: (len(kernels_of_rank[rank]), -rank)
+    )
     columns = ["like", "sizes", "end", "place"]
     known = kernels_of_rank.pop(first_rank)[columns]
     places_of_call = {int(place): [int(place)] for place in known["place"]}
     places_of_first_rank = set(places_of_call)
-    end_of_sure = {rank: kernels.set_index("no")["end"] for rank, kernels in sure.groupby("rank")}
+    end_of_sure = {
+        rank: kernels.set_index("no")["end"] for rank, kernels in sure.groupby("rank")
+    }
     for rank, kernels in kernels_of_rank.items():
-        offset = _clock_offset(end_of_sure.get(rank), end_of_sure.get(first_rank), known, kernels)
+        offset = _clock_offset(
+            end_of_sure.get(rank), end_of_sure.get(first_rank), known, kernels
+        )
         if known["like"].tolist() == kernels["like"].tolist():
             everything = np.arange(len(kernels))
             pairs = _Pairs(everything, everything)
@@ -270,9 +279,13 @@ def _pairs_by_end(known: pd.DataFrame, kernels: pd.DataFrame, offset: float) -> 
         direction="nearest",
     ).dropna()
     nearest["distance"] = (nearest["second_end"] - nearest["end"]).abs()
-    nearest = nearest[nearest["distance"] < _SAME_END_NS].sort_values("distance", kind="stable")
+    nearest = nearest[nearest["distance"] < _SAME_END_NS].sort_values(
+        "distance", kind="stable"
+    )
     nearest = nearest.drop_duplicates("second")
-    return _Pairs(nearest["first"].to_numpy(np.int64), nearest["second"].to_numpy(np.int64))
+    return _Pairs(
+        nearest["first"].to_numpy(np.int64), nearest["second"].to_numpy(np.int64)
+    )
 
 
 def _most_frequent_offset(known: pd.DataFrame, kernels: pd.DataFrame) -> float:

@@ -19,7 +19,8 @@ from tracelens_ext.trace import distributed_info
 _RANK_IN_PATH = re.compile(r"rank[ _.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 #: A number at the end of a file's name; longer ones are times and process ids.
 _LAST_NUMBER = re.compile(
-    r"(?:^|[_.-])(\d{1,5})(?:\.pt)?(?:\.trace|\.xplane)?\.[a-z]+(?:-rep)?(?:\.gz)?$", re.IGNORECASE
+    r"(?:^|[_.-])(\d{1,5})(?:\.pt)?(?:\.trace|\.xplane)?\.[a-z]+(?:-rep)?(?:\.gz)?$",
+    re.IGNORECASE,
 )
 _MAX_RANKS = 10**7
 
@@ -79,7 +80,9 @@ class TraceRanks:
         return self.of_device.get(device, self.first)
 
 
-def rank_hints(metadata: Mapping[str, object], url: str, devices: Sequence[int]) -> RankHints:
+def rank_hints(
+    metadata: Mapping[str, object], url: str, devices: Sequence[int]
+) -> RankHints:
     """Return what is known of the rank of a trace.
 
     Args:

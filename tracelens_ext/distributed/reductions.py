@@ -32,7 +32,9 @@ SPREADS = {
         "categories", ("kernel_category",), "total_time_ms", per_device=True
     ),
     "op_spread": SpreadSource("ops", ("name",), "total_direct_kernel_time_ms"),
-    "kernel_spread": SpreadSource("kernels", ("kernel_category", "kernel_name"), "total_time_ms"),
+    "kernel_spread": SpreadSource(
+        "kernels", ("kernel_category", "kernel_name"), "total_time_ms"
+    ),
 }
 #: All reductions, in the order in which they are shown.
 REDUCTIONS = (
@@ -75,7 +77,9 @@ _SPREAD_COLUMNS = [
 class Reductions(NamedTuple):
     """The tables over all ranks, and what to say about them."""
 
-    tables: dict[str, pd.DataFrame]  #: by their names in `REDUCTIONS`, without those that fail
+    tables: dict[
+        str, pd.DataFrame
+    ]  #: by their names in `REDUCTIONS`, without those that fail
     notes: list[str]
 
 
@@ -113,7 +117,9 @@ def _notes_on_findings(finding_spread: pd.DataFrame) -> list[str]:
     return [f"What no other rank has: {'; '.join(texts)}."]
 
 
-def _spread_table(store: ResultStore, done: Markers, source: SpreadSource) -> pd.DataFrame:
+def _spread_table(
+    store: ResultStore, done: Markers, source: SpreadSource
+) -> pd.DataFrame:
     """Return one of the tables of differences between ranks."""
     columns = ["rank", *source.keys, source.value]
     if source.per_device:
@@ -150,10 +156,18 @@ def _rank_timelines(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
     parts = list(timelines)
     if not parts:
         empty = {"trace": "str", "rank": "int64", "device": "int64", "type": "str"}
-        parts = [pd.DataFrame(columns=[*empty, "time ms"]).astype({**empty, "time ms": "float64"})]
+        parts = [
+            pd.DataFrame(columns=[*empty, "time ms"]).astype(
+                {**empty, "time ms": "float64"}
+            )
+        ]
     rows = pd.concat(parts, ignore_index=True)
-    by_type = rows.pivot_table(index=_RANK_KEYS, columns="type", values="time ms", aggfunc="first")
-    by_type = by_type.reindex(columns=_TIMELINE_ROWS).astype("float64").add_suffix("_ms")
+    by_type = rows.pivot_table(
+        index=_RANK_KEYS, columns="type", values="time ms", aggfunc="first"
+    )
+    by_type = (
+        by_type.reindex(columns=_TIMELINE_ROWS).astype("float64").add_suffix("_ms")
+    )
     ranks = by_type.rename_axis(columns=None).reset_index()
     total = ranks["total_time_ms"]
     computation = ranks["computation_time_ms"]
@@ -168,7 +182,11 @@ def _rank_timelines(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
 
 
 def spread(
-    parts: Iterable[pd.DataFrame], keys: Sequence[str], value: str, *, per_device: bool = True
+    parts: Iterable[pd.DataFrame],
+    keys: Sequence[str],
+    value: str,
+    *,
+    per_device: bool = True,
 ) -> pd.DataFrame:
     """Return how a time differs between ranks, the longest mean first.
 
@@ -182,8 +200,12 @@ def spread(
         per_device: each GPU of a rank counts by itself.
     """
     times, key_values = _times_by_key(parts, keys, value, per_device=per_device)
-    shortest_first = times.sort_values(["ms", "rank"], kind="stable").groupby("key", sort=False)
-    longest_first = times.sort_values(["ms", "rank"], ascending=[False, True], kind="stable")
+    shortest_first = times.sort_values(["ms", "rank"], kind="stable").groupby(
+        "key", sort=False
+    )
+    longest_first = times.sort_values(
+        ["ms", "rank"], ascending=[False, True], kind="stable"
+    )
     longest_first_of_key = longest_first.groupby("key", sort=False)
     table = pd.DataFrame(
         {
@@ -197,7 +219,9 @@ def spread(
     table["min_rank"] = shortest_first["rank"].first()
     table["max_rank"] = longest_first_of_key["rank"].first()
     top = longest_first_of_key.head(_TOP_RANKS)
-    texts = [f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)]
+    texts = [
+        f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)
+    ]
     table["top_ranks"] = top.assign(text=texts).groupby("key")["text"].agg(", ".join)
     mean = table["mean_ms"]
     # Of equal times the mean is not always the same to the last digit.
@@ -231,7 +255,9 @@ def _times_by_key(
     for part in parts:
         sums = part.groupby(columns, sort=False, dropna=False)[value].sum()
         times = sums.rename("ms").reset_index()
-        index_in_part = times.groupby(key_columns, sort=False, dropna=False).ngroup().to_numpy()
+        index_in_part = (
+            times.groupby(key_columns, sort=False, dropna=False).ngroup().to_numpy()
+        )
         distinct = times[key_columns].drop_duplicates()
         numbers = [
             number_of_key.setdefault(key, len(number_of_key))

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.distributed.extract import communication_about
-from tracelens_ext.distributed.job import hints_in_marker, ranks_as_json, ranks_in_marker
+from tracelens_ext.distributed.job import (
+    hints_in_marker,
+    ranks_as_json,
+    ranks_in_marker,
+)
 from tracelens_ext.distributed.rank_numbers import RankHints, TraceRanks, number_ranks
 from tracelens_ext.distributed.storage import ResultStore
 from tracelens_ext.errors import OutputError
@@ -51,7 +55,10 @@ class _Renumbering:
             self.store.put_table(f"{name}/{self.stem}", frame)
             tables[name] = frame
         communication = communication_about(
-            self.about["configured_groups"], tables, self.ranks.numbers, self.about["world_size"]
+            self.about["configured_groups"],
+            tables,
+            self.ranks.numbers,
+            self.about["world_size"],
         )
         about = {
             **self.about,
@@ -98,14 +105,18 @@ def renumber_ranks(
     return done
 
 
-def _run_all(client: Client | None, changed: Iterable[_Renumbering]) -> list[Mapping[str, Any]]:
+def _run_all(
+    client: Client | None, changed: Iterable[_Renumbering]
+) -> list[Mapping[str, Any]]:
     """Write parts again, on workers if there are any."""
     if client is not None:
         from distributed import CancelledError
         from distributed.scheduler import KilledWorker
 
         try:
-            futures = [client.submit(_run, renumbering, pure=False) for renumbering in changed]
+            futures = [
+                client.submit(_run, renumbering, pure=False) for renumbering in changed
+            ]
             abouts: list[Mapping[str, Any]] = client.gather(futures)
         except (KilledWorker, CancelledError, OSError):
             pass  # the workers are gone; what they would have done is done here

@@ -12,7 +12,11 @@ from tracelens_ext.distributed.collective_analysis import TABLES as COLLECTIVE_T
 from tracelens_ext.distributed.collective_analysis import match_ranks
 from tracelens_ext.distributed.inputs import FleetInput
 from tracelens_ext.distributed.job import TraceJob, ranks_in_marker
-from tracelens_ext.distributed.rank_numbers import RankSource, missing_ranks, rank_in_name
+from tracelens_ext.distributed.rank_numbers import (
+    RankSource,
+    missing_ranks,
+    rank_in_name,
+)
 from tracelens_ext.distributed.reductions import REDUCTIONS, reductions
 from tracelens_ext.distributed.renumbering import renumber_ranks
 from tracelens_ext.distributed.storage import Markers, ResultStore
@@ -79,7 +83,9 @@ class FleetRun:
     markers: Markers  #: what is noted of earlier runs, by stem
     not_found: Sequence[TraceNotFoundError]  #: arguments that name no trace
     ranks_per_node: int | None
-    finished: dict[str, FinishedJob] = field(default_factory=dict)  #: of this run, by stem
+    finished: dict[str, FinishedJob] = field(
+        default_factory=dict
+    )  #: of this run, by stem
 
     def abouts(self) -> dict[str, Mapping[str, Any] | None]:
         """Return what is noted of each trace; None for those that failed."""
@@ -131,7 +137,9 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
         else:
             store.remove(f"{name}.parquet")
     if done:
-        matched = match_ranks(client, store, done, known_failed_ranks, run.ranks_per_node)
+        matched = match_ranks(
+            client, store, done, known_failed_ranks, run.ranks_per_node
+        )
         tables = {**matched.tables, **tables}
         part_failures.messages.extend(matched.failures)
     kept = len(run.jobs) - len(run.finished)
@@ -174,10 +182,14 @@ def _failure_table(
         )
     for error in run.not_found:
         message = f"{error.path}: {error.problem}"
-        rows.append({"trace": error.path, "stage": "find", "message": message, "attempts": 1})
+        rows.append(
+            {"trace": error.path, "stage": "find", "message": message, "attempts": 1}
+        )
     for rank in missing:
         message = f"rank {rank}: no trace of it is among the inputs"
-        rows.append({"rank": rank, "stage": "missing", "message": message, "attempts": 0})
+        rows.append(
+            {"rank": rank, "stage": "missing", "message": message, "attempts": 0}
+        )
     return pd.DataFrame(rows, columns=list(_FAILURE_COLUMNS)).astype(_FAILURE_COLUMNS)
 
 
@@ -259,7 +271,9 @@ def _notes_on_several_devices(done: Markers) -> Iterator[str]:
     for about in done.values():
         ranks = ranks_in_marker(about).numbers
         if len(ranks) > 1:
-            texts.append(f"those of {about['trace']} are ranks {ranks[0]} to {ranks[-1]}")
+            texts.append(
+                f"those of {about['trace']} are ranks {ranks[0]} to {ranks[-1]}"
+            )
     if not texts:
         return
     listed = "; ".join(texts[:_MAX_NAMED_RANKS])

@@ -101,13 +101,17 @@ def run_fleet(
     sources, not_found = find_inputs([os.fspath(argument) for argument in inputs])
     store = ResultStore.at(os.fspath(out))
     if scheduler is not None and workers is not None:
-        raise UsageError("workers are of this machine; a scheduler has its own: give one of them")
+        raise UsageError(
+            "workers are of this machine; a scheduler has its own: give one of them"
+        )
     if attempts < 1:
         raise UsageError(f"{attempts} attempts are none; give at least 1")
     if not sources:
         if not_found:
             raise not_found[0]
-        raise UsageError("a fleet needs a trace; name files, a folder, a pattern or a URL")
+        raise UsageError(
+            "a fleet needs a trace; name files, a folder, a pattern or a URL"
+        )
     worker_count = _worker_count(sources, store, workers)
     reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if worker_count or scheduler is not None:
@@ -123,11 +127,17 @@ def run_fleet(
     plan = _plan(sources, store, options)
     run = FleetRun(store, plan.jobs, plan.markers, not_found, ranks_per_node)
     process_count = min(worker_count, len(plan.remaining))
-    with workers_of(scheduler, process_count) if plan.remaining else nullcontext() as client:
+    with (
+        workers_of(scheduler, process_count)
+        if plan.remaining
+        else nullcontext() as client
+    ):
         report_progress = _FleetProgress(progress, kept=plan.kept, total=len(plan.jobs))
         if client is not None:
             in_order = scheduler is None
-            for finished in run_jobs(client, plan.remaining, attempts, in_order=in_order):
+            for finished in run_jobs(
+                client, plan.remaining, attempts, in_order=in_order
+            ):
                 run.finished[finished.job.source.stem] = finished
                 report_progress.add(finished)
         return finish(client, run)
@@ -153,11 +163,16 @@ class _Plan(NamedTuple):
         return len(self.jobs) - len(self.remaining)
 
 
-def _plan(sources: Sequence[FleetInput], store: ResultStore, options: JobOptions) -> _Plan:
+def _plan(
+    sources: Sequence[FleetInput], store: ResultStore, options: JobOptions
+) -> _Plan:
     """Return the jobs, and which of them are still to be done."""
     key = options.key
     markers = store.markers()
-    jobs = [TraceJob(source, place, store, options, key) for place, source in enumerate(sources)]
+    jobs = [
+        TraceJob(source, place, store, options, key)
+        for place, source in enumerate(sources)
+    ]
     remaining = [job for job in jobs if not job.is_done(markers.get(job.source.stem))]
     return _Plan(jobs, remaining, markers)
 
@@ -165,7 +180,9 @@ def _plan(sources: Sequence[FleetInput], store: ResultStore, options: JobOptions
 class _FleetProgress:
     """Counts the traces that are over, and reports them."""
 
-    def __init__(self, callback: ProgressCallback | None, *, kept: int, total: int) -> None:
+    def __init__(
+        self, callback: ProgressCallback | None, *, kept: int, total: int
+    ) -> None:
         self._callback = callback
         self._done = kept
         self._failed = 0
@@ -185,7 +202,9 @@ class _FleetProgress:
             self._callback(self._done, self._failed, self._total)
 
 
-def _worker_count(sources: Sequence[FleetInput], store: ResultStore, workers: int | None) -> int:
+def _worker_count(
+    sources: Sequence[FleetInput], store: ResultStore, workers: int | None
+) -> int:
     """Return how many processes work.
 
     Raises:
@@ -196,5 +215,7 @@ def _worker_count(sources: Sequence[FleetInput], store: ResultStore, workers: in
         raise UsageError(f"{count} workers are too few; give 0 for this process alone")
     for url in (store.url, *(source.url for source in sources)):
         if count and url.startswith(_IN_MEMORY):
-            raise UsageError(f"{url}: is in the memory of this process; needs 0 workers")
+            raise UsageError(
+                f"{url}: is in the memory of this process; needs 0 workers"
+            )
     return count

@@ -46,7 +46,9 @@ class ResultStore:
             UsageError: no installed package opens such URLs.
         """
         if not out:
-            raise OutputError("the output folder has no name; give a path such as results")
+            raise OutputError(
+                "the output folder has no name; give a path such as results"
+            )
         url = str(Path(out).absolute())
         if is_url(out):
             url = out.rstrip("/") or "/"
@@ -113,7 +115,9 @@ class ResultStore:
             with suppress(FileNotFoundError):
                 self._root.files.rm_file(self.path_of(name))
         except OSError as error:
-            raise OutputError(f"{self.shown(name)}: cannot be removed ({error})") from error
+            raise OutputError(
+                f"{self.shown(name)}: cannot be removed ({error})"
+            ) from error
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names of what is directly in one of its folders; none if that is missing."""
@@ -167,11 +171,17 @@ class ResultStore:
         existing = set(self.names())
         if existing and MANIFEST not in existing:
             remedy = "name an empty or a new folder, or --force to write there"
-            raise OutputError(f"{self.url}: holds files that tracelens-ext did not make; {remedy}")
+            raise OutputError(
+                f"{self.url}: holds files that tracelens-ext did not make; {remedy}"
+            )
         for name in names:
             if name in existing and name not in own_files:
-                problem = f"{self.shown(name)}: exists and was not made by tracelens-ext"
-                raise OutputError(f"{problem}; choose another folder, or --force to overwrite it")
+                problem = (
+                    f"{self.shown(name)}: exists and was not made by tracelens-ext"
+                )
+                raise OutputError(
+                    f"{problem}; choose another folder, or --force to overwrite it"
+                )
 
     # Tables.
 
@@ -209,7 +219,9 @@ class ResultStore:
             return parquet.ParquetFile(io.BytesIO(content)).read(columns=wanted)
         except (OSError, ArrowException) as error:
             problem = f"{self.shown(name)}.parquet: cannot be read ({error})"
-            raise OutputError(f"{problem}; remove {self.shown(DONE)} and run again") from error
+            raise OutputError(
+                f"{problem}; remove {self.shown(DONE)} and run again"
+            ) from error
 
     # Markers.
 
@@ -234,7 +246,9 @@ class ResultStore:
         path_of_stem = {}
         for name in self.names(DONE):
             if name.endswith(_MARKER_SUFFIX):
-                path_of_stem[name.removesuffix(_MARKER_SUFFIX)] = self.path_of(f"{DONE}/{name}")
+                path_of_stem[name.removesuffix(_MARKER_SUFFIX)] = self.path_of(
+                    f"{DONE}/{name}"
+                )
         if not path_of_stem:
             return {}
         paths = list(path_of_stem.values())

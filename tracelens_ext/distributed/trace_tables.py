@@ -11,7 +11,13 @@ from tracelens_ext.analysis.collectives import collective_calls
 from tracelens_ext.analysis.timeline.timeline import gpu_timeline
 from tracelens_ext.distributed.extract import RANK_TABLES, rank_tables
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace.grouping import group_durations, number_groups, percent, sums, texts
+from tracelens_ext.trace.grouping import (
+    group_durations,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer

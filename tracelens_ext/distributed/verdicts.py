@@ -68,9 +68,13 @@ class Job:
     #: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock)
     calls: pd.DataFrame
     kernels: pd.DataFrame  #: of the calls; `start`, `end` on the common clock
-    stuck: pd.DataFrame  #: a row for each rank and group: what was launched and never recorded
+    stuck: (
+        pd.DataFrame
+    )  #: a row for each rank and group: what was launched and never recorded
     origins: pd.DataFrame  #: as in `wait_origins`
-    iterations: pd.DataFrame  #: a row for each rank and iteration: `total` and activities, ns
+    iterations: (
+        pd.DataFrame
+    )  #: a row for each rank and iteration: `total` and activities, ns
     #: rank → what it shares with the ranks that it is compared with
     place_of_rank: Mapping[int, object]
     world_size: int | None  #: how many ranks the job had; None if no trace says
@@ -117,11 +121,17 @@ def _numbers(iterations: pd.Series) -> pd.Series:
 def _find_slow_ranks(job: Job) -> None:
     """Find ranks that others wait for, as a whole or in single iterations."""
     by_own_work = job.origins[job.origins["cause"].isin(OWN_ACTIVITIES)]
-    caused = by_own_work.groupby(["rank", "iteration"])["wait_ms"].sum().rename("caused")
+    caused = (
+        by_own_work.groupby(["rank", "iteration"])["wait_ms"].sum().rename("caused")
+    )
     caused *= NS_PER_MS
-    iterations = job.iterations.astype(dict.fromkeys(("total", *OWN_ACTIVITIES), "float64"))
+    iterations = job.iterations.astype(
+        dict.fromkeys(("total", *OWN_ACTIVITIES), "float64")
+    )
     of_rank = iterations.drop(columns="iteration").groupby("rank").sum()
-    of_rank = of_rank.assign(caused=caused.groupby("rank").sum(), iteration="").reset_index()
+    of_rank = of_rank.assign(
+        caused=caused.groupby("rank").sum(), iteration=""
+    ).reset_index()
     ranks = _judged(job, of_rank)
     iterations = iterations.merge(caused.reset_index(), "left", ["rank", "iteration"])
     iterations = _judged(job, iterations)
@@ -130,7 +140,10 @@ def _find_slow_ranks(job: Job) -> None:
     slow = ranks[ranks["slow"] & is_regular]
     is_slow_anyway = iterations["rank"].isin(slow["rank"])
     moving = iterations[iterations["slow"] & ~is_slow_anyway]
-    for kind, rows in ((VerdictKind.SLOW_RANK, slow), (VerdictKind.MOVING_STRAGGLER, moving)):
+    for kind, rows in (
+        (VerdictKind.SLOW_RANK, slow),
+        (VerdictKind.MOVING_STRAGGLER, moving),
+    ):
         for row in table_rows(rows):
             excess_ms = row.excess / NS_PER_MS
             longer_ms = row.longer / NS_PER_MS
@@ -251,7 +264,9 @@ def _find_missing_ranks(job: Job) -> None:
     for rank in range(world_size):
         if rank not in known:
             evidence = f"the job had {world_size} ranks; no trace is of rank {rank}"
-            verdict = Verdict(verdict=VerdictKind.MISSING_RANK, rank=rank, evidence=evidence)
+            verdict = Verdict(
+                verdict=VerdictKind.MISSING_RANK, rank=rank, evidence=evidence
+            )
             job.verdicts.append(verdict)
 
 
@@ -374,12 +389,17 @@ def _endless_calls(job: Job) -> _EndlessCalls:
         if not takes_too_long or not job.with_traces(absent):
             continue
         halted_ranks.update(kernels["rank"].tolist())
-        calls.loc[call.Index, ["state", "reason"]] = [CallState.HANG.value, "it never ended"]
+        calls.loc[call.Index, ["state", "reason"]] = [
+            CallState.HANG.value,
+            "it never ended",
+        ]
         words = (
             f"the others' kernels ran {shortest / NS_PER_MS:,.3f} ms, that of a complete call at"
             f" most {longest_complete / NS_PER_MS:,.3f} ms"
         )
-        hangs.append(_Hang(call.start, call.process_group, call.iteration, absent, words))
+        hangs.append(
+            _Hang(call.start, call.process_group, call.iteration, absent, words)
+        )
     return _EndlessCalls(hangs, halted_ranks)
 
 

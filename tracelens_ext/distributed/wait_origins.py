@@ -70,7 +70,9 @@ def find_origins(kernels: pd.DataFrame, last_rank: Int64Array) -> Origins:
     is_origin = (parts["cause"] != WaitCause.WAIT) & (parts["wait_ms"] > 0)
     grouped = parts[is_origin].groupby(ORIGIN_KEYS, sort=True, dropna=False)
     table = grouped["wait_ms"].sum().reset_index()
-    table = table.sort_values("wait_ms", ascending=False, kind="stable", ignore_index=True)
+    table = table.sort_values(
+        "wait_ms", ascending=False, kind="stable", ignore_index=True
+    )
     texts = np.array(CAUSE_TEXTS, dtype=object)[table["cause"]]
     table["cause"] = pd.array(texts, dtype="str")
     return Origins(_with_causes(kernels, parts), table)
@@ -85,7 +87,9 @@ def without_origins(kernels: pd.DataFrame) -> Origins:
     )
     table = pd.DataFrame(columns=[*ORIGIN_KEYS, "wait_ms"])
     types = {"cause": "str", "rank": "Int64", "process_group": "str"}
-    return Origins(kernels, table.astype({**types, "iteration": "str", "wait_ms": "float64"}))
+    return Origins(
+        kernels, table.astype({**types, "iteration": "str", "wait_ms": "float64"})
+    )
 
 
 def _flow(timelines: _Timelines, parts: pd.DataFrame) -> Float64Array:
@@ -145,7 +149,9 @@ class _Timelines:
         computation = own_until_end[:, 0] - own_until_start[:, 0]
         exposed = np.maximum(duration - computation, 0.0)
         exposed_wait = exposed * np.nan_to_num(self.wait) / np.maximum(duration, 1)
-        self.exposed: Float64Array = np.stack((exposed - exposed_wait, exposed_wait), axis=1)
+        self.exposed: Float64Array = np.stack(
+            (exposed - exposed_wait, exposed_wait), axis=1
+        )
         # One number for rank and time, so that one search finds a time within a rank.
         rank_index = pd.factorize(self.rank, sort=True)[0]
         first_of_rank = rank_index * (int(end.max(initial=0)) + 1)
@@ -153,12 +159,16 @@ class _Timelines:
         self.order: Int64Array = np.argsort(end_key, kind="stable")
         self.after: Int64Array = np.argsort(self.order) + 1
         start_key = first_of_rank + self.start
-        self.until: Int64Array = np.searchsorted(end_key[self.order], start_key, side="right")
+        self.until: Int64Array = np.searchsorted(
+            end_key[self.order], start_key, side="right"
+        )
         running_sum = np.cumsum(self.exposed[self.order], axis=0)
         exposed_before = np.concatenate((np.zeros((1, 2)), running_sum))
         # What the rank had done when each kernel started and ended: own activities, transfers,
         # waits, ns, (k, a + 2).
-        self._until_start = np.column_stack((own_until_start, exposed_before[self.until]))
+        self._until_start = np.column_stack(
+            (own_until_start, exposed_before[self.until])
+        )
         self._until_end = np.column_stack((own_until_end, exposed_before[self.after]))
         self._row_of_id = pd.Index(self._id(self.call, self.rank))
         # The kernels of calls that all ranks of the set have.
@@ -203,13 +213,17 @@ class _Timelines:
             right_on="end",
             by=["set", "rank"],
         ).dropna()
-        shared = shared.sort_values("end", kind="stable").drop_duplicates("wanted", keep="last")
+        shared = shared.sort_values("end", kind="stable").drop_duplicates(
+            "wanted", keep="last"
+        )
         of_late = np.full(len(waiting), NONE, dtype=np.int64)
         of_late[shared["wanted"]] = shared["row"]
         shared_call = values_at(self.call, of_late)
         of_waiting = self.row_of(shared_call, self.rank[waiting])
         is_known = (of_late != NONE) & (of_waiting != NONE)
-        return _SharedCalls(np.where(is_known, of_late, NONE), np.where(is_known, of_waiting, NONE))
+        return _SharedCalls(
+            np.where(is_known, of_late, NONE), np.where(is_known, of_waiting, NONE)
+        )
 
     def spent(self, after: Int64Array, until: Int64Array) -> Float64Array:
         """Return what ranks did from the end of one kernel to the start of another, ns, (w, a + 2).
@@ -236,7 +250,9 @@ class _Between(NamedTuple):
     kernel: Int64Array  #: its row, (n,)
 
 
-def _kernels_between(timelines: _Timelines, shared: Int64Array, late: Int64Array) -> _Between:
+def _kernels_between(
+    timelines: _Timelines, shared: Int64Array, late: Int64Array
+) -> _Between:
     """Return the kernels of the late ranks between two of their calls.
 
     They are consecutive in `order`. Of waits whose kernels begin at the positions 4 and 9 and are 2
@@ -321,7 +337,9 @@ def _parts_of_waits(timelines: _Timelines, last_rank: Int64Array) -> pd.DataFram
         exposed = timelines.exposed[between.kernel, column - _TRANSFER_COLUMN]
         exposed_of_wait = np.bincount(between.wait, exposed, minlength=len(waiting))
         has_kernels = exposed_of_wait > 0
-        share_of_kernel = exposed / np.where(has_kernels, exposed_of_wait, 1.0)[between.wait]
+        share_of_kernel = (
+            exposed / np.where(has_kernels, exposed_of_wait, 1.0)[between.wait]
+        )
         share[:, WaitCause.IDLE] += np.where(has_kernels, 0.0, share[:, column])
         groups: object = ""
         if cause is WaitCause.SLOW_TRANSFER:
@@ -334,9 +352,18 @@ def _parts_of_waits(timelines: _Timelines, last_rank: Int64Array) -> pd.DataFram
             process_group=groups,
         )
     for activity in range(len(OWN_ACTIVITIES)):
-        parts.add(waiting, WaitCause(activity), share[:, activity], late, rank=timelines.rank[late])
+        parts.add(
+            waiting,
+            WaitCause(activity),
+            share[:, activity],
+            late,
+            rank=timelines.rank[late],
+        )
     small = np.flatnonzero((timelines.wait > 0) & (timelines.wait < _SMALL_WAIT_NS))
-    for rows, cause in ((before_recording, WaitCause.BEFORE_RECORDING), (small, WaitCause.SMALL)):
+    for rows, cause in (
+        (before_recording, WaitCause.BEFORE_RECORDING),
+        (small, WaitCause.SMALL),
+    ):
         nothing = np.full(len(rows), NONE)
         parts.add(rows, cause, 1.0, nothing, process_group=process_group[rows])
     return parts.frame()
@@ -344,18 +371,22 @@ def _parts_of_waits(timelines: _Timelines, last_rank: Int64Array) -> pd.DataFram
 
 def _with_causes(kernels: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
     """Return the kernels with the largest part of each wait; waits are followed to their causes."""
-    largest = parts.sort_values("share", kind="stable").drop_duplicates("row", keep="last")
+    largest = parts.sort_values("share", kind="stable").drop_duplicates(
+        "row", keep="last"
+    )
     largest = largest.set_index("row").reindex(range(len(kernels)))
     own_row = np.arange(len(largest))
-    reason = np.where(largest["cause"] == WaitCause.WAIT, largest["target"], own_row).astype(
-        np.int64
-    )
+    reason = np.where(
+        largest["cause"] == WaitCause.WAIT, largest["target"], own_row
+    ).astype(np.int64)
     for _ in range(_DOUBLINGS):
         reason = reason[reason]
     largest = largest.iloc[reason].reset_index(drop=True)
     cause = largest["cause"].map(dict(enumerate(CAUSE_TEXTS)))
     target = largest["target"].fillna(NONE).to_numpy(np.int64)
-    call = pd.Series(values_at(kernels["call"].to_numpy(np.int64), target)).astype("Int64")
+    call = pd.Series(values_at(kernels["call"].to_numpy(np.int64), target)).astype(
+        "Int64"
+    )
     return kernels.assign(
         cause=cause.astype("str"),
         caused_by_call=call.mask(target == NONE),

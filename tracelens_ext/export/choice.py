@@ -35,7 +35,9 @@ WHOLE_TIME = Window(-(1 << 62), 1 << 62)
 class Choice:
     """Which events are exported."""
 
-    window: tuple[int, int] | None = None  #: start and end, ns; what touches it is in, whole
+    window: tuple[int, int] | None = (
+        None  #: start and end, ns; what touches it is in, whole
+    )
     #: the number of the one to export, with the GPU work that it launched
     iteration: int | None = None
     devices: frozenset[int] | None = None  #: of the GPU events; None for all
@@ -106,7 +108,9 @@ def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
     if window is not None:
         start = trace.ts[:recorded]
         end = trace.end[:recorded]
-        sieve.leave_out((start >= window.end) | (end <= window.start), "outside of the window")
+        sieve.leave_out(
+            (start >= window.end) | (end <= window.start), "outside of the window"
+        )
     if choice.devices is not None:
         is_other = _gpu_events_outside(gpu_events, trace.device, choice.devices)
         sieve.leave_out(is_other, "of other devices")
@@ -151,7 +155,9 @@ def window_of(gpu_events: GpuEvents, choice: Choice) -> Window | None:
     if not len(indices):
         names = dict.fromkeys(iterations.number[:_NAMED_ITERATIONS])
         known = ", ".join(map(str, names)) or "none"
-        raise UsageError(f"--iteration {number}: there is none of that number; there are: {known}")
+        raise UsageError(
+            f"--iteration {number}: there is none of that number; there are: {known}"
+        )
     # Several processes have it at the same time; a later one of that number is another.
     starts_in_time = iterations.start[indices] < iterations.end[indices[0]]
     indices = indices[starts_in_time]

@@ -119,7 +119,10 @@ def _busy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Co
         bin_end = edges[1:]
         busy_ns = covered(start, end, bin_start, bin_end)
         exposed_ns = busy_ns - covered(other_start, other_end, bin_start, bin_end)
-        for name, ns in (("GPU busy (%)", busy_ns), ("exposed communication (%)", exposed_ns)):
+        for name, ns in (
+            ("GPU busy (%)", busy_ns),
+            ("exposed communication (%)", exposed_ns),
+        ):
             if not ns.any():
                 continue
             percent = 100.0 * ns / (bin_end - bin_start)
@@ -140,10 +143,16 @@ def _queue_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_C
 
 def _copy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
     """Yield the bandwidth of copies, by direction: up at the start of each, 0 at its end."""
-    for (device, direction), rows in _by_device_and(copies(gpu_events), "direction", target):
+    for (device, direction), rows in _by_device_and(
+        copies(gpu_events), "direction", target
+    ):
         time = rows[["start_ns", "end_ns"]].to_numpy().ravel()
-        level = rows.assign(afterwards=0.0)[["gb_per_s", "afterwards"]].to_numpy().ravel()
-        yield _Counter("copy GB/s", str(direction), target.process_of_device[device], time, level)
+        level = (
+            rows.assign(afterwards=0.0)[["gb_per_s", "afterwards"]].to_numpy().ravel()
+        )
+        yield _Counter(
+            "copy GB/s", str(direction), target.process_of_device[device], time, level
+        )
 
 
 class _DeviceAndKey(NamedTuple):
@@ -163,7 +172,9 @@ def _by_device_and(
             yield _DeviceAndKey(device, value), rows
 
 
-def _memory_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
+def _memory_counters(
+    gpu_events: GpuEvents, target: CounterTarget
+) -> Iterator[_Counter]:
     """Yield how much memory is allocated on each device and on the host."""
     memory = read_memory_events(gpu_events.trace)
     for index, device in enumerate(memory.devices.tolist()):

@@ -53,14 +53,22 @@ create index events_ts on events(ts_ns);
 OWN_NAMES = frozenset(("meta", "names", "events", "gpu_work", "gpu_events", "launches"))
 
 
-def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3.Connection:
+def open_database(
+    analyzer: TreePerfAnalyzer, path: str = ":memory:"
+) -> sqlite3.Connection:
     """A database of the events of a trace."""
     connection = sqlite3.connect(path)
-    connection.executescript("pragma journal_mode = off; pragma synchronous = off;" + SCHEMA)
+    connection.executescript(
+        "pragma journal_mode = off; pragma synchronous = off;" + SCHEMA
+    )
     work = analyzer.work
     trace = analyzer.trace
     about = trace.provenance
-    said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
+    said = {
+        "schema_version": SCHEMA_VERSION,
+        "trace": about.path,
+        "format": about.format,
+    }
     said |= {"base_ns": trace.base_ns, "events": trace.recorded}
     _insert(connection, "meta", said, said.values())
     category = np.full(len(trace), NONE, dtype=np.int64)
@@ -73,11 +81,15 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     names, codes = (part.tolist() for part in np.divmod(distinct, len(labels) + 1))
     texts = [trace.names[name] for name in names]
     known = [None, *labels]
-    _insert(connection, "names", range(len(texts)), texts, [known[code] for code in codes])
+    _insert(
+        connection, "names", range(len(texts)), texts, [known[code] for code in codes]
+    )
     _insert(connection, "events", *_events(analyzer, name_id))
     code, operations = work.tree.cpu_op_label_of_gpu
     operation = [operations[each] for each in code.tolist()]
-    _insert(connection, "gpu_work", work.rows.tolist(), operation, _exposed(work).tolist())
+    _insert(
+        connection, "gpu_work", work.rows.tolist(), operation, _exposed(work).tolist()
+    )
     connection.executescript(_INDEXES)
     return connection
 
@@ -106,7 +118,8 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     rank = rank_hints(trace.metadata, trace.provenance.path, devices=()).known
     columns = (device, stream, trace.correlation, parent, iteration)
     on, streams, *last = (
-        [None if value == NONE else value for value in column.tolist()] for column in columns
+        [None if value == NONE else value for value in column.tolist()]
+        for column in columns
     )
     kinds = [KIND_NAMES[kind] for kind in trace.kind.tolist()]
     ranks = [rank] * len(trace)
@@ -125,7 +138,9 @@ def _exposed(work: GpuEvents) -> Int64Array:
         times = np.unique(np.concatenate((start, end)))
         first = np.searchsorted(times, start)
         last = np.searchsorted(times, end)
-        begun, ended = (np.cumsum(np.bincount(at, minlength=len(times))) for at in (first, last))
+        begun, ended = (
+            np.cumsum(np.bincount(at, minlength=len(times))) for at in (first, last)
+        )
         alone = np.where((begun - ended)[:-1] == 1, np.diff(times), 0)
         total = np.concatenate(([0], np.cumsum(alone)))
         result[own] = total[last] - total[first]
@@ -135,11 +150,15 @@ def _exposed(work: GpuEvents) -> Int64Array:
 def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) -> None:
     """A table of the report under its name; `table_` before one that has a name of ours."""
     shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
-    connection.execute(f"create table {shown} ({', '.join(map(quoted, plain_headers(frame)))})")
+    connection.execute(
+        f"create table {shown} ({', '.join(map(quoted, plain_headers(frame)))})"
+    )
     _insert(connection, shown, *(plain_column(column) for _, column in frame.items()))
 
 
-def _insert(connection: sqlite3.Connection, table: str, *columns: Iterable[object]) -> None:
+def _insert(
+    connection: sqlite3.Connection, table: str, *columns: Iterable[object]
+) -> None:
     marks = ", ".join("?" * len(columns))
     rows = zip(*columns, strict=True)
     connection.executemany(f"insert into {table} values ({marks})", rows)  # noqa: S608  # ours
@@ -161,7 +180,10 @@ def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
     from tracelens_ext.report.manifest import written_beside
 
     report = build_perf_report(analyzer, iterations=True, counters=True)
-    with written_beside(output) as beside, closing(open_database(analyzer, str(beside))) as made:
+    with (
+        written_beside(output) as beside,
+        closing(open_database(analyzer, str(beside))) as made,
+    ):
         for name, frame in report.sheets.items():
             add_table(made, name, frame)
         made.commit()
@@ -175,7 +197,12 @@ _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
 def query(
-    analyzer: TreePerfAnalyzer, sql: str, *, limit: int, timeout: float, longest: int = _LONGEST
+    analyzer: TreePerfAnalyzer,
+    sql: str,
+    *,
+    limit: int,
+    timeout: float,
+    longest: int = _LONGEST,
 ) -> tuple[pd.DataFrame, bool]:
     """The rows that a query gives, and whether there are more than `limit` of them.
 
@@ -191,13 +218,25 @@ def query(
                     missing = _NO_TABLE.fullmatch(str(error))
                     if missing is None or not _added(connection, analyzer, missing[1]):
                         raise
-        except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, MemoryError) as error:
-            raise UsageError(f"this SQL is refused: {_reason(error, timeout)}") from None
+        except (
+            sqlite3.Error,
+            sqlite3.Warning,
+            OverflowError,
+            ValueError,
+            MemoryError,
+        ) as error:
+            raise UsageError(
+                f"this SQL is refused: {_reason(error, timeout)}"
+            ) from None
 
 
-def _answer(db: sqlite3.Connection, sql: str, limit: int, wait: float) -> tuple[pd.DataFrame, bool]:
+def _answer(
+    db: sqlite3.Connection, sql: str, limit: int, wait: float
+) -> tuple[pd.DataFrame, bool]:
     ends = time.monotonic() + wait
-    db.set_authorizer(lambda a, *_: sqlite3.SQLITE_OK if a in _READS else sqlite3.SQLITE_DENY)
+    db.set_authorizer(
+        lambda a, *_: sqlite3.SQLITE_OK if a in _READS else sqlite3.SQLITE_DENY
+    )
     db.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
     try:
         cursor = db.execute(sql)
@@ -211,17 +250,24 @@ def _answer(db: sqlite3.Connection, sql: str, limit: int, wait: float) -> tuple[
     return pd.DataFrame(rows[:limit], columns=names, dtype=object), len(rows) > limit
 
 
-def _added(connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str) -> bool:
+def _added(
+    connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str
+) -> bool:
     """Whether the table of the report that is missed could be made, by default there or not."""
     own = name.lower().removeprefix("table_")
     wanted = own if own in OWN_NAMES else name.lower()
-    sheet = {each.lower(): sheet for each, sheet in tables_of_report().items()}.get(wanted)
+    sheet = {each.lower(): sheet for each, sheet in tables_of_report().items()}.get(
+        wanted
+    )
     if sheet is None:
         return False
     options = ReportOptions()
     if isinstance(getattr(options, sheet.asked_by, None), bool):
         options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
-    if sheet.why_absent(analyzer, options) or (frame := sheet.make(analyzer, options)) is None:
+    if (
+        sheet.why_absent(analyzer, options)
+        or (frame := sheet.make(analyzer, options)) is None
+    ):
         raise sqlite3.ProgrammingError(f"the trace has no table {sheet.name}")
     add_table(connection, sheet.name, frame)
     return True

@@ -62,7 +62,9 @@ class Source:
     shift_ns: int = 0  #: what is added to its times
     error: str = ""  #: how well that is known, in words; empty to say nothing
     spans: Sequence[Span] = ()  #: what is drawn besides its events
-    failures: PartFailures = field(default_factory=PartFailures)  #: takes the tracks that fail
+    failures: PartFailures = field(
+        default_factory=PartFailures
+    )  #: takes the tracks that fail
 
 
 @dataclass
@@ -70,10 +72,14 @@ class ExportSummary:
     """What became of the events."""
 
     written: int = 0  #: how many events of the traces are in the export
-    left_out: Counter[str] = field(default_factory=Counter)  #: reason → how many are not
+    left_out: Counter[str] = field(
+        default_factory=Counter
+    )  #: reason → how many are not
     #: flows that Perfetto will not draw, as the GPU event begins before its launch
     backwards: int = 0
-    failures: list[str] = field(default_factory=list)  #: a sentence for each track that failed
+    failures: list[str] = field(
+        default_factory=list
+    )  #: a sentence for each track that failed
 
     def text(self) -> str:
         """Return all of it, in a line."""
@@ -82,7 +88,9 @@ class ExportSummary:
             reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items()]
             parts.append(f"left out: {'; '.join(reasons)}")
         if self.backwards:
-            parts.append(f"{self.backwards:,} arrows begin before their launch and are not drawn")
+            parts.append(
+                f"{self.backwards:,} arrows begin before their launch and are not drawn"
+            )
         parts.extend(self.failures)
         return "; ".join(parts)
 
@@ -99,7 +107,9 @@ def perfetto_json(
     """
     tracks = Tracks()
     numbers = _Numbers()
-    writers = [_TraceWriter(source, choice, tracks, numbers, summary) for source in sources]
+    writers = [
+        _TraceWriter(source, choice, tracks, numbers, summary) for source in sources
+    ]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
     texts = chain(tracks.events, *(writer.events() for writer in writers))
     separator = ""
@@ -217,7 +227,9 @@ class _TraceWriter:
         summary.left_out += left_out
         # Viewers want what encloses before what is within; our reader the order of the file.
         self._rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
-        self._placement = place(tracks, self._gpu_events, self._rows, source.label, source.error)
+        self._placement = place(
+            tracks, self._gpu_events, self._rows, source.label, source.error
+        )
         self._numbers = self._unique_numbers(numbers)
         #: the GPU event that each event is, `NONE` for CPU events
         self._gpu_event = events_at_rows(self._gpu_events, self._rows)
@@ -254,7 +266,9 @@ class _TraceWriter:
         """Return the thread of each span; spans of several devices may overlap."""
         track_names = list(dict.fromkeys(span.lane for span in self._spans))
         track_of_name = {name: index for index, name in enumerate(track_names)}
-        track = np.array([track_of_name[span.lane] for span in self._spans], dtype=np.int64)
+        track = np.array(
+            [track_of_name[span.lane] for span in self._spans], dtype=np.int64
+        )
         start = np.array([span.start for span in self._spans], dtype=np.int64)
         end = np.array([span.end for span in self._spans], dtype=np.int64)
         lane = fit_lanes(track, start, end)
@@ -264,7 +278,9 @@ class _TraceWriter:
             threads_of_track.append(tracks.lanes(self._own_process, name, lane_count))
         return [
             threads_of_track[track_index][lane_index]
-            for track_index, lane_index in zip(track.tolist(), lane.tolist(), strict=True)
+            for track_index, lane_index in zip(
+                track.tolist(), lane.tolist(), strict=True
+            )
         ]
 
     def events(self) -> Iterator[str]:
@@ -300,10 +316,20 @@ class _TraceWriter:
             self._placement.thread,
         )
         values = zip(*(column.tolist() for column in columns), strict=True)
-        for index, (kind, category, name, start, duration, process, thread) in enumerate(values):
+        for index, (
+            kind,
+            category,
+            name,
+            start,
+            duration,
+            process,
+            thread,
+        ) in enumerate(values):
             word = WORDS.get(kind)
             category_text = f'"{word}"' if word else categories[category]
-            place_text = f'"pid": {process}, "tid": {thread}, "ts": {us_text(start + shift)}'
+            place_text = (
+                f'"pid": {process}, "tid": {thread}, "ts": {us_text(start + shift)}'
+            )
             if kind == EventKind.INSTANT:
                 head = f'{{"ph": "i", "s": "t", "cat": {category_text}, {place_text}'
             else:
@@ -338,7 +364,8 @@ class _TraceWriter:
             color = _COLORS[zlib.crc32(label.encode()) % len(_COLORS)]
             color_of_label.append(f', "cname": "{color}"')
         return [
-            "" if code == NONE else color_of_label[code] for code in self._categories.code.tolist()
+            "" if code == NONE else color_of_label[code]
+            for code in self._categories.code.tolist()
         ]
 
     def _args(self) -> list[str]:
@@ -374,7 +401,8 @@ class _TraceWriter:
         is_linked = tree.linked[gpu_event]
         positions = tree.launch_position_of_gpu[gpu_event[is_linked]].tolist()
         path_of_position = {
-            position: _call_path(self._gpu_events, position) for position in set(positions)
+            position: _call_path(self._gpu_events, position)
+            for position in set(positions)
         }
         paths = [path_of_position[position] for position in positions]
         args.add("call path", is_gpu_event[is_linked], paths)
@@ -399,7 +427,9 @@ class _TraceWriter:
         started = started[first]
         begins_late = trace.ts[self._rows[launch]] > trace.ts[self._rows[started]]
         self._summary.backwards += int(begins_late.sum())
-        first_number = self._own_process << _FLOW_ID_BITS  # several traces have several numbers
+        first_number = (
+            self._own_process << _FLOW_ID_BITS
+        )  # several traces have several numbers
         flow_ends: dict[int, _FlowEnd] = {}
         pairs = zip(launch.tolist(), started.tolist(), strict=True)
         for number, (start, end) in enumerate(pairs, first_number):

@@ -31,7 +31,9 @@ class _Clock(NamedTuple):
     error_us: float
 
 
-def shifts(traces: Sequence[Trace], names: Sequence[str], clocks: Path | None) -> list[TraceShift]:
+def shifts(
+    traces: Sequence[Trace], names: Sequence[str], clocks: Path | None
+) -> list[TraceShift]:
     """Return where each trace is on the time axis.
 
     Args:
@@ -46,12 +48,17 @@ def shifts(traces: Sequence[Trace], names: Sequence[str], clocks: Path | None) -
     if clocks is None:
         if len(traces) == 1:
             return [TraceShift("", 0, "")]
-        return [TraceShift(f"rank {rank}", 0, "from 0: clocks not compared") for rank in ranks]
+        return [
+            TraceShift(f"rank {rank}", 0, "from 0: clocks not compared")
+            for rank in ranks
+        ]
     clock_of_rank = _read_clocks(clocks)
     starts = []
     for trace, rank in zip(traces, ranks, strict=True):
         if rank not in clock_of_rank:
-            raise UsageError(f"{clocks}: has no rank {rank}; export the ranks of that fleet")
+            raise UsageError(
+                f"{clocks}: has no rank {rank}; export the ranks of that fleet"
+            )
         offset_ns = round(clock_of_rank[rank].offset_us * NS_PER_US)
         starts.append(trace.base_ns - offset_ns)
     first_start = min(starts)
@@ -81,9 +88,13 @@ def _read_clocks(path: Path) -> dict[int, _Clock]:
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(f"{path}: is no clocks.parquet of fleet ({error})") from None
     if not set(_CLOCK_COLUMNS) <= set(table.columns):
-        raise UsageError(f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us")
+        raise UsageError(
+            f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us"
+        )
     known = table.dropna(subset=["offset_us"])
     clocks = {}
-    for rank, offset_us, error_us in known[_CLOCK_COLUMNS].itertuples(index=False, name=None):
+    for rank, offset_us, error_us in known[_CLOCK_COLUMNS].itertuples(
+        index=False, name=None
+    ):
         clocks[int(rank)] = _Clock(float(offset_us), float(error_us))
     return clocks

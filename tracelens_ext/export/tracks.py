@@ -37,8 +37,12 @@ class RecordedThread(NamedTuple):
 class Tracks:
     """Numbers for processes and threads, all different, and the events that name them."""
 
-    events: list[str] = field(default_factory=list)  #: the metadata events so far, as JSON texts
-    recorded: list[RecordedThread] = field(default_factory=list)  #: those with recorded events
+    events: list[str] = field(
+        default_factory=list
+    )  #: the metadata events so far, as JSON texts
+    recorded: list[RecordedThread] = field(
+        default_factory=list
+    )  #: those with recorded events
     _count: int = 0
 
     def process(self, *name_parts: str) -> int:
@@ -115,7 +119,9 @@ def place(
     process_of_device: dict[int, int] = {}
     process_of_track = np.zeros_like(lane_count)
     first_thread_of_track = np.zeros_like(lane_count)
-    for index, (each, count) in enumerate(zip(distinct, lane_count.tolist(), strict=True)):
+    for index, (each, count) in enumerate(
+        zip(distinct, lane_count.tolist(), strict=True)
+    ):
         recorded_process, recorded_thread = trace.threads[each.thread]
         key: object = (each.is_gpu, each.device if each.is_gpu else recorded_process)
         if key not in process_of_key:
@@ -126,7 +132,8 @@ def place(
         process_of_track[index] = process
         first_thread_of_track[index] = threads[0]
         tracks.recorded.extend(
-            RecordedThread(process, thread, recorded_process, recorded_thread) for thread in threads
+            RecordedThread(process, thread, recorded_process, recorded_thread)
+            for thread in threads
         )
         if each.is_gpu:
             process_of_device[each.device] = process
@@ -220,7 +227,9 @@ class _FurtherLanes:
 
 def _lanes_of_track(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     """Return the lanes of the events of one track, which are in the order of `fit_lanes`."""
-    open_ends_of_lane: list[list[int]] = []  # of what is open in each, the outermost first
+    open_ends_of_lane: list[
+        list[int]
+    ] = []  # of what is open in each, the outermost first
     further_lanes = _FurtherLanes()
     lanes = []
     for start, end in zip(starts, ends, strict=True):
@@ -235,7 +244,9 @@ def _lanes_of_track(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     return lanes
 
 
-def _first_fitting_lane(open_ends_of_lane: list[list[int]], start: int, end: int) -> int:
+def _first_fitting_lane(
+    open_ends_of_lane: list[list[int]], start: int, end: int
+) -> int:
     """Return the first lane that takes an event, and close what has ended by then."""
     for lane, open_ends in enumerate(open_ends_of_lane):
         while open_ends and open_ends[-1] <= start:

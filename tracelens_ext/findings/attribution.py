@@ -16,7 +16,14 @@ from tracelens_ext.analysis.iterations.selection import named_iterations
 from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Place
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Float64Array, Int64Array, IntArray
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    EventKind,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import number_groups, texts
 from tracelens_ext.trace.intervals import distinct, inside
@@ -53,12 +60,22 @@ def places_of(
     `idle_moments` is `hosts.idle_time_segments` of the work.
     """
     both = _of_gaps(work, claim, idle_moments), _of_events(work, claim)
-    kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
+    kinds = [
+        "operations",
+        "modules",
+        "python_frames",
+        "iterations",
+        "streams",
+        "kernels",
+        "calls",
+    ]
     places: dict[str, Sequence[Place]] = {}
     for kind in kinds:
         found = _merged([place for each in both for place in each.get(kind, ())])
         places[kind] = sorted(found, key=lambda place: -place.saving_ms)[:MOST_PLACES]
-    return {kind: found for kind, found in (places | dict(known or {})).items() if found}
+    return {
+        kind: found for kind, found in (places | dict(known or {})).items() if found
+    }
 
 
 def _merged(places: Sequence[Place]) -> list[Place]:
@@ -70,7 +87,9 @@ def _merged(places: Sequence[Place]) -> list[Place]:
     return list(by_name.values())
 
 
-def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -> list[Place]:
+def ranked(
+    code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array
+) -> list[Place]:
     """The labels with the most time; what has the code `NONE`, or no label, is left out."""
     known = np.flatnonzero(code != NONE)
     if not len(known):
@@ -85,7 +104,9 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     return _merged([Place(*place) for place in found if place[0] in shown])
 
 
-def _of_gaps(work: GpuEvents, claim: Claim, idle_moments: FindMoments) -> dict[str, list[Place]]:
+def _of_gaps(
+    work: GpuEvents, claim: Claim, idle_moments: FindMoments
+) -> dict[str, list[Place]]:
     """What the host was in, moment by moment, of all that is claimed of gaps."""
     start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
     if not len(start):
@@ -106,7 +127,9 @@ def _of_gaps(work: GpuEvents, claim: Claim, idle_moments: FindMoments) -> dict[s
 
         def gaps_with(label: str) -> int:
             its = np.append(0, np.cumsum(code == labels.index(label)))
-            return len(distinct(gaps[its[past] > its[first]]))  # a place counts once in a gap
+            return len(
+                distinct(gaps[its[past] > its[first]])
+            )  # a place counts once in a gap
 
         found = ranked(code, labels, ns / devices)
         return [replace(place, count=gaps_with(place.name)) for place in found]
@@ -140,7 +163,11 @@ def _innermost(
 
 
 def _iterations_during(
-    work: GpuEvents, start: Int64Array, end: Int64Array, thread: Int64Array, devices: int
+    work: GpuEvents,
+    start: Int64Array,
+    end: Int64Array,
+    thread: Int64Array,
+    devices: int,
 ) -> list[Place]:
     """The iterations of the threads' processes during which some stretches of time are."""
     iterations, labels, _ = named_iterations(work.tree, None)
@@ -165,11 +192,15 @@ def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
     linked = launch != NONE
     with_op = work.tree.cpu_op_of_gpu[events] != NONE
     without = linked & ~with_op
-    module, paths = module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
+    module, paths = (
+        module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
+    )
     iterations, labels, _ = named_iterations(work.tree, None)
     step = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
     numbers, stream = np.unique(work.trace.stream[events], return_inverse=True)
-    streams = ["" if number == NONE else f"stream {number}" for number in numbers.tolist()]
+    streams = [
+        "" if number == NONE else f"stream {number}" for number in numbers.tolist()
+    ]
     return {
         "operations": [
             *ranked(np.where(with_op, op[events], NONE), ops, ns),
@@ -186,14 +217,19 @@ def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
     }
 
 
-def frames_around(work: GpuEvents, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
+def frames_around(
+    work: GpuEvents, calls: Int64Array, ns: IntArray | Float64Array
+) -> list[Place]:
     """The innermost lines of Python around the host calls with the most time, (k,)."""
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
     return around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
 
 
 def around(
-    work: GpuEvents, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
+    work: GpuEvents,
+    kinds: tuple[EventKind, ...],
+    calls: Int64Array,
+    ns: IntArray | Float64Array,
 ) -> list[Place]:
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace = work.trace

@@ -11,7 +11,10 @@ from typing import Final
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.program import program_of
-from tracelens_ext.analysis.coverage.report_tables import recording_dict, recording_lines
+from tracelens_ext.analysis.coverage.report_tables import (
+    recording_dict,
+    recording_lines,
+)
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.finding import Finding, Findings
@@ -25,7 +28,12 @@ from tracelens_ext.findings.removal import removed_by
 from tracelens_ext.findings.savings import with_savings
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
+from tracelens_ext.hooks import (
+    Offered,
+    PluginAnswerError,
+    PluginRegistry,
+    default_registry,
+)
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline
@@ -85,7 +93,9 @@ def find_findings(
         failures = PartFailures()
     if simulate is None:
         simulate = partial(Simulation, work)
-    inspection = Inspection(work, find_launchers, find_roofline, WallTime(work), failures=failures)
+    inspection = Inspection(
+        work, find_launchers, find_roofline, WallTime(work), failures=failures
+    )
     findings = _ask_detectors(registry, inspection)
     inspection.idle_moments.cache_clear()  # a simulation needs memory, too
     model: Mapping[str, object] = {}
@@ -111,7 +121,9 @@ def find_findings(
 
 
 def tell_claims(
-    simulation: Simulation, findings: Sequence[Finding], registry: PluginRegistry | None = None
+    simulation: Simulation,
+    findings: Sequence[Finding],
+    registry: PluginRegistry | None = None,
 ) -> None:
     """Tell a simulation what goes with each finding that has time, for `finding:ID`."""
     remedies = {}
@@ -125,7 +137,9 @@ def tell_claims(
     simulation.changes.claims = claims
 
 
-def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:
+def offered_detectors(
+    registry: PluginRegistry | None = None,
+) -> list[Offered[Detector]]:
     """Return the detectors of plugins, which know more, then the built-in ones; each id once."""
     if registry is None:
         registry = default_registry()
@@ -141,9 +155,13 @@ def _check_detector(item: object) -> None:
     """Refuse what is no detector, or has an odd id."""
     if not isinstance(item, Detector):
         kind = type(item).__name__
-        raise PluginAnswerError(f"tracelens_findings: expected Detector objects, got {kind}")
+        raise PluginAnswerError(
+            f"tracelens_findings: expected Detector objects, got {kind}"
+        )
     if not _ID.fullmatch(item.id):
-        raise PluginAnswerError(f"detector {item.id!r}: an id is lower case with hyphens")
+        raise PluginAnswerError(
+            f"detector {item.id!r}: an id is lower case with hyphens"
+        )
 
 
 def _ask_detectors(registry: PluginRegistry, inspection: Inspection) -> list[Finding]:
@@ -243,7 +261,9 @@ def _what_is_unknown(inspection: Inspection) -> str:
     if "shapes" in inspection.missing and not inspection.roofline.has_shapes:
         part = f"{100 * unknown_ns / analyzed_ns:.1f} % of the judged time"
         how = inspection.missing["shapes"]
-        return f"No shapes were recorded: {part} cannot be compared with anything: {how}."
+        return (
+            f"No shapes were recorded: {part} cannot be compared with anything: {how}."
+        )
     groups = group_durations([work.name[~is_known]], work.duration[~is_known])
     total_ns = int(groups.total.sum())
     largest_ns = int(groups.total[0])
@@ -273,7 +293,9 @@ def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
     if idle_ns < least_ns:
         return ""
     share = 100 * idle_ns / inspection.judged_ns
-    sentence = f"The GPU is idle for {share:.1f} % of the judged time, and why is not recorded"
+    sentence = (
+        f"The GPU is idle for {share:.1f} % of the judged time, and why is not recorded"
+    )
     how = inspection.missing.get("API calls")
     if how:
         sentence += f": {how}"

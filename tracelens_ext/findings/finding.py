@@ -12,7 +12,14 @@ import numpy as np
 
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.grouping import sums
 from tracelens_ext.trace.intervals import distinct, union
 
@@ -91,13 +98,19 @@ class Claim:
         records: list[dict[str, object]] = []
         for device_index, device in enumerate(self.devices):
             its = self.intervals.chosen(self.intervals.device_index == device_index)
-            times = (np.column_stack(union(its.start, its.end)) - self.wall_start).tolist()
-            records += [{"device": device, "start_ns": a, "end_ns": b} for a, b in times]
+            times = (
+                np.column_stack(union(its.start, its.end)) - self.wall_start
+            ).tolist()
+            records += [
+                {"device": device, "start_ns": a, "end_ns": b} for a, b in times
+            ]
         return records
 
     def __add__(self, other: Claim) -> Claim:
         """Both claims, which have nothing in common."""
-        return replace(self, intervals=Intervals.joined((self.intervals, other.intervals)))
+        return replace(
+            self, intervals=Intervals.joined((self.intervals, other.intervals))
+        )
 
 
 @dataclass(frozen=True)
@@ -153,7 +166,9 @@ class Finding:
     @property
     def claimed_ms(self) -> float:
         """Wall time that it claims; no other finding claims any of it."""
-        return self.saving_ms if self.claim is None else self.claim.saving_ns / NS_PER_MS
+        return (
+            self.saving_ms if self.claim is None else self.claim.saving_ns / NS_PER_MS
+        )
 
     @property
     def informs_only(self) -> bool:
@@ -163,7 +178,11 @@ class Finding:
     @property
     def saving_percent(self) -> float:
         """What it saves, of the judged time."""
-        return self.share_percent * self.saving_ms / self.claimed_ms if self.claimed_ms else 0.0
+        return (
+            self.share_percent * self.saving_ms / self.claimed_ms
+            if self.claimed_ms
+            else 0.0
+        )
 
     @property
     def wrong_field(self) -> str:
@@ -174,7 +193,9 @@ class Finding:
         fits = {name: isinstance(getattr(self, name), str) for name in texts}
         for name in ("saving_ms", "share_percent", "saving_low_ms", "saving_high_ms"):
             value = getattr(self, name)
-            value = 0.0 if value is None and name.endswith(("low_ms", "high_ms")) else value
+            value = (
+                0.0 if value is None and name.endswith(("low_ms", "high_ms")) else value
+            )
             fits[name] = isinstance(value, int | float) and 0 <= value < inf
         places = self.where.values() if isinstance(self.where, Mapping) else [None]
         fits["where"] = all(_all_of(found, Place, "saving_ms") for found in places)
@@ -191,7 +212,9 @@ class Finding:
         of_devices = (claim.ns_of_devices / NS_PER_MS).tolist() if claim else []
         both = zip(claim.devices if claim else [], of_devices, strict=True)
         record["claimed_ms"] = self.claimed_ms
-        record["devices"] = [{"device": device, "claimed_ms": ms} for device, ms in both]
+        record["devices"] = [
+            {"device": device, "claimed_ms": ms} for device, ms in both
+        ]
         if intervals:
             record["intervals"] = claim.as_records() if claim else []
         return record
@@ -202,10 +225,14 @@ class Findings:
     """What was found in a trace."""
 
     total_ms: float  #: wall time from the first start of GPU work to its last end
-    findings: Sequence[Finding] = ()  #: the largest saving first, those that inform only at the end
+    findings: Sequence[
+        Finding
+    ] = ()  #: the largest saving first, those that inform only at the end
     notes: Sequence[str] = ()  #: what could not be looked for, and why, a sentence each
     #: the idle time of each device in the wall time, as `gaps` divides it
-    idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(default_factory=dict)
+    idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(
+        default_factory=dict
+    )
     #: how good the replay is that simulated the savings
     model: Mapping[str, object] = field(default_factory=dict)
     #: the idle time in the parts of the recording
@@ -218,18 +245,28 @@ class Findings:
     judged_ms: float = 0.0  #: the part of the wall time that shares are of
     #: whether nothing was found though most of that was compared with something
     all_clear: bool = False
-    unknown: str = ""  #: where nothing was found and that is no all-clear: what is not known
+    unknown: str = (
+        ""  #: where nothing was found and that is no all-clear: what is not known
+    )
 
     def __repr__(self) -> str:
         titles = "; ".join(each.title for each in self.findings)
         said = f"{self.explained_ms:,.3f} of {self.judged_ms:,.3f} ms explained"
-        return short_repr(f"{len(self.findings)} findings", f"{said}; {titles or self.unknown}")
+        return short_repr(
+            f"{len(self.findings)} findings", f"{said}; {titles or self.unknown}"
+        )
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a row a finding, what it saves, and what to do."""
         from tracelens_ext.findings.summary import findings_table, summary_sentence
 
-        columns = ["title", "saving_ms", "% of judged time", "confidence", "largest_place"]
+        columns = [
+            "title",
+            "saving_ms",
+            "% of judged time",
+            "confidence",
+            "largest_place",
+        ]
         table = findings_table(self)[[*columns, "advice", "snippet"]]
         lines = [*self.recording_lines, summary_sentence(self), *self.notes]
         return cell_html("Findings", lines, {"What would save the most time": table})
@@ -249,8 +286,17 @@ class Findings:
         recording = dict(self.recording)
         if intervals and self.parts:
             both = zip(recording["parts"], self.parts, strict=True)  # type: ignore[call-overload]
-            recording["parts"] = [{**part, "intervals": its.as_records()} for part, its in both]
-        named = "program", "all_clear", "total_ms", "explained_ms", "left_ms", "idle_by_cause_ms"
+            recording["parts"] = [
+                {**part, "intervals": its.as_records()} for part, its in both
+            ]
+        named = (
+            "program",
+            "all_clear",
+            "total_ms",
+            "explained_ms",
+            "left_ms",
+            "idle_by_cause_ms",
+        )
         return {
             "recording": recording,
             **{name: getattr(self, name) for name in (*named, "model")},
@@ -266,5 +312,6 @@ def saving_text(saving_ms: float, share_percent: float) -> str:
 
 def _all_of(found: object, kind: type, number: str) -> bool:
     return isinstance(found, list | tuple) and all(
-        isinstance(each, kind) and isinstance(getattr(each, number), int | float) for each in found
+        isinstance(each, kind) and isinstance(getattr(each, number), int | float)
+        for each in found
     )

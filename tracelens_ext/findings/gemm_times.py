@@ -45,7 +45,11 @@ def is_single_precision(row: RooflineRow) -> bool:
 
 def could_be_tf32(row: RooflineRow, peaks: DevicePeaks) -> bool:
     """Tell whether a product is in single precision on a GPU whose matrix units have TF32 only."""
-    return is_single_precision(row) and "fp32" not in peaks.matrix and "tf32" in peaks.matrix
+    return (
+        is_single_precision(row)
+        and "fp32" not in peaks.matrix
+        and "tf32" in peaks.matrix
+    )
 
 
 def _reached_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:

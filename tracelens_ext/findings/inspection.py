@@ -30,9 +30,21 @@ from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    EventKind,
+    Float64Array,
+    Int64Array,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import Labelled, by_group_and_time, items_before, number_groups
+from tracelens_ext.trace.grouping import (
+    Labelled,
+    by_group_and_time,
+    items_before,
+    number_groups,
+)
 from tracelens_ext.trace.intervals import covered, distinct
 
 #: What saves less of the judged time is not worth anybody's attention, percent.
@@ -124,7 +136,9 @@ class Inspection:
         """
         values = map(value, self.roofline.rows, *columns)
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]
-        return np.array([*sane, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+        return np.array([*sane, otherwise], dtype=np.float64)[
+            self.roofline.groups.of_gpu
+        ]
 
     def ranked_by(
         self, label: Callable[..., str], claim: Claim, *columns: Sequence[Any]
@@ -136,7 +150,9 @@ class Inspection:
     @cached_property
     def peaks_of_rows(self) -> list[DevicePeaks | None]:
         """The peaks of the device of each row of the roofline."""
-        return [self.roofline.peaks.get(d) for d in self.roofline.groups.device.tolist()]
+        return [
+            self.roofline.peaks.get(d) for d in self.roofline.groups.device.tolist()
+        ]
 
     def named(self, pattern: re.Pattern[str]) -> BoolArray:
         """The kernels in whose names a pattern is found, collectives left out, (g,)."""
@@ -179,8 +195,12 @@ class Inspection:
     def kernel_profiler(self) -> str:
         """What profiles single kernels on the trace's GPUs."""
         trace = self.work.trace
-        names = " ".join(trace.names[code] for code in np.unique(trace.name).tolist()[:1000])
-        is_amd = program_of(trace).tool == "rocprofv3" or any(f" {a}" in names for a in _AMD)
+        names = " ".join(
+            trace.names[code] for code in np.unique(trace.name).tolist()[:1000]
+        )
+        is_amd = program_of(trace).tool == "rocprofv3" or any(
+            f" {a}" in names for a in _AMD
+        )
         is_amd |= any("AMD" in device.name for device in trace.devices)
         return "rocprof-compute" if is_amd else "ncu"
 
@@ -225,7 +245,9 @@ class Inspection:
             return np.zeros(0, dtype=np.int64)
         others = others[by_group_and_time(trace.thread[others], trace.ts[others])]
         begun = trace.thread[others], trace.ts[others], trace.thread[rows]
-        return items_before(*begun, trace.end_of(rows)) - items_before(*begun, trace.ts[rows])
+        return items_before(*begun, trace.end_of(rows)) - items_before(
+            *begun, trace.ts[rows]
+        )
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
         """Whether GPU work is launched in each of some host events, by its thread."""
@@ -412,7 +434,9 @@ def _evidence(
     for name, about in text.evidence.items():
         number = numbers.get(name)
         if number is not None:
-            result.append(Evidence(_fill(about.what, values), number, about.unit, about.see))
+            result.append(
+                Evidence(_fill(about.what, values), number, about.unit, about.see)
+            )
     return result
 
 

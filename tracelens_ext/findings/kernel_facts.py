@@ -20,7 +20,12 @@ _NVIDIA_WARP: Final = 32
 
 def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
     """Return ten times NVIDIA's compute capability; 0: not known, or of another maker."""
-    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
+    if (
+        device
+        and device.capability
+        and device.warp == _NVIDIA_WARP
+        and "AMD" not in device.name
+    ):
         return device.capability
     if peaks is None:
         return 0

@@ -33,7 +33,9 @@ def optimizer_steps(inspection: Inspection) -> OptimizerSteps:
     if not len(rows):
         return OptimizerSteps(rows, np.full(len(launch), NONE))
     launched_at = trace.ts[launch]
-    step = last_before(trace.thread[rows], trace.ts[rows], trace.thread[launch], launched_at + 1)
+    step = last_before(
+        trace.thread[rows], trace.ts[rows], trace.thread[launch], launched_at + 1
+    )
     is_inside = tree.linked & (step != NONE) & (launched_at < trace.end_of(rows[step]))
     return OptimizerSteps(rows, np.where(is_inside, step, NONE))
 

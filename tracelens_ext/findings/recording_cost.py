@@ -11,7 +11,10 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.trace import NS_PER_MS, EventKind
 
 #: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
-_COSTS: Final = {"stacks": (EventKind.PYTHON_FUNCTION, 500), "shapes": (EventKind.CPU_OP, 1_000)}
+_COSTS: Final = {
+    "stacks": (EventKind.PYTHON_FUNCTION, 500),
+    "shapes": (EventKind.CPU_OP, 1_000),
+}
 #: What of the CPU's time is worth telling, percent.
 _LEAST_COST_PERCENT: Final = 10.0
 #: It does not matter where the GPU idles for less of the analyzed time, percent.

@@ -41,7 +41,9 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     host_times = _HostTimes(program, clock, idle.start, idle.end)
     if remedy is Remedy.REMOVES_LAUNCHES:
         host_times.add(_operations_of_launches(program, shorter))
-    node_after = program.node_of_event[find_gaps(program.work, "device").after[idle.gap]]
+    node_after = program.node_of_event[
+        find_gaps(program.work, "device").after[idle.gap]
+    ]
     sooner: Int64Array | int = 0
     tail: Int64Array | int = 0
     standstill: Int64Array | int = 0
@@ -62,7 +64,9 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     )
 
 
-def _sums_of_nodes(program: DependencyGraph, node: Int64Array, ns: Int64Array) -> Int64Array:
+def _sums_of_nodes(
+    program: DependencyGraph, node: Int64Array, ns: Int64Array
+) -> Int64Array:
     """Return the sum of each node; what is of no node (`NONE`) is left out, (n,)."""
     return sums(node + 1, ns, len(program.duration) + 1)[1:]
 
@@ -73,7 +77,9 @@ def _shorter_nodes(program: DependencyGraph, busy: Intervals) -> Int64Array:
     return _sums_of_nodes(program, node, busy.end - busy.start)
 
 
-def _operations_of_launches(program: DependencyGraph, shorter: Int64Array) -> Int64Array:
+def _operations_of_launches(
+    program: DependencyGraph, shorter: Int64Array
+) -> Int64Array:
     """Return the rows of operations whose launches go: of events that lose most of their time.
 
     Of a launch that no operation encloses it is the launch itself.
@@ -90,7 +96,11 @@ class _HostTimes:
     """Times of the CPU that go, with the clock of each."""
 
     def __init__(
-        self, program: DependencyGraph, clock: Int64Array, start: Int64Array, end: Int64Array
+        self,
+        program: DependencyGraph,
+        clock: Int64Array,
+        start: Int64Array,
+        end: Int64Array,
     ) -> None:
         self.program = program
         self.clock = clock

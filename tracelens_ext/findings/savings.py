@@ -87,7 +87,9 @@ class _Savings:
             return
         changes = self.simulation.changes
         # One change at a time: each has as many numbers as the program.
-        saved = self.simulation.saved(changes.change(_change(each)) for each in asked.values())
+        saved = self.simulation.saved(
+            changes.change(_change(each)) for each in asked.values()
+        )
         self._saved.update(zip(asked, saved.tolist(), strict=True))
 
 
@@ -123,7 +125,11 @@ def _confidence_of(simulation: Simulation) -> _SimulationConfidence:
 
 
 def _with_saving(
-    finding: Finding, confidence: _SimulationConfidence, *, saving_ms: float, together_ms: float
+    finding: Finding,
+    confidence: _SimulationConfidence,
+    *,
+    saving_ms: float,
+    together_ms: float,
 ) -> Finding:
     """Return a finding with a simulated saving; what it says of more or less follows it."""
     share = saving_ms / finding.claimed_ms

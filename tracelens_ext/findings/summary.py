@@ -11,7 +11,9 @@ from tracelens_ext.text import NO_NAME, ms_text
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
 
-NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
+NOTHING: Final = (
+    "Nothing that was looked for would save more than 1 % of the judged time."
+)
 _COLUMNS: Final = (
     "finding",
     "title",
@@ -31,13 +33,21 @@ _COLUMNS: Final = (
     "documentation",
 )
 #: Those of `findings`, and their types.
-_KINDS: Final = {c: "float64" if c.endswith(("_ms", "time")) else "str" for c in _COLUMNS}
+_KINDS: Final = {
+    c: "float64" if c.endswith(("_ms", "time")) else "str" for c in _COLUMNS
+}
 #: What evidence cites that is no sheet.
 _COMMANDS: Final = frozenset({"gaps", "tree"})
 #: The share of a saving below which a place is not named in texts.
 _LEAST_PLACE: Final = 0.02
 #: Kinds of places, the one that tells most of what to change first.
-_MOST_TELLING: Final = ("python_frames", "collectives", "operations", "kernels", "modules")
+_MOST_TELLING: Final = (
+    "python_frames",
+    "collectives",
+    "operations",
+    "kernels",
+    "modules",
+)
 
 
 def findings_table(found: Findings) -> pd.DataFrame:
@@ -49,7 +59,9 @@ def findings_table(found: Findings) -> pd.DataFrame:
             "claimed_ms": finding.claimed_ms,
             "% of judged time": finding.share_percent,
             "largest_place": largest_place(finding),
-            "where": " | ".join(f"{kind}: {text}" for kind, text in place_texts(finding).items()),
+            "where": " | ".join(
+                f"{kind}: {text}" for kind, text in place_texts(finding).items()
+            ),
             "evidence": "; ".join(evidence_text(each) for each in finding.evidence),
             "see": ", ".join(dict.fromkeys(cited(each) for each in finding.evidence)),
             "documentation": f"{finding.documentation} of tracelens-ext's source",
@@ -92,7 +104,9 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
 
 def cited(evidence: Evidence) -> str:
     """The sheet, or the whole command, that shows a number."""
-    return f"tracelens-ext {evidence.see}" if evidence.see in _COMMANDS else evidence.see
+    return (
+        f"tracelens-ext {evidence.see}" if evidence.see in _COMMANDS else evidence.see
+    )
 
 
 def evidence_text(evidence: Evidence) -> str:

@@ -23,13 +23,29 @@ def _details(
     """Where each finding is, and the numbers it rests on."""
     found = context.findings(device_peaks)
     rows = [
-        (finding.id, kind, each.name or NO_NAME, each.saving_ms, "ms", float(each.count), "")
+        (
+            finding.id,
+            kind,
+            each.name or NO_NAME,
+            each.saving_ms,
+            "ms",
+            float(each.count),
+            "",
+        )
         for finding in found.findings
         for kind, places in finding.where.items()
         for each in places
     ]
     rows += [
-        (finding.id, "evidence", each.what, float(each.value), each.unit, np.nan, cited(each))
+        (
+            finding.id,
+            "evidence",
+            each.what,
+            float(each.value),
+            each.unit,
+            np.nan,
+            cited(each),
+        )
         for finding in found.findings
         for each in finding.evidence
     ]
@@ -49,7 +65,9 @@ def _findings(
     return findings_table(context.findings(device_peaks))
 
 
-def _notes(context: FindingsContext, options: ReportOptions, tables: Tables) -> Sequence[str]:
+def _notes(
+    context: FindingsContext, options: ReportOptions, tables: Tables
+) -> Sequence[str]:
     if "findings" not in tables:
         return ()
     return _found(context, options).notes
@@ -73,7 +91,10 @@ FINDINGS = Table(
             "wall time that the fix removes, as a replay of the trace tells; savings overlap. "
             "0 of what only informs",
         ),
-        Column("claimed_ms", "wall time that it is about; no time is claimed by two findings"),
+        Column(
+            "claimed_ms",
+            "wall time that it is about; no time is claimed by two findings",
+        ),
         Column(
             "% of judged time",
             "the claim, of the time that was recorded and is no start-up",
@@ -95,7 +116,10 @@ FINDINGS = Table(
             "their part of the saving and how many gaps or GPU events that is, the largest "
             "first",
         ),
-        Column("evidence", "the numbers it rests on, and the sheet or command that shows each"),
+        Column(
+            "evidence",
+            "the numbers it rests on, and the sheet or command that shows each",
+        ),
         Column("see", "those sheets and commands"),
         Column("advice", "what to change"),
         Column("snippet", "the change in code, where one line does it"),
@@ -122,7 +146,10 @@ FINDING_DETAILS = Table(
     shows="Where each finding is, and the numbers it rests on",
     columns=[
         Column("finding", "which kind of finding"),
-        Column("kind", "of place (`operations`, `python_frames`, `kernels` …), or `evidence`"),
+        Column(
+            "kind",
+            "of place (`operations`, `python_frames`, `kernels` …), or `evidence`",
+        ),
         Column("name", "the place, or what the number is"),
         Column("amount", "the part of the saving that is there, or the number"),
         Column("unit", "of the amount"),

@@ -28,12 +28,16 @@ def timeline_markers(
     recording = recording_of(work)
     first = found.process == found.process[:1]
     parts = recording.parts
-    names = np.array([f"ProfilerStep#{number}" for number in found.number], dtype=object)[first]
+    names = np.array(
+        [f"ProfilerStep#{number}" for number in found.number], dtype=object
+    )[first]
     steps = {"kind": "iteration", "name": names, "device": NONE, "finding": ""}
     steps |= {"start": found.start[first], "end": found.end[first]}
     device = find_tracks(work, "device").device[parts["device"].to_numpy()]
     kind = parts["kind"].replace({"before": "hole"})
-    cuts = parts[["start", "end"]].assign(kind=kind, name=parts["what"], device=device, finding="")
+    cuts = parts[["start", "end"]].assign(
+        kind=kind, name=parts["what"], device=device, finding=""
+    )
     tables = [pd.DataFrame(steps), cuts]
     bin_ns = recording.wall_ns // MOST_BINS
     findings: Sequence[Finding] = ()
@@ -43,9 +47,16 @@ def timeline_markers(
         if finding.claim is not None:
             start, end, *_ = finding.claim.intervals
             start, end = union(start, end + bin_ns)
-            row = {"kind": "finding", "name": finding.title, "device": NONE, "finding": finding.id}
+            row = {
+                "kind": "finding",
+                "name": finding.title,
+                "device": NONE,
+                "finding": finding.id,
+            }
             tables.append(pd.DataFrame({**row, "start": start, "end": end - bin_ns}))
-    marks = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+    marks = pd.concat(
+        [table for table in tables if len(table)] or tables[:1], ignore_index=True
+    )
     for name in ("start", "end"):
         marks[f"{name}_ms"] = marks.pop(name) / NS_PER_MS
     return marks if len(marks) else None

@@ -13,7 +13,14 @@ from tracelens_ext.findings.finding import Claim, Place
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Device, Float64Array, Int64Array
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Device,
+    Float64Array,
+    Int64Array,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents, gigabytes_per_second
 
 #: Copies within a device are work like any other: those of layouts have findings of their own.
@@ -58,7 +65,11 @@ def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
 def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
     """Return the collectives with most of a claim, with their groups."""
     keys = ["Collective name", *GROUP]
-    claimed = communication_of(inspection.work).loc[claim.events, keys].assign(ns=claim.event_ns)
+    claimed = (
+        communication_of(inspection.work)
+        .loc[claim.events, keys]
+        .assign(ns=claim.event_ns)
+    )
     sums = claimed.groupby(keys, sort=False, dropna=False)["ns"].agg(["sum", "size"])
     largest = sums.sort_values("sum", ascending=False, kind="stable").head(MOST_PLACES)
     places = []

@@ -43,10 +43,14 @@ class WallTime:
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
         self.tracks = find_tracks(work, "device")
-        self.classified = classify_gaps(work, "device")  #: the gaps with their causes, k of them
+        self.classified = classify_gaps(
+            work, "device"
+        )  #: the gaps with their causes, k of them
         #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
-        self.free = np.ones(len(work), dtype=bool)  #: GPU events that nothing has claimed, (g,)
+        self.free = np.ones(
+            len(work), dtype=bool
+        )  #: GPU events that nothing has claimed, (g,)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
         self._devices = self.tracks.device_labels
@@ -68,11 +72,15 @@ class WallTime:
     def parts(self) -> list[Claim]:
         """The idle time in each part of the recording that cannot be judged, in their order."""
         pieces = self.classified.intervals
-        idle = pieces.chosen(np.isin(pieces.cause, (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)))
+        idle = pieces.chosen(
+            np.isin(pieces.cause, (Cause.NOT_RECORDED.code, Cause.WARM_UP.code))
+        )
         found = []
         times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
         for device, start, end in times.tolist():
-            within, _ = idle.chosen(idle.track == device).split(np.array([start]), np.array([end]))
+            within, _ = idle.chosen(idle.track == device).split(
+                np.array([start]), np.array([end])
+            )
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
         return found
@@ -98,20 +106,28 @@ class WallTime:
         classified = self.classified
         gaps = self.classified.gaps
         left = gaps.end - classified.launch_returned
-        pieces = classified.intervals.chosen(classified.intervals.cause == Cause.DEPENDENCY.code)
+        pieces = classified.intervals.chosen(
+            classified.intervals.cause == Cause.DEPENDENCY.code
+        )
         depends = np.isin(np.arange(len(gaps)), pieces.gap)
         calls = causes.blocking_calls(self.work)
         trace = self.work.trace
         thread = self.threads_of_gap[1]
         ended = np.append(trace.end_of(calls), 0)
-        at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
-        queued: BoolArray = (classified.launch_returned == gaps.start) & (ended[at] <= gaps.end)
+        at = grouping.last_before(
+            trace.thread[calls], trace.ts[calls], thread, gaps.end
+        )
+        queued: BoolArray = (classified.launch_returned == gaps.start) & (
+            ended[at] <= gaps.end
+        )
         latency = causes.usual_launch_latency(self.work)[gaps.track]
         return queued & (~depends | (left > latency))
 
     def may_wait(self, idle: causes.IdleIntervals) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
-        left: BoolArray = np.isin(idle.cause, (Cause.DEPENDENCY.code, Cause.UNKNOWN.code))
+        left: BoolArray = np.isin(
+            idle.cause, (Cause.DEPENDENCY.code, Cause.UNKNOWN.code)
+        )
         waits: BoolArray = idle.cause != Cause.LAUNCH_OVERHEAD.code
         return waits & (~left | self.waits_for_host[idle.gap])
 
@@ -139,7 +155,9 @@ class WallTime:
         (of_device, begun, thread) = self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
         last = np.searchsorted(of_device, gaps.track, side="right") - 1
-        at = np.minimum(grouping.items_before(of_device, begun, gaps.track, gaps.start), last)
+        at = np.minimum(
+            grouping.items_before(of_device, begun, gaps.track, gaps.start), last
+        )
         others = (launch == NONE) | (trace.ts[safe] < gaps.start)
         others &= np.append(of_device, NONE)[at] == gaps.track
         return launched, np.where(others, np.append(thread, NONE)[at], launched)
@@ -162,7 +180,9 @@ class WallTime:
         self.idle = self.idle.chosen(~which)
         return self._claimed(self._of_gaps(claimed))
 
-    def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim:
+    def claim_idle_during(
+        self, rows: Int64Array, until: Int64Array | None = None
+    ) -> Claim:
         """Claim the idle time during which the launching thread was in one of some host events.
 
         Those last `until` what each begins has ended, by default until it ends itself, both (k,).
@@ -204,7 +224,9 @@ class WallTime:
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
         if len(asked):
-            _, number = grouping.number_groups([self.classified.gaps.track[asked], call[asked]])
+            _, number = grouping.number_groups(
+                [self.classified.gaps.track[asked], call[asked]]
+            )
             order = grouping.by_group_and_time(number, asked)
             left = self.left_of_gaps()[asked[order]]
             before = np.cumsum(left) - left
@@ -215,12 +237,18 @@ class WallTime:
 
     def left_of_gaps(self) -> Int64Array:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
-        return grouping.sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
+        return grouping.sums(
+            self.idle.gap, self.idle.end - self.idle.start, len(self.classified)
+        )
 
-    def _of_gaps(self, idle: causes.IdleIntervals, thread: Int64Array | None = None) -> Intervals:
+    def _of_gaps(
+        self, idle: causes.IdleIntervals, thread: Int64Array | None = None
+    ) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
         waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
-        return Intervals(idle.start, idle.end, idle.track, idle.gap, nothing, waited_for)
+        return Intervals(
+            idle.start, idle.end, idle.track, idle.gap, nothing, waited_for
+        )
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
@@ -262,14 +290,18 @@ class WallTime:
             first, last, event = outside(begins, end[order], *others_run)
             devices = np.full_like(first, device_index)
             nothing = np.full_like(first, NONE)
-            found.append(Intervals(first, last, devices, nothing, order[event], nothing))
+            found.append(
+                Intervals(first, last, devices, nothing, order[event], nothing)
+            )
         return Intervals.joined(found)
 
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
         return Claim(self._alone(which), self._devices, self.start)
 
-    def on_device(self, device_index: int, first: Int64Array, last: Int64Array) -> Claim:
+    def on_device(
+        self, device_index: int, first: Int64Array, last: Int64Array
+    ) -> Claim:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
         idle, _ = pieces.chosen(pieces.track == device_index).split(first, last)
@@ -279,7 +311,11 @@ class WallTime:
             (self._of_gaps(idle), events.chosen(which)._replace(start=start, end=end))
         )
         devices = np.zeros(len(both.start), dtype=np.int64)
-        return Claim(both._replace(device_index=devices), [self._devices[device_index]], self.start)
+        return Claim(
+            both._replace(device_index=devices),
+            [self._devices[device_index]],
+            self.start,
+        )
 
     def claim_events(
         self,
@@ -304,7 +340,9 @@ class WallTime:
             self.free = self.free & ~which
         else:
             found = found._replace(end=np.minimum(found.end, until[found.event]))
-            self._unclaimed_from = np.where(which, np.clip(until, begun, self.work.end), begun)
+            self._unclaimed_from = np.where(
+                which, np.clip(until, begun, self.work.end), begun
+            )
         shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
         length = np.rint((found.end - found.start) * shares).astype(np.int64)
         found = found._replace(end=found.start + length)

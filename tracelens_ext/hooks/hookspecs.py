@@ -100,7 +100,9 @@ def tracelens_rule_packs() -> Iterable[Any]:
 
 
 @_hookspec
-def tracelens_categorize_kernels(table: pd.DataFrame) -> Sequence[str | None] | pd.Series[Any]:
+def tracelens_categorize_kernels(
+    table: pd.DataFrame,
+) -> Sequence[str | None] | pd.Series[Any]:
     """Categorize kernels in Python: one call a run, with every distinct kernel at once.
 
     Args:
@@ -145,7 +147,9 @@ class Command:
     #: `module:function`, which is imported when the command is called. A parameter of the type
     #: `tracelens_ext.settings.ReadingOptions` gets the options about reading
     function: Any
-    group: str = "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
+    group: str = (
+        "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
+    )
     #: what stands at the end of its help, without `tracelens-ext`
     examples: tuple[str, ...] = ()
     #: makes sections at the end of its help: title → rows of a name and what it means
@@ -220,7 +224,9 @@ class Reader:
         """
         if source.file is None:
             raise TraceFormatError(
-                source.path, f"is an open file of the format {self.name}", "give its path"
+                source.path,
+                f"is an open file of the format {self.name}",
+                "give its path",
             )
         return self.read(source.file)
 

@@ -108,7 +108,9 @@ class Plugin:
     module: str  #: what the entry point names
     distribution: str  #: the installed project it belongs to, with its version
     own: bool  #: True for what this distribution brings
-    hooks: tuple[str, ...] = ()  #: the hooks it implements; empty when it could not be loaded
+    hooks: tuple[
+        str, ...
+    ] = ()  #: the hooks it implements; empty when it could not be loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,9 @@ class PluginRegistry:
                 options=options_of(function),
             )
             hooks.append(hook)
-        return sorted(hooks, key=lambda hook: (-hook.options.priority, hook.plugin.name))
+        return sorted(
+            hooks, key=lambda hook: (-hook.options.priority, hook.plugin.name)
+        )
 
     def offers(
         self, hook_name: str, check: Callable[[Any], object], **arguments: object
@@ -227,14 +231,20 @@ class PluginRegistry:
         """Import and register a plugin; what fails is a problem."""
         distribution = _distribution_of(entry_point.dist)
         label = " ".join(part for part in distribution if part)
-        plugin = Plugin(entry_point.name, entry_point.value, label, _is_own(entry_point))
+        plugin = Plugin(
+            entry_point.name, entry_point.value, label, _is_own(entry_point)
+        )
         is_second = self._manager.has_plugin(plugin.name)
-        if is_second:  # two of one name stay apart in listings and messages; it is not loaded
+        if (
+            is_second
+        ):  # two of one name stay apart in listings and messages; it is not loaded
             plugin = replace(plugin, name=f"{plugin.name} ({label})")
         with self.guard(plugin.name):
             try:
                 if is_second:
-                    problem = "another plugin has this name already; rename the entry point"
+                    problem = (
+                        "another plugin has this name already; rename the entry point"
+                    )
                     raise PluginAnswerError(problem)
                 hooks = self._register(plugin.name, entry_point.load())
                 plugin = replace(plugin, hooks=hooks)
@@ -271,7 +281,9 @@ class PluginRegistry:
             for implementation in caller.get_hookimpls():
                 is_wrapper = implementation.wrapper or implementation.hookwrapper
                 if implementation.plugin is module and is_wrapper:
-                    raise PluginAnswerError(f"{caller.name}: hook wrappers are not supported")
+                    raise PluginAnswerError(
+                        f"{caller.name}: hook wrappers are not supported"
+                    )
         return tuple(sorted(caller.name for caller in callers))
 
 
@@ -312,7 +324,9 @@ def _entry_points() -> list[EntryPoint]:
     return sorted(entry_points(group=PROJECT), key=own_first)
 
 
-_installed = cache(_entry_points)  # of this process: looking for them takes milliseconds
+_installed = cache(
+    _entry_points
+)  # of this process: looking for them takes milliseconds
 
 
 def _only_own(*, plugins: bool) -> bool:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
     from tracelens_ext.trace import Trace
 
-    TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
+    TraceSource = (
+        str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
+    )
 
 __all__ = ["read_trace"]
 
@@ -59,13 +61,19 @@ def read_trace(
         return read_document(source, reading=reading)
     is_path = isinstance(source, str | os.PathLike)
     if not is_path and not hasattr(source, "read"):
-        raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
+        raise TypeError(
+            f"a trace is a path, an open file or a dict, not {type(source).__name__}"
+        )
     store = open_cache(cache, reading)
 
     def parse() -> Trace:
-        from tracelens_ext.readers.formats import read_file  # a cached trace needs no reader
+        from tracelens_ext.readers.formats import (
+            read_file,
+        )  # a cached trace needs no reader
 
-        return cast("Trace", read_file(source, progress, store, registry, reading, own=True))
+        return cast(
+            "Trace", read_file(source, progress, store, registry, reading, own=True)
+        )
 
     try:
         if store is None or not isinstance(source, str | os.PathLike):

@@ -15,7 +15,14 @@ import numpy.typing as npt
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import begin_end
-from tracelens_ext.trace import ArgColumn, BoolArray, Int32Array, Int64Array, IntArray, Trace
+from tracelens_ext.trace import (
+    ArgColumn,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
 from tracelens_ext.trace import trace as model
 from tracelens_ext.trace.corrections import corrected
 
@@ -126,7 +133,9 @@ class TraceBuilder:
         self.dropped: Counter[str] = Counter()
         self.metadata_events = 0
         self._rows = 0
-        self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _COLUMNS}
+        self._columns: dict[str, list[npt.NDArray[Any]]] = {
+            name: [] for name in _COLUMNS
+        }
         self._numbers: dict[str, _ArgumentPieces] = {}
         self._texts: dict[str, _ArgumentPieces] = {}
 
@@ -145,7 +154,9 @@ class TraceBuilder:
             texts: argument → (rows among these m, codes of `texts`).
         """
         if any(find(columns).any() for find in _IMPOSSIBLE.values()):
-            for reason in _IMPOSSIBLE:  # so that reasons are told in the order of first sight
+            for (
+                reason
+            ) in _IMPOSSIBLE:  # so that reasons are told in the order of first sight
                 self.dropped.setdefault(reason, 0)
         for name, dtype in _COLUMNS.items():
             self._columns[name].append(columns[name].astype(dtype, copy=False))
@@ -153,7 +164,9 @@ class TraceBuilder:
         self._add_arguments(self._texts, texts)
         self._rows += len(columns["ts"])
 
-    def _add_arguments(self, kept: dict[str, _ArgumentPieces], given: Arguments) -> None:
+    def _add_arguments(
+        self, kept: dict[str, _ArgumentPieces], given: Arguments
+    ) -> None:
         for name, (rows, values) in given.items():
             pieces = kept.setdefault(name, _ArgumentPieces())
             pieces.rows.append((rows + self._rows).astype(np.int32, copy=False))
@@ -193,7 +206,9 @@ class TraceBuilder:
         for argument, codes in (texts or {}).items():
             if codes.max() >= 0:
                 given_texts[argument] = _present(codes)
-        given_numbers = {argument: _present(values) for argument, values in numbers.items()}
+        given_numbers = {
+            argument: _present(values) for argument, values in numbers.items()
+        }
         self.add(columns, given_numbers, given_texts)
 
     def finish(
@@ -279,7 +294,10 @@ class TraceBuilder:
 
     def _joined_events(self) -> _Events:
         """Return the batches as whole columns."""
-        columns = {name: _joined(self._columns[name], dtype) for name, dtype in _COLUMNS.items()}
+        columns = {
+            name: _joined(self._columns[name], dtype)
+            for name, dtype in _COLUMNS.items()
+        }
         texts, code_of_text = _without_spelling(self.texts)
         args = {}
         for name, pieces in self._numbers.items():
@@ -296,7 +314,9 @@ class TraceBuilder:
         events = self._without(events, _NO_START, _has_no_start(events.columns))
         columns = events.columns
         pairs = begin_end.find_pairs(columns["kind"], columns["thread"], columns["ts"])
-        columns["dur"][pairs.begin] = columns["ts"][pairs.end] - columns["ts"][pairs.begin]
+        columns["dur"][pairs.begin] = (
+            columns["ts"][pairs.end] - columns["ts"][pairs.begin]
+        )
         columns["kind"][pairs.begin] -= begin_end.BEGIN
         for reason, is_single in (
             (begin_end.NO_END, pairs.is_open),
@@ -326,7 +346,10 @@ class _Events:
         is_kept = ~is_left_out
         new_row = (np.cumsum(is_kept) - 1).astype(np.int32)
         columns = {name: column[is_kept] for name, column in self.columns.items()}
-        args = {name: column.selected(is_kept, new_row) for name, column in self.args.items()}
+        args = {
+            name: column.selected(is_kept, new_row)
+            for name, column in self.args.items()
+        }
         return _Events(columns, args)
 
 

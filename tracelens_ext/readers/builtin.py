@@ -46,7 +46,9 @@ class FormatReader(Reader):
         except ImportError as error:
             if not (self.extra and (error.name or "").startswith("google")):
                 raise
-            problem = "is a profile of JAX, and reading it needs protobuf, not installed here"
+            problem = (
+                "is a profile of JAX, and reading it needs protobuf, not installed here"
+            )
             remedy = f"run: pip install 'tracelens-ext[{self.extra}]'"
             raise TraceFormatError(source.path, problem, remedy) from None
         return trace
@@ -94,7 +96,9 @@ _PLANE = re.compile(
 _PLANE_FIELDS = (b"\n", b"\x12", b"\x1a", b'"')
 _PLANE_PROCESS = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
 #: A packet that begins with its time, sequence, clock, descriptor of a track or clock snapshot.
-_PACKET = re.compile(rb"\n[\x80-\xff]{0,3}[\0-\x7f](?:[\x40\x50]|[\xd0\xe2]\x03|\x32[\0-\x7f]\n)")
+_PACKET = re.compile(
+    rb"\n[\x80-\xff]{0,3}[\0-\x7f](?:[\x40\x50]|[\xd0\xe2]\x03|\x32[\0-\x7f]\n)"
+)
 
 
 def _named(path: Path, suffixes: tuple[str, ...]) -> bool:
@@ -132,7 +136,9 @@ def _is_rocprof_results(path: Path, head: bytes) -> object:
 
 def _is_xplane(path: Path, head: bytes) -> object:
     """Whether the content begins with a plane, or may and the name says so."""
-    return head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
+    return (
+        head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
+    )
 
 
 def _is_perfetto(path: Path, head: bytes) -> object:
@@ -144,7 +150,9 @@ def _is_perfetto(path: Path, head: bytes) -> object:
 def _is_json(_: Path, head: bytes) -> bool:
     """Whether a file begins as a JSON object or list does; one that is no trace is refused."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
-    return text.startswith((b"{", b"[")) and text[1:2] != b"\0"  # which UTF-16 has there
+    return (
+        text.startswith((b"{", b"[")) and text[1:2] != b"\0"
+    )  # which UTF-16 has there
 
 
 READERS: list[Reader] = [
@@ -186,7 +194,9 @@ READERS: list[Reader] = [
     FormatReader(
         name="Nsight Systems SQLite export",
         module="nsys.sqlite",
-        fits=lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
+        fits=lambda *file: (
+            _is_database("nsys.sqlite", "NsysDatabase", *file) is not False
+        ),
         how_to_record=f"{_NSYS}, then nsys export --type sqlite run.nsys-rep",
         suffixes=NSYS_EXPORTS,
     ),
@@ -214,7 +224,9 @@ READERS: list[Reader] = [
     FormatReader(
         name="JAX/XLA trace for viewers (JSON)",
         module="xplane.reader:read_json",
-        fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
+        fits=lambda _, head: (
+            head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head)
+        ),
         how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
         suffixes=XPLANE_JSON,
     ),

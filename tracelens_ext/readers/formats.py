@@ -18,7 +18,13 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
+from tracelens_ext.hooks import (
+    Offered,
+    PluginAnswerError,
+    PluginRegistry,
+    Reader,
+    default_registry,
+)
 from tracelens_ext.readers import source as given
 from tracelens_ext.readers.builder import distinct_rows
 from tracelens_ext.readers.cache.store import TraceCache
@@ -94,13 +100,17 @@ def read_file(
         if not own:
             return None
         if not offered:
-            raise TraceFormatError(opened.path, "has no reader", "install tracelens-ext again")
+            raise TraceFormatError(
+                opened.path, "has no reader", "install tracelens-ext again"
+            )
         raise _refusal(opened, head)
 
 
 def _value_of(reader: Reader, opened: given.ByteSource) -> Mapping[str, object] | Trace:
     """Ask a reader, which may be a stranger's and answer anything, for the trace of a file."""
-    read_source = getattr(reader, "read_source", None) or partial(Reader.read_source, reader)
+    read_source = getattr(reader, "read_source", None) or partial(
+        Reader.read_source, reader
+    )
     value = read_source(opened)
     if not isinstance(value, Mapping | Trace):
         raise PluginAnswerError(f"{reader.name}: {type(value).__name__} is no trace")
@@ -154,7 +164,9 @@ def is_recognised(path: Path, head: bytes) -> bool:
 def _check(reader: object) -> None:
     """Raise PluginAnswerError for an object without the methods of a reader."""
     if not callable(getattr(reader, "recognises", None)):
-        raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'recognises'")
+        raise PluginAnswerError(
+            f"tracelens_readers: {reader!r} has no method 'recognises'"
+        )
     reads = (getattr(reader, name, None) for name in ("read", "read_source"))
     if not any(map(callable, reads)):
         raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'read'")
@@ -212,7 +224,9 @@ _MAGIC = (
     (b"PAR1", "a Parquet file", ""),
     (b"<", "HTML or XML", ""),
 )
-_NSIGHT_COMPUTE = "is a report of Nsight Compute, which measures single kernels and has no timeline"
+_NSIGHT_COMPUTE = (
+    "is a report of Nsight Compute, which measures single kernels and has no timeline"
+)
 _RECORD_TIMELINE = "record one with nsys profile -t cuda, or with torch.profiler"
 _A_PICKLE = "is a pickle, no trace; a memory snapshot of PyTorch is read by one command"
 
@@ -237,7 +251,9 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
     if head.startswith(b"NVR\0") or name.endswith(".ncu-rep"):
         return TraceFormatError(path, _NSIGHT_COMPUTE, _RECORD_TIMELINE)
     if head[_TAR_PLACE].startswith(b"ustar"):
-        return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
+        return TraceFormatError(
+            path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)"
+        )
     expected = "see the formats that are read with: tracelens-ext formats"
     for magic, what, remedy in _MAGIC:
         if text.startswith(magic):
@@ -264,7 +280,9 @@ def refuse_trace(trace: Trace) -> None:
     categories = sorted({category for category in trace.categories if category})
     kinds = "its events have no cat"
     if categories:
-        kinds = f"its events are of kinds {', '.join(map(given.in_a_line, categories[:5]))}"
+        kinds = (
+            f"its events are of kinds {', '.join(map(given.in_a_line, categories[:5]))}"
+        )
     problem = "holds no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
         problem = "is a Chrome trace of another tool"
@@ -279,4 +297,6 @@ def _refuse_many_devices(trace: Trace) -> None:
     count = len(np.unique(device))
     if count > _MOST_DEVICES:
         problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
-        raise TraceFormatError(trace.provenance.path, problem, "give the traces one by one")
+        raise TraceFormatError(
+            trace.provenance.path, problem, "give the traces one by one"
+        )

@@ -147,12 +147,22 @@ class EventStream(Generic[B]):
             self._rest = self._rest[1:]
             yield from self._object()
         else:
-            self._refuse("is not JSON", "give a trace that a profiler wrote as .json or .json.gz")
-        if self._next_byte() == opening == b"{" and self.members and not self.found_events:
+            self._refuse(
+                "is not JSON", "give a trace that a profiler wrote as .json or .json.gz"
+            )
+        if (
+            self._next_byte() == opening == b"{"
+            and self.members
+            and not self.found_events
+        ):
             problem = "is JSON lines, a document each, and not one document"
-            self._refuse(problem, "write the events as one list, with commas between them")
+            self._refuse(
+                problem, "write the events as one list, with commas between them"
+            )
         if self._next_byte():
-            self._refuse("has more data after the end of the JSON document", _REMEDY_DAMAGED)
+            self._refuse(
+                "has more data after the end of the JSON document", _REMEDY_DAMAGED
+            )
 
     # Top level: one byte or one value at a time.
 
@@ -206,7 +216,9 @@ class EventStream(Generic[B]):
             text = part.decode("utf-8", "surrogateescape")
             try:
                 mended = lenient.mend_text(text)
-                value, end = self._next_value(text, mended, 0, self.place, exact=False, last=last)
+                value, end = self._next_value(
+                    text, mended, 0, self.place, exact=False, last=last
+                )
             except lenient.IncompleteError:
                 if last:
                     self._cut_off()
@@ -214,7 +226,9 @@ class EventStream(Generic[B]):
                     problem = f"holds more than {_MOST_EVENT} beside its events"
                     self._refuse(problem, _REMEDY_DAMAGED)
                 if len(part) == len(self._rest):
-                    self._rest += self._read(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
+                    self._rest += self._read(
+                        max(min(_MEMBER_BYTES, self._slice_bytes), len(part))
+                    )
                 window *= 2
                 continue
             self._rest = self._rest[lenient.bytes_before(text, end) :]
@@ -299,7 +313,9 @@ class EventStream(Generic[B]):
         if self._refusals > _MOST_REFUSALS:
             self._threads = None
 
-    def _begin_slice(self, threads: ThreadPoolExecutor, begun: deque[_Begun[B]]) -> bool:
+    def _begin_slice(
+        self, threads: ThreadPoolExecutor, begun: deque[_Begun[B]]
+    ) -> bool:
         """Have a thread decode the next slice; False where none can be cut."""
         rest = self._rest
         try:
@@ -351,7 +367,9 @@ class EventStream(Generic[B]):
             return (yield from self._walk(body, base))
         if not ended:
             used = len(body) - len(body[used:].lstrip(_GAP_BYTES))
-            further, ended = yield from self._slice(b"[" + body[used:] + b"]", base + used)
+            further, ended = yield from self._slice(
+                b"[" + body[used:] + b"]", base + used
+            )
             used += further
         return _Progress(used, ended)
 

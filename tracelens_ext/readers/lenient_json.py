@@ -34,7 +34,8 @@ _CPP_NUMBER_OR_STRING: Final = re.compile(
 #: Where there may be a number that JSON does not have.
 _MAYBE_NO_JSON: Final = re.compile(rb"[:\[,]\s*-?(?:nan|inf|NaN|Infinity)")
 _NO_JSON_OR_STRING: Final = re.compile(
-    rb"%b|(?P<number>-?\b(?:nan|inf(?:inity)?|NaN|Infinity)\b)" % _STRING.encode(), re.DOTALL
+    rb"%b|(?P<number>-?\b(?:nan|inf(?:inity)?|NaN|Infinity)\b)" % _STRING.encode(),
+    re.DOTALL,
 )
 
 
@@ -96,7 +97,9 @@ def value_at(text: str, position: int, *, exact: bool, last: bool) -> DecodedVal
             at_end = error.pos >= len(text) - _END_MARGIN
         if at_end or error.msg.startswith("Unterminated string"):
             raise IncompleteError from None
-        raise WrongError(f"is not valid JSON{{place}} ({error.msg})", error.pos) from None
+        raise WrongError(
+            f"is not valid JSON{{place}} ({error.msg})", error.pos
+        ) from None
     except RecursionError:
         raise WrongError("is nested too deeply to be a trace") from None
     except ValueError:  # Python refuses integers of thousands of digits

@@ -27,7 +27,13 @@ def _is_rocm_profile_data(_: str, tables: Collection[str]) -> bool:
 
 
 def _is_of_ascend(_: str, tables: Collection[str]) -> bool:
-    of_ascend = {"pytorch_api", "cann_api", "task", "enum_api_type", "session_time_info"}
+    of_ascend = {
+        "pytorch_api",
+        "cann_api",
+        "task",
+        "enum_api_type",
+        "session_time_info",
+    }
     return "string_ids" in tables and not of_ascend.isdisjoint(tables)
 
 

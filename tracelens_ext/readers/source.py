@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tracelens_ext import errors
-from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.errors import (
+    TraceCutOffError,
+    TraceError,
+    TraceFormatError,
+    TraceNotFoundError,
+)
 from tracelens_ext.processes import cores
 from tracelens_ext.readers import ahead
 from tracelens_ext.readers.ahead import Gunzip, ReadAhead
@@ -80,7 +85,9 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            binary = getattr(source, "buffer", source)  # of a text file: bytes are decoded here
+            binary = getattr(
+                source, "buffer", source
+            )  # of a text file: bytes are decoded here
             if isinstance(binary, io.BufferedReader):
                 file = binary
             else:
@@ -263,9 +270,13 @@ def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
         if stat.S_ISDIR(mode):
             raise TraceNotFoundError(path, "is a folder", "name one trace file in it")
         if not stat.S_ISREG(mode):
-            raise TraceNotFoundError(path, "is not a regular file", "copy it to a file first")
+            raise TraceNotFoundError(
+                path, "is not a regular file", "copy it to a file first"
+            )
         if not reading.may_read(path):
-            raise TraceNotFoundError(path, "leads out of the folders", "name another file")
+            raise TraceNotFoundError(
+                path, "leads out of the folders", "name another file"
+            )
         file = _AsOpened(path)
         return io.BufferedReader(file, _FILE_BUFFER), file.size
     except FileNotFoundError:
@@ -302,14 +313,20 @@ class _Encoded(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
         if not self._rest:
             piece = self._from.read(_FILE_BUFFER)
-            self._rest = piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece
+            self._rest = (
+                piece.encode("utf-8", "surrogatepass")
+                if isinstance(piece, str)
+                else piece
+            )
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
 
 
-def salvage_notes(source: ByteSource, damage: TraceError | None, at: int, events: int) -> list[str]:
+def salvage_notes(
+    source: ByteSource, damage: TraceError | None, at: int, events: int
+) -> list[str]:
     """Return the note on damage, if there is any; raise the damage if nothing is salvaged.
 
     Args:
@@ -326,7 +343,9 @@ def salvage_notes(source: ByteSource, damage: TraceError | None, at: int, events
         remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN
         raise type(damage)(damage.path, damage.problem, remedy)
     if not events:
-        raise type(damage)(damage.path, damage.problem, "no event comes before that") from None
+        raise type(damage)(
+            damage.path, damage.problem, "no event comes before that"
+        ) from None
     total = source.size
     if source.compressed or total is None:
         source.drain()
@@ -372,7 +391,9 @@ def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
     names = list(members)
     for name in names:
         if name in _MEMBERS:
-            return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", RECORD)
+            return TraceFormatError(
+                path, f"is {_MEMBERS[name]}, which is not supported", RECORD
+            )
     if "traceEvents" in names:
         return TraceFormatError(path, "has traceEvents that are no list", RECORD)
     content = "it is empty"

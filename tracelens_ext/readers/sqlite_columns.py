@@ -111,7 +111,9 @@ class Database(Tables):
             remedy = "wait for its writer to end, or make it again"
             raise TraceFormatError(self.path, problem, remedy)
         name = quote(str(file.absolute()))
-        return sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
+        return sqlite3.connect(
+            f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None
+        )
 
     def _real_tables(self) -> dict[str, frozenset[str]]:
         rows = self._connection.execute(
@@ -151,7 +153,9 @@ class Database(Tables):
             yield
         except (sqlite3.Error, MemoryError, UnicodeDecodeError) as error:
             reason = one_line(str(error))
-            if isinstance(error, MemoryError):  # a length in it that is wrong, as a rule
+            if isinstance(
+                error, MemoryError
+            ):  # a length in it that is wrong, as a rule
                 reason = "it asks for more memory than there is"
             elif isinstance(error, UnicodeDecodeError):  # SQLite quotes what is damaged
                 reason = "its texts are no UTF-8"
@@ -168,7 +172,9 @@ class Database(Tables):
         """Return the number of rows of a table; 0 if it does not exist."""
         return sum(int(count) for [(count,)] in self._rows(table, ["count(*)"]))
 
-    def _rows(self, table: str, expressions: list[str], where: str = "") -> Iterator[list[Any]]:
+    def _rows(
+        self, table: str, expressions: list[str], where: str = ""
+    ) -> Iterator[list[Any]]:
         """Yield the rows of a query in batches, in the table's order whatever its indices."""
         if table not in self.tables:
             return
@@ -209,11 +215,15 @@ class Database(Tables):
         for rows in self._rows(table, expressions, _condition(where)):
             cells = np.fromiter(chain.from_iterable(rows), np.int64)
             cells_by_column = np.ascontiguousarray(cells.reshape(len(rows), -1).T)
-            chunk = {name: np.full(len(rows), MISSING, dtype=np.int64) for name in columns}
+            chunk = {
+                name: np.full(len(rows), MISSING, dtype=np.int64) for name in columns
+            }
             chunk.update(zip(stored, cells_by_column, strict=False))
             yield chunk
 
-    def texts(self, table: str, column: str, where: Equal | None = None) -> Iterator[bytes | None]:
+    def texts(
+        self, table: str, column: str, where: Equal | None = None
+    ) -> Iterator[bytes | None]:
         """Yield the texts of a column in the table's order; None for a row or a column without."""
         expression = "NULL"
         if column in self.tables.get(table, frozenset()):

@@ -45,7 +45,9 @@ class Tables:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order."""
         raise NotImplementedError
 
-    def texts(self, table: str, column: str, where: Equal | None = None) -> Iterator[bytes | None]:
+    def texts(
+        self, table: str, column: str, where: Equal | None = None
+    ) -> Iterator[bytes | None]:
         """The texts of a column in the table's order; None for a row, or a column, without."""
         raise NotImplementedError
 
@@ -55,14 +57,22 @@ class Tables:
 
     def words(self, table: str, column: str) -> list[str]:
         """The texts of a column; empty ones where there are none."""
-        return [(text or b"").decode("utf-8", "replace") for text in self.texts(table, column)]
+        return [
+            (text or b"").decode("utf-8", "replace")
+            for text in self.texts(table, column)
+        ]
 
     def pairs(self, table: str, first: str, second: str) -> list[tuple[str, str]]:
         """The texts of two columns of a table, row by row."""
-        return list(zip(self.words(table, first), self.words(table, second), strict=True))
+        return list(
+            zip(self.words(table, first), self.words(table, second), strict=True)
+        )
 
     def whole(self, table: str, *columns: str) -> dict[str, Int64Array]:
         """Whole numbers of all rows; otherwise as `chunks`."""
         chunks = list(self.chunks(table, columns))
         empty = np.empty(0, dtype=np.int64)
-        return {name: np.concatenate([empty, *(c[name] for c in chunks)]) for name in columns}
+        return {
+            name: np.concatenate([empty, *(c[name] for c in chunks)])
+            for name in columns
+        }

@@ -44,7 +44,9 @@ _FIXED = {
     "#cf9fd6": "graph",
     "#bfa58a": "runtime",
 }
-_COLOUR_OF = {name: colour for colour, names in _FIXED.items() for name in names.split("|")}
+_COLOUR_OF = {
+    name: colour for colour, names in _FIXED.items() for name in names.split("|")
+}
 _NO_NAME = re.compile(r"\((?:unlinked|none|[\d,]+ others)\)")
 
 

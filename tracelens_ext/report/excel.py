@@ -128,13 +128,17 @@ class _WorkbookWriter:
         """Write all sheets; the first one last, as it names what could not be written."""
         frames = self._fitting_frames()
         charts = self._charts_with_data()
-        first = _FirstSheet(self._book, self._book.xlsx.add_worksheet(_SUMMARY), self._report.title)
+        first = _FirstSheet(
+            self._book, self._book.xlsx.add_worksheet(_SUMMARY), self._report.title
+        )
         self._write_tables(frames)
         if charts:
             titles = "; ".join(data.chart.title for data in charts)
             self._index.append(_IndexLine(_CHARTS, "", titles))
             sheet = self._book.xlsx.add_worksheet(_CHARTS)
-            self._placed_charts = _write_charts(self._book, sheet, charts, self._failures)
+            self._placed_charts = _write_charts(
+                self._book, sheet, charts, self._failures
+            )
         first.write_facts(fact for fact in self._report.facts if fact[0] in _FIRST)
         for answer in self._report.answers:
             with self._failures.isolate(f"The first rows of the sheet {answer.sheet}"):
@@ -152,16 +156,22 @@ class _WorkbookWriter:
     def _fitting_frames(self) -> dict[str, pd.DataFrame]:
         """Return what of each table fits into a sheet, by the name of the sheet."""
         report = self._report
-        sheet_names = excel_text.unique_sheet_names(report.sheets, taken=(_SUMMARY, _CHARTS))
+        sheet_names = excel_text.unique_sheet_names(
+            report.sheets, taken=(_SUMMARY, _CHARTS)
+        )
         most_rows = cells.most_rows(report.sheets.values())
         frames: dict[str, pd.DataFrame] = {}
-        for sheet_name, (name, frame) in zip(sheet_names, report.sheets.items(), strict=True):
+        for sheet_name, (name, frame) in zip(
+            sheet_names, report.sheets.items(), strict=True
+        ):
             headed = with_units(frame, report.units.get(name, {}))
             fitting = cells.fitting(name, sheet_name, headed, most_rows, self.notes)
             frames[sheet_name] = fitting
             plural = "" if len(fitting) == 1 else "s"
             rows = f"{len(fitting):,} row{plural}"
-            self._index.append(_IndexLine(sheet_name, rows, report.descriptions.get(name, "")))
+            self._index.append(
+                _IndexLine(sheet_name, rows, report.descriptions.get(name, ""))
+            )
         return frames
 
     def _charts_with_data(self) -> list[_ChartData]:
@@ -182,7 +192,9 @@ class _WorkbookWriter:
         return charts
 
     def _write_tables(self, frames: Mapping[str, pd.DataFrame]) -> None:
-        sheets_of_sentences = {answer.sheet for answer in self._report.answers if answer.links}
+        sheets_of_sentences = {
+            answer.sheet for answer in self._report.answers if answer.links
+        }
         for name, frame in frames.items():
             sheet = self._book.xlsx.add_worksheet(name)
             with self._failures.isolate(f"The sheet {name}"):
@@ -214,11 +226,19 @@ _INK = "#404040"
 _GRID = "#D9D9D9"
 _SMALL = {"size": 9, "bold": False, "color": _INK}
 _LINE = {"color": _GRID}
-_AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_tick_mark": "none"}
+_AXIS = {
+    "num_font": _SMALL,
+    "line": _LINE,
+    "major_tick_mark": "none",
+    "minor_tick_mark": "none",
+}
 
 
 def _write_charts(
-    book: cells.Book, sheet: Worksheet, charts: Sequence[_ChartData], failures: PartFailures
+    book: cells.Book,
+    sheet: Worksheet,
+    charts: Sequence[_ChartData],
+    failures: PartFailures,
 ) -> list[_PlacedChart]:
     """Draw charts below one another, each with its table at its right.
 
@@ -247,7 +267,9 @@ def _write_charts(
     cells.checked(sheet.set_column(_CHART_COLUMNS + 1, last_column, _NUMBER_WIDTH))
     sheet.hide_gridlines(2)
     sheet.set_landscape()
-    sheet.set_print_scale(_PRINT_SCALE)  # not fitted to the page: that ignores page breaks
+    sheet.set_print_scale(
+        _PRINT_SCALE
+    )  # not fitted to the page: that ignores page breaks
     sheet.set_margins(top=0.5, bottom=0.5)
     sheet.set_h_pagebreaks(page_breaks)
     # Printed are the charts alone: their tables would make them small.
@@ -274,7 +296,9 @@ def _write_numbers(book: cells.Book, sheet: Worksheet, placed: _PlacedChart) -> 
     number_style = book.format(num_format=_cell_format(placed.data))
     cells.put(sheet, placed.top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
     header_row = placed.top + 1
-    for column, name in enumerate([chart.label_column, *_short(table.columns)], _CHART_COLUMNS):
+    for column, name in enumerate(
+        [chart.label_column, *_short(table.columns)], _CHART_COLUMNS
+    ):
         cells.put(sheet, header_row, column, name, header_style)
     labels = _short(table.index)
     for row, (label, values) in enumerate(
@@ -305,7 +329,9 @@ def _drawing(book: cells.Book, placed: _PlacedChart, width: int) -> ChartBar:
     )
     # Of bars that lie, XlsxWriter's y axis is that of the labels. The first row of the table is
     # the top bar, its label beside the plot also where bars go to the left; numbers stay below.
-    drawing.set_y_axis(_AXIS | {"reverse": True, "label_position": "low", "crossing": "max"})
+    drawing.set_y_axis(
+        _AXIS | {"reverse": True, "label_position": "low", "crossing": "max"}
+    )
     drawing.set_x_axis(_number_axis(placed.data))
     if table.shape[1] > 1:
         drawing.set_legend({"position": "bottom", "font": _SMALL})
@@ -333,7 +359,11 @@ def _series_options(placed: _PlacedChart, position: int) -> dict[str, Any]:
     is_stacked = chart.kind == "stacked"
     if not is_stacked:
         number_format = _cell_format(placed.data)
-        options["data_labels"] = {"value": True, "font": _SMALL, "num_format": number_format}
+        options["data_labels"] = {
+            "value": True,
+            "font": _SMALL,
+            "num_format": number_format,
+        }
         options["points"] = _bar_fills(chart, table)
     options["values"] = [_CHARTS, first_row, column, last_row, column]
     options["values_data"] = table.to_numpy().T.tolist()[position]
@@ -365,7 +395,9 @@ def _number_axis(data: _ChartData) -> dict[str, Any]:
     symbol = unit_of(data.chart.value_column).symbol
     axis = dict(_AXIS)
     if float(numbers.min()) >= 0:
-        axis["min"] = 0  # a bar that starts elsewhere than at zero shows a wrong proportion
+        axis["min"] = (
+            0  # a bar that starts elsewhere than at zero shows a wrong proportion
+        )
     axis["num_format"] = _axis_format(symbol, largest)
     axis["major_gridlines"] = {"visible": True, "line": _LINE}
     return axis
@@ -433,17 +465,27 @@ class _FirstSheet:
         sheet.set_landscape()
         sheet.set_margins(left=0.4, right=0.4, top=0.5, bottom=0.5)
         sheet.fit_to_pages(1, 0)
-        cells.put(sheet, 0, 0, title, self._format(font_size=16, bold=True, font_color=cells.INK))
+        cells.put(
+            sheet,
+            0,
+            0,
+            title,
+            self._format(font_size=16, bold=True, font_color=cells.INK),
+        )
         self._row = 2
 
     def write_facts(self, facts: Iterable[tuple[str, object]]) -> None:
         """Label and value a line; a number is shown with the unit that its label tells."""
         for label, value in facts:
-            cells.put(self._sheet, self._row, 0, label, self._format(bold=True, valign="top"))
+            cells.put(
+                self._sheet, self._row, 0, label, self._format(bold=True, valign="top")
+            )
             text, shown = excel_text.fact_text(label, value)
             if shown:
                 style = self._format(num_format=shown.excel_format, align="left")
-                cells.put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
+                cells.put(
+                    self._sheet, self._row, 1, excel_text.cell_value(value), style
+                )
                 self._row += 1
             else:
                 self.write_wide(1, text)
@@ -463,7 +505,9 @@ class _FirstSheet:
         if len(frame):
             header_style = self._format(**cells.HEADER)
             headers = [column.header for column in columns]
-            self._write_line(_Line(headers, [header_style] * len(columns)), _HEADER_PART)
+            self._write_line(
+                _Line(headers, [header_style] * len(columns)), _HEADER_PART
+            )
         styles = self._column_styles(answer, columns)
         for values in zip(*(column.values for column in columns), strict=True):
             shown = [
@@ -479,11 +523,15 @@ class _FirstSheet:
                 chart_column = _BESIDE
             drawing = _drawing(self._book, placed, _CHART_PIXELS)
             options = {"x_offset": 10}
-            cells.checked(self._sheet.insert_chart(chart_row, chart_column, drawing, options))
+            cells.checked(
+                self._sheet.insert_chart(chart_row, chart_column, drawing, options)
+            )
             self._row = max(self._row, chart_row + _chart_rows(placed.data.table))
         self._row += 1
 
-    def _column_styles(self, answer: Answer, columns: Sequence[cells.ExcelColumn]) -> list[Format]:
+    def _column_styles(
+        self, answer: Answer, columns: Sequence[cells.ExcelColumn]
+    ) -> list[Format]:
         """Return the format of each column of an answer; the one of links is underlined."""
         styles = []
         for name, column in zip(answer.columns, columns, strict=True):
@@ -493,7 +541,9 @@ class _FirstSheet:
                 look = _TEXT
             else:
                 look = {"num_format": column.number_format}
-            styles.append(self._format(**cells.LINES, text_wrap=True, valign="top", **look))
+            styles.append(
+                self._format(**cells.LINES, text_wrap=True, valign="top", **look)
+            )
         return styles
 
     def write_index(self, index: Sequence[_IndexLine]) -> None:
@@ -501,7 +551,9 @@ class _FirstSheet:
         self.write_head("Sheets")
         for line in index:
             self._write_link(0, line.sheet, self._format(**_LINK))
-            cells.put(self._sheet, self._row, 1, line.rows, self._format(font_color="#666666"))
+            cells.put(
+                self._sheet, self._row, 1, line.rows, self._format(font_color="#666666")
+            )
             self.write_wide(2, line.shows)
         self._row += 1
 
@@ -514,7 +566,9 @@ class _FirstSheet:
     def _write_line(self, line: _Line, part: float = 1.0) -> None:
         """Write a cell a column, texts in as many lines as `part` of it takes; links underlined."""
         most_lines = 1
-        for column, (value, style) in enumerate(zip(line.values, line.styles, strict=True)):
+        for column, (value, style) in enumerate(
+            zip(line.values, line.styles, strict=True)
+        ):
             if style.underline:
                 self._write_link(column, str(value), style)
                 continue
@@ -526,19 +580,25 @@ class _FirstSheet:
     def write_wide(self, first: int, text: str) -> None:
         """Write a text across the columns from `first` on, in as many lines as it needs."""
         style = self._format(text_wrap=True, valign="top")
-        cells.checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))
+        cells.checked(
+            self._sheet.merge_range(self._row, first, self._row, _LAST, "", style)
+        )
         cells.put(self._sheet, self._row, first, text, style)
         width = sum(_WIDTHS[first:])
         self._end_line(_lines_of(text, width))
 
     def _end_line(self, lines: int) -> None:
         if lines > 1:
-            cells.checked(self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN)))
+            cells.checked(
+                self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN))
+            )
         self._row += 1
 
     def _write_link(self, column: int, name: str, style: Format) -> None:
         target = "internal:'{}'!A1".format(name.replace("'", "''"))
-        cells.checked(self._sheet.write_url(self._row, column, target, style, string=name))
+        cells.checked(
+            self._sheet.write_url(self._row, column, target, style, string=name)
+        )
 
 
 def _lines_of(text: str, width: float) -> int:

@@ -58,14 +58,20 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
                         put(self, row, at, *cell)
                     return
                 space = ' xml:space="preserve"' if value != value.strip() else ""
-                text = value if value.isprintable() else self._escape_control_characters(value)
+                text = (
+                    value
+                    if value.isprintable()
+                    else self._escape_control_characters(value)
+                )
                 content = f' t="inlineStr"><is><t{space}>{self._escape_data(text)}</t></is></c>'
             elif isinstance(value, bool):
                 content = f' t="b"><v>{value:d}</v></c>'
             else:
                 content = f"><v>{value:.16G}</v></c>"
             number = style.xf_index or style._get_xf_index()
-            parts.append(f'<c r="{xl_rowcol_to_cell_fast(row, place)}" s="{number}"{content}')
+            parts.append(
+                f'<c r="{xl_rowcol_to_cell_fast(row, place)}" s="{number}"{content}'
+            )
         checked(self._check_dimensions(row, len(cells) - 1))
         self._write_row(row, None)
         self.fh.write("".join(parts))
@@ -80,7 +86,9 @@ class Book:
         kept = {"constant_memory": True, "tmpdir": folder}
         self.xlsx = Workbook(stream, kept | dict.fromkeys(as_text, False))
         self.xlsx.use_zip64()  # of parts over 4 GB alone
-        self.xlsx.set_properties({"title": title, "author": GENERATOR, "created": _CREATED})
+        self.xlsx.set_properties(
+            {"title": title, "author": GENERATOR, "created": _CREATED}
+        )
         self.xlsx.set_custom_property(TABLES_VERSION_KEY, TABLES_VERSION)
         self.xlsx.worksheet_class = _Sheet
         self._formats: dict[tuple[tuple[str, object], ...], Format] = {}
@@ -102,7 +110,9 @@ def checked(code: int) -> None:
         )
 
 
-def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format) -> None:
+def put(
+    sheet: Worksheet, row: int, column: int, value: CellValue, style: Format
+) -> None:
     """Write one cell; a text cleaned, cut as `cell_text` does, with Excel's line breaks."""
     # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
     if value in (None, "") or value != value:  # as NaN does
@@ -183,7 +193,9 @@ def column_of(series: pd.Series) -> ExcelColumn:
     values = cell_values.values
     text_lengths = [len(value) for value in values if isinstance(value, str)]
     content_width = float(max(text_lengths, default=0))
-    numbers = np.array([n for n in values if isinstance(n, int | float)], dtype=np.float64)
+    numbers = np.array(
+        [n for n in values if isinstance(n, int | float)], dtype=np.float64
+    )
     is_numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
     has_texts = content_width > 0 or not is_numeric
     shown = Shown.of(header, numbers)
@@ -268,7 +280,9 @@ def most_rows(frames: Collection[pd.DataFrame]) -> int:
     return bisect_right(
         range(MOST_ROWS - 1),
         MOST_CELLS,
-        key=lambda rows: sum(min(len(each), rows + 1) * each.shape[1] for each in frames),
+        key=lambda rows: sum(
+            min(len(each), rows + 1) * each.shape[1] for each in frames
+        ),
     )
 
 
@@ -296,7 +310,9 @@ def _not_all(name: str, most: int, total: int, what: str, holder: str) -> str:
     )
 
 
-def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: bool) -> list[str]:
+def write_table(
+    book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: bool
+) -> list[str]:
     """Write the sheet of a table, rows a line high or texts `whole`; say what is cut."""
     columns = [column_of(series) for _, series in frame.items()]
     sheet.freeze_panes(1, 0)
@@ -306,7 +322,9 @@ def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: boo
     if columns:
         if not whole:
             sheet.set_default_row(_ROW_HEIGHT)
-        checked(sheet.set_row(0, 15 * max(column.header_lines for column in columns) + 3))
+        checked(
+            sheet.set_row(0, 15 * max(column.header_lines for column in columns) + 3)
+        )
         checked(sheet.autofilter(0, 0, len(frame), len(columns) - 1))
     for place, column in enumerate(columns):
         checked(sheet.set_column(place, place, column.width))
@@ -332,8 +350,13 @@ def _write_rows(
     long_text = book.format(**LINES, align="fill")
     # Of several lines the first is seen: rows have a fixed height.
     many_lines = book.format(**LINES, text_wrap=True, valign="top")
-    plain = [(each.width, book.format(**LINES, num_format=each.number_format)) for each in columns]
-    for row, values in enumerate(zip(*(column.values for column in columns), strict=True), 1):
+    plain = [
+        (each.width, book.format(**LINES, num_format=each.number_format))
+        for each in columns
+    ]
+    for row, values in enumerate(
+        zip(*(column.values for column in columns), strict=True), 1
+    ):
         cells = []
         for value, (width, style) in zip(values, plain, strict=True):
             if isinstance(value, str):

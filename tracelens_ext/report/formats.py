@@ -32,7 +32,12 @@ from typing import Any
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import ABOUT_US, GENERATOR, write_folder
 from tracelens_ext.report.report import Report
-from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, header_text, is_numeric
+from tracelens_ext.report.tables.units import (
+    FIRST_FACTS,
+    Shown,
+    header_text,
+    is_numeric,
+)
 from tracelens_ext.report.terminal import UNSAFE, safe_text
 from tracelens_ext.text import encodable, unique
 
@@ -61,7 +66,9 @@ def plain_column(series: pd.Series) -> list[Plain]:
         numbers = series.to_numpy(dtype="float64", na_value=math.nan)
         if np.isfinite(numbers).all():
             return list(numbers.tolist())
-        return [number if math.isfinite(number) else None for number in numbers.tolist()]
+        return [
+            number if math.isfinite(number) else None for number in numbers.tolist()
+        ]
     missing = series.isna().tolist()
     values: list[Plain] = []
     for value, is_missing in zip(series.tolist(), missing, strict=True):
@@ -182,9 +189,12 @@ def _rows(frame: pd.DataFrame) -> Iterator[str]:
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
         if headers:
-            columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
+            columns = [
+                plain_column(part.iloc[:, place]) for place in range(len(headers))
+            ]
             records = [
-                dict(zip(headers, values, strict=True)) for values in zip(*columns, strict=True)
+                dict(zip(headers, values, strict=True))
+                for values in zip(*columns, strict=True)
             ]
         else:
             records = [{} for _ in range(len(part))]
@@ -281,7 +291,9 @@ def _table(frame: pd.DataFrame) -> Iterator[str]:
             columns.append(_number_texts(header, values))
         else:
             ruler.append(":---")
-            columns.append(["" if value is None else cell(str(value)) for value in values])
+            columns.append(
+                ["" if value is None else cell(str(value)) for value in values]
+            )
     yield "\n" + _line([cell(header) for header in headers]) + _line(ruler)
     for cells in zip(*columns, strict=True):
         yield _line(cells)
@@ -289,7 +301,9 @@ def _table(frame: pd.DataFrame) -> Iterator[str]:
 
 def _number_texts(header: str, values: Sequence[Plain]) -> list[str]:
     """Return the numbers of a column, all with as many decimals as its unit deserves."""
-    numbers = [value if isinstance(value, int | float) else math.nan for value in values]
+    numbers = [
+        value if isinstance(value, int | float) else math.nan for value in values
+    ]
     shown = Shown.of(header, numbers)
     return [shown.text(number) for number in numbers]
 
@@ -316,12 +330,16 @@ def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
 
 
 def write_tables(
-    folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame], suffix: str = ".csv"
+    folder: str | os.PathLike[str],
+    sheets: Mapping[str, pd.DataFrame],
+    suffix: str = ".csv",
 ) -> list[Path]:
     """Write each table to a `.csv` or `.parquet` file, as `write_folder` says; no index."""
     write = write_csv if suffix == ".csv" else write_parquet
     writers = {}
-    for file_name, frame in zip(file_names(sheets, suffix), sheets.values(), strict=True):
+    for file_name, frame in zip(
+        file_names(sheets, suffix), sheets.values(), strict=True
+    ):
         writers[file_name] = partial(write, frame=frame)
     return write_folder(folder, writers)
 
@@ -337,7 +355,9 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
     codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
     # The csv module does not quote a bare carriage return, which readers take for a line's end.
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC):
-        with path.open("w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline="") as stream:
+        with path.open(
+            "w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline=""
+        ) as stream:
             frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
         with path.open("rb") as written:
             if not any(b"\r" in line for line in written):
@@ -376,7 +396,9 @@ def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
     if not types:  # an empty column still has the type that its table gives it
         names = {"b": "bool", "i": "int64", "u": "uint64", "f": "float64"}
         kind = getattr(series.dtype, "kind", "O")
-        return pyarrow.array(values, type=pyarrow.type_for_alias(names.get(kind, "string")))
+        return pyarrow.array(
+            values, type=pyarrow.type_for_alias(names.get(kind, "string"))
+        )
     try:
         if types == {int, float}:
             return pyarrow.array(values, type=pyarrow.float64())

@@ -25,7 +25,11 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned, fact_text
-from tracelens_ext.report.html_drawings import memory_figures, roofline_figures, time_axis_figures
+from tracelens_ext.report.html_drawings import (
+    memory_figures,
+    roofline_figures,
+    time_axis_figures,
+)
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
 from tracelens_ext.report.manifest import written_beside
@@ -37,27 +41,39 @@ from tracelens_ext.report.tables.units import FIRST_FACTS, Quantity, with_units
 _Drawing = Callable[[Mapping[str, "pd.DataFrame"], "pd.DataFrame"], list[plot.Figure]]
 
 
-def _draw_timeline(_tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+def _draw_timeline(
+    _tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
+) -> list[plot.Figure]:
     return [plot.timeline_figure(frame)]
 
 
-def _draw_iterations(_tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+def _draw_iterations(
+    _tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
+) -> list[plot.Figure]:
     return iteration_figures(frame)
 
 
-def _draw_roofline(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+def _draw_roofline(
+    tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
+) -> list[plot.Figure]:
     return roofline_figures(frame, tables.get("roofline_peaks"))
 
 
-def _draw_memory(tables: Mapping[str, pd.DataFrame], _frame: pd.DataFrame) -> list[plot.Figure]:
+def _draw_memory(
+    tables: Mapping[str, pd.DataFrame], _frame: pd.DataFrame
+) -> list[plot.Figure]:
     return memory_figures(tables)
 
 
-def _draw_time_axis(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+def _draw_time_axis(
+    tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
+) -> list[plot.Figure]:
     return time_axis_figures(frame, tables.get("time_axis_marks"))
 
 
-def _draw_call_tree(_tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+def _draw_call_tree(
+    _tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
+) -> list[plot.Figure]:
     return plot.call_tree_figures(frame)
 
 
@@ -131,7 +147,9 @@ _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice t
 
 def require_html_extra() -> None:
     """Check that what the page is made with is installed, before a trace is read for nothing."""
-    missing = [name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise UsageError(
             f"the HTML report needs {' and '.join(missing)}, not installed here; "
@@ -140,7 +158,11 @@ def require_html_extra() -> None:
 
 
 def write_html(
-    path: str | os.PathLike[str], report: Report, *, figures: _Figures = (), links: _Links = ()
+    path: str | os.PathLike[str],
+    report: Report,
+    *,
+    figures: _Figures = (),
+    links: _Links = (),
 ) -> list[str]:
     """Write a report as one self-contained HTML file; gives its notes, as `page_of`."""
     require_html_extra()
@@ -165,7 +187,10 @@ def page_of(
     """
     failures = PartFailures()
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
-    headed = {name: with_units(frame, report.units.get(name, {})) for name, frame in sheets.items()}
+    headed = {
+        name: with_units(frame, report.units.get(name, {}))
+        for name, frame in sheets.items()
+    }
     contents = html_tables.page_tables(headed, report.descriptions, most_rows, failures)
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}
@@ -177,12 +202,16 @@ def page_of(
     chart_figures = page_figures(sheets, report.charts, failures)
     notes = [*report.notes, *contents.notes]
     notes += [message for message in failures.messages if message not in notes]
-    sheet_keys = dict.fromkeys(sheets, "")  # a link to a table that failed leads to the top
+    sheet_keys = dict.fromkeys(
+        sheets, ""
+    )  # a link to a table that failed leads to the top
     sheet_keys |= {name: table.key for name, table in contents.tables.items()}
     page = render_page(
         title=cleaned(report.title),
         subtitle=_trace_name(facts),
-        first=[f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS],
+        first=[
+            f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS
+        ],
         found=findings,
         cards=cards,
         notes=[cleaned(note) for note in notes],
@@ -210,7 +239,9 @@ def cell_of(report: Report) -> str:
     page, _ = page_of(report, most_rows=FIRST_ROWS)
     source = page.translate({ord("&"): "&amp;", ord("'"): "&#39;", ord("<"): "&lt;"})
     style = "width: 100%; height: 720px; border: 0"
-    return f"<iframe sandbox='allow-scripts' style='{style}' srcdoc='{source}'></iframe>"
+    return (
+        f"<iframe sandbox='allow-scripts' style='{style}' srcdoc='{source}'></iframe>"
+    )
 
 
 def render_page(
@@ -226,7 +257,12 @@ def render_page(
     from markupsafe import Markup
 
     texts = list(pool)
-    shown |= {"texts": texts, "first_rows": first_rows, "tables": tables, "figures": figures}
+    shown |= {
+        "texts": texts,
+        "first_rows": first_rows,
+        "tables": tables,
+        "figures": figures,
+    }
     data = {
         "texts": texts,
         "first_rows": first_rows,

@@ -21,13 +21,22 @@ from tracelens_ext.report.excel_text import cleaned
 
 _IN_SUMMARY = 3
 _MOST_POINTS = 400
-_TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time_lost_ms"]
+_TOLD = [
+    "op_name",
+    "Input Dims",
+    "bound",
+    "% of roofline",
+    "gpu_time_ms",
+    "time_lost_ms",
+]
 # pixels
 _SMALLEST = 5.0
 _LARGEST = 42.0
 
 
-def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[plot.Figure]:
+def roofline_figures(
+    frame: pd.DataFrame, roofs: pd.DataFrame | None
+) -> list[plot.Figure]:
     """Draw the operations that compute; none without any."""
     names = ["flops", "bytes", "tflops_per_s", "time_lost_ms", "gpu_time_ms"]
     numbers = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -60,19 +69,28 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[pl
     legend: list[tuple[str, str]] = []
     for family, own in part.groupby(part["family"].astype(str), sort=False):
         look = {"color": colour_of(family), "opacity": 0.75}
-        look |= {"line": {"width": 0.5, "color": "#ffffff"}, "size": own["pixels"].tolist()}
+        look |= {
+            "line": {"width": 0.5, "color": "#ffffff"},
+            "size": own["pixels"].tolist(),
+        }
         at = {name: own[name].tolist() for name in ("x", "y", "customdata")}
-        data.append(plot.trace("scatter", len(legend), mode="markers", marker=look, **at))
+        data.append(
+            plot.trace("scatter", len(legend), mode="markers", marker=look, **at)
+        )
         legend.append((family, colour_of(family)))
     largest = part[["op_name", "size"]].head(_IN_SUMMARY).itertuples(index=False)
-    said = [f"{plot.elided(str(name), 40)} {plot.duration_text(ms)}" for name, ms in largest]
+    said = [
+        f"{plot.elided(str(name), 40)} {plot.duration_text(ms)}" for name, ms in largest
+    ]
     highest = [peak for _, peaks in devices for peak in peaks.values()]
     up = part["y"].min() / 2, 2 * max([part["y"].max(), *highest])
     axes = {"FLOPs per byte": across, "TFLOP/s": up}
     x, y = (_logarithmic(title, *ends) for title, ends in axes.items())
     summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
     spec = plot.spec_of(data, {"height": 420, "xaxis": x, "yaxis": y})
-    return [plot.Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)]
+    return [
+        plot.Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)
+    ]
 
 
 def _logarithmic(title: str, low: float, high: float) -> plot.Plotly:
@@ -80,7 +98,9 @@ def _logarithmic(title: str, low: float, high: float) -> plot.Plotly:
     return {"type": "log", "dtick": 1, "exponentformat": "none", **ends}
 
 
-def _peaks_of_models(roofs: pd.DataFrame | None) -> list[tuple[float, dict[str, float]]]:
+def _peaks_of_models(
+    roofs: pd.DataFrame | None,
+) -> list[tuple[float, dict[str, float]]]:
     """Return, for each GPU model, the bandwidth of its memory and its peaks by engine and type."""
     if roofs is None:
         return []
@@ -92,11 +112,15 @@ def _peaks_of_models(roofs: pd.DataFrame | None) -> list[tuple[float, dict[str, 
         memory = peaks.pop("memory", None)
         if memory:
             prefix = f"{model} " if several else ""
-            result.append((memory, {prefix + name: peak for name, peak in peaks.items()}))
+            result.append(
+                (memory, {prefix + name: peak for name, peak in peaks.items()})
+            )
     return result
 
 
-def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[plot.Plotly]:
+def _roofs(
+    peaks: dict[str, float], memory: float, across: list[float]
+) -> list[plot.Plotly]:
     """The lines: bandwidth times intensity, up to the peak of each type."""
     lines = []
     for peak in dict.fromkeys(peaks.values()):  # types with one peak have one line
@@ -107,7 +131,9 @@ def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[
         text = {"text": ["", "", plot.plotly_text(name)], "textposition": "top left"}
         look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
         lines.append(
-            plot.trace("scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look)
+            plot.trace(
+                "scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look
+            )
         )
     return lines
 
@@ -117,14 +143,21 @@ _HOST = -1
 _MOST_FIGURES = 4
 _MOST_BARS = 10
 _NAME = 36
-_WORTH_DRAWING = 0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
+_WORTH_DRAWING = (
+    0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
+)
 #: Operations that tell nothing of what the memory is for; those around them do.
 _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 _ROOM_FOR_ITERATION = 95  # pixels of its name
 _RESERVED = "#e58a2b"
 #: The phases and their colours; nothing else has a phase.
-_PHASES = {"": GREY, "forward": "#2f9e73", "backward": "#8d6bc7", "optimizer": "#b5651d"}
+_PHASES = {
+    "": GREY,
+    "forward": "#2f9e73",
+    "backward": "#8d6bc7",
+    "optimizer": "#b5651d",
+}
 _SINCE = {"text": "ms since the first event"}
 
 
@@ -137,7 +170,9 @@ def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
     peaks = frame.groupby("device")["bytes"].sum().sort_values(ascending=False)
     order = peaks.index[peaks >= _WORTH_DRAWING * peaks.max()].tolist()
     return [
-        _memory_figure(frame[frame["device"] == device], levels, sheets.get("memory_iterations"))
+        _memory_figure(
+            frame[frame["device"] == device], levels, sheets.get("memory_iterations")
+        )
         for device in order[:_MOST_FIGURES]
         if len(levels := over_time[over_time["device"] == device])
     ]
@@ -158,11 +193,18 @@ def _memory_figure(
     for name, colour, values in levels:
         if values:
             told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
-            look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
+            look = {
+                "mode": "lines",
+                "line": {"width": 1.5, "shape": "hv", "color": colour},
+            }
             line = {"x": moments, "y": values, "hovertemplate": told, **look}
             data.append(plot.trace("scatter", len(legend), **line))
             legend.append((name, colour))
-    highest = {"x": [moments[at]], "y": [allocated[at]], "hovertemplate": "Peak<extra></extra>"}
+    highest = {
+        "x": [moments[at]],
+        "y": [allocated[at]],
+        "hovertemplate": "Peak<extra></extra>",
+    }
     data.append(plot.trace("scatter", 0, mode="markers", marker=plot.MARK, **highest))
     bars = _alive(part)
     shares = [plot.percent_text(size) for size in 100 * bars["bytes"] / (peak or 1)]
@@ -184,8 +226,12 @@ def _memory_figure(
     named = map("{} {}".format, bars["name"][:_IN_SUMMARY], shares)
     when = f"{plot.bytes_text(peak)} allocated, at {plot.duration_text(moments[at])}"
     summary = f"At most {when}: {', '.join(named)}"
-    spec = plot.spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms)
-    return plot.Figure(f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec)
+    spec = plot.spec_of(
+        data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms
+    )
+    return plot.Figure(
+        f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec
+    )
 
 
 def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[plot.Plotly]:
@@ -194,10 +240,16 @@ def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[plot.Plotly]:
     axes = {"xaxis": "x2", "yaxis": "y2"}
     at = {"x": [max(size, 0) or None for size in bars["bytes"].tolist()], "y": rows}
     look = {"orientation": "h", "width": 0.36, "marker": {"color": colour}}
-    above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": bars["told"].tolist()}
+    above = {
+        "x": [0] * len(rows),
+        "y": [row - 0.2 for row in rows],
+        "text": bars["told"].tolist(),
+    }
     text = {"mode": "text", "textposition": "top right", "textfont": {"size": 11}}
     return [
-        plot.trace("bar", piece, **at, customdata=bars["hover"].tolist(), **look, **axes),
+        plot.trace(
+            "bar", piece, **at, customdata=bars["hover"].tolist(), **look, **axes
+        ),
         plot.trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
     ]
 
@@ -214,9 +266,18 @@ def _memory_layout(
     levels = {"tickformat": "~s", "ticksuffix": "B", "nticks": 6, "rangemode": "tozero"}
     start = 0 if narrow else share + 0.04
     beside: plot.Plotly = {"domain": [start, 1], "anchor": "y2", "visible": False}
-    below: plot.Plotly = {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", "visible": False}
+    below: plot.Plotly = {
+        "domain": [0, 0.43 if narrow else 1],
+        "anchor": "x2",
+        "visible": False,
+    }
     above = [
-        {"text": plot.plotly_text(plot.elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
+        {
+            "text": plot.plotly_text(plot.elided(name, _NAME)),
+            "x": ms,
+            "y": 1,
+            "yref": "y domain",
+        }
         for name, ms in names[:: every or 1]
         if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
     ]
@@ -235,7 +296,9 @@ def _alive(part: pd.DataFrame) -> pd.DataFrame:
     """The largest of what was alive: `what` it is, `phase`, `bytes`; the rest is one row."""
     module = part["module"].str.rpartition("/")[2]
     outer = part["outer_operation"].str.removeprefix(_AUTOGRAD)
-    name = part["operation"].mask(part["operation"].str.startswith(_ONLY_ALLOCATE), outer)
+    name = part["operation"].mask(
+        part["operation"].str.startswith(_ONLY_ALLOCATE), outer
+    )
     label = name.where(module == "", name + " in " + module)
     sums = part["bytes"].groupby([label.rename("what"), part["phase"]]).sum()
     bars = sums.sort_values(ascending=False).reset_index()
@@ -255,13 +318,17 @@ _ROW = 130
 _FINDING = 32
 
 
-def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[plot.Figure]:
+def time_axis_figures(
+    frame: pd.DataFrame, marks: pd.DataFrame | None
+) -> list[plot.Figure]:
     """Draw when the GPUs worked, and `time_axis_marks`: holes, iterations and findings."""
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
         return []
     kinds = {} if marks is None else dict(list(marks.groupby("kind")))
-    findings = kinds.pop("finding", pd.DataFrame({"finding": []})).groupby("finding", sort=False)
+    findings = kinds.pop("finding", pd.DataFrame({"finding": []})).groupby(
+        "finding", sort=False
+    )
     devices = frame.groupby("device")
     first = float(frame["start_ms"].min())
     last = float(frame["end_ms"].max())
@@ -275,20 +342,36 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[p
     shapes = [
         _start_line(start, "paper") if kind == "iteration" else _hole(start, end)
         for kind, part in kinds.items()
-        for start, end in part[["start_ms", "end_ms"]].head(_MOST_MARKS).to_numpy().tolist()
+        for start, end in part[["start_ms", "end_ms"]]
+        .head(_MOST_MARKS)
+        .to_numpy()
+        .tolist()
     ]
     xaxis = {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE}
     look = {"barmode": "overlay", "height": plotted + 70}
     look |= {"margin": {"l": 56, "r": 12, "t": 20, "b": 42}}
-    layout: plot.Plotly = {**look, "xaxis": xaxis, "annotations": names, "shapes": shapes}
+    layout: plot.Plotly = {
+        **look,
+        "xaxis": xaxis,
+        "annotations": names,
+        "shapes": shapes,
+    }
     categories = [str(name) for name in sums.index]
     for row, (device, part) in enumerate(devices):
         axis = str(row + 1) if row else ""
         top = 1 - row * _ROW / plotted
-        ends = {"domain": [top - _ROW / plotted + 0.02, top - 0.03], "rangemode": "tozero"}
+        ends = {
+            "domain": [top - _ROW / plotted + 0.02, top - 0.03],
+            "rangemode": "tozero",
+        }
         layout[f"yaxis{axis}"] = {**ends, "tickformat": ".0%", "nticks": 3}
         names.append({"text": f"GPU {device}", "y": top, "yref": "paper", **laid})
-        where = {"yaxis": f"y{axis}", "stackgroup": f"row{row}", "x0": first, "dx": step}
+        where = {
+            "yaxis": f"y{axis}",
+            "stackgroup": f"row{row}",
+            "x0": first,
+            "dx": step,
+        }
         data += [{**area, **where} for area in _areas(part, categories, bins, step)]
     under = f"yaxis{len(devices) + 1}"
     ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.5]}
@@ -299,8 +382,16 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[p
         title = plot.plotly_text(plot.elided(part["name"].iloc[0], plot.LABEL))
         # A short stretch is seen, too.
         lengths = (part["end_ms"] - part["start_ms"]).clip(lower=step / 4).tolist()
-        at = {"base": part["start_ms"].tolist(), "x": lengths, "y": [row + 0.2] * len(part)}
-        look = {"orientation": "h", "width": 0.35, "marker": {"color": plot.MARK["color"]}}
+        at = {
+            "base": part["start_ms"].tolist(),
+            "x": lengths,
+            "y": [row + 0.2] * len(part),
+        }
+        look = {
+            "orientation": "h",
+            "width": 0.35,
+            "marker": {"color": plot.MARK["color"]},
+        }
         about = {"yaxis": under, "name": title, "customdata": [card] * len(part)}
         told = "%{fullData.name}<extra></extra>"
         data.append(plot.trace("bar", hovertemplate=told, **at, **look, **about))
@@ -309,7 +400,9 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[p
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
     words = plot.gpu_work_in_words(sums)
     spec = plot.spec_of(data, layout)
-    return [plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)]
+    return [
+        plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)
+    ]
 
 
 def _areas(
@@ -319,7 +412,9 @@ def _areas(
     for piece, name in enumerate(categories):
         own = frame[frame["category"] == name]
         if len(own):
-            ns = own.set_index("bin")["gpu_time_ns"].reindex(range(bins + 1), fill_value=0)
+            ns = own.set_index("bin")["gpu_time_ns"].reindex(
+                range(bins + 1), fill_value=0
+            )
             ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
             told = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
             look = {"fillcolor": colour_of(name), "line": {"shape": "hv", "width": 0}}
@@ -331,10 +426,22 @@ def _areas(
 def _start_line(ms: float, yref: str) -> plot.Plotly:
     """A line where an iteration begins."""
     line = {"width": 1, "dash": "dot", "color": GREY}
-    return {"type": "line", "x0": ms, "x1": ms, "y0": 0, "y1": 1, "yref": yref, "line": line}
+    return {
+        "type": "line",
+        "x0": ms,
+        "x1": ms,
+        "y0": 0,
+        "y1": 1,
+        "yref": yref,
+        "line": line,
+    }
 
 
 def _hole(start: float, end: float) -> plot.Plotly:
     at = {"x0": start, "x1": end, "y0": 0, "y1": 1, "yref": "paper"}
-    look = {"fillcolor": "rgba(139, 147, 161, 0.25)", "line": {"width": 0}, "layer": "below"}
+    look = {
+        "fillcolor": "rgba(139, 147, 161, 0.25)",
+        "line": {"width": 0},
+        "layer": "below",
+    }
     return {"type": "rect", **at, **look}

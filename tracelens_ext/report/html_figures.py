@@ -45,7 +45,12 @@ def json_for_script(value: object) -> str:
 
 def plotly_text(text: str) -> str:
     """Write a text so that plotly shows it as it is: in one line, nothing in it is markup."""
-    return in_one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return (
+        in_one_line(text)
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
 
 
 def plotly_lines(text: str) -> str:
@@ -98,7 +103,11 @@ def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False)
     """Show an amount, and its share of a whole when there is one."""
     sign = "+" if signed and amount > 0 else ""
     text = duration_text(amount) if unit == "ms" else f"{amount:,.4g} {unit}".strip()
-    return f"{sign}{text} ({percent_text(100.0 * amount / whole)})" if whole else sign + text
+    return (
+        f"{sign}{text} ({percent_text(100.0 * amount / whole)})"
+        if whole
+        else sign + text
+    )
 
 
 def in_one_line(text: str) -> str:
@@ -125,14 +134,25 @@ TIMELINE_PIECES = {
     "exposed_memcpy_time": "Exposed memory copies",
     "idle_time": "Idle",
 }
-_SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle, long holes"}
+_SPLIT_IDLE = {
+    "micro_idle_time": "Idle, short holes",
+    "macro_idle_time": "Idle, long holes",
+}
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
 WHOLE = "whole"
 _HOVER = "%{customdata}<extra></extra>"
-_AXIS = {"fixedrange": True, "zeroline": False, "title": {"standoff": 6, "font": {"size": 11}}}
+_AXIS = {
+    "fixedrange": True,
+    "zeroline": False,
+    "title": {"standoff": 6, "font": {"size": 11}},
+}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-_BOX = {"bgcolor": "#22262e", "bordercolor": "#22262e", "font": {"color": "#ffffff", "size": 12}}
+_BOX = {
+    "bgcolor": "#22262e",
+    "bordercolor": "#22262e",
+    "font": {"color": "#ffffff", "size": 12},
+}
 _BESIDE = {"showarrow": False, "xanchor": "left", "yanchor": "bottom"}
 #: What all figures have in common: a template of plotly.
 LOOK = {
@@ -176,7 +196,9 @@ def spec_of(
         room = max(least, _NARROWEST)
         part = rooms(room) if rooms else {}
         own = layout.get("xaxis", {}) | part.get("xaxis", {})
-        fitting.append({"from": least, **part, "xaxis": {"nticks": room // _TICK, **own}})
+        fitting.append(
+            {"from": least, **part, "xaxis": {"nticks": room // _TICK, **own}}
+        )
     return {"data": data, "layout": layout, "rooms": fitting}
 
 
@@ -217,8 +239,13 @@ def ms_per_unit(column: str) -> float | None:
 
 def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
-    stacked = chart.kind == "stacked" and list(table.columns) != [""]  # pieces have names
-    labels = [label if label.strip() else "(all)" if stacked else "(none)" for label in table.index]
+    stacked = chart.kind == "stacked" and list(table.columns) != [
+        ""
+    ]  # pieces have names
+    labels = [
+        label if label.strip() else "(all)" if stacked else "(none)"
+        for label in table.index
+    ]
     of_kernels = all(word in chart.label_column.lower() for word in ("kernel", "name"))
     short = elided_kernel_name if of_kernels else elided
     names = [short(label, sys.maxsize) for label in labels]
@@ -232,7 +259,8 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     axis, scale = axis_of(symbol, max(map(abs, sums), default=0.0))
     of_categories = "category" in chart.label_column
     of_bars = [
-        ONE_COLOUR if is_name(label) and not of_categories else colour_of(label) for label in labels
+        ONE_COLOUR if is_name(label) and not of_categories else colour_of(label)
+        for label in labels
     ]
     pieces = []
     for place, (name, column) in enumerate(table.items()):
@@ -251,8 +279,12 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     ]
     key = f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}"
     words = _in_words([short(label, _IN_WORDS) for label in labels], sums, whole)
-    legend = [(cleaned(name), colour_of(name)) for name in table.columns] if stacked else []
-    spec = bars_spec(pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis)
+    legend = (
+        [(cleaned(name), colour_of(name)) for name in table.columns] if stacked else []
+    )
+    spec = bars_spec(
+        pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis
+    )
     numbers = _numbers(chart, table, axis, scale)
     return Figure(key, cleaned(chart.title), words, legend, chart.sheet, spec, numbers)
 
@@ -266,10 +298,20 @@ def bar_piece(
 ) -> Plotly:
     """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
     texts = [*map(plotly_text, inside)]
-    some = [value or None for value in values]  # a bar of no length would have an outline
+    some = [
+        value or None for value in values
+    ]  # a bar of no length would have an outline
     line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
-    about = {"customdata": hover, "marker": {"color": colour, "line": line}, "text": texts}
-    anchor = {"insidetextanchor": "middle", "textangle": 0} if texts else {"textposition": "none"}
+    about = {
+        "customdata": hover,
+        "marker": {"color": colour, "line": line},
+        "text": texts,
+    }
+    anchor = (
+        {"insidetextanchor": "middle", "textangle": 0}
+        if texts
+        else {"textposition": "none"}
+    )
     at = {"x": some, "y": [*range(len(some))]}
     return trace("bar", place, orientation="h", **at, **about, **anchor)
 
@@ -284,16 +326,24 @@ def bars_spec(
     rows = [*range(len(sums))]
     at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
-    at_ends = trace("scatter", WHOLE, mode="text", **at, **texts)  # true of whole bars only
+    at_ends = trace(
+        "scatter", WHOLE, mode="text", **at, **texts
+    )  # true of whole bars only
     lowest = min(sums, default=0.0)
     highest = max(sums, default=0.0)
-    bounds = {"clipmin": min(lowest, 0.0), "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0)}
+    bounds = {
+        "clipmin": min(lowest, 0.0),
+        "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0),
+    }
 
     def room_for(room: int) -> Plotly:
         names = [*map(plotly_text, wide if room >= _WIDE_BEGINS else narrow)]
         above = is_narrow(room)
         ticks = {"tickmode": "array", "tickvals": rows, "ticktext": names}
-        bounds = {"range": [len(names) - 0.5, -0.75 if above else -0.5], "automargin": True}
+        bounds = {
+            "range": [len(names) - 0.5, -0.75 if above else -0.5],
+            "automargin": True,
+        }
         beside = [
             {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
             for at, name in enumerate(names if above else [])
@@ -302,7 +352,12 @@ def bars_spec(
             "height": len(names) * (44 if above else 27) + 34,
             "bargap": 0.52 if above else 0.26,
             "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
-            "yaxis": {**bounds, "showgrid": False, "showticklabels": not above, **ticks},
+            "yaxis": {
+                **bounds,
+                "showgrid": False,
+                "showticklabels": not above,
+                **ticks,
+            },
             "annotations": beside,
         }
 
@@ -312,12 +367,26 @@ def bars_spec(
     return spec_of([*pieces, at_ends], look, room_for)
 
 
-def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list[list[str]]:
+def _numbers(
+    chart: Chart, table: pd.DataFrame, axis: str, scale: float
+) -> list[list[str]]:
     """What bars and their pieces are, in the unit of the axis."""
-    named = [name for name in map(str, table.columns) if is_name(name) or name.startswith("(")]
+    named = [
+        name
+        for name in map(str, table.columns)
+        if is_name(name) or name.startswith("(")
+    ]
     pieces = named if len(named) > 1 else []
-    rows = [[chart.label_column, with_unit("total" if pieces else chart.title, axis), *pieces]]
-    for label, values in zip(map(str, table.index), table.to_numpy().tolist(), strict=True):
+    rows = [
+        [
+            chart.label_column,
+            with_unit("total" if pieces else chart.title, axis),
+            *pieces,
+        ]
+    ]
+    for label, values in zip(
+        map(str, table.index), table.to_numpy().tolist(), strict=True
+    ):
         numbers = [sum(values), *(values if pieces else ())]
         rows.append([label, *(f"{scale * number:,.3f}" for number in numbers)])
     return [[cleaned(text) for text in row] for row in rows]
@@ -332,9 +401,15 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     if _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]
         parts |= _SPLIT_IDLE
-    last = of_devices.groupby(["type", "device"], sort=False)[["time ms", "percent"]].last()
+    last = of_devices.groupby(["type", "device"], sort=False)[
+        ["time ms", "percent"]
+    ].last()
     all_ms, percent = (
-        last[column].unstack().reindex(index=["total_time", *parts], columns=bars).fillna(0.0).T
+        last[column]
+        .unstack()
+        .reindex(index=["total_time", *parts], columns=bars)
+        .fillna(0.0)
+        .T
         for column in last
     )
     totals = all_ms["total_time"].tolist()
@@ -358,22 +433,32 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         said.append(f"{name.lower()} {' to '.join(ends)}")
     spec = bars_spec(pieces, names, names, [*map(duration_text, totals)], "%")
     words = ", ".join(said).capitalize()
-    return Figure("chart-gpu-timeline", "GPU timeline", words, legend, "gpu_timeline", spec)
+    return Figure(
+        "chart-gpu-timeline", "GPU timeline", words, legend, "gpu_timeline", spec
+    )
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
     if unit == "ms" and 0 < longest < 1:
         return "µs", 1e3
-    return ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)  # up to four digits
+    return (
+        ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)
+    )  # up to four digits
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
     if not whole:
         return ""
-    named = [bar for bar in zip(sums, names, strict=True) if _OTHERS.fullmatch(bar[1]) is None]
+    named = [
+        bar
+        for bar in zip(sums, names, strict=True)
+        if _OTHERS.fullmatch(bar[1]) is None
+    ]
     largest = sorted(named, key=lambda bar: -bar[0])[:_IN_SUMMARY]
-    return ", ".join(f"{name} {percent_text(100.0 * amount / whole)}" for amount, name in largest)
+    return ", ".join(
+        f"{name} {percent_text(100.0 * amount / whole)}" for amount, name in largest
+    )
 
 
 LABEL = 120  # characters
@@ -401,14 +486,18 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         return []
     rows = frame.to_dict("records")
     hover = [
-        row.get("hover") or f"{duration_text(ns / 1e6)} ({percent_text(100 * ns / total)})"
+        row.get("hover")
+        or f"{duration_text(ns / 1e6)} ({percent_text(100 * ns / total)})"
         for row, ns in zip(rows, frame["gpu_time_ns"], strict=True)
     ]
     categories = [plotly_text(row["category"]) for row in rows]
     colours = [row.get("colour") or _colour(row) for row in rows]
     nodes = {  # one top: several would stand below a blank
         "ids": [*range(len(rows) + 1)],
-        "labels": ["GPU work", *(plotly_text(elided(row["label"], LABEL)) for row in rows)],
+        "labels": [
+            "GPU work",
+            *(plotly_text(elided(row["label"], LABEL)) for row in rows),
+        ],
         "parents": ["", *(frame["parent"] + 1)],
         "values": [total, *frame["gpu_time_ns"]],
         "customdata": ["", *map("{}<br>{}".format, hover, categories)],
@@ -422,7 +511,9 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
     said = "as wide as the time of both; red takes longer than the baseline, blue less"
     words = said if "colour" in frame else gpu_work_in_words(sums)
     spec = spec_of([trace("icicle", **nodes, **look)], layout)
-    return [Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)]
+    return [
+        Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)
+    ]
 
 
 def _colour(row: dict[Hashable, Any]) -> str:
@@ -430,4 +521,6 @@ def _colour(row: dict[Hashable, Any]) -> str:
     colour = _NO_CATEGORY if row["kind"] == "module" else colour_of(row["category"])
     if row["kind"] != "operation":
         return colour
-    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in bytes.fromhex(colour[1:]))
+    return "#" + "".join(
+        f"{(part + 255) // 2:02x}" for part in bytes.fromhex(colour[1:])
+    )

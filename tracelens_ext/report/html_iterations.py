@@ -48,7 +48,9 @@ _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: Wall time in the legend, as CSS has it: a line in the colour of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
-_TIMES = {f"{kind}_ms": (name, colour_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()}
+_TIMES = {
+    f"{kind}_ms": (name, colour_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
+}
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
 _NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *_TIMES}
@@ -60,23 +62,31 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
     keys = [key for key in ("process", "device") if key in whole]
     parts: list[tuple[Any, pd.DataFrame]]
     parts = [*whole.groupby(keys, sort=False)] if keys else [((), whole)]
-    categories = [column for column in map(str, frame.columns) if _is_category_time(column)]
+    categories = [
+        column for column in map(str, frame.columns) if _is_category_time(column)
+    ]
     names = [column.removesuffix(_CATEGORY_ENDING) for column in categories]
     figures: list[plot.Figure] = []
     for number, (values, part) in enumerate(parts[:_MOST_FIGURES]):
-        where = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
+        where = ", ".join(
+            f"{key} {value}" for key, value in zip(keys, values, strict=True)
+        )
         if len(part) > 1:
             times = _numbers(part, [*_TIMES])
             some: list[bool] = [bool(ms.any()) for ms in times]
             legend = [*compress(_TIMES.values(), some)]
-            figures.append(_figure(part, legend, times[some], where, number, _TIMES_TITLE))
+            figures.append(
+                _figure(part, legend, times[some], where, number, _TIMES_TITLE)
+            )
             # The longest first; those beyond a dozen are one piece.
             most = ranked(NamedRows(names, _numbers(part, categories)), (), MOST_SERIES)
             ranks = most.names
             times = most.values
             if ranks:
                 legend = [(name, colour_of(name)) for name in ranks]
-                figures.append(_figure(part, legend, times, where, number, _CATEGORIES_TITLE))
+                figures.append(
+                    _figure(part, legend, times, where, number, _CATEGORIES_TITLE)
+                )
     return figures
 
 
@@ -91,7 +101,12 @@ def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
 
 
 def _figure(
-    frame: pd.DataFrame, legend: _Legend, times: Float64Array, where: str, number: int, title: str
+    frame: pd.DataFrame,
+    legend: _Legend,
+    times: Float64Array,
+    where: str,
+    number: int,
+    title: str,
 ) -> plot.Figure:
     """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
     by_category = title == _CATEGORIES_TITLE
@@ -113,12 +128,16 @@ def _figure(
     shown = sorted(marked[:_MOST_MARKS])
     gap = 0.4 if len(heights) < _FEW_BARS else 0.14
     data = []
-    for place, ((_, colour), ms) in enumerate(zip(legend, (parts * scale).tolist(), strict=True)):
+    for place, ((_, colour), ms) in enumerate(
+        zip(legend, (parts * scale).tolist(), strict=True)
+    ):
         look = {"marker": {"color": colour}, "hoverinfo": "skip"}
         data.append(plot.trace("bar", place, y=[each or None for each in ms], **look))
     if not by_category:
         heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
-        data += _wall_lines(heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07))
+        data += _wall_lines(
+            heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07)
+        )
     told = [
         f"<b>{plot.plotly_lines(labels[at])}</b> is odd<br>{plot.plotly_lines(odd[at])}<br>"
         + _time_line("wall time", wall[at])
@@ -126,14 +145,21 @@ def _figure(
     ]
     tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
     marks = {"x": [at // most for at in shown], "y": tops, "customdata": told}
-    data.append(plot.trace("scatter", plot.WHOLE, mode="markers", marker=plot.MARK, **marks))
+    data.append(
+        plot.trace("scatter", plot.WHOLE, mode="markers", marker=plot.MARK, **marks)
+    )
     # Over the whole height of each bar: what it is.
     bars = [labels[start : start + most] for start in starts.tolist()]
     names = [name for name, _ in legend]
-    hover = [_hover(*each, names) for each in zip(bars, mean_walls, parts.T, strict=True)]
+    hover = [
+        _hover(*each, names) for each in zip(bars, mean_walls, parts.T, strict=True)
+    ]
     unseen = {"width": 1, "marker": {"opacity": 0}, "yaxis": "y2", "y": [1] * len(bars)}
     data.append(plot.trace("bar", customdata=hover, **unseen))
-    clip = {"autorangeoptions": {"clipmax": ceiling * scale * _ABOVE}, "rangemode": "tozero"}
+    clip = {
+        "autorangeoptions": {"clipmax": ceiling * scale * _ABOVE},
+        "rangemode": "tozero",
+    }
     layout = {
         "bargap": gap,
         "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
@@ -141,12 +167,15 @@ def _figure(
     }
     told_legend = [(plot.elided(name, _TITLE), colour) for name, colour in legend]
     return plot.Figure(
-        key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
+        key=f"chart-{title.lower().replace(' ', '-')}"
+        + (f"-{number}" if number else ""),
         title=f"{title}, {plot.elided(where, _TITLE)}" if where else title,
         summary=_in_words(labels, wall, marked, most, by_category=by_category),
         legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
         sheet="iterations",
-        spec=plot.spec_of(data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))),
+        spec=plot.spec_of(
+            data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))
+        ),
     )
 
 
@@ -166,7 +195,9 @@ def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Pl
     return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
 
 
-def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[int], plot.Plotly]:
+def _rooms(
+    labels: Sequence[str], most: int, ends: Sequence[str]
+) -> Callable[[int], plot.Plotly]:
     """The layout by the width, in px; `ends`: what stands on bars of `most` iterations."""
     numbered, across = _numbered(labels)
     names = numbered[::most]
@@ -204,7 +235,9 @@ def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
         if end and (not found or bar - found[-1]["x"] >= apart):
             edge = "right" if bar > len(ends) - apart / 2 else "center"
             side = {"xanchor": "left" if bar < apart / 2 else edge, "yref": "paper"}
-            found.append({"name": plot.WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
+            found.append(
+                {"name": plot.WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side}
+            )
     return found
 
 
@@ -215,7 +248,9 @@ def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[st
         if height > ceiling:
             ends.append(plot.duration_text(height))
         else:
-            ends.append(f"wall time {plot.duration_text(wall)}" if wall > ceiling else "")
+            ends.append(
+                f"wall time {plot.duration_text(wall)}" if wall > ceiling else ""
+            )
     return ends
 
 
@@ -224,7 +259,9 @@ def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
     odd = {}
     for at, told in enumerate(frame["odd"].tolist()):
         names = filter(None, str(told or "").split(", "))
-        if of_chart := [name for name in names if _is_category_time(name) == by_category]:
+        if of_chart := [
+            name for name in names if _is_category_time(name) == by_category
+        ]:
             odd[at] = ", ".join(of_chart)
     return odd
 
@@ -239,7 +276,9 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
     return places, labels[0] if len(set(labels)) == 1 else "iteration, in order of time"
 
 
-def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Sequence[str]) -> str:
+def _hover(
+    labels: Sequence[str], wall: float, times: Float64Array, names: Sequence[str]
+) -> str:
     """What is said of a bar beside the pointer: its iterations, wall time, and largest parts."""
     name = plot.plotly_lines(labels[0])
     if len(labels) > 1:
@@ -253,14 +292,23 @@ def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Seque
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
     share = f" ({plot.percent_text(100.0 * float(ms) / whole)})" if whole else ""
-    return plot.plotly_text(f"{plot.elided(name, _TITLE)}: {plot.duration_text(float(ms))}{share}")
+    return plot.plotly_text(
+        f"{plot.elided(name, _TITLE)}: {plot.duration_text(float(ms))}{share}"
+    )
 
 
 def _in_words(
-    labels: Sequence[str], wall: Float64Array, odd: Sequence[int], a_bar: int, *, by_category: bool
+    labels: Sequence[str],
+    wall: Float64Array,
+    odd: Sequence[int],
+    a_bar: int,
+    *,
+    by_category: bool,
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
-    middle, least, most = (plot.duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
+    middle, least, most = (
+        plot.duration_text(float(f(wall))) for f in (np.median, np.min, np.max)
+    )
     count = f"{len(labels):,} iterations"
     parts = [f"{count}, wall time {middle} each at the median, {least} to {most}"]
     if by_category:

@@ -128,7 +128,9 @@ class PageTables:
     #: what was cut, a sentence each
     notes: list[str] = field(default_factory=list)
 
-    def add(self, name: str, frame: pd.DataFrame, description: str, most_rows: int) -> None:
+    def add(
+        self, name: str, frame: pd.DataFrame, description: str, most_rows: int
+    ) -> None:
         """Prepare a table, and note what of it is cut."""
         rows, texts = _texts_that_fit(frame, most_rows)
         total = len(frame)
@@ -223,7 +225,9 @@ class _HtmlTextColumn(NamedTuple):
     cut: int
 
 
-def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> _HtmlTextColumn:
+def _text_column(
+    texts: list[str], header: str, pool: dict[str, int]
+) -> _HtmlTextColumn:
     """Return a column of texts, each as its number in the pool, which gets those it lacks."""
     number_of_text = {}
     cut = 0
@@ -295,8 +299,12 @@ class _TimeSource(NamedTuple):
 _OPERATION_TIMES = (
     _TimeSource("kernel_categories", "cpu_op", "total_time_ms", "GPU time"),
     _TimeSource("kernels_by_category", "cpu_op", "total_time_ms", "GPU time"),
-    _TimeSource("kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"),
-    _TimeSource("ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"),
+    _TimeSource(
+        "kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"
+    ),
+    _TimeSource(
+        "ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"
+    ),
     _TimeSource("cpu_ops", "cpu_op", "self_time_ms", "CPU time in operations"),
 )
 _CATEGORY_TIMES = (
@@ -341,7 +349,9 @@ class _Largest(NamedTuple):
 
 
 def _card_of_name(label: str, largest: _Largest, color: str) -> Card:
-    return Card(label, plot.elided(largest.name, _NAME), largest.detail, color, largest.name)
+    return Card(
+        label, plot.elided(largest.name, _NAME), largest.detail, color, largest.name
+    )
 
 
 def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
@@ -385,7 +395,9 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     ]
 
 
-def _largest(sheets: Mapping[str, pd.DataFrame], sources: Iterable[_TimeSource]) -> _Largest | None:
+def _largest(
+    sheets: Mapping[str, pd.DataFrame], sources: Iterable[_TimeSource]
+) -> _Largest | None:
     """Return the name with the largest sum in the first table that has one.
 
     `(unlinked)` and its like are no names.
@@ -482,7 +494,12 @@ def check_source_url(url: str) -> None:
 
     with suppress(ValueError):
         scheme, place, *_ = urlsplit(url)
-        if scheme in ("http", "https") and place and "{" not in place and "{path}" in url:
+        if (
+            scheme in ("http", "https")
+            and place
+            and "{" not in place
+            and "{path}" in url
+        ):
             return
     raise UsageError(
         f"--source-url {url!r}: write an address such as"

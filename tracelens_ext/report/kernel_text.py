@@ -32,7 +32,9 @@ def kernel_text(
     lines = [KERNEL_TITLE, _RULE, f"Results sorted by: {sorted_by}"]
     lines += [f"Selected: {selected}", _RULE, ""] if selected else [_RULE, ""]
     full: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
-    for rank, name, count in names[["rank", "full_name", "count"]].itertuples(index=False):
+    for rank, name, count in names[["rank", "full_name", "count"]].itertuples(
+        index=False
+    ):
         full[rank].append((name_text(name), _counted(count, "launch", "es")))
     for row in statistics.to_dict("records"):
         (example, often), *others = full[row["rank"]]
@@ -46,7 +48,10 @@ def kernel_text(
             f"  Standard Deviation: {time_text(row['std_time_us'])}",
             *([shared] if others else []),
             f"  Example Full Name: {example}",
-            *(f"  Full Name {n} ({count}): {name}" for n, (name, count) in enumerate(others, 2)),
+            *(
+                f"  Full Name {n} ({count}): {name}"
+                for n, (name, count) in enumerate(others, 2)
+            ),
             _BLOCK,
         ]
     return _text(lines)
@@ -66,7 +71,11 @@ def _idle_text(ms: float) -> str:
 
 
 def gap_text(
-    sheets: Mapping[str, pd.DataFrame], *, headline: _Lines, histogram: _Lines, sorted_by: str
+    sheets: Mapping[str, pd.DataFrame],
+    *,
+    headline: _Lines,
+    histogram: _Lines,
+    sorted_by: str,
 ) -> str:
     """The overview of the gaps, their histogram, and every row of the tables.
 
@@ -74,7 +83,16 @@ def gap_text(
     `headline`: totals and streams, a line each. `sorted_by`: what the pairs are sorted by, in
     words.
     """
-    lines = [GAP_TITLE, _RULE, "", *headline, "", "Gap Duration Histogram:", "-" * 30, *histogram]
+    lines = [
+        GAP_TITLE,
+        _RULE,
+        "",
+        *headline,
+        "",
+        "Gap Duration Histogram:",
+        "-" * 30,
+        *histogram,
+    ]
     lines += ["", "Idle Time by Cause:", _BLOCK, *_cause_lines(sheets["gap_summary"])]
     lines += ["", "Idle Time by What the Host Was In:", _BLOCK]
     lines += [*_host_lines(sheets["gap_hosts"]), "", "Longest Gaps:", _BLOCK]
@@ -82,14 +100,19 @@ def gap_text(
     lines += [f"Kernel Pairs Ranked by {sorted_by}:", _BLOCK]
     full: defaultdict[int, list[str]] = defaultdict(list)
     columns = ["rank", "full_name_before", "full_name_after", "count"]
-    for rank, before, after, count in sheets["gap_full_names"][columns].itertuples(index=False):
+    for rank, before, after, count in sheets["gap_full_names"][columns].itertuples(
+        index=False
+    ):
         names = f"{name_text(before)} → {name_text(after)}"
         full[rank].append(f"  Full Names ({_counted(count, 'gap')}): {names}")
     for rank, row in enumerate(sheets["gap_pairs"].to_dict("records"), start=1):
         lines += [
             f"Rank {rank}: {name_text(row['kernel_before'])} → {name_text(row['kernel_after'])}",
             f"  Count: {row['count']}",
-            *(f"  {label}: {time_text(row[column])}" for label, column in _PAIR_TIMES.items()),
+            *(
+                f"  {label}: {time_text(row[column])}"
+                for label, column in _PAIR_TIMES.items()
+            ),
             f"  Main Cause: {row['main_cause']}",
             *[f"  Pairs of Full Names: {row['full_names']}"] * (row["full_names"] > 1),
             *full[rank],

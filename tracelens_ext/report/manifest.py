@@ -46,7 +46,8 @@ _ABANDONED_S = 3600
 
 _REMEDIES = {
     **dict.fromkeys(
-        (errno.EACCES, errno.EPERM), "permission denied; choose a place that you may write to"
+        (errno.EACCES, errno.EPERM),
+        "permission denied; choose a place that you may write to",
     ),
     errno.ENOSPC: "no space left on the device; free some space or choose another place",
     errno.EDQUOT: "your disk quota is used up; free some space or choose another place",
@@ -59,7 +60,8 @@ _REMEDIES = {
     ),
     errno.ELOOP: "the symbolic links lead round in a circle; choose another place",
     **dict.fromkeys(
-        (errno.EBUSY, errno.ETXTBSY), "the file is in use; close the program that has it open"
+        (errno.EBUSY, errno.ETXTBSY),
+        "the file is in use; close the program that has it open",
     ),
 }
 
@@ -79,7 +81,9 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         raise output_error(shown, error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
-        raise OutputError(f"{shown!r}: cannot be written: {error}; choose another name") from error
+        raise OutputError(
+            f"{shown!r}: cannot be written: {error}; choose another name"
+        ) from error
     beside = final.with_name(temporary_name(final))
     try:
         # Within the `try`: an interrupt between making the file and coming here would leave it.
@@ -98,17 +102,25 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
 def output_error(shown: str, error: OSError) -> OutputError:
     """Turn an operating system's refusal into one line: which file, what is wrong, what to do."""
     otherwise = f"{error.strerror or error}; choose another place"
-    return OutputError(f"{shown}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}")
+    return OutputError(
+        f"{shown}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}"
+    )
 
 
 def _checked_target(shown: str) -> Path:
     if not shown:
-        raise OutputError("the output file has no name; give a path such as report.xlsx")
-    final = Path(shown).parent.resolve() / Path(shown).name  # a link itself, not where it leads
+        raise OutputError(
+            "the output file has no name; give a path such as report.xlsx"
+        )
+    final = (
+        Path(shown).parent.resolve() / Path(shown).name
+    )  # a link itself, not where it leads
     problem = ""
     if final.is_dir() or shown.endswith(("/", os.sep)):
         problem = "it is a folder; give the name of a file in it"
-    elif final.exists() and not final.is_file():  # replacing /dev/null would be worse than failing
+    elif (
+        final.exists() and not final.is_file()
+    ):  # replacing /dev/null would be worse than failing
         problem = "it is not a regular file; choose another name"
     elif final.exists() and not (final.is_symlink() or os.access(final, os.W_OK)):
         # A rename would ignore the write protection.
@@ -151,7 +163,11 @@ GENERATOR = "tracelens-ext"
 TABLES_VERSION = 1
 TABLES_VERSION_KEY = "tables_version"
 #: How JSON of ours begins.
-ABOUT_US = {"generator": GENERATOR, "version": VERSION, TABLES_VERSION_KEY: TABLES_VERSION}
+ABOUT_US = {
+    "generator": GENERATOR,
+    "version": VERSION,
+    TABLES_VERSION_KEY: TABLES_VERSION,
+}
 #: How a text file of ours begins.
 _MARK = re.compile(
     rb'\{\s*"generator": "tracelens-ext",'
@@ -178,7 +194,9 @@ _UNREADABLE_ZIP = (
 )
 
 
-def check_output(path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False) -> None:
+def check_output(
+    path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False
+) -> None:
     """Refuse to write over a file that this program did not make, and `inputs` in any case."""
     refuse_input(path, inputs)
     if not force and _holds_something(Path(path)) and not made_here(path):
@@ -191,7 +209,11 @@ def _strangers(path: AnyPath, other: str) -> OutputError:
 
 
 def check_folder(
-    folder: AnyPath, names: Iterable[str], inputs: Sequence[AnyPath] = (), *, force: bool = False
+    folder: AnyPath,
+    names: Iterable[str],
+    inputs: Sequence[AnyPath] = (),
+    *,
+    force: bool = False,
 ) -> None:
     """Refuse to write over files of a folder that its manifest does not name."""
     ours = set(manifest_files(folder))
@@ -202,9 +224,13 @@ def check_folder(
             raise _strangers(path, "folder")
 
 
-def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = False) -> None:
+def write_manifest(
+    folder: Path, names: Sequence[str], *, unfinished: bool = False
+) -> None:
     """Write the manifest of a folder; an unfinished one holds files of more than one report."""
-    manifest = ABOUT_US | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
+    manifest = (
+        ABOUT_US | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
+    )
     with written_beside(folder / MANIFEST) as beside:
         beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
@@ -215,7 +241,9 @@ def manifest_files(folder: AnyPath) -> list[str]:
     return [
         name  # of a file in the folder itself; a manifest may come from anywhere
         for name in (files if isinstance(files, list) else ())
-        if isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+        if isinstance(name, str)
+        and name not in ("", ".", "..")
+        and not set(name) & set("/\\\0")
     ]
 
 
@@ -278,7 +306,10 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def write_folder(
-    folder: AnyPath, writers: Mapping[str, Callable[[Path], object]], *, keep: bool = False
+    folder: AnyPath,
+    writers: Mapping[str, Callable[[Path], object]],
+    *,
+    keep: bool = False,
 ) -> list[Path]:
     """Write files into a folder and its manifest; all of them take their places, or none.
 
@@ -292,7 +323,9 @@ def write_folder(
         target = place.resolve()
         prepare_folder(target)
         if target.exists() and not target.is_dir():
-            raise OutputError(f"{place}: cannot be written to: it is a file; give a folder")
+            raise OutputError(
+                f"{place}: cannot be written to: it is a file; give a folder"
+            )
         suffixes = {Path(name).suffix for name in writers}
         old = [name for name in manifest_files(target) if name not in writers]
         kept = [name for name in old if keep or Path(name).suffix not in suffixes]
@@ -309,7 +342,9 @@ def write_folder(
     except OSError as error:
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
-        raise OutputError(f"{str(place)!r:.80}: is no name for a folder; choose another") from error
+        raise OutputError(
+            f"{str(place)!r:.80}: is no name for a folder; choose another"
+        ) from error
     return [place / name for name in writers]
 
 
@@ -331,7 +366,9 @@ def _staged(target: Path) -> Iterator[Path]:
             shutil.rmtree(staged, ignore_errors=True)
 
 
-def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[str]) -> bool:
+def _exchanged(
+    staged: Path, target: Path, names: Sequence[str], kept: Sequence[str]
+) -> bool:
     """Give a new folder the place of the target; False where that cannot be.
 
     Of one that holds files of others, or in which somebody's shell stands, the place stays.
@@ -393,7 +430,11 @@ def _exchange(one: Path, other: Path) -> None:
 
 
 def _renamed(
-    staged: Path, place: Path, new: Sequence[str], old: Sequence[str], kept: Sequence[str]
+    staged: Path,
+    place: Path,
+    new: Sequence[str],
+    old: Sequence[str],
+    kept: Sequence[str],
 ) -> None:
     """Put all files beside their places, then rename each; unfinished until all are there."""
     place.mkdir(exist_ok=True)

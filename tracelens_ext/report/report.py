@@ -34,7 +34,9 @@ class Answer:
 
     def linked(self, cell: object, sheets: Collection[str]) -> str:
         """The sheet that a cell of the column `links` leads to."""
-        return next((name for name in str(cell).split(", ") if name in sheets), self.sheet)
+        return next(
+            (name for name in str(cell).split(", ") if name in sheets), self.sheet
+        )
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,14 @@ class Report:
     answers: Sequence[Answer] = ()  #: what a workbook and the terminal show first
     #: what JSON has beside all that, by its name
     members: Mapping[str, object] = field(default_factory=dict)
-    source_url: str = ""  #: where a page links lines of Python, with `{path}` and `{line}`
+    source_url: str = (
+        ""  #: where a page links lines of Python, with `{path}` and `{line}`
+    )
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{name} ({len(frame):,})" for name, frame in self.sheets.items())
+        rows = ", ".join(
+            f"{name} ({len(frame):,})" for name, frame in self.sheets.items()
+        )
         return short_repr("Report", f"{self.title}, tables (rows): {rows}")
 
     def _repr_html_(self) -> str:
@@ -68,9 +74,15 @@ class Report:
         try:
             return str(page.cell_of(self))
         except UsageError as error:
-            lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
+            lines = [
+                f"{label}: {value}"
+                for label, value in self.facts
+                if label in FIRST_FACTS
+            ]
             lines = [f"Without charts: {error}", *lines, *self.notes]
-        return cell_html(self.title, lines, {a.title: self.answer_table(a) for a in self.answers})
+        return cell_html(
+            self.title, lines, {a.title: self.answer_table(a) for a in self.answers}
+        )
 
     def answer_table(self, answer: Answer) -> pd.DataFrame:
         """What is shown of an answer, its columns named with their units."""

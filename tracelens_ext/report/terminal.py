@@ -82,7 +82,9 @@ class FrameTable:
     _rows: int  #: of the whole table
     _name_width: int
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
         """Lay the table out for the width at hand."""
         from rich.text import Text
 
@@ -97,13 +99,17 @@ class FrameTable:
         if rows_missing:
             plural = "s" if rows_missing > 1 else ""
             yield Text(f"{rows_missing:,} more row{plural} not shown", style="dim")
-        left_out = [column.header for column in self._columns if column not in layout.columns]
+        left_out = [
+            column.header for column in self._columns if column not in layout.columns
+        ]
         if len(left_out) > _NAMED:
             left_out[_NAMED:] = [f"{len(left_out) - _NAMED} more columns"]
         if left_out:
             yield Text(plain("too narrow to show: " + ", ".join(left_out)), style="dim")
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+    def __rich_measure__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Measurement:
         """Take all the width there is: names use it."""
         from rich.measure import Measurement
 
@@ -176,7 +182,9 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
         cells = _number_cells(series, header)
     else:
         cells = []
-        for value, is_missing in zip(series.tolist(), series.isna().tolist(), strict=True):
+        for value, is_missing in zip(
+            series.tolist(), series.isna().tolist(), strict=True
+        ):
             cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
     return _Column(safe_text(header), cells, is_number, width, stays)
@@ -207,10 +215,14 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
     if series.dtype.kind in "iu":  # exact, which doubles are not
         exact = Shown(unit_of(header), fractions=False)
         texts = []
-        for value, is_missing in zip(series.tolist(), series.isna().tolist(), strict=True):
+        for value, is_missing in zip(
+            series.tolist(), series.isna().tolist(), strict=True
+        ):
             texts.append("" if is_missing else exact.text(int(value)))
         return texts
-    numbers = series.astype(object).where(series.notna(), float("nan")).astype(float).tolist()
+    numbers = (
+        series.astype(object).where(series.notna(), float("nan")).astype(float).tolist()
+    )
     shown = Shown.of(header, numbers)
     is_time = shown.unit.quantity is Quantity.TIME and not shown.unit.signed
     has_tiny_numbers = is_time and shown.largest >= 1
@@ -256,7 +268,9 @@ def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
 
 def _share(free: int, columns: Sequence[_Column], widths: list[int]) -> None:
     """Add what is free to the widths; the text that lacks least is satisfied first."""
-    lacking = [column.width - width for column, width in zip(columns, widths, strict=True)]
+    lacking = [
+        column.width - width for column, width in zip(columns, widths, strict=True)
+    ]
     by_lack = sorted(range(len(columns)), key=lambda position: lacking[position])
     for turn, position in enumerate(by_lack):
         fair_share = free // (len(columns) - turn)
@@ -273,7 +287,9 @@ def _first_to_go(columns: Sequence[_Column]) -> int:
     return len(columns) - 1
 
 
-def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: bool) -> list[int]:
+def _needed(
+    columns: Sequence[_Column], width: int, name_width: int, *, folded: bool
+) -> list[int]:
     """The least that each column is to have: numbers, and texts below unfolded headers, all."""
     needed = []
     for position, column in enumerate(columns):
@@ -299,14 +315,18 @@ def _table(layout: _Layout, *, ascii_only: bool) -> Table:
     if ascii_only:
         style = box.ASCII2
         mark = "..."
-    table = Table(box=style, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    table = Table(
+        box=style, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0)
+    )
     plain = partial(_plain, ascii_only=ascii_only)
     texts = []
     for column, width in zip(layout.columns, layout.widths, strict=True):
         lines = [plain(line) for line in column.header_lines(folded=layout.folded)]
         header = Text("\n".join(cut_middle(line, width, mark) for line in lines))
         side: Literal["left", "right"] = "right" if column.is_number else "left"
-        table.add_column(header, justify=side, width=width, no_wrap=True, vertical="bottom")
+        table.add_column(
+            header, justify=side, width=width, no_wrap=True, vertical="bottom"
+        )
         texts.append(told_apart([plain(text) for text in column.cells], width, mark))
     for cells in zip(*texts, strict=True):
         table.add_row(*[Text(text) for text in cells])

@@ -76,12 +76,18 @@ def require_format(chosen: OutputFormat | Literal["html"]) -> None:
         require_html_extra()
 
 
-def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -> list[str]:
+def check_places(
+    places: Places, inputs: Sequence[str | Path], *, force: bool
+) -> list[str]:
     """Refuse to write over an input or what this program did not make, before anything is read.
 
     What is in a folder is checked when it is written. Gives a line for each unfinished folder.
     """
-    from tracelens_ext.report.manifest import check_output, refuse_input, unfinished_note
+    from tracelens_ext.report.manifest import (
+        check_output,
+        refuse_input,
+        unfinished_note,
+    )
 
     notes: list[str] = []
     for path, chosen in places.items():
@@ -95,7 +101,11 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
 
 @fast_pandas()
 def write_report(
-    report: Report, places: Places, inputs: Sequence[str | Path] = (), *, force: bool = False
+    report: Report,
+    places: Places,
+    inputs: Sequence[str | Path] = (),
+    *,
+    force: bool = False,
 ) -> list[Path]:
     """Write a report; each file, and the files of a folder as one, take their places when whole."""
     for path, chosen in places.items():
@@ -117,7 +127,10 @@ def write_report(
             write_tables(path, report.sheets, suffix)
         else:
             text = report_text(report, OutputFormat(chosen))
-            with written_beside(path) as new, new.open("w", encoding="utf-8", newline="\n") as f:
+            with (
+                written_beside(path) as new,
+                new.open("w", encoding="utf-8", newline="\n") as f,
+            ):
                 f.writelines(text)
     return list(places)
 

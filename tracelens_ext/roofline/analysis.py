@@ -29,7 +29,11 @@ from tracelens_ext.roofline.operation import (
     Operation,
     require,
 )
-from tracelens_ext.roofline.operation_groups import OTHERS, OperationGroups, group_operations
+from tracelens_ext.roofline.operation_groups import (
+    OTHERS,
+    OperationGroups,
+    group_operations,
+)
 from tracelens_ext.roofline.peaks import DevicePeaks, device_models, peaks_of_devices
 from tracelens_ext.trace import NS_PER_MS
 
@@ -57,13 +61,17 @@ class RooflineRow:
     operation: Operation  #: name, arguments, kernels
     count: int  #: its calls
     gpu_ns: int  #: their GPU time
-    is_host_copy: bool = False  #: whether it copies between host and device for the most part
+    is_host_copy: bool = (
+        False  #: whether it copies between host and device for the most part
+    )
     cost: Cost | None = None  #: of a call; None without a model
     why_no_model: str | None = None  #: why there is none
     model: str | None = None  #: the name of the model; None without one
     #: the best case of all calls; None without a model or a known device
     roofline_ns: float | None = None
-    bound: str | None = None  #: `compute`, `memory` or `link`: what limits the best case
+    bound: str | None = (
+        None  #: `compute`, `memory` or `link`: what limits the best case
+    )
     #: 10^12 operations a second of its engine and type; None where it is not known
     peak: float | None = None
     why_slow: str = ""  #: what shows of the reason for the time lost
@@ -227,7 +235,9 @@ def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Model
     except NoModelError as error:
         return Modelled(None, str(error))
     except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
-        return Modelled(None, f"its model failed ({one_line(error)[:_LONGEST_MESSAGE]})")
+        return Modelled(
+            None, f"its model failed ({one_line(error)[:_LONGEST_MESSAGE]})"
+        )
     return Modelled(cost)
 
 
@@ -248,11 +258,16 @@ def _host_copy(operation: Operation) -> Cost:
 
 
 def _compare(
-    row: RooflineRow, cost: Cost, offered: Offered[Model] | None, peaks: DevicePeaks | None
+    row: RooflineRow,
+    cost: Cost,
+    offered: Offered[Model] | None,
+    peaks: DevicePeaks | None,
 ) -> None:
     """Say in a row how its time compares with the best case."""
     is_single_precision = cost.engine == Engine.MATRIX and cost.data_type == "fp32"
-    if is_single_precision and any(_TF32.search(kernel) for kernel in row.operation.kernels):
+    if is_single_precision and any(
+        _TF32.search(kernel) for kernel in row.operation.kernels
+    ):
         cost = replace(cost, data_type="tf32")
         row.cost = cost
     row.model = "host_copy"
@@ -330,7 +345,9 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
         "data_type": _of_costs(rows, "data_type"),
         "model": [row.model for row in rows],
         "why_no_model": [row.why_no_model for row in rows],
-        "tflops_per_s": total_flops / measured_ns / 1e3,  # 1,000 a ns are 10^12 a second
+        "tflops_per_s": total_flops
+        / measured_ns
+        / 1e3,  # 1,000 a ns are 10^12 a second
         "tb_per_s": total_bytes / measured_ns / 1e3,
         "roofline_time_ms": best_ns / NS_PER_MS,
         "bound": [row.bound for row in rows],

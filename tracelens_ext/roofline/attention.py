@@ -23,8 +23,12 @@ class _Positions(NamedTuple):
     causal: int  #: the flag, or the kind of mask: 0 for none
     heads_first: bool  #: [B, H, N, D], else [B, N, H, D]
     lengths: int | None = None  #: the cumulated lengths of sequences
-    window: int | None = None  #: the window to the left; to the right follows; negative for none
-    top_left: bool = False  #: whether a causal mask counts from the beginning of the keys
+    window: int | None = (
+        None  #: the window to the left; to the right follows; negative for none
+    )
+    top_left: bool = (
+        False  #: whether a causal mask counts from the beginning of the keys
+    )
 
 
 _FLASH_FORWARD: Final = _Positions(query=0, causal=5, heads_first=False, window=6)
@@ -37,12 +41,18 @@ _POSITIONS: Final = {
     "aten::_efficient_attention_forward": _Positions(
         query=0, causal=9, heads_first=False, lengths=4, window=13
     ),
-    "aten::_cudnn_attention_forward": _Positions(query=0, causal=10, heads_first=True, lengths=4),
-    "aten::_scaled_dot_product_flash_attention": _Positions(query=0, causal=4, heads_first=True),
+    "aten::_cudnn_attention_forward": _Positions(
+        query=0, causal=10, heads_first=True, lengths=4
+    ),
+    "aten::_scaled_dot_product_flash_attention": _Positions(
+        query=0, causal=4, heads_first=True
+    ),
     "aten::_scaled_dot_product_efficient_attention": _Positions(
         query=0, causal=6, heads_first=True, top_left=True
     ),
-    "aten::_scaled_dot_product_cudnn_attention": _Positions(query=0, causal=6, heads_first=True),
+    "aten::_scaled_dot_product_cudnn_attention": _Positions(
+        query=0, causal=6, heads_first=True
+    ),
     "flash_attn::_flash_attn_forward": _FLASH_FORWARD,
     "aiter::_flash_attn_forward": _FLASH_FORWARD,
     "aiter::mha_fwd": _FLASH_FORWARD,
@@ -65,7 +75,9 @@ _POSITIONS: Final = {
     "flash_attn::_flash_attn_backward": _Positions(
         query=1, causal=11, heads_first=False, window=12
     ),
-    "aiter::_flash_attn_backward": _Positions(query=1, causal=12, heads_first=False, window=13),
+    "aiter::_flash_attn_backward": _Positions(
+        query=1, causal=12, heads_first=False, window=13
+    ),
     "aiter::mha_bwd": _MHA_BACKWARD,
     "aiter::fmha_v3_bwd": _MHA_BACKWARD,
 }
@@ -84,9 +96,15 @@ def attention(operation: Operation) -> Cost:
     query = operation.need(positions.query)
     key = operation.need(positions.query + 1)
     value = operation.need(positions.query + 2)
-    is_packed = positions.lengths is not None and operation.tensor(positions.lengths) is not None
+    is_packed = (
+        positions.lengths is not None
+        and operation.tensor(positions.lengths) is not None
+    )
     have_heads = all(len(tensor.dims) == 4 for tensor in (query, key, value))
-    require(have_heads and not is_packed, "sequences of several lengths, which are not recorded")
+    require(
+        have_heads and not is_packed,
+        "sequences of several lengths, which are not recorded",
+    )
     causal = operation.value(positions.causal)
     require(causal is not None, "whether the mask is causal is not recorded")
     head_dimension, position_dimension = (1, 2) if positions.heads_first else (2, 1)
@@ -101,7 +119,9 @@ def attention(operation: Operation) -> Cost:
     keys_and_values = bytes_read(key, value) * visible.keys // max(key_length, 1)
     moved = bytes_read(query) + keys_and_values + result_bytes
     is_backward = positions.query > 0
-    if is_backward:  # also reads the gradient of the result, and writes those of Q, K and V
+    if (
+        is_backward
+    ):  # also reads the gradient of the result, and writes those of Q, K and V
         flops = flops * 5 // 2
         moved += result_bytes + query.written + key.written + value.written
     return Cost(

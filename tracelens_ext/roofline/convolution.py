@@ -40,7 +40,13 @@ _GENERAL: Final = _ConvolutionPositions(
     bias=2, stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8
 )
 _MIOPEN: Final = _ConvolutionPositions(
-    bias=2, stride=4, padding=3, dilation=5, transposed=False, output_padding=None, groups=6
+    bias=2,
+    stride=4,
+    padding=3,
+    dilation=5,
+    transposed=False,
+    output_padding=None,
+    groups=6,
 )
 _POSITIONS: Final = {
     "convolution": _GENERAL,
@@ -49,19 +55,49 @@ _POSITIONS: Final = {
     "miopen_convolution": _MIOPEN,
     "miopen_depthwise_convolution": _MIOPEN,
     "miopen_convolution_transpose": _ConvolutionPositions(
-        bias=2, stride=5, padding=3, dilation=6, transposed=True, output_padding=4, groups=7
+        bias=2,
+        stride=5,
+        padding=3,
+        dilation=6,
+        transposed=True,
+        output_padding=4,
+        groups=7,
     ),
     "cudnn_convolution": _ConvolutionPositions(
-        bias=None, stride=3, padding=2, dilation=4, transposed=False, output_padding=None, groups=5
+        bias=None,
+        stride=3,
+        padding=2,
+        dilation=4,
+        transposed=False,
+        output_padding=None,
+        groups=5,
     ),
     "cudnn_convolution_transpose": _ConvolutionPositions(
-        bias=None, stride=4, padding=2, dilation=5, transposed=True, output_padding=3, groups=6
+        bias=None,
+        stride=4,
+        padding=2,
+        dilation=5,
+        transposed=True,
+        output_padding=3,
+        groups=6,
     ),
     "cudnn_convolution_relu": _ConvolutionPositions(
-        bias=2, stride=3, padding=4, dilation=5, transposed=False, output_padding=None, groups=6
+        bias=2,
+        stride=3,
+        padding=4,
+        dilation=5,
+        transposed=False,
+        output_padding=None,
+        groups=6,
     ),
     "_conv_depthwise2d": _ConvolutionPositions(
-        bias=3, stride=4, padding=5, dilation=6, transposed=False, output_padding=None, groups=None
+        bias=3,
+        stride=4,
+        padding=5,
+        dilation=6,
+        transposed=False,
+        output_padding=None,
+        groups=None,
     ),
 }
 _BACKWARD_POSITIONS: Final = _ConvolutionPositions(
@@ -90,7 +126,10 @@ class _Convolution(NamedTuple):
 
 
 def _convolution(
-    operation: Operation, inputs: Tensor, weight: Tensor, positions: _ConvolutionPositions
+    operation: Operation,
+    inputs: Tensor,
+    weight: Tensor,
+    positions: _ConvolutionPositions,
 ) -> _Convolution:
     """Work out a convolution of inputs [N, Cin, …]."""
     rank = len(weight.dims) - 2
@@ -124,7 +163,9 @@ def _convolution(
     return _Convolution(flops, result, parameters)
 
 
-def _settings(operation: Operation, positions: _ConvolutionPositions, rank: int) -> _Settings:
+def _settings(
+    operation: Operation, positions: _ConvolutionPositions, rank: int
+) -> _Settings:
     transposed = positions.transposed
     if not isinstance(transposed, bool):
         transposed = bool(operation.value(transposed))
@@ -132,7 +173,9 @@ def _settings(operation: Operation, positions: _ConvolutionPositions, rank: int)
         stride=_for_each_dimension(operation, positions.stride, rank, 1),
         dilation=_for_each_dimension(operation, positions.dilation, rank, 1),
         padding=_for_each_dimension(operation, positions.padding, rank, 0),
-        output_padding=_for_each_dimension(operation, positions.output_padding, rank, 0),
+        output_padding=_for_each_dimension(
+            operation, positions.output_padding, rank, 0
+        ),
         transposed=transposed,
         groups=operation.whole(positions.groups, 1) or 1,
     )
@@ -148,7 +191,9 @@ def _result(inputs: Tensor, weight: Tensor, settings: _Settings) -> tuple[int, .
     return tuple(shape)
 
 
-def _transposed_result(inputs: Tensor, weight: Tensor, settings: _Settings) -> tuple[int, ...]:
+def _transposed_result(
+    inputs: Tensor, weight: Tensor, settings: _Settings
+) -> tuple[int, ...]:
     """Return the shape of the result of a transposed convolution: [N, Cout, …]."""
     shape = [inputs.dims[0], weight.dims[1] * settings.groups]
     for dimension, size in enumerate(inputs.dims[2:]):
@@ -205,7 +250,9 @@ def forward(operation: Operation, inputs: Tensor, weight: Tensor) -> Cost:
 
 
 @MODELS.add("convolution_backward", tensors=(0, 1, 2))
-def backward(operation: Operation, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Cost:
+def backward(
+    operation: Operation, gradient: Tensor, inputs: Tensor, weight: Tensor
+) -> Cost:
     """Gradients of input, weight and bias, as far as `output_mask` asks for them."""
     mask = operation.value(_OUTPUT_MASK)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
@@ -230,5 +277,9 @@ def backward(operation: Operation, gradient: Tensor, inputs: Tensor, weight: Ten
         bytes=moved,
         data_type=inputs.short_type,
         engine=Engine.MATRIX.value,
-        parameters={**convolution.parameters, "dgrad": wants_input, "wgrad": wants_weight},
+        parameters={
+            **convolution.parameters,
+            "dgrad": wants_input,
+            "wgrad": wants_weight,
+        },
     )

@@ -248,7 +248,9 @@ _add_model(
 )
 _add_model("limits", 3, _by_promotion, ("clamp",))
 _add_model("limits", 2, _by_promotion, ("clamp_min", "clamp_max"))
-_add_model("arithmetic", 3, _by_promotion, ("lerp", "addcmul", "addcdiv", "softplus_backward"))
+_add_model(
+    "arithmetic", 3, _by_promotion, ("lerp", "addcmul", "addcdiv", "softplus_backward")
+)
 _add_model(
     "arithmetic",
     2,
@@ -298,7 +300,18 @@ _add_model(
     "comparison",
     2,
     _truth_value,
-    ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "isclose"),
+    (
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "isclose",
+    ),
 )
 
 
@@ -309,7 +322,9 @@ def where(operation: Operation) -> Cost:
     choices = [tensor for tensor in candidates if tensor is not None]
     require(choices, "the size of the result depends on the data")
     result_type = operation.promoted_type(choices)
-    return elementwise(operation, operation.leading(3), result_type, family="BinaryElementwise")
+    return elementwise(
+        operation, operation.leading(3), result_type, family="BinaryElementwise"
+    )
 
 
 @MODELS.add("masked_fill", "masked_fill_", tensors=(0, 1))
@@ -402,8 +417,12 @@ def gated(operation: Operation) -> Cost:
     return vector_cost("UnaryElementwise", inputs, _GATED_FLOPS * half, written, inputs)
 
 
-@MODELS.add("rotary_embedding*", "batched_rotary_embedding*", tensors=(0, 1, 4), engines=True)
-def rotary(operation: Operation, positions: Tensor, query: Tensor, cache: Tensor) -> Cost:
+@MODELS.add(
+    "rotary_embedding*", "batched_rotary_embedding*", tensors=(0, 1, 4), engines=True
+)
+def rotary(
+    operation: Operation, positions: Tensor, query: Tensor, cache: Tensor
+) -> Cost:
     """`rotary_embedding`: positions, Q, perhaps K, the size of a head, a cache of angles; in place.
 
     3 operations an element; only the first elements of a head are turned where angles are fewer.
@@ -434,7 +453,9 @@ def aiters_rotary(operation: Operation) -> Cost:
     name = operation.name
     results_count = 2 if "_2c_" in name else 1
     first_other = 2 * results_count
-    inputs = [operation.need(position) for position in range(results_count, first_other)]
+    inputs = [
+        operation.need(position) for position in range(results_count, first_other)
+    ]
     indices, tables = _indices_and_tables(operation, first_other)
     fits = tables and all(len(tensor.dims) > 2 for tensor in inputs)
     require(fits, "the recorded shapes are not those of a rotary embedding")
@@ -457,7 +478,9 @@ def aiters_rotary(operation: Operation) -> Cost:
     return vector_cost("BinaryElementwise", inputs[0], flops, moved, *inputs, *indices)
 
 
-def _indices_and_tables(operation: Operation, first: int) -> tuple[list[Tensor], list[Tensor]]:
+def _indices_and_tables(
+    operation: Operation, first: int
+) -> tuple[list[Tensor], list[Tensor]]:
     """Return the tensors from a position on: those of whole numbers, and those of angles."""
     indices = []
     tables = []

@@ -26,7 +26,9 @@ _FULL_WAVES: Final = 0.8
 #: Batch, heads, queries, keys.
 _DIMENSIONS_OF_SCORES: Final = 4
 _MISALIGNED: Final = re.compile(r"align[12](?!\d)")
-_TILE: Final = re.compile(r"(?<![\dx])(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?![\dx])|MT(\d+)x(\d+)x\d+")
+_TILE: Final = re.compile(
+    r"(?<![\dx])(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?![\dx])|MT(\d+)x(\d+)x\d+"
+)
 
 
 class _OldKernels(NamedTuple):
@@ -44,7 +46,9 @@ _OLD_KERNELS: Final = (
 )
 
 
-def reasons_for_slowness(operation: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
+def reasons_for_slowness(
+    operation: Operation, cost: Cost, peaks: DevicePeaks | None
+) -> list[str]:
     """Return what shapes and kernel names show of the reason, the most telling first."""
     if cost.engine == Engine.MATRIX:
         return _reasons_of_matrix_work(operation, cost, peaks)
@@ -67,7 +71,9 @@ def _is_strided(tensor: Tensor) -> bool:
     """Return whether the innermost dimension with several elements is not contiguous."""
     if len(tensor.dims) < 2 or len(tensor.strides) != len(tensor.dims):
         return False
-    for size, stride in zip(reversed(tensor.dims), reversed(tensor.strides), strict=True):
+    for size, stride in zip(
+        reversed(tensor.dims), reversed(tensor.strides), strict=True
+    ):
         if size > 1:
             return stride > 1
     return False
@@ -81,7 +87,10 @@ def _reasons_of_matrix_work(
     if cost.data_type == "fp32" and (peaks is None or "tf32" in peaks.matrix):
         reasons.append("single precision without TF32")
     reasons += _misaligned_sizes(sizes, cost.data_type)
-    if sizes.batch >= _MANY_PRODUCTS and 0 < max(sizes.m, sizes.n, sizes.k) <= _SMALL_SIZE:
+    if (
+        sizes.batch >= _MANY_PRODUCTS
+        and 0 < max(sizes.m, sizes.n, sizes.k) <= _SMALL_SIZE
+    ):
         shape = f"{sizes.m}x{sizes.n}x{sizes.k}"
         reasons.append(f"{sizes.batch:,} small products of {shape}")
     if any(_MISALIGNED.search(kernel) for kernel in operation.kernels):
@@ -129,9 +138,15 @@ def _idle_units(operation: Operation, sizes: ProductSizes, units: int) -> list[s
     tiles = sizes.batch * tiles_down * tiles_across
     waves = tiles / units
     if waves < 1:
-        return [f"{tiles} tiles of {tile_rows}x{tile_columns} for {units} compute units"]
+        return [
+            f"{tiles} tiles of {tile_rows}x{tile_columns} for {units} compute units"
+        ]
     whole_waves = -(-waves // 1)
-    if waves < _MANY_WAVES and waves != whole_waves and waves / whole_waves < _FULL_WAVES:
+    if (
+        waves < _MANY_WAVES
+        and waves != whole_waves
+        and waves / whole_waves < _FULL_WAVES
+    ):
         return [f"{waves:.1f} waves of tiles: the last leaves units idle"]
     return []
 

@@ -38,4 +38,6 @@ def transform(operation: Operation, inputs: Tensor) -> Cost:
             results = rows * (operation.whole(3) or 2 * (last_size - 1))
             bytes_of_result = inputs.element_bytes // 2
     written = results * bytes_of_result
-    return vector_cost("FFT", inputs, math.ceil(flops), written, inputs, shape=inputs.dims)
+    return vector_cost(
+        "FFT", inputs, math.ceil(flops), written, inputs, shape=inputs.dims
+    )

@@ -30,7 +30,10 @@ class ProductSizes(NamedTuple):
 
 
 def matrix_product(
-    left: Tensor, right: Tensor, added: Tensor | None = None, result_type: str | None = None
+    left: Tensor,
+    right: Tensor,
+    added: Tensor | None = None,
+    result_type: str | None = None,
 ) -> Cost:
     """Return the cost of `left` [B, M, K] times `right` [B, K, N], both perhaps without B.
 
@@ -121,7 +124,9 @@ def _whole_or_zero(value: object) -> int:
 
 def _is_by_columns(tensor: Tensor) -> bool:
     """Return whether a matrix lies in memory column by column: what BLAS calls T."""
-    return len(tensor.strides) > 1 and tensor.strides[-1] != 1 and tensor.strides[-2] == 1
+    return (
+        len(tensor.strides) > 1 and tensor.strides[-1] != 1 and tensor.strides[-2] == 1
+    )
 
 
 @MODELS.add("mm", "bmm", tensors=(0, 1))
@@ -130,7 +135,9 @@ def mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
     return matrix_product(left, right, result_type=operation.scalar_type(2))
 
 
-@MODELS.add("addmm", "addmm_", "_addmm_activation", "baddbmm", "baddbmm_", tensors=(1, 2))
+@MODELS.add(
+    "addmm", "addmm_", "_addmm_activation", "baddbmm", "baddbmm_", tensors=(1, 2)
+)
 def addmm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
     """`addmm`, `baddbmm`: what is added, A, B, beta, alpha; with a beta of 0 nothing is added."""
     beta = operation.value(3)
@@ -157,7 +164,9 @@ def int_mm(_: Operation, left: Tensor, right: Tensor) -> Cost:
     return matrix_product(left, right, result_type="int")
 
 
-@MODELS.add("linear", "_C::linear", "te_linear", "vllm::rocm_unquantized_gemm", tensors=(0, 1))
+@MODELS.add(
+    "linear", "_C::linear", "te_linear", "vllm::rocm_unquantized_gemm", tensors=(0, 1)
+)
 def linear(operation: Operation, inputs: Tensor, weight: Tensor) -> Cost:
     """`linear`: input […, K], weight [N, K], bias."""
     return linear_layer(inputs, weight, operation.tensor(2))

@@ -230,7 +230,9 @@ class Worker:
         opcode = message.opcode
         if opcode in _CALLS:
             called = message.called_computation_ids
-            return HloWork.of_parts(self._of_computation(number, depth - 1) for number in called)
+            return HloWork.of_parts(
+                self._of_computation(number, depth - 1) for number in called
+            )
         results = xla.results_of(message)
         operands = xla.operands_of(message, self._by_id)
         if opcode == b"custom-call":
@@ -241,7 +243,9 @@ class Worker:
         window = message.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"convolution":
             holes = math.prod(max(dimension.base_dilation, 1) for dimension in window)
-            return _convolution("convolution", message, [*operands[:2], *results], holes)
+            return _convolution(
+                "convolution", message, [*operands[:2], *results], holes
+            )
         elements = _elements(results)
         if opcode in _REDUCTIONS:
             window_elements = math.prod(max(dimension.size, 1) for dimension in window)
@@ -258,7 +262,10 @@ class Worker:
         self._work_of_computation[number] = None
         computation = self._computations.get(number)
         if depth and computation is not None and computation.instructions:
-            parts = (self._of_instruction(message, depth) for message in computation.instructions)
+            parts = (
+                self._of_instruction(message, depth)
+                for message in computation.instructions
+            )
             self._work_of_computation[number] = HloWork.of_parts(parts)
         return self._work_of_computation[number]
 
@@ -280,8 +287,13 @@ class Worker:
             whole = _bytes(xla.arrays_of(message.shape))
             touched = whole
             if message.opcode == b"parameter":
-                touched = _bytes_read_by(users_of.get(message.id, []), message.id, whole)
-            elif message.opcode == b"dynamic-update-slice" and message.id == computation.root:
+                touched = _bytes_read_by(
+                    users_of.get(message.id, []), message.id, whole
+                )
+            elif (
+                message.opcode == b"dynamic-update-slice"
+                and message.id == computation.root
+            ):
                 touched = self._bytes_of_update(message)
             untouched += max(whole - touched, 0)
         return untouched
@@ -322,7 +334,9 @@ def _elements(arrays: Iterable[Shape]) -> int:
     return sum(array.elements for array in arrays)
 
 
-def _custom_call(message: Message, operands: list[Shape], results: list[Shape]) -> HloWork | None:
+def _custom_call(
+    message: Message, operands: list[Shape], results: list[Shape]
+) -> HloWork | None:
     """Return the product that a library computes; None for other calls."""
     target = message.custom_call_target
     product = _product_of_target(target)
@@ -408,7 +422,11 @@ def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:
     sizes = _whole_numbers(_member(settings, "intermediate_tensor_shape", "dimensions"))
     dot = _member(settings, "bmm1_dot_dimension_numbers")
     contracting = _whole_numbers(_member(dot, "lhs_contracting_dimensions"))
-    if len(sizes) != 4 or len(contracting) != 1 or not 0 <= contracting[0] < len(query.dims):
+    if (
+        len(sizes) != 4
+        or len(contracting) != 1
+        or not 0 <= contracting[0] < len(query.dims)
+    ):
         return None
     head_size = query.dims[contracting[0]]
     product = "attention"

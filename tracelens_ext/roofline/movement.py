@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tracelens_ext.roofline.operation import Models, broadcast, require, required, vector_cost
+from tracelens_ext.roofline.operation import (
+    Models,
+    broadcast,
+    require,
+    required,
+    vector_cost,
+)
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation, Tensor
@@ -33,7 +39,9 @@ def _picked(
 ) -> Cost:
     """Return the cost of passes over elements that are picked, besides what is read once."""
     moved = passes * elements * source.element_bytes
-    return vector_cost("Indexing", source, flops, moved, *read, shape=source.dims, picked=elements)
+    return vector_cost(
+        "Indexing", source, flops, moved, *read, shape=source.dims, picked=elements
+    )
 
 
 @MODELS.add("index_select", tensors=(0, 2))
@@ -127,7 +135,9 @@ def embedding_backward(operation: Operation, gradient: Tensor, index: Tensor) ->
 @MODELS.add("masked_scatter_", "channel_shuffle", "pixel_shuffle", tensors=(0,))
 def two_passes(_: Operation, tensor: Tensor) -> Cost:
     """The whole input read and as much written."""
-    return vector_cost("Concatenation", tensor, 0, tensor.written, tensor, shape=tensor.dims)
+    return vector_cost(
+        "Concatenation", tensor, 0, tensor.written, tensor, shape=tensor.dims
+    )
 
 
 @MODELS.add("repeat", tensors=(0,))

@@ -74,7 +74,9 @@ def _normalized(
         "stride_input": inputs.strides,
     }
     shown.update(parameters)
-    return vector_cost(family, inputs, flops_of_element * inputs.elements, moved, *read, **shown)
+    return vector_cost(
+        family, inputs, flops_of_element * inputs.elements, moved, *read, **shown
+    )
 
 
 @MODELS.add("_softmax", "_log_softmax", "softmax", "log_softmax", tensors=(0,))
@@ -93,7 +95,9 @@ def softmax(operation: Operation, inputs: Tensor) -> Cost:
 def softmax_backward(operation: Operation, gradient: Tensor, result: Tensor) -> Cost:
     """Reads gradient and result, writes the gradient of the input."""
     written = result.bytes_of(result.elements, operation.scalar_type(3))
-    return _normalized("Softmax", result, _SOFTMAX_BACKWARD_FLOPS, written, gradient, result)
+    return _normalized(
+        "Softmax", result, _SOFTMAX_BACKWARD_FLOPS, written, gradient, result
+    )
 
 
 @MODELS.add(*_FORWARD, tensors=(0,))
@@ -172,4 +176,6 @@ def fused_norm(operation: Operation) -> Cost:
     if adds_residual:
         flops_of_element += 1
         moved += 2 * inputs.written
-    return _normalized("Normalization", inputs, flops_of_element, moved, inputs, *weights)
+    return _normalized(
+        "Normalization", inputs, flops_of_element, moved, inputs, *weights
+    )

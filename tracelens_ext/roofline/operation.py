@@ -31,7 +31,14 @@ Model = Callable[["Operation"], "Cost"]
 Value = TypeVar("Value")
 
 #: What the types of arguments say that are no tensors.
-_TYPES_OF_OTHERS: Final = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "None")
+_TYPES_OF_OTHERS: Final = (
+    "",
+    "Scalar",
+    "ScalarList",
+    "TensorList",
+    "GenericList",
+    "None",
+)
 #: Templates of kernels that handle elements by their size, such as those of `cat`.
 _OPAQUE_SIZE: Final = re.compile(r"OpaqueType<(16|[1248])(?!\d)")
 _TYPE_OF_OPAQUE_SIZE: Final = {
@@ -145,8 +152,12 @@ class Operation:
     dims: tuple[object, ...] = ()
     types: tuple[str, ...] = ()  #: of each argument
     strides: tuple[object, ...] = ()  #: of each argument, as `dims`
-    concrete: tuple[str, ...] = ()  #: numbers, flags and lists as text; empty for tensors
-    kernels: tuple[str, ...] = ()  #: the names of the GPU events that its calls launched
+    concrete: tuple[
+        str, ...
+    ] = ()  #: numbers, flags and lists as text; empty for tensors
+    kernels: tuple[
+        str, ...
+    ] = ()  #: the names of the GPU events that its calls launched
     #: what the step of a serving engine that its calls are part of computes; None for those whose
     #: model needs none (`roofline/serving.py` lists the others)
     batch: Batch | None = None
@@ -172,7 +183,9 @@ class Operation:
             batch: what the step that its calls are part of computes.
             work: what an instruction of XLA computes and moves.
         """
-        dims, types, strides, concrete = (_tuple_or_empty(argument) for argument in arguments)
+        dims, types, strides, concrete = (
+            _tuple_or_empty(argument) for argument in arguments
+        )
         return cls(
             name=name,
             dims=dims,
@@ -227,7 +240,9 @@ class Operation:
         kind = self.types[position] if position < len(self.types) else ""
         is_known = kind in ELEMENT_BYTES or kind in _TYPES_OF_OTHERS
         require(is_known, f"unknown element type {kind!r}")
-        raise NoModelError(f"argument {position + 1} is no tensor with a recorded shape")
+        raise NoModelError(
+            f"argument {position + 1} is no tensor with a recorded shape"
+        )
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -258,7 +273,8 @@ class Operation:
         """
         shapes = _shapes_of_list(self.dims[position : position + 1])
         kind = required(
-            kind or self.kind_in_kernels, "the element type of a list of tensors is not recorded"
+            kind or self.kind_in_kernels,
+            "the element type of a list of tensors is not recorded",
         )
         strides: object = ()
         if position < len(self.strides):
@@ -266,7 +282,9 @@ class Operation:
         if not isinstance(strides, tuple) or len(strides) != len(shapes):
             strides = ((),) * len(shapes)
         pairs = zip(shapes, strides, strict=True)
-        return [_tensor(dims, strides_of_tensor, kind) for dims, strides_of_tensor in pairs]
+        return [
+            _tensor(dims, strides_of_tensor, kind) for dims, strides_of_tensor in pairs
+        ]
 
     @cached_property
     def kind_in_kernels(self) -> str | None:
@@ -344,7 +362,9 @@ class Operation:
         types_with_dims = [tensor.kind for tensor in inputs if tensor.dims]
         types_of_single = [tensor.kind for tensor in inputs if not tensor.dims]
         widest = [
-            reduce(wider_type, kinds) for kinds in (types_with_dims, types_of_single) if kinds
+            reduce(wider_type, kinds)
+            for kinds in (types_with_dims, types_of_single)
+            if kinds
         ]
         kind = max(widest, key=type_class)
         number = self.value(1) if self.types[1:2] == ("Scalar",) else None
@@ -371,7 +391,9 @@ class Models(dict[str, Model]):
         """
         full_names = names
         if engines:
-            full_names = tuple(f"{library}::{name}" for library in _ENGINES for name in names)
+            full_names = tuple(
+                f"{library}::{name}" for library in _ENGINES for name in names
+            )
 
         def add_model(function: Callable[..., Cost]) -> Model:
             @wraps(function)

@@ -15,7 +15,11 @@ from tracelens_ext.analysis.operations.arguments import (
     argument_values,
     parsed,
 )
-from tracelens_ext.analysis.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
+from tracelens_ext.analysis.operations.experts import (
+    EXPERTS_BELOW,
+    experts_below,
+    is_of_experts,
+)
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.roofline.operation import Operation
@@ -44,7 +48,9 @@ class OperationGroups:
     """The operations that launched GPU work, by name and arguments; k groups."""
 
     operations: list[Operation]  #: name, arguments and kernels of each
-    texts: dict[str, list[str]]  #: each argument of `ARGUMENTS` as the tables show it, k texts each
+    texts: dict[
+        str, list[str]
+    ]  #: each argument of `ARGUMENTS` as the tables show it, k texts each
     count: Int64Array  #: calls, (k,)
     gpu_ns: Int64Array  #: busy time of what they launched, (k,)
     host_copy_ns: Int64Array  #: of it, copies between host and device, (k,)
@@ -163,7 +169,9 @@ def _selected_calls(launchers: Launchers, selected: BoolArray | None) -> _Calls:
     return _Calls(launcher, launchers.rows[launcher], first_gpu[launcher])
 
 
-def _model_numbers(device: IntArray, models_of_devices: Mapping[int, str]) -> Int64Array:
+def _model_numbers(
+    device: IntArray, models_of_devices: Mapping[int, str]
+) -> Int64Array:
     """Return a number for the GPU model of each device: devices of one model have one number."""
     model_names = sorted(set(models_of_devices.values()))
     numbers = np.zeros(len(device), dtype=np.int64)
@@ -215,7 +223,9 @@ def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
     texts_of_arguments = {}
     without_argument = ParsedArgument((), "")
     for argument in ARGUMENTS:
-        distinct = argument_values(trace, row_or_none, argument, parsed, without_argument)
+        distinct = argument_values(
+            trace, row_or_none, argument, parsed, without_argument
+        )
         columns.append([distinct.values[code].value for code in distinct.code.tolist()])
         texts_of_values = [parsed_argument.text for parsed_argument in distinct.values]
         texts_of_arguments[argument] = texts(distinct.code, texts_of_values)

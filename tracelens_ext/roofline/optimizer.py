@@ -54,7 +54,9 @@ def _tensor_lists(operation: Operation) -> list[list[Tensor]]:
     return lists
 
 
-def _cost_of_lists(first: list[Tensor], flops_of_element: int, moved: int, *read: Tensor) -> Cost:
+def _cost_of_lists(
+    first: list[Tensor], flops_of_element: int, moved: int, *read: Tensor
+) -> Cost:
     """Return the cost by operations for each element of the first list."""
     elements = sum(tensor.elements for tensor in first)
     return vector_cost(
@@ -68,7 +70,10 @@ def _cost_of_lists(first: list[Tensor], flops_of_element: int, moved: int, *read
     )
 
 
-@MODELS.add(*(f"_foreach_{name}" for name in _FOREACH), *(f"_foreach_{name}_" for name in _FOREACH))
+@MODELS.add(
+    *(f"_foreach_{name}" for name in _FOREACH),
+    *(f"_foreach_{name}_" for name in _FOREACH),
+)
 def foreach(operation: Operation) -> Cost:
     """`_foreach_*`: all lists read; the first written in place, or as many results made."""
     lists = _tensor_lists(operation)
@@ -88,7 +93,9 @@ def foreach(operation: Operation) -> Cost:
         written = len(first) * first[0].element_bytes
     else:
         written = sum(tensor.written for tensor in first)
-    return _cost_of_lists(first, flops_of_element, written, *chain.from_iterable(read_lists))
+    return _cost_of_lists(
+        first, flops_of_element, written, *chain.from_iterable(read_lists)
+    )
 
 
 @MODELS.add("_amp_foreach_non_finite_check_and_unscale_")

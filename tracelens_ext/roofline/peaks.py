@@ -29,7 +29,17 @@ _KNOWN_PEAKS_FILE: Final = "device_peaks.toml"
 _HALVED_TYPES: Final = frozenset({"tf32", "bf16", "fp16", "fp8"})
 #: What a user's file may say of a device, and what ours say besides.
 _KEYS: Final = frozenset(
-    {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
+    {
+        "name",
+        "names",
+        "units",
+        "warp",
+        "memory_gb",
+        "matrix",
+        "vector",
+        "memory",
+        "link",
+    }
 )
 _KEYS_OF_OURS: Final = frozenset({"source", "partitions", "like"})
 _UNNAMED_DEVICE: Final = "your device"
@@ -50,16 +60,22 @@ class DevicePeaks:
     """The peaks of one device."""
 
     name: str  #: the product
-    matrix: Mapping[str, float]  #: data type → 10^12 operations a second of the matrix engine
+    matrix: Mapping[
+        str, float
+    ]  #: data type → 10^12 operations a second of the matrix engine
     vector: Mapping[str, float]  #: the same of the vector engine
     memory: float  #: bandwidth of device memory, 10^9 bytes a second
-    link: float | None = None  #: bandwidth to the host in one direction, likewise; None: unknown
+    link: float | None = (
+        None  #: bandwidth to the host in one direction, likewise; None: unknown
+    )
     names: tuple[str, ...] = ()  #: what traces call it; `*` stands for anything
     units: int = 0  #: compute units (multiprocessors); 0: not known
     warp: int = 0  #: threads of a warp or wave; 0: not known
     memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
     cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
-    partitions: bool = False  #: whether a device of a trace may be a part of the product
+    partitions: bool = (
+        False  #: whether a device of a trace may be a part of the product
+    )
     source: str = ""  #: where the numbers are from
 
     def peak(self, engine: str, data_type: str) -> Peak | None:
@@ -128,7 +144,9 @@ def _with_defaults(name: str, entry: dict[str, Any]) -> dict[str, Any]:
     if rates:
         defaults["link"] = rates["link"]
     figures = _product_figures(name)
-    known_figures = {key: figures[key] for key in figures if key in _KEYS | _KEYS_OF_OURS}
+    known_figures = {
+        key: figures[key] for key in figures if key in _KEYS | _KEYS_OF_OURS
+    }
     return {**defaults, **known_figures, **entry}
 
 
@@ -291,7 +309,10 @@ def peaks_of_devices(
 def _peaks_of_device(device: Device) -> DevicePeaks | None:
     """Return the peaks of a device that a trace describes."""
     listed = find_peaks(
-        device.name, units=device.units, warp=device.warp, memory_bytes=device.memory_bytes
+        device.name,
+        units=device.units,
+        warp=device.warp,
+        memory_bytes=device.memory_bytes,
     )
     if listed is not None:
         return listed
@@ -304,13 +325,17 @@ def _peaks_of_device(device: Device) -> DevicePeaks | None:
     )
 
 
-def device_models(trace: Trace, peaks: Mapping[int, DevicePeaks | None]) -> dict[int, str]:
+def device_models(
+    trace: Trace, peaks: Mapping[int, DevicePeaks | None]
+) -> dict[int, str]:
     """Return the GPU model of each device where there are several; empty where there is one.
 
     A device without known peaks goes by the name that the trace gives it. Devices that are judged
     by the same peaks are one model, as all are by those that a user gives.
     """
-    models = {number: _model_name(trace, number, known) for number, known in peaks.items()}
+    models = {
+        number: _model_name(trace, number, known) for number, known in peaks.items()
+    }
     return models if len(set(models.values())) > 1 else {}
 
 
@@ -359,7 +384,9 @@ def _only_device(document: dict[str, Any], where: str) -> object:
     devices = document["device"]
     if isinstance(devices, dict):  # as ours are written
         devices = [
-            {"name": name, **entry} for name, entry in devices.items() if isinstance(entry, dict)
+            {"name": name, **entry}
+            for name, entry in devices.items()
+            if isinstance(entry, dict)
         ]
     if not isinstance(devices, list):
         return devices
@@ -379,9 +406,13 @@ def _device(entry: object, where: str) -> DevicePeaks:
         UsageError: something is missing, unknown or of the wrong type.
     """
     if not isinstance(entry, dict):
-        raise UsageError(f"{where}: expected the keys of a [[device]], see docs/roofline.md")
+        raise UsageError(
+            f"{where}: expected the keys of a [[device]], see docs/roofline.md"
+        )
     for unknown in sorted(set(entry) - _KEYS - _KEYS_OF_OURS):
-        raise UsageError(f"{where}: unknown key {unknown!r}; there are {', '.join(sorted(_KEYS))}")
+        raise UsageError(
+            f"{where}: unknown key {unknown!r}; there are {', '.join(sorted(_KEYS))}"
+        )
     matrix = _rates_of_engine(entry, "matrix", where)
     vector = _rates_of_engine(entry, "vector", where)
     names = entry.get("names", [])
@@ -405,7 +436,9 @@ def _device(entry: object, where: str) -> DevicePeaks:
     )
 
 
-def _rates_of_engine(entry: Mapping[str, Any], engine: str, where: str) -> dict[str, float]:
+def _rates_of_engine(
+    entry: Mapping[str, Any], engine: str, where: str
+) -> dict[str, float]:
     rates = entry.get(engine, {})
     if not isinstance(rates, dict):
         raise UsageError(f"{where}: {engine} is no table; expected data type = number")
@@ -419,11 +452,15 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
     """Read TraceLens's description: `name`, `mem_bw_gbps`, `memory_gb`, `max_achievable_tflops`."""
     peaks = entry.get("max_achievable_tflops")
     if not isinstance(peaks, dict):
-        raise UsageError(f"{where}: max_achievable_tflops is missing; expected type → number")
+        raise UsageError(
+            f"{where}: max_achievable_tflops is missing; expected type → number"
+        )
     matrix: dict[str, float] = {}
     vector: dict[str, float] = {}
     for key in peaks:
-        data_type = key.removeprefix("vector_").removeprefix("matrix_").replace("xf32", "tf32")
+        data_type = (
+            key.removeprefix("vector_").removeprefix("matrix_").replace("xf32", "tf32")
+        )
         rates = vector if key.startswith("vector_") else matrix
         rates[data_type] = _number(peaks, key, where)
     return DevicePeaks(
@@ -436,7 +473,9 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
     )
 
 
-def _number(table: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+def _number(
+    table: Mapping[str, Any], key: str, where: str, default: float | None = None
+) -> float:
     """Return a positive number of a table, or the default where it is missing."""
     value = table.get(key, default)
     if default is not None and value == default:

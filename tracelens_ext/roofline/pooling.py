@@ -19,7 +19,11 @@ _INDEX_TYPES: Final = ("long int", "long", "int")
 
 
 def _pooled(
-    tensor: Tensor, flops: int, moved: int, *read: Tensor | None, family: str = "Pooling"
+    tensor: Tensor,
+    flops: int,
+    moved: int,
+    *read: Tensor | None,
+    family: str = "Pooling",
 ) -> Cost:
     return vector_cost(family, tensor, flops, moved, *read, shape=tensor.dims)
 
@@ -29,7 +33,9 @@ def _for_each_dimension(numbers: list[int], rank: int) -> list[int]:
     return numbers * rank if len(numbers) == 1 else numbers
 
 
-def _pool(operation: Operation, dilation_position: int | None, ceil_position: int) -> Cost:
+def _pool(
+    operation: Operation, dilation_position: int | None, ceil_position: int
+) -> Cost:
     """Input read; a result for each place of the window, with its index if the name says so."""
     inputs = operation.need(0)
     kernel = operation.need_wholes(1, "the window is not recorded")
@@ -52,7 +58,9 @@ def _pool(operation: Operation, dilation_position: int | None, ceil_position: in
     bytes_of_result = inputs.element_bytes
     if "indices" in operation.name:
         bytes_of_result += _INDEX_BYTES
-    return _pooled(inputs, results * math.prod(kernel), results * bytes_of_result, inputs)
+    return _pooled(
+        inputs, results * math.prod(kernel), results * bytes_of_result, inputs
+    )
 
 
 @MODELS.add(
@@ -117,7 +125,9 @@ def to_size(operation: Operation, inputs: Tensor) -> Cost:
 )
 def pool_backward(operation: Operation, gradient: Tensor, inputs: Tensor) -> Cost:
     """Gradient read (and indices, where there are any), gradient of the input written."""
-    indices = [tensor for tensor in operation.tensors[2:] if tensor.kind in _INDEX_TYPES]
+    indices = [
+        tensor for tensor in operation.tensors[2:] if tensor.kind in _INDEX_TYPES
+    ]
     return _pooled(inputs, gradient.elements, inputs.written, gradient, *indices)
 
 
@@ -142,7 +152,9 @@ def nll_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
 
 
 @MODELS.add("nll_loss_backward", "nll_loss2d_backward", tensors=(0, 1, 2))
-def nll_loss_backward(_: Operation, gradient: Tensor, inputs: Tensor, target: Tensor) -> Cost:
+def nll_loss_backward(
+    _: Operation, gradient: Tensor, inputs: Tensor, target: Tensor
+) -> Cost:
     """Targets read, one element a target written; another operation zeroes the rest."""
     moved = target.elements * inputs.element_bytes
     return _pooled(inputs, target.elements, moved, gradient, target, family="Loss")
@@ -169,7 +181,9 @@ def pair_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
 
 
 @MODELS.add(*(f"{name}_backward" for name in _LOSSES_OF_PAIRS), tensors=(0, 1, 2))
-def pair_loss_backward(_: Operation, gradient: Tensor, inputs: Tensor, target: Tensor) -> Cost:
+def pair_loss_backward(
+    _: Operation, gradient: Tensor, inputs: Tensor, target: Tensor
+) -> Cost:
     """Gradient, input and target read, the gradient of the input written."""
     read = (gradient, inputs, target)
     return _pooled(inputs, 3 * inputs.elements, inputs.written, *read, family="Loss")

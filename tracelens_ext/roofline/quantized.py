@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens_ext.analysis.operations.experts import is_of_experts
 from tracelens_ext.roofline.element_types import BFLOAT16, PACKED_FP4
-from tracelens_ext.roofline.gemm import NO_PRODUCT, ProductSizes, linear_layer, product_parameters
-from tracelens_ext.roofline.operation import Cost, Engine, Models, bytes_read, require, required
+from tracelens_ext.roofline.gemm import (
+    NO_PRODUCT,
+    ProductSizes,
+    linear_layer,
+    product_parameters,
+)
+from tracelens_ext.roofline.operation import (
+    Cost,
+    Engine,
+    Models,
+    bytes_read,
+    require,
+    required,
+)
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Operation, Tensor
@@ -136,7 +148,8 @@ def quantized_gemm(operation: Operation) -> Cost:
     return Cost(
         family="GEMM",
         flops=2 * m * n * k,
-        bytes=bytes_read(activations, weights, *others) + activations.bytes_of(m * n, result_type),
+        bytes=bytes_read(activations, weights, *others)
+        + activations.bytes_of(m * n, result_type),
         data_type="fp4" if both_packed else activations.short_type,
         engine=Engine.MATRIX.value,
         parameters=product_parameters(sizes, activations, weights, has_bias=has_bias),
@@ -186,7 +199,10 @@ def fused_experts(operation: Operation) -> Cost:
     positions = _positions_of_rank(operation, 3)
     if len(positions) < 2 or positions[0] == 0:
         operation.need(0)
-    require(len(positions) >= 2 and positions[0] > 0, "the weights of the experts are not recorded")
+    require(
+        len(positions) >= 2 and positions[0] > 0,
+        "the weights of the experts are not recorded",
+    )
     first_weights = operation.need(positions[0])
     second_weights = operation.need(positions[1])
     tokens = _tokens_of_experts(operation, positions[0])
@@ -198,11 +214,18 @@ def fused_experts(operation: Operation) -> Cost:
     outputs = first_weights.elements * packing / max(1, experts * hidden)
     inner = second_weights.elements * packing / max(1, experts * hidden)
     are_whole = outputs.is_integer() and inner.is_integer()
-    require(are_whole and 0 < topk <= experts, "the recorded shapes are not those of experts")
-    weight_bytes = _active_bytes(first_weights, second_weights, experts, topk, token_count)
+    require(
+        are_whole and 0 < topk <= experts,
+        "the recorded shapes are not those of experts",
+    )
+    weight_bytes = _active_bytes(
+        first_weights, second_weights, experts, topk, token_count
+    )
     moved = round(tokens.read + weight_bytes)
     moved += tokens.bytes_of(token_count * hidden, _RESULT_TYPE)
-    weights_are_8_bit = first_weights.kind not in _BYTE_TYPES and _is_small(first_weights)
+    weights_are_8_bit = first_weights.kind not in _BYTE_TYPES and _is_small(
+        first_weights
+    )
     judged = first_weights if weights_are_8_bit else tokens
     return Cost(
         family="MoE_fused_fwd",
@@ -224,7 +247,11 @@ def fused_experts(operation: Operation) -> Cost:
 
 
 def _active_bytes(
-    first_weights: Tensor, second_weights: Tensor, experts: int, topk: int, token_count: int
+    first_weights: Tensor,
+    second_weights: Tensor,
+    experts: int,
+    topk: int,
+    token_count: int,
 ) -> float:
     """Return the bytes of the weights of the experts that are chosen on average."""
     active_experts = experts * (1 - (1 - topk / experts) ** token_count)
@@ -244,7 +271,9 @@ def _positions_of_rank(operation: Operation, rank: int) -> list[int]:
 def _tokens_of_experts(operation: Operation, first_weights: int) -> Tensor:
     """Return the tokens: the last matrix before the weights, or of engines the first."""
     before_weights = [
-        position for position in _positions_of_rank(operation, 2) if position < first_weights
+        position
+        for position in _positions_of_rank(operation, 2)
+        if position < first_weights
     ]
     require(before_weights, "the tokens are not recorded")
     if is_of_experts(operation.name):
@@ -252,14 +281,18 @@ def _tokens_of_experts(operation: Operation, first_weights: int) -> Tensor:
     return operation.need(before_weights[-1])
 
 
-def _experts_of_a_token(operation: Operation, last_weights: int, token_count: int) -> int:
+def _experts_of_a_token(
+    operation: Operation, last_weights: int, token_count: int
+) -> int:
     """Return how many experts a token has, by [T, topk] after the weights, else by an argument."""
     tensors = []
     for position in _positions_of_rank(operation, 2):
         tensor = operation.need(position)
         if position > last_weights and tensor.dims[0] == token_count:
             tensors.append(tensor)
-    numbers_of_experts = [tensor for tensor in tensors if tensor.is_whole and not _is_small(tensor)]
+    numbers_of_experts = [
+        tensor for tensor in tensors if tensor.is_whole and not _is_small(tensor)
+    ]
     chosen = numbers_of_experts or tensors  # their numbers, else their weights
     if chosen:  # those of all experts may stand before
         return min(tensor.dims[1] for tensor in chosen)

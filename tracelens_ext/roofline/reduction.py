@@ -65,9 +65,13 @@ def reduction(operation: Operation, inputs: Tensor) -> Cost:
     for dimension, size in enumerate(inputs.dims):
         if dimension not in reduced:
             results *= size
-    has_dimensions = operation.types[1:2] == ("ScalarList",) or type(operation.value(1)) is int
+    has_dimensions = (
+        operation.types[1:2] == ("ScalarList",) or type(operation.value(1)) is int
+    )
     names_dimensions = has_dimensions or len(reduced) < len(inputs.dims)
-    result_type = _result_type(operation, inputs.kind, names_dimensions=names_dimensions)
+    result_type = _result_type(
+        operation, inputs.kind, names_dimensions=names_dimensions
+    )
     flops = inputs.elements
     if "norm" in name or name.startswith(("std", "var")):
         flops = 2 * inputs.elements
@@ -148,12 +152,16 @@ def with_indices(operation: Operation) -> Cost:
     return replace(cost, bytes=cost.bytes + indices)
 
 
-@MODELS.add("cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin", tensors=(0,))
+@MODELS.add(
+    "cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin", tensors=(0,)
+)
 def scan(operation: Operation, inputs: Tensor) -> Cost:
     """`cumsum` and its kind: as many results as elements; whole numbers become 64-bit."""
     result_type = "long int" if inputs.is_whole else operation.scalar_type(2)
     written = inputs.bytes_of(inputs.elements, result_type)
-    return vector_cost("Reduce_fwd", inputs, inputs.elements, written, inputs, shape=inputs.dims)
+    return vector_cost(
+        "Reduce_fwd", inputs, inputs.elements, written, inputs, shape=inputs.dims
+    )
 
 
 @MODELS.add("sort", "argsort", "topk", tensors=(0,))
@@ -170,7 +178,9 @@ def ordering(operation: Operation, inputs: Tensor) -> Cost:
     flops = inputs.elements * comparisons_of_element
     bytes_of_result = inputs.element_bytes + _INDEX_BYTES
     written = kept * bytes_of_result
-    cost = vector_cost("Sort", inputs, flops, written, inputs, shape=inputs.dims, k=kept)
+    cost = vector_cost(
+        "Sort", inputs, flops, written, inputs, shape=inputs.dims, k=kept
+    )
     return replace(cost, bound_only=True)
 
 

@@ -63,7 +63,9 @@ def attention_by_lengths(operation: Operation) -> Cost:
     query = operation.need(position)
     key = operation.need(position + 1)
     value = operation.need(position + 2)
-    fits = len(query.dims) == 3 and 3 <= len(key.dims) <= 5 and 3 <= len(value.dims) <= 5
+    fits = (
+        len(query.dims) == 3 and 3 <= len(key.dims) <= 5 and 3 <= len(value.dims) <= 5
+    )
     require(fits, "the recorded shapes are not those of attention")
     if len(key.dims) == 5:
         heads = _Heads(
@@ -82,7 +84,9 @@ def attention_by_lengths(operation: Operation) -> Cost:
     vector_sizes = heads.query_size + heads.value_size
     products_twice = _read_twice(batch) + _generated_twice(batch)
     flops = products_twice * heads.queries * vector_sizes
-    return _cost(batch, flops, query, heads, heads.keys * vector_sizes, key.element_bytes)
+    return _cost(
+        batch, flops, query, heads, heads.keys * vector_sizes, key.element_bytes
+    )
 
 
 attention_by_lengths.__name__ = "attention"  # as tables call it
@@ -121,7 +125,9 @@ def latent_attention(operation: Operation) -> Cost:
     flops_of_prompts = (query_size + value_size) * _read_twice(batch)
     flops_of_generation = (cached_size + latent_size) * _generated_twice(batch)
     flops = head_count * (flops_of_prompts + flops_of_generation)
-    heads = _Heads(queries=head_count, keys=1, query_size=query_size, value_size=value_size)
+    heads = _Heads(
+        queries=head_count, keys=1, query_size=query_size, value_size=value_size
+    )
     return _cost(batch, flops, query, heads, cached_size, latent.element_bytes)
 
 
@@ -130,14 +136,17 @@ def takes_lengths(name: str) -> bool:
     if name in MODELS:
         return True
     return any(
-        pattern.endswith("*") and name.startswith(pattern.removesuffix("*")) for pattern in MODELS
+        pattern.endswith("*") and name.startswith(pattern.removesuffix("*"))
+        for pattern in MODELS
     )
 
 
 def _batch_with_lengths(operation: Operation) -> Batch:
     reason = "the lengths of its sequences: "
     batch = required(operation.batch, f"{reason}no annotation of a serving engine")
-    reason += "the engine's annotation lacks them (vLLM's detailed_trace_annotation, SGLang's"
+    reason += (
+        "the engine's annotation lacks them (vLLM's detailed_trace_annotation, SGLang's"
+    )
     require(batch.has_lengths, f"{reason} roofline_annotations)")
     return batch
 

@@ -37,7 +37,9 @@ _MOST_TENSORS: Final = 4  # that the text of shapes has
 class ModelledShare:
     """How much of the GPU time has a performance model."""
 
-    percent: float  #: of the GPU time of operations, without copies between host and device
+    percent: (
+        float  #: of the GPU time of operations, without copies between host and device
+    )
     #: names the operation without a model that takes longest, its percent, and why
     largest: str
 
@@ -58,7 +60,9 @@ def modelled(roofline: Roofline) -> ModelledShare:
     for (name, reason), gpu_ns in missing_ns.most_common(1):
         if gpu_ns:
             percent = 100.0 * gpu_ns / total_ns
-            largest = f"; the largest without: {name} ({percent:.1f} %), because {reason}"
+            largest = (
+                f"; the largest without: {name} ({percent:.1f} %), because {reason}"
+            )
     return ModelledShare(100.0 * modelled_ns / total_ns, largest)
 
 
@@ -104,7 +108,9 @@ def shape_text(row: RooflineRow) -> str:
     A type is said again where it changes; single elements and what comes late are left out.
     """
     operation = row.operation
-    shapes = [_Shape(t.short_type, _sizes_text(t.dims)) for t in operation.tensors if t.dims]
+    shapes = [
+        _Shape(t.short_type, _sizes_text(t.dims)) for t in operation.tensors if t.dims
+    ]
     for kind, dims in zip(operation.types, operation.dims, strict=False):
         if kind == "TensorList" and isinstance(dims, tuple) and dims:
             shapes.append(_Shape("", f"{len(dims)} × {_sizes_text(dims[0])}"))
@@ -255,7 +261,9 @@ def _iterations(
     )
 
 
-def _whole_trace(work: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork) -> _IterationSpans:
+def _whole_trace(
+    work: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork
+) -> _IterationSpans:
     """Return the time from the first to the last GPU event of an operation."""
     has_operation = roofline.groups.of_gpu != NONE
     start = work.start[has_operation].min(initial=np.iinfo(np.int64).max)
@@ -344,7 +352,9 @@ def _notes_on_faster_operations(roofline: Roofline) -> list[str]:
         is_faster = (row.roofline_ns or 0.0) > row.gpu_ns > 0
         if row.cost is None or peaks is None or not is_faster:
             continue
-        reason = "the model or the peaks are not right, or an unknown cache held the data"
+        reason = (
+            "the model or the peaks are not right, or an unknown cache held the data"
+        )
         if row.bound == "memory" and row.cost.bytes <= peaks.cache * 1e6:
             reason = (
                 "the data was in the cache, where bandwidth is higher than that of the device's"
@@ -365,7 +375,9 @@ def with_roofline(
 ) -> pd.DataFrame:
     """Return the table of phases with what operations with a model could take at best."""
     groups = roofline.groups
-    best_ns_of_row = np.array([row.roofline_ns for row in roofline.rows], dtype=np.float64)
+    best_ns_of_row = np.array(
+        [row.roofline_ns for row in roofline.rows], dtype=np.float64
+    )
     best_ns_of_group = best_ns_of_row / groups.count
     best_ns = best_ns_of_group[groups.of_gpu[groups.first_gpu]]
     is_known = ~np.isnan(best_ns)
@@ -402,10 +414,30 @@ _CONVOLUTION_SETTINGS: Final = (
     "output_padding",
     "groups",
 )
-_ATTENTION: Final = ("B", "N_Q", "H_Q", "N_KV", "H_KV", "d_h_qk", "d_h_v", "causal", "dtype_A_B")
+_ATTENTION: Final = (
+    "B",
+    "N_Q",
+    "H_Q",
+    "N_KV",
+    "H_KV",
+    "d_h_qk",
+    "d_h_v",
+    "causal",
+    "dtype_A_B",
+)
 #: Families with a table of their own, and the parameters of their models.
 FAMILIES: Final[dict[str, tuple[str, ...]]] = {
-    "GEMM": ("B", "M", "N", "K", "bias", "stride_A", "stride_B", "dtype_A_B", "transpose"),
+    "GEMM": (
+        "B",
+        "M",
+        "N",
+        "K",
+        "bias",
+        "stride_A",
+        "stride_B",
+        "dtype_A_B",
+        "transpose",
+    ),
     "CONV_fwd": (*_CONVOLUTION, "bias", *_CONVOLUTION_SETTINGS),
     "CONV_bwd": (*_CONVOLUTION, *_CONVOLUTION_SETTINGS, "dgrad", "wgrad"),
     "SDPA_fwd": _ATTENTION,
@@ -475,7 +507,9 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops = table["flops"].to_numpy(dtype=np.float64)
     moved = table["bytes"].to_numpy(dtype=np.float64)
-    intensity = np.divide(flops, moved, out=np.full(len(flops), np.nan), where=moved > 0)
+    intensity = np.divide(
+        flops, moved, out=np.full(len(flops), np.nan), where=moved > 0
+    )
     gpu_us = roofline.groups.gpu_ns[places] / NS_PER_US
     calls = roofline.groups.count[places]
     columns: dict[str, object] = {"name": table["op_name"]}

@@ -34,7 +34,9 @@ class RooflineContext(ServingContext, Protocol):
         """The operations that launched GPU work."""
 
     def roofline(
-        self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
+        self,
+        device_peaks: str | os.PathLike[str] | None = None,
+        selection: Selection | None = None,
     ) -> Roofline:
         """Return the operations and their best case."""
 
@@ -91,7 +93,9 @@ def _utilisation(
 
 
 def _family(
-    family: str, context: RooflineContext, device_peaks: str | os.PathLike[str] | None = None
+    family: str,
+    context: RooflineContext,
+    device_peaks: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
     return summary.family_table(context.roofline(device_peaks), family)
 
@@ -100,7 +104,9 @@ def _has(family: str, context: RooflineContext, options: ReportOptions) -> bool:
     return family in context.roofline(options.device_peaks).families
 
 
-def _notes(context: RooflineContext, options: ReportOptions, tables: Tables) -> Iterator[str]:
+def _notes(
+    context: RooflineContext, options: ReportOptions, tables: Tables
+) -> Iterator[str]:
     if "roofline" in tables:
         roofline = context.roofline(options.device_peaks)
         yield f"Roofline: {summary.modelled(roofline)}."
@@ -108,10 +114,13 @@ def _notes(context: RooflineContext, options: ReportOptions, tables: Tables) -> 
 
 
 _BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the best case")
-_SHARE_OF_ROOFLINE = Column("% of roofline", "the best case in percent of the GPU time", unit="%")
+_SHARE_OF_ROOFLINE = Column(
+    "% of roofline", "the best case in percent of the GPU time", unit="%"
+)
 _TIME_LOST = Column("time_lost_ms", "GPU time beyond the best case, never negative")
 _DEVICE_MODEL = Column(
-    "device_model", "the GPU that ran it; only where GPUs of several models did the work"
+    "device_model",
+    "the GPU that ran it; only where GPUs of several models did the work",
 )
 _WHY_SLOW = Column("why_slow", "the reason, where names and shapes show one")
 _PARAMETER = "as the performance model has them; strides in elements"
@@ -168,7 +177,9 @@ ROOFLINE = Table(
             "of a call: what crosses the device's memory at the least",
             unit="bytes",
         ),
-        Column("engine", "`matrix`, `vector`, or `link` for copies between host and device"),
+        Column(
+            "engine", "`matrix`, `vector`, or `link` for copies between host and device"
+        ),
         Column("data_type", "whose peak it is judged by"),
         Column("model", "the performance model"),
         Column("why_no_model", "why there is none"),
@@ -185,7 +196,16 @@ ROOFLINE = Table(
     options=["device_peaks"],
     when=[GPU_EVENTS, _SHAPES],
     notes=_notes,
-    charts=[Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")],
+    charts=[
+        Chart(
+            "Roofline",
+            "roofline",
+            "op_name",
+            "time_lost_ms",
+            kind="roofline",
+            on="page",
+        )
+    ],
 )
 
 
@@ -197,7 +217,10 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
         columns=_family_columns(parameters),
         table=partial(_family, family),
         options=["device_peaks"],
-        when=[GPU_EVENTS, Condition("an operation is of that family", partial(_has, family))],
+        when=[
+            GPU_EVENTS,
+            Condition("an operation is of that family", partial(_has, family)),
+        ],
         method=f'get_df_performance_model("{family}")',
     )
 
@@ -228,7 +251,9 @@ def _phases(
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
     """GPU time by phase and category; without categories by phase alone."""
     times = [
-        c for c in map(str, table.columns) if c.endswith("_time_ms") and c != "roofline_time_ms"
+        c
+        for c in map(str, table.columns)
+        if c.endswith("_time_ms") and c != "roofline_time_ms"
     ]
     if not times:
         return table.assign(category="")
@@ -267,7 +292,9 @@ PHASES = Table(
         Column("context_tokens", "those that they compute", unit="tokens"),
         Column("generation_tokens", "those that they compute", unit="tokens"),
         Column("tokens", "those that they compute", unit="tokens"),
-        Column("gpu_busy_ms", "busy time of what each step launched on its thread, summed"),
+        Column(
+            "gpu_busy_ms", "busy time of what each step launched on its thread, summed"
+        ),
         Column("gpu_ms_per_step", "of an average step"),
         Column("gpu_us_per_token", "GPU time by tokens"),
         Column("idle_ms", "of the devices, before GPU events of the phase"),
@@ -323,7 +350,9 @@ ROOFLINE_PEAKS = Table(
     columns=[
         Column("what", "engine and data type, or `memory`"),
         Column("peak", "operations, or bytes", unit="10¹²/s"),
-        Column("device_model", "the GPU; only where GPUs of several models did the work"),
+        Column(
+            "device_model", "the GPU; only where GPUs of several models did the work"
+        ),
     ],
     table=_peaks,
     options=["device_peaks"],
@@ -361,11 +390,16 @@ MFU_BY_ITERATION = Table(
         Column("wall_time_ms", "of the iteration"),
         Column("tflop", "of the products, convolutions and attention", unit="TFLOP"),
         Column("tflops_per_s", "of those, by the wall time"),
-        Column("mfu_%", "the time they would take at the peak of their type, by the wall time"),
+        Column(
+            "mfu_%",
+            "the time they would take at the peak of their type, by the wall time",
+        ),
     ],
     table=_utilisation,
     options=["device_peaks", "annotation"],
     when=[GPU_EVENTS, _SHAPES],
     asked_by="tables",
-    screen=ScreenView("Model FLOPs utilisation (products, convolutions, attention; by wall time)"),
+    screen=ScreenView(
+        "Model FLOPs utilisation (products, convolutions, attention; by wall time)"
+    ),
 )

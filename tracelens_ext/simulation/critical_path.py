@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.analysis.idle_time.cpu_activity import HostIntervals, innermost_during
+from tracelens_ext.analysis.idle_time.cpu_activity import (
+    HostIntervals,
+    innermost_during,
+)
 from tracelens_ext.lazy import pd
 from tracelens_ext.simulation.replay import Replay, Replayed
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_US, EventKind
@@ -41,7 +44,9 @@ class CriticalPath:
     @property
     def known_share(self) -> float:
         """Which share of the waits the recording tells."""
-        waits = np.isin(self.what, (GAP, SYNC)) & np.isin(self.edge, (_WAIT, _SYNC, _UNKNOWN))
+        waits = np.isin(self.what, (GAP, SYNC)) & np.isin(
+            self.edge, (_WAIT, _SYNC, _UNKNOWN)
+        )
         return float(self.known[waits].mean()) if waits.any() else 1.0
 
 
@@ -68,7 +73,9 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     segments: list[tuple[int, int, int, int, int, bool]] = []
     time = replayed.wall
 
-    def back_to(begin: int, what: int, of: int, edge: int = _NO, known: bool = True) -> None:
+    def back_to(
+        begin: int, what: int, of: int, edge: int = _NO, known: bool = True
+    ) -> None:
         nonlocal time
         if begin < time:
             segments.append((begin, time, what, of, edge, known))
@@ -101,10 +108,14 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             continue
         if before[at] == NONE:
             break
-        back_to(end[before[at]], GAP, at, edge[at], bool(known[at]) and edge[at] != _UNKNOWN)
+        back_to(
+            end[before[at]], GAP, at, edge[at], bool(known[at]) and edge[at] != _UNKNOWN
+        )
         at = before[at]
     back_to(0, GAP, NONE, _UNKNOWN, False)
-    start_ns, end_ns, what, of, by, sure = np.array(segments[::-1], np.int64).reshape(-1, 6).T
+    start_ns, end_ns, what, of, by, sure = (
+        np.array(segments[::-1], np.int64).reshape(-1, 6).T
+    )
     return CriticalPath(start_ns, end_ns, what, of, by, sure > 0)
 
 
@@ -146,7 +157,9 @@ def described(simulation: Simulation, nodes: Int64Array) -> pd.DataFrame:
         "category": _labels(np.where(real, code[node], NONE), labels),
         "name": _labels(np.where(real, work.name[event], NONE), work.trace.names),
         "operation": _labels(np.where(real, operation[event], NONE), operations),
-        "stream": np.where(nodes == NONE, NONE, program.tracks.stream[program.track[node]]),
+        "stream": np.where(
+            nodes == NONE, NONE, program.tracks.stream[program.track[node]]
+        ),
     }
     return pd.DataFrame(columns)
 
@@ -178,7 +191,9 @@ def path_table(simulation: Simulation, path: CriticalPath) -> pd.DataFrame:
     launch = work.tree.launch_of_gpu[program.event[of[called]]]
     table.loc[called, "name"] = _labels(work.trace.name[launch], work.trace.names)
     for column, kinds in (("name", LAUNCH_KINDS), ("operation", _OPERATIONS)):
-        table.loc[host, column] = _host(simulation, kinds, of[host], start[host], end[host])
+        table.loc[host, column] = _host(
+            simulation, kinds, of[host], start[host], end[host]
+        )
     table.insert(0, "start_us", start / NS_PER_US)
     table.insert(1, "duration_us", (end - start) / NS_PER_US)
     table["edge"] = _labels(path.edge[segment], EDGES)
@@ -199,7 +214,9 @@ def _cut(
     for segment, (what, of, begin, stop) in enumerate(zip(*columns, strict=True)):
         cuts = np.empty(0, dtype=np.int64)
         if what == RUNS and program.waiting[of]:
-            cuts = np.array([begin, simulation.replayed.start[of] + program.waiting[of]])
+            cuts = np.array(
+                [begin, simulation.replayed.start[of] + program.waiting[of]]
+            )
         elif what == HOST and of < len(replay.clock):
             later = simulation.replayed.returned[of] - replay.recorded[of]
             of_clock = calls[replay.clock[of]]
@@ -207,7 +224,11 @@ def _cut(
             cuts = of_clock[first:last] + later
             cuts = np.append(begin, cuts) if first % 2 else cuts
         bounds = [begin, *cuts.clip(begin, stop).tolist(), stop]
-        pieces += [(segment, a, b, n % 2 > 0) for n, (a, b) in enumerate(pairwise(bounds)) if a < b]
+        pieces += [
+            (segment, a, b, n % 2 > 0)
+            for n, (a, b) in enumerate(pairwise(bounds))
+            if a < b
+        ]
     cut = np.array(pieces, dtype=np.int64).reshape(-1, 4).T
     return cut[0], cut[1], cut[2], cut[3] > 0
 
@@ -222,15 +243,27 @@ def _host(
     of, start, end = pieces
     replay = simulation.replay
     work = simulation.program.work
-    later = simulation.replayed.returned[of] - replay.recorded[of] - simulation.program.window[0]
+    later = (
+        simulation.replayed.returned[of]
+        - replay.recorded[of]
+        - simulation.program.window[0]
+    )
     clock = np.append(replay.clock, NONE)[np.minimum(of, len(replay.clock))]
     result = np.full(len(of), NONE, dtype=np.int64)
     for thread, number in enumerate(simulation.program.clocks.of_thread.tolist()):
-        asked = np.flatnonzero((clock == number) & (result == NONE)) if number != NONE else of[:0]
+        asked = (
+            np.flatnonzero((clock == number) & (result == NONE))
+            if number != NONE
+            else of[:0]
+        )
         if len(asked):
             threads = np.full(len(asked), thread)
             begin = start[asked] - later[asked]
             stop = end[asked] - later[asked]
             intervals = HostIntervals(threads, begin, stop)
-            result[asked] = innermost_during(work.trace, kinds, intervals, ("ProfilerStep#",))
-    return _labels(np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names)
+            result[asked] = innermost_during(
+                work.trace, kinds, intervals, ("ProfilerStep#",)
+            )
+    return _labels(
+        np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names
+    )

@@ -16,7 +16,14 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, recording_of
 from tracelens_ext.simulation.replay import find_clocks, run_starts
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array, runtime_calls
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    runtime_calls,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import (
     by_group_and_time,
@@ -87,7 +94,12 @@ class DependencyGraph:
     """
 
     def __init__(
-        self, work: GpuEvents, window: tuple[int, int], device: int | None, *, closes: bool
+        self,
+        work: GpuEvents,
+        window: tuple[int, int],
+        device: int | None,
+        *,
+        closes: bool,
     ) -> None:
         trace = work.trace
         self.work = work
@@ -131,7 +143,9 @@ class DependencyGraph:
         linked = np.flatnonzero(self.launch != NONE)
         launch = self.launch[linked]
         since_start = trace.ts[launch] - self.window[0]
-        is_told = (since_start >= 0) & (self.clocks.of_thread[trace.thread[launch]] != NONE)
+        is_told = (since_start >= 0) & (
+            self.clocks.of_thread[trace.thread[launch]] != NONE
+        )
         call[linked[is_told]] = since_start[is_told]
         return call
 
@@ -153,19 +167,32 @@ class DependencyGraph:
     def edges(self) -> dict[str, int]:
         """How many edges of each kind there are."""
         waits = {"wait known": self.wait_known, "wait assumed": ~self.wait_known}
-        which = {"launch": self.call != NONE, "stream": self.track[1:] == self.track[:-1], **waits}
+        which = {
+            "launch": self.call != NONE,
+            "stream": self.track[1:] == self.track[:-1],
+            **waits,
+        }
         counts = {kind: int(edges.sum()) for kind, edges in which.items()}
         return counts | {"contradicted": self.contradicted, "sync": len(self.awaited)}
 
     # Nodes that are no GPU events.
 
-    def _insert(self, track: Int64Array, key: Int64Array, **more: Int64Array) -> Int64Array:
+    def _insert(
+        self, track: Int64Array, key: Int64Array, **more: Int64Array
+    ) -> Int64Array:
         """Add nodes of no length, or with more columns, by their key; returns where they are."""
         order = np.lexsort((key, track))
         at = items_before(self.track, self.key, track[order], key[order] + 1)
         none = np.full_like(key, NONE)
         zero = np.zeros_like(key)
-        values = {"start": zero, "end": zero, "call": none, "event": none, "launch": none, **more}
+        values = {
+            "start": zero,
+            "end": zero,
+            "call": none,
+            "event": none,
+            "launch": none,
+            **more,
+        }
         for name, column in {**values, "track": track, "key": key}.items():
             setattr(self, name, np.insert(getattr(self, name), at, column[order]))
         place = np.empty_like(order)
@@ -179,10 +206,13 @@ class DependencyGraph:
     def _add_holes(self) -> tuple[Int64Array, Int64Array]:
         """Make holes nodes, before what starts at their end; returns what stays as recorded."""
         parts = recording_of(self.work).parts
-        parts = parts[(parts["end"] > self.window[0]) & (parts["start"] < self.window[1])]
+        parts = parts[
+            (parts["end"] > self.window[0]) & (parts["start"] < self.window[1])
+        ]
         kind = parts["kind"].to_numpy()
         start, end = (
-            parts[n].to_numpy().clip(*self.window) - self.window[0] for n in ("start", "end")
+            parts[n].to_numpy().clip(*self.window) - self.window[0]
+            for n in ("start", "end")
         )
         self._waited_until = end[kind == BEFORE]
         by_start = np.argsort(self.start, kind="stable")
@@ -204,11 +234,15 @@ class DependencyGraph:
         told = self._what_told(rows)
         when = self._at(rows)
         known = (told[:, 0] != NONE) & (told[:, 1] != NONE)
-        recorded = np.where(known & (told[:, 2] != NONE), told[:, 2], self._record_before(rows))
+        recorded = np.where(
+            known & (told[:, 2] != NONE), told[:, 2], self._record_before(rows)
+        )
         likely = self._likely_streams(rows, recorded)
         track, other = (np.where(known, told[:, i], likely[i]) for i in (0, 1))
         source = self._last(other, recorded)
-        keep = (track != NONE) & (track != other) & (recorded <= when) & (source != NONE)
+        keep = (
+            (track != NONE) & (track != other) & (recorded <= when) & (source != NONE)
+        )
         after = items_before(self.track, self.key, track, when + 1)
         follows = np.append(self.track, NONE)[after] == track
         starts = np.where(follows, np.append(self.start, 0)[after], 2**62)
@@ -216,11 +250,15 @@ class DependencyGraph:
         keep &= ~against
         self.contradicted += int(against.sum())
         node = self._insert(track[keep], when[keep])
-        source = self._last(other[keep], recorded[keep])  # where it is now, or a wait there
+        source = self._last(
+            other[keep], recorded[keep]
+        )  # where it is now, or a wait there
         self.waits = np.column_stack((node, source))
         self.wait_known = known[keep]
 
-    def _likely_streams(self, rows: Int64Array, recorded: Int64Array) -> tuple[Int64Array, ...]:
+    def _likely_streams(
+        self, rows: Int64Array, recorded: Int64Array
+    ) -> tuple[Int64Array, ...]:
         """The stream that is launched on next on the thread, and the last one before the record.
 
         Where that is the same stream, the one on which any thread launched last beside it.
@@ -240,9 +278,13 @@ class DependencyGraph:
         changes = np.append(True, by_time[1:] != by_time[:-1])[: len(by_time)]
         run = np.maximum.accumulate(np.where(changes, np.arange(len(by_time)), 0))
         last = np.searchsorted(self.call[linked], recorded) - 1
-        beside = np.append(run, 0)[last] - 1  # the launch before those in a row on one stream
+        beside = (
+            np.append(run, 0)[last] - 1
+        )  # the launch before those in a row on one stream
         own = np.append(by_time, NONE)[last]
-        other = np.where(own != waiting, own, np.append(by_time, NONE)[np.maximum(beside, -1)])
+        other = np.where(
+            own != waiting, own, np.append(by_time, NONE)[np.maximum(beside, -1)]
+        )
         other = np.where((last < 0) | ((own == waiting) & (beside < 0)), NONE, other)
         return waiting, np.where((source == waiting) & (source != NONE), other, source)
 
@@ -263,12 +305,22 @@ class DependencyGraph:
             return {}
         rows = trace.rows_of(EventKind.OTHER)
         rows = rows[says_waits[trace.category[rows]]]
-        streams = zip(self.tracks.device.tolist(), self.tracks.stream.tolist(), strict=True)
+        streams = zip(
+            self.tracks.device.tolist(), self.tracks.stream.tolist(), strict=True
+        )
         track = {stream: number for number, stream in enumerate(streams)}
         records = trace.correlation[self._records].tolist()
         when = dict(zip(records, self._at(self._records).tolist(), strict=True))
-        names = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
-        columns = [trace.correlation[rows], *(trace.arg(name).at(rows) for name in names)]
+        names = (
+            "device",
+            "stream",
+            "wait_on_stream",
+            "wait_on_cuda_event_record_corr_id",
+        )
+        columns = [
+            trace.correlation[rows],
+            *(trace.arg(name).at(rows) for name in names),
+        ]
         found = {}
         for call, device, *of, record in np.column_stack(columns).tolist():
             own, other = (track.get((device, stream), NONE) for stream in of)
@@ -277,7 +329,10 @@ class DependencyGraph:
 
     def _what_told(self, rows: Int64Array) -> Int64Array:
         nothing = (NONE, NONE, NONE)
-        told = [self._told.get(c, nothing) for c in self.work.trace.correlation[rows].tolist()]
+        told = [
+            self._told.get(c, nothing)
+            for c in self.work.trace.correlation[rows].tolist()
+        ]
         return np.array(told, dtype=np.int64).reshape(-1, 3)
 
     def _record_before(self, rows: Int64Array) -> Int64Array:
@@ -311,13 +366,19 @@ class DependencyGraph:
         clock = self.clocks.of_thread[trace.thread[rows]]
         order = np.lexsort((-end, begin, clock))
         reach = running_maximum(clock[order], end[order])[0]
-        apart = (begin[order][1:] >= reach[:-1]) | (clock[order][1:] != clock[order][:-1])
+        apart = (begin[order][1:] >= reach[:-1]) | (
+            clock[order][1:] != clock[order][:-1]
+        )
         order = order[np.append(True, apart)[: len(order)]]
         order = order[np.argsort(begin[order], kind="stable")]
-        rows, begin, end, clock = (column[order] for column in (rows, begin, end, clock))
+        rows, begin, end, clock = (
+            column[order] for column in (rows, begin, end, clock)
+        )
         awaited, known = self._find_awaited(rows, kind[order], own[order], begin, end)
         starts, ends = self.frozen
-        frozen = np.searchsorted(starts, end, "right") > np.searchsorted(ends, begin, "right")
+        frozen = np.searchsorted(starts, end, "right") > np.searchsorted(
+            ends, begin, "right"
+        )
         keep = np.isin(np.arange(len(rows)), awaited[:, 0]) & ~frozen
         stays = keep[awaited[:, 0]]
         number = np.cumsum(keep) - 1
@@ -370,9 +431,13 @@ class DependencyGraph:
         """
         rows, kind, own, begin, end = of_blocks
         stream, when = self._what_is_waited_for(rows, kind)
-        ahead = self._find_clock_offsets([rows[kind == number] for number in range(_COPY)])
+        ahead = self._find_clock_offsets(
+            [rows[kind == number] for number in range(_COPY)]
+        )
         found, count = np.unique(self.track, return_counts=True)
-        tracks = np.sort(found[np.argsort(-count, kind="stable")[:MOST_TRACKS]]).tolist()
+        tracks = np.sort(
+            found[np.argsort(-count, kind="stable")[:MOST_TRACKS]]
+        ).tolist()
         pairs = [np.column_stack((np.arange(len(rows)), own))[kind == _COPY]]
         latest = np.full(len(rows), -1)
         node_of_latest = np.full(len(rows), NONE)
@@ -383,7 +448,9 @@ class DependencyGraph:
             reach = np.append(self.reach, 0)[node]
             done = reach <= end + np.where(sure, _EARLY_NS + ahead[track], 0)
             self.contradicted += int((asked & sure & ~done).sum())
-            pairs.append(np.column_stack((np.arange(len(rows)), node))[asked & sure & done])
+            pairs.append(
+                np.column_stack((np.arange(len(rows)), node))[asked & sure & done]
+            )
             later = asked & ~sure & done & (reach > latest)
             latest[later] = reach[later]
             node_of_latest[later] = node[later]
@@ -391,7 +458,9 @@ class DependencyGraph:
         # A call that returns just when something ends has waited for that.
         shown = (latest > begin)[guessed] & (end - latest <= _EARLY_NS)[guessed]
         known = np.append(np.ones(sum(map(len, pairs)), dtype=bool), shown)
-        awaited = np.concatenate((*pairs, np.column_stack((guessed, node_of_latest[guessed]))))
+        awaited = np.concatenate(
+            (*pairs, np.column_stack((guessed, node_of_latest[guessed])))
+        )
         order = np.argsort(awaited[:, 0], kind="stable")
         return awaited[order], known[order]
 
@@ -447,7 +516,9 @@ class DependencyGraph:
         for at in np.flatnonzero(first & (self.call != NONE) & (delay > late)).tolist():
             beside = device == device[at]
             span = (self.call[at : at + 1], self.start[at : at + 1])
-            alone[at] |= 2 * covered(self.start[beside], self.end[beside], *span)[0] < delay[at]
+            alone[at] |= (
+                2 * covered(self.start[beside], self.end[beside], *span)[0] < delay[at]
+            )
         return np.where(alone & (self.event != NONE), self.start, 0)
 
     def _find_standstill(self) -> Int64Array:
@@ -473,7 +544,10 @@ class DependencyGraph:
             nodes = candidates[device[candidates] == number]
             on_device = device == number
             busy_ns = covered(
-                self.start[on_device], self.end[on_device], could_start[nodes], self.start[nodes]
+                self.start[on_device],
+                self.end[on_device],
+                could_start[nodes],
+                self.start[nodes],
             )
             still = nodes[busy_ns <= _BUSY_IN_STANDSTILL * late[nodes]]
             result[still] = late[still]

@@ -47,9 +47,13 @@ class Change:
     host: Sequence[Curve] = ()  #: the time of each clock; as recorded without
     gap: float = 1.0  #: what gaps are multiplied by
     at_least: int = 0  #: how long it lasts anyhow, ns
-    sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
+    sooner: Int64Array | int = (
+        0  #: by how much each node starts sooner after its call, ns, (n,)
+    )
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
-    standstill: Int64Array | int = 0  #: by how much each node stands still for less, ns, (n,)
+    standstill: Int64Array | int = (
+        0  #: by how much each node stands still for less, ns, (n,)
+    )
 
 
 @dataclass(eq=False)
@@ -57,7 +61,9 @@ class Replayed:
     """The unchanged replay: when each node and each block ended, and all of it, ns."""
 
     start: Int64Array  #: of each node, (n,)
-    returned: Int64Array  #: of the beginning of each clock, 0, and of each block, (k + b,)
+    returned: (
+        Int64Array  #: of the beginning of each clock, 0, and of each block, (k + b,)
+    )
     wall: int
 
 
@@ -86,7 +92,9 @@ class Replay:
 
         def base(of: Int64Array, moment: Int64Array) -> Int64Array:
             at = last_before(clock, end, of, moment + 1)
-            at = np.minimum(at, last_before(clock, begin, of, moment))  # which may take no time
+            at = np.minimum(
+                at, last_before(clock, begin, of, moment)
+            )  # which may take no time
             return np.where(at == NONE, of, self.clocks + np.append(order, 0)[at])
 
         called = program.call != NONE
@@ -99,7 +107,9 @@ class Replay:
         self.latency = np.where(called & real, program.constant("latency"), 0)
         self.gap = np.where(real, program.constant("gap"), 0)
         self.tail = np.zeros(len(program.block_start), dtype=np.int64)
-        self.tail[program.awaited[:, 0]] = program.constant("tail")[program.awaited[:, 1]]
+        self.tail[program.awaited[:, 0]] = program.constant("tail")[
+            program.awaited[:, 1]
+        ]
         is_unusual = program.unusual_tail > 0
         self.tail[is_unusual] = program.unusual_tail[is_unusual]
         self.standstill = program.standstill
@@ -124,8 +134,12 @@ class Replay:
             for number, curve in enumerate(curves):
                 if curve is not None:
                     mine = clock == number
-                    length[mine] = np.rint(np.interp(until[mine], *curve)).astype(np.int64)
-                    length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(np.int64)
+                    length[mine] = np.rint(np.interp(until[mine], *curve)).astype(
+                        np.int64
+                    )
+                    length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(
+                        np.int64
+                    )
             found.append(length)
         return found[0] + self.latency + self.standstill, found[1], found[2]
 
@@ -137,7 +151,9 @@ class Replay:
         walls = [first.run()]
         unchanged = Replayed(first.start, first.returned[:, 0].copy(), int(walls[0][0]))
         del first
-        walls += [_Pass(self, chain((each,), islice(todo, most - 1))).run() for each in todo]
+        walls += [
+            _Pass(self, chain((each,), islice(todo, most - 1))).run() for each in todo
+        ]
         return np.concatenate(walls)[1:], unchanged
 
     def columns(self, change: Change) -> tuple[Any, ...]:
@@ -189,7 +205,9 @@ class _Order:
         stop = np.append(first, len(key))[1:]
         runs = zip(*map(np.ndarray.tolist, (chunk[first], first, stop)), strict=True)
         self.steps = [(number, 0, begin, end) for number, begin, end in runs]
-        self.steps += [(number, 1, block, 0) for block, number in enumerate(of_block.tolist())]
+        self.steps += [
+            (number, 1, block, 0) for block, number in enumerate(of_block.tolist())
+        ]
         self.steps.sort()
         by_call = np.lexsort((program.waits[:, 0], key[program.waits[:, 0]]))
         node, source = program.waits[by_call].T
@@ -198,7 +216,9 @@ class _Order:
         pair = track[node] * (int(track.max(initial=0)) + 1) + track[source]
         by_pair = np.argsort(pair, kind="stable")
         latest = running_maximum(pair[by_pair], source[by_pair])[0]
-        waits = by_pair[_new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair]) | overlaps]
+        waits = by_pair[
+            _new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair]) | overlaps
+        ]
         node = node[waits]
         source = source[waits]
         own = source[chunk[source] == chunk[node]]
@@ -209,7 +229,9 @@ class _Order:
         self.bounds = np.searchsorted(chunk[self.mark], np.arange(len(cuts) + 2))
         begin = self.bounds[chunk[self.mark]]
         follows = np.append(NONE, self.marks_by_node)[: len(order)]
-        follows = np.where(_new(track[by_node]) | _new(chunk[by_node]), NONE, follows)[order]
+        follows = np.where(_new(track[by_node]) | _new(chunk[by_node]), NONE, follows)[
+            order
+        ]
         self.before = np.where(follows == NONE, NONE, follows - begin)
         self.awaited = np.full(len(order), NONE)
         self.awaited[self.marks_by_node[np.searchsorted(by_node, node)]] = source
@@ -233,16 +255,24 @@ class _Pass:
         self.program = replay.program
         program = replay.program
         *times, gaps, least = zip(*map(replay.columns, changes), strict=True)
-        self.offset = np.column_stack(times.pop(0))  # each list goes before the next matrix comes
-        self.block_offset, self.last_offset = (np.column_stack(times.pop(0)) for _ in range(2))
-        self.end = np.column_stack(times.pop(0))  # how long each takes, and then when it ended
+        self.offset = np.column_stack(
+            times.pop(0)
+        )  # each list goes before the next matrix comes
+        self.block_offset, self.last_offset = (
+            np.column_stack(times.pop(0)) for _ in range(2)
+        )
+        self.end = np.column_stack(
+            times.pop(0)
+        )  # how long each takes, and then when it ended
         self.tail = np.column_stack(times.pop(0))
         self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
         self.wall = np.array(least)
         self.earliest = program.earliest[:, None]
         self.start = np.zeros(len(program.track), dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
-        self.reached = np.full((len(program.tracks), len(least)), _NEVER)  # the end of each stream
+        self.reached = np.full(
+            (len(program.tracks), len(least)), _NEVER
+        )  # the end of each stream
 
     def run(self) -> Int64Array:
         """The wall times, (c,)."""
@@ -257,7 +287,9 @@ class _Pass:
                 continue
             for _, _, block, _ in steps:
                 time = self.returned[base[block]] + self.block_offset[block]
-                time = np.maximum(time, self.end[awaited[block]].max(axis=0, initial=_NEVER))
+                time = np.maximum(
+                    time, self.end[awaited[block]].max(axis=0, initial=_NEVER)
+                )
                 self.returned[replay.clocks + block] = time + self.tail[block]
         ends = self.returned[replay.base_of_clock] + self.last_offset
         every = np.concatenate((self.wall[None], self.reached, ends))
@@ -275,7 +307,9 @@ class _Pass:
         marks = slice(*order.bounds[chunk : chunk + 2].tolist())
         awaited = order.awaited[marks]
         # At each mark: the greatest (ready - c) since the one before it; c; and c at its end.
-        least, begun, ended = np.empty((3, len(awaited), len(self.wall)), dtype=np.int64)
+        least, begun, ended = np.empty(
+            (3, len(awaited), len(self.wall)), dtype=np.int64
+        )
         for rows in runs:
             track = self.program.track[rows.start]
             gaps = self.gap[rows]
@@ -304,7 +338,9 @@ class _Pass:
             self.end[rows] += start
             self.reached[track] = self.end[rows.stop - 1]
 
-    def _mark(self, marks: slice, least: Int64Array, begun: Int64Array, ended: Int64Array) -> None:
+    def _mark(
+        self, marks: slice, least: Int64Array, begun: Int64Array, ended: Int64Array
+    ) -> None:
         """Make `least` the greatest (ready - c) so far at each mark of a chunk, waits included."""
         order = self.replay.order
         awaited = self.replay.order.awaited[marks]
@@ -352,7 +388,9 @@ class Clocks:
     """Which clock each thread goes by, k clocks of t threads; the first calls most."""
 
     of_thread: Int64Array  #: `NONE` for a thread without calls, (t,)
-    end: Int64Array  #: the last end of the calls of each, since the window's start, (k,)
+    end: (
+        Int64Array  #: the last end of the calls of each, since the window's start, (k,)
+    )
 
 
 def telling_calls(work: GpuEvents) -> Int64Array:
@@ -377,12 +415,17 @@ def find_clocks(work: GpuEvents, window: tuple[int, int]) -> Clocks:
     trace = work.trace
     told = [telling_calls(work), trace.rows_of(EventKind.CPU_OP)]
     calls, rows = (
-        r[(trace.ts[r] < window[1]) & (np.maximum(trace.end_of(r), trace.ts[r] + 1) > window[0])]
+        r[
+            (trace.ts[r] < window[1])
+            & (np.maximum(trace.end_of(r), trace.ts[r] + 1) > window[0])
+        ]
         for r in (told[0], np.concatenate(told))
     )
     count = np.bincount(trace.thread[calls], minlength=len(trace.threads))
     of_thread = np.full(len(trace.threads), NONE, dtype=np.int64)
-    busy: list[tuple[Int64Array, Int64Array, Int64Array]] = []  # of a clock: its calls, all points
+    busy: list[
+        tuple[Int64Array, Int64Array, Int64Array]
+    ] = []  # of a clock: its calls, all points
     end: list[int] = []
     calling_threads = np.argsort(-count, kind="stable")[: np.count_nonzero(count)]
     for number in calling_threads[:_MOST_THREADS].tolist():
@@ -413,18 +456,26 @@ def _fits(intervals: tuple[Int64Array, ...], busy: tuple[Int64Array, ...]) -> bo
     """Whether intervals lie where a clock's threads record nothing and are in no call."""
     (start, end) = intervals
     (call_start, call_end, points) = busy
-    alone = np.searchsorted(points, start, "right") == np.searchsorted(points, end, "left")
+    alone = np.searchsorted(points, start, "right") == np.searchsorted(
+        points, end, "left"
+    )
     at = np.searchsorted(call_start, start, "right")
-    return bool(np.all(alone & (np.append(np.iinfo(np.int64).min, call_end)[at] <= start)))
+    return bool(
+        np.all(alone & (np.append(np.iinfo(np.int64).min, call_end)[at] <= start))
+    )
 
 
-def host_curve(scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]) -> Curve:
+def host_curve(
+    scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]
+) -> Curve:
     """The time of a clock of which intervals are scaled, which multiply; `frozen` ones stay."""
     if not scaled:
         return None
     terms = [*scaled, (*frozen, NONE)]
     far = 2**62
-    edges = distinct(np.concatenate([t for term in terms for t in term[:2]] + [[0, far]]))
+    edges = distinct(
+        np.concatenate([t for term in terms for t in term[:2]] + [[0, far]])
+    )
     factor = np.ones(len(edges))
     for start, end, times in terms:
         first, last = union(start, end)

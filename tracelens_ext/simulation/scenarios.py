@@ -15,8 +15,21 @@ import numpy as np
 from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.errors import UsageError
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
-from tracelens_ext.simulation.replay import Change, Curve, Scaled, host_curve, run_starts
-from tracelens_ext.trace import HOST_KINDS, NONE, BoolArray, EventKind, Int64Array, IntArray
+from tracelens_ext.simulation.replay import (
+    Change,
+    Curve,
+    Scaled,
+    host_curve,
+    run_starts,
+)
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
@@ -50,7 +63,9 @@ def parse_change(text: str) -> Named:
         )
     for name, factor in terms:
         if name.startswith(_FINDING) and factor:
-            raise UsageError(f"--change {name}: a finding's claim goes as a whole: {name}=0")
+            raise UsageError(
+                f"--change {name}: a finding's claim goes as a whole: {name}=0"
+            )
     label = text
     if len(terms) == 1:
         label = terms[0][0]
@@ -65,9 +80,13 @@ class Removed:
     #: nodes that run beside the rest instead, on their stream, (n,); None for none
     beside: BoolArray | None
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
-    sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
+    sooner: Int64Array | int = (
+        0  #: by how much each node starts sooner after its call, ns, (n,)
+    )
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
-    standstill: Int64Array | int = 0  #: by how much each node stands still for less, ns, (n,)
+    standstill: Int64Array | int = (
+        0  #: by how much each node stands still for less, ns, (n,)
+    )
 
 
 @dataclass(eq=False)
@@ -91,7 +110,9 @@ class Changes:
     @cached_property
     def is_copy(self) -> BoolArray:
         """Whether each node is a copy or a memset, (n,)."""
-        return self._nodes_of(self._work.is_copy | (self._work.kind == EventKind.MEMSET))
+        return self._nodes_of(
+            self._work.is_copy | (self._work.kind == EventKind.MEMSET)
+        )
 
     @cached_property
     def category(self) -> tuple[IntArray, list[str]]:
@@ -167,7 +188,9 @@ class Changes:
         ended = np.cumsum(work_ns + overlap)
         began = ended - work_ns
         longest = 0
-        for start, stop in pairwise([*run_starts(program.track).tolist(), len(work_ns)]):
+        for start, stop in pairwise(
+            [*run_starts(program.track).tolist(), len(work_ns)]
+        ):
             reach = ended[start:stop] - np.minimum.accumulate(began[start:stop])
             longest = max(longest, int(reach.max()))
         return longest
@@ -179,11 +202,15 @@ class Changes:
             for of_clock in scaled
         )
         if key not in self.known:
-            if len(self.known) >= _MOST_KNOWN:  # what `--change` names has new intervals each time
+            if (
+                len(self.known) >= _MOST_KNOWN
+            ):  # what `--change` names has new intervals each time
                 self.known.clear()
             curves: Sequence[Curve] = []
             if any(scaled):
-                curves = [host_curve(of_clock, self.program.frozen) for of_clock in scaled]
+                curves = [
+                    host_curve(of_clock, self.program.frozen) for of_clock in scaled
+                ]
             self.known[key] = scaled, curves
         return self.known[key][1]
 
@@ -201,7 +228,9 @@ class Changes:
         if prefix == "op" and rest:
             return self._inside(rest) & kernels
         if prefix == "kernel" and rest:
-            matching = trace.names_matching(UserPattern(rest, "--change kernel:").search)
+            matching = trace.names_matching(
+                UserPattern(rest, "--change kernel:").search
+            )
             if not (found := self._nodes_of(matching[self._work.name]) & kernels).any():
                 raise UsageError(f"--change {name}: no kernel's name matches")
             return found
@@ -251,7 +280,9 @@ class Changes:
         host_rows = trace.rows_of(*HOST_KINDS)
         rows: Int64Array = host_rows[trace.named(trace.name[host_rows], name.__eq__)]
         if not len(rows):
-            names = [trace.names[code] for code in np.unique(trace.name[host_rows]).tolist()]
+            names = [
+                trace.names[code] for code in np.unique(trace.name[host_rows]).tolist()
+            ]
             raise _unknown("host event", name, names)
         return rows
 
@@ -265,10 +296,14 @@ class _ChangedProgram:
         self.duration = program.duration  #: of each node, ns
         #: of each node without what runs beside the rest, ns
         self.own_duration = program.duration
-        self.beside: list[BoolArray] = []  #: for each finding the nodes that run beside the rest
+        self.beside: list[
+            BoolArray
+        ] = []  #: for each finding the nodes that run beside the rest
         self.sooner: Int64Array | int = 0  #: by how much each node starts sooner
         self.tail: Int64Array | int = 0  #: by how much each block returns sooner
-        self.standstill: Int64Array | int = 0  #: by how much each node stands still for less
+        self.standstill: Int64Array | int = (
+            0  #: by how much each node stands still for less
+        )
         self.scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]  #: by clock
 
     def remove(self, removed: Removed) -> None:
@@ -287,7 +322,9 @@ class _ChangedProgram:
         self.standstill = self.standstill + removed.standstill
         self.scale_host(removed.host, 0.0)
 
-    def scale_host(self, times: Sequence[tuple[Int64Array, Int64Array]], factor: float) -> None:
+    def scale_host(
+        self, times: Sequence[tuple[Int64Array, Int64Array]], factor: float
+    ) -> None:
         """Multiply times of the host, which are given by clock."""
         for scaled, (start, end) in zip(self.scaled, times, strict=True):
             if len(start):
@@ -298,7 +335,9 @@ class _ChangedProgram:
         self.duration = self._scaled_nodes(self.duration, nodes, factor)
         self.own_duration = self._scaled_nodes(self.own_duration, nodes, factor)
 
-    def _scaled_nodes(self, duration: Int64Array, nodes: BoolArray, factor: float) -> Int64Array:
+    def _scaled_nodes(
+        self, duration: Int64Array, nodes: BoolArray, factor: float
+    ) -> Int64Array:
         work_ns = np.rint((duration - self.waiting) * factor).astype(np.int64)
         return np.where(nodes, self.waiting + work_ns, duration)
 

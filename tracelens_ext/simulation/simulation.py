@@ -68,7 +68,9 @@ class Simulation:
             window = int(trace.ts[rows].min()), int(trace.end_of(rows).max())
         else:
             window = span_of_step(work, iteration)
-        self.program = DependencyGraph(work, window, device, closes=iteration is not None)
+        self.program = DependencyGraph(
+            work, window, device, closes=iteration is not None
+        )
         self.waits_known = waits is not None
         if waits is not None:
             self.program.waiting = waiting_of(self.program, waits)
@@ -115,7 +117,9 @@ class Simulation:
             why = "work overlaps, or begins early, in ways that"
         why += " the recording does not tell"
         if self.program.contradicted:
-            why += f"; {self.program.contradicted:,} waits contradict the recorded times"
+            why += (
+                f"; {self.program.contradicted:,} waits contradict the recorded times"
+            )
         why = f"the unchanged replay is {abs(error):.1f} % too {too}: {why}"
         if abs(error) > _WITHHELD:
             return State.WITHHELD, why
@@ -128,7 +132,11 @@ class Simulation:
         busy = np.bincount(program.track, program.duration, len(program.tracks))
         constants = program.constants[int(program.tracks.device[busy.argmax()])]
         told = {f"{name}_us": ns / NS_PER_US for name, ns in constants.items()}
-        judged = {"error_percent": self.error_percent, "state": str(state), "reason": reason}
+        judged = {
+            "error_percent": self.error_percent,
+            "state": str(state),
+            "reason": reason,
+        }
         return {**judged, **told, "edges": program.edges}
 
     def window(self) -> dict[str, float]:
@@ -143,13 +151,17 @@ class Simulation:
         """The error, the constants and the edges in words, a line each."""
         window = self.window()
         (state, reason) = self._judged
-        replayed = f"{window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded"
+        replayed = (
+            f"{window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded"
+        )
         found = [f"Replay: {replayed}: error {self.error_percent:+.2f} %, {state}"]
         found += [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
         for device, its in self.program.constants.items():
             constants = [f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items()]
             found.append(f"Device {device}: launch {', '.join(constants)}")
-        edges = ", ".join(f"{count:,} {kind}" for kind, count in self.program.edges.items())
+        edges = ", ".join(
+            f"{count:,} {kind}" for kind, count in self.program.edges.items()
+        )
         return [*found, f"Edges: {edges}"]
 
     def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
@@ -191,16 +203,26 @@ class Simulation:
         """The critical path by kind and category, as the sheet of that name."""
         program = self.program
         table = self.critical_path
-        found = (table.groupby(_KEYS, sort=False)["duration_us"].sum() / 1e3).rename("on_path_ms")
+        found = (table.groupby(_KEYS, sort=False)["duration_us"].sum() / 1e3).rename(
+            "on_path_ms"
+        )
         real = np.flatnonzero(program.event != NONE)
-        works = described(self, real)[_KEYS].assign(ns=(program.duration - program.waiting)[real])
+        works = described(self, real)[_KEYS].assign(
+            ns=(program.duration - program.waiting)[real]
+        )
         waits = works.assign(kind="other rank", ns=program.waiting[real])
-        sums = pd.concat((works, waits)).groupby(_KEYS, sort=False)["ns"].sum() / NS_PER_MS
-        result = found.reset_index().merge(sums.rename("total_ms").reset_index(), "left", _KEYS)
+        sums = (
+            pd.concat((works, waits)).groupby(_KEYS, sort=False)["ns"].sum() / NS_PER_MS
+        )
+        result = found.reset_index().merge(
+            sums.rename("total_ms").reset_index(), "left", _KEYS
+        )
         share = percent(NS_PER_MS * result["on_path_ms"].to_numpy(), self.replayed.wall)
         result.insert(3, "on_path (%)", share)
         ascending = [False, True, True]
-        return result.sort_values(["on_path_ms", *_KEYS], ascending=ascending, ignore_index=True)
+        return result.sort_values(
+            ["on_path_ms", *_KEYS], ascending=ascending, ignore_index=True
+        )
 
 
 _NUMBERS: Final = ["rank", "start_us", "wait_us"]
@@ -209,12 +231,18 @@ _NUMBERS: Final = ["rank", "start_us", "wait_us"]
 def read_waits(path: Path) -> pd.DataFrame:
     """Read a `collective_waits.parquet`."""
     try:
-        table = pd.read_parquet(path, columns=["call", *_NUMBERS])[_NUMBERS].astype(np.float64)
+        table = pd.read_parquet(path, columns=["call", *_NUMBERS])[_NUMBERS].astype(
+            np.float64
+        )
     except ImportError:
-        raise UsageError("--waits needs pyarrow; install tracelens-ext[parquet]") from None
+        raise UsageError(
+            "--waits needs pyarrow; install tracelens-ext[parquet]"
+        ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).partition("\n")[0]
-        raise UsageError(f"--waits {path}: no table of collective_waits ({reason})") from None
+        raise UsageError(
+            f"--waits {path}: no table of collective_waits ({reason})"
+        ) from None
     return pd.DataFrame(table[np.isfinite(table).all(axis=1)]).sort_values("start_us")
 
 
@@ -224,7 +252,9 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     The rank is the one that the trace says, else the one whose calls start when the trace's do.
     """
     work = program.work
-    mine = np.flatnonzero((program.event != NONE) & work.is_communication[program.event])
+    mine = np.flatnonzero(
+        (program.event != NONE) & work.is_communication[program.event]
+    )
     begun = work.start[program.event[mine]]
     rank = distributed_info(work.trace.metadata).get("rank")
     if not isinstance(rank, int):
@@ -326,7 +356,9 @@ CRITICAL_PATH_SUMMARY = Table(
         Column("category", "of the GPU work"),
         Column("on_path_ms", "time on the critical path"),
         Column("on_path (%)", "of all of it"),
-        Column("total_ms", "all GPU work of the kind and category; empty of what is none"),
+        Column(
+            "total_ms", "all GPU work of the kind and category; empty of what is none"
+        ),
     ],
     table=_critical_path_summary,
     asked_by="what_if",
@@ -338,7 +370,9 @@ CRITICAL_PATH = Table(
     shows="What the wall time hangs on, segment by segment",
     columns=[
         Column("start_us", "from the start of the window"),
-        Column("duration_us", "segments leave no gap: they sum to the replayed wall time"),
+        Column(
+            "duration_us", "segments leave no gap: they sum to the replayed wall time"
+        ),
         Column("kind", "as in `critical_path_summary`"),
         Column("category", "as in `critical_path_summary`"),
         Column("name", "of the kernel, the copy, or the call"),

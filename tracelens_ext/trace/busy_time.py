@@ -64,7 +64,9 @@ class BusyTime:
         """
         owner_by_start = owner[self._by_start]
         end_by_start = self._ends[self._end_rank]
-        intervals = np.flatnonzero((owner_by_start != NONE) & (end_by_start > self._start))
+        intervals = np.flatnonzero(
+            (owner_by_start != NONE) & (end_by_start > self._start)
+        )
         node_of_interval = owner_by_start[intervals]
         start = self._start[intervals]
         end = end_by_start[intervals]
@@ -84,7 +86,9 @@ class BusyTime:
                 parent, depth, node_at_place[pairs.one], node_at_place[pairs.other]
             )
             is_counted_twice = common != ROOT
-            np.subtract.at(busy_ns, common[is_counted_twice], pairs.shared_ns[is_counted_twice])
+            np.subtract.at(
+                busy_ns, common[is_counted_twice], pairs.shared_ns[is_counted_twice]
+            )
         return summed_up(parent, depth, busy_ns)
 
 
@@ -105,7 +109,9 @@ class _NeighborPairs(NamedTuple):
     shared_ns: Int64Array  #: for how long they are next to one another
 
 
-def _find_neighbors(place: Int64Array, start: Int64Array, end: Int64Array) -> _NeighborPairs:
+def _find_neighbors(
+    place: Int64Array, start: Int64Array, end: Int64Array
+) -> _NeighborPairs:
     """Find which places are next to one another among those whose intervals run, and how long.
 
     A moment at which intervals run at several nodes counts at each of them; taken off where the
@@ -119,7 +125,9 @@ def _find_neighbors(place: Int64Array, start: Int64Array, end: Int64Array) -> _N
     running: list[int] = []  # places, ascending
     since: list[int] = []  # when each got the neighbor behind it
     shared: dict[tuple[int, int], int] = defaultdict(int)
-    for now, starts, changed in zip(time[order].tolist(), is_start, places, strict=True):
+    for now, starts, changed in zip(
+        time[order].tolist(), is_start, places, strict=True
+    ):
         index = bisect_left(running, changed)
         if index and index < len(running):
             shared[running[index - 1], running[index]] += now - since[index - 1]

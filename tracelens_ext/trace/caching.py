@@ -22,10 +22,14 @@ def cached_per_object(
     must be hashable; one that is left out is the same as its default.
     """
     parameters = signature(compute)
-    answers_about: WeakKeyDictionary[Subject, dict[Hashable, Answer]] = WeakKeyDictionary()
+    answers_about: WeakKeyDictionary[Subject, dict[Hashable, Answer]] = (
+        WeakKeyDictionary()
+    )
 
     @wraps(compute)
-    def cached(subject: Subject, /, *further: Further.args, **named: Further.kwargs) -> Answer:
+    def cached(
+        subject: Subject, /, *further: Further.args, **named: Further.kwargs
+    ) -> Answer:
         answers = answers_about.setdefault(subject, {})
         arguments = parameters.bind(subject, *further, **named)
         arguments.apply_defaults()

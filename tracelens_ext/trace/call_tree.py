@@ -18,7 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Replays, Trace
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    LAUNCH_KINDS,
+    NONE,
+    EventKind,
+    Replays,
+    Trace,
+)
 from tracelens_ext.trace.linking import is_graph_launch, link
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import (
@@ -50,7 +57,9 @@ class CallTree:
     """
 
     rows: Int64Array  #: the host events in tree order: thread by thread, parents first, (m,)
-    parent_position: Int32Array  #: position in `rows` → that of the parent, `ROOT` without, (m,)
+    parent_position: (
+        Int32Array  #: position in `rows` → that of the parent, `ROOT` without, (m,)
+    )
     #: row of each GPU event's launch, `NONE` when unlinked; that of a graph for its events, (g,)
     launch_of_gpu: Int64Array
 
@@ -73,7 +82,9 @@ class CallTree:
 
     def __repr__(self) -> str:
         linked = f"{int(self.linked.sum()):,} of {len(self.linked):,} GPU events linked"
-        return short_repr("CallTree", f"{len(self.rows):,} host events, {linked}; {self.trace!r}")
+        return short_repr(
+            "CallTree", f"{len(self.rows):,} host events, {linked}; {self.trace!r}"
+        )
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the outermost events by the GPU work below them."""
@@ -84,7 +95,11 @@ class CallTree:
         root_of_launch = roots[np.searchsorted(roots, launch, side="right") - 1]
         codes = self.trace.name[self.rows[root_of_launch]].tolist()
         names = pd.Series([self.trace.names[code] for code in codes])
-        table = names.value_counts().rename_axis("outermost event").reset_index(name="GPU events")
+        table = (
+            names.value_counts()
+            .rename_axis("outermost event")
+            .reset_index(name="GPU events")
+        )
         more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
         return cell_html("Call tree", [repr(self), more], {"GPU events below": table})
 
@@ -97,7 +112,9 @@ class CallTree:
         tie = trace.external_id[rows]
         is_call_without_id = is_launch & (tie == NONE)
         tie = np.where(is_call_without_id, np.iinfo(np.int64).max, tie)
-        nesting = nest(trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, is_launch)
+        nesting = nest(
+            trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, is_launch
+        )
         return {
             "rows": rows[nesting.order],
             "parent_position": nesting.parent,
@@ -200,7 +217,9 @@ class CallTree:
     @property
     def op_of_gpu(self) -> Int64Array:
         """Row of the innermost CPU op around each launch, else of the launch, else `NONE`, (g,)."""
-        return np.where(self.cpu_op_of_gpu != NONE, self.cpu_op_of_gpu, self.launch_of_gpu)
+        return np.where(
+            self.cpu_op_of_gpu != NONE, self.cpu_op_of_gpu, self.launch_of_gpu
+        )
 
     @cached_property
     def by_graph(self) -> BoolArray:
@@ -251,12 +270,16 @@ class CallTree:
         Empty where there is none. Needs a tree with Python frames, recorded `with_stack=True`.
         """
         names = self.trace.names
-        is_module_name = self.trace.names_matching(lambda name: name.startswith(_MODULE_PREFIX))
+        is_module_name = self.trace.names_matching(
+            lambda name: name.startswith(_MODULE_PREFIX)
+        )
         is_module = is_module_name[self.trace.name[self.rows]]
         module_above = nearest_marked(self.parent_position, is_module)
         path_of_module: dict[int, str] = {ROOT: ""}
         for position in np.flatnonzero(is_module).tolist():  # parents come first
-            name = names[self.trace.name[self.rows[position]]].removeprefix(_MODULE_PREFIX)
+            name = names[self.trace.name[self.rows[position]]].removeprefix(
+                _MODULE_PREFIX
+            )
             path_above = path_of_module[int(module_above[position])]
             path_of_module[position] = f"{path_above}/{name}" if path_above else name
         modules = values_at(module_above, self.launch_position_of_gpu, missing=ROOT)
@@ -309,7 +332,9 @@ class CallTree:
     def gpu_events(self, row: int) -> list[int]:
         """Return all GPU events that a host event, or anything below it, started, by start."""
         started = self._started_by(np.array(self.subtree(row)))
-        by_start: list[int] = started[np.argsort(self.trace.ts[started], kind="stable")].tolist()
+        by_start: list[int] = started[
+            np.argsort(self.trace.ts[started], kind="stable")
+        ].tolist()
         return by_start
 
     @cached_property
@@ -339,7 +364,9 @@ class CallTree:
             about = f"[{kind}, {self.trace.dur[event] / 1000:,.3f} µs]"
             lines.append(f"{'  ' * level}{self.trace.name_of(event)}  {about}")
             if max_depth is None or level < max_depth:
-                stack += [(child, level + 1) for child in reversed(self.children(event))]
+                stack += [
+                    (child, level + 1) for child in reversed(self.children(event))
+                ]
         return "\n".join(lines)
 
     def print_subtree(

@@ -50,8 +50,12 @@ class Categorizer(Protocol):
 class Categorizers:
     """The categorizers of a run; those that may not be needed are made when they are."""
 
-    chosen: Categorizer | None  #: what the user chose; None if kernels get no categories
-    make_builtin: Callable[[], Categorizer]  #: the built-in packs alone, whatever was chosen
+    chosen: (
+        Categorizer | None
+    )  #: what the user chose; None if kernels get no categories
+    make_builtin: Callable[
+        [], Categorizer
+    ]  #: the built-in packs alone, whatever was chosen
     make_default: Callable[[], Categorizer]  #: what is used when nothing was chosen
 
 

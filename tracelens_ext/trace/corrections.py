@@ -164,7 +164,9 @@ def _without(trace: Trace, is_copy: BoolArray) -> Trace:
     dropped[WRITTEN_TWICE] = int(is_copy.sum())
     provenance = replace(trace.provenance, dropped=dropped)
     instructions = trace.instructions.selected(kept, new_row)
-    return replace(trace, **columns, args=args, instructions=instructions, provenance=provenance)
+    return replace(
+        trace, **columns, args=args, instructions=instructions, provenance=provenance
+    )
 
 
 def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
@@ -173,7 +175,9 @@ def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
     Work on one stream runs in order, so such an end is wrong: some ROCm profilers write stale
     durations, of up to seconds. Overlaps that do not contain an event stay.
     """
-    end = possible_ends(streams.stream, streams.start, streams.end, trace.correlation[streams.rows])
+    end = possible_ends(
+        streams.stream, streams.start, streams.end, trace.correlation[streams.rows]
+    )
     is_wrong = end != streams.end
     count = int(is_wrong.sum())
     if not count:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"
 
-KIND_LABELS = {EventKind.KERNEL: "kernel", EventKind.MEMCPY: "memcpy", EventKind.MEMSET: "memset"}
+KIND_LABELS = {
+    EventKind.KERNEL: "kernel",
+    EventKind.MEMCPY: "memcpy",
+    EventKind.MEMSET: "memset",
+}
 #: What tables call each kind of event.
 KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 
@@ -125,7 +129,11 @@ class GpuEvents:
     def is_communication(self) -> BoolArray:
         """True for what the built-in packs call communication, whatever was chosen, (g,)."""
         categories = self.categories
-        if categories is None or self.categorizer is None or not self.categorizer.is_builtin:
+        if (
+            categories is None
+            or self.categorizer is None
+            or not self.categorizer.is_builtin
+        ):
             categories = self._categorize(self._categorizers.make_builtin())
         is_label = np.array([label == COMMUNICATION for label in categories.labels])
         result: BoolArray = is_label[categories.code] & self.is_kernel
@@ -149,7 +157,9 @@ class GpuEvents:
         """
         trace = self.trace
         operation = self.tree.cpu_op_of_gpu
-        has_telling_op = (operation != NONE) & ~self.tree.by_opaque_graph & self.is_kernel
+        has_telling_op = (
+            (operation != NONE) & ~self.tree.by_opaque_graph & self.is_kernel
+        )
         has_telling_op &= trace.kind[operation] == EventKind.CPU_OP
         op_name = np.where(has_telling_op, trace.name[operation], NONE)
         first, pair_of_event = number_groups([self.name, op_name])
@@ -215,7 +225,9 @@ class GpuTracks:
 
     scope: Scope  #: which of the two
     process: list[int | str]  #: the process of each as the trace spells it, p of them
-    device: Int64Array  #: number of the device, `NONE` where the trace does not say, (p,)
+    device: (
+        Int64Array  #: number of the device, `NONE` where the trace does not say, (p,)
+    )
     stream: Int64Array  #: number of the stream; `NONE` also for a whole device, (p,)
     of_gpu: Int64Array  #: the track of each GPU event, (g,)
 
@@ -275,7 +287,10 @@ def busy_within(
         events = device_of_event == device
         windows = device_index == device
         busy_ns[windows] = covered(
-            gpu_events.start[events], gpu_events.end[events], start[windows], end[windows]
+            gpu_events.start[events],
+            gpu_events.end[events],
+            start[windows],
+            end[windows],
         )
     return busy_ns
 
@@ -293,7 +308,9 @@ class Gaps:
     start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
     end: Int64Array  #: when the event after started, (k,)
     before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
-    after: Int64Array  #: the event that ended the gap, a place in `trace.gpu_rows`, (k,)
+    after: (
+        Int64Array  #: the event that ended the gap, a place in `trace.gpu_rows`, (k,)
+    )
     overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
 
     def __len__(self) -> int:

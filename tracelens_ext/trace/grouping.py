@@ -15,7 +15,13 @@ from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, is_narrow, levels
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
+    from tracelens_ext.trace import (
+        BoolArray,
+        Float64Array,
+        Int32Array,
+        Int64Array,
+        IntArray,
+    )
 
 _MOST_COMBINATIONS = 2**62
 
@@ -33,13 +39,17 @@ def number_groups(keys: Sequence[IntArray]) -> Numbered:
     bound = 1
     for key in keys:
         ranked = ranks(key)
-        if bound * ranked.distinct > _MOST_COMBINATIONS:  # without holes again, before it overflows
+        if (
+            bound * ranked.distinct > _MOST_COMBINATIONS
+        ):  # without holes again, before it overflows
             number, bound = ranks(number)
         number = number * ranked.distinct + ranked.rank
         bound = bound * ranked.distinct
     number, count = ranks(number)
     first = np.empty(count, dtype=np.int64)
-    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)  # the last to be written is the first
+    first[number[::-1]] = np.arange(
+        len(number) - 1, -1, -1
+    )  # the last to be written is the first
     return Numbered(first, number)
 
 
@@ -123,7 +133,9 @@ class Groups:
         # From a whole number near the mean, differences are exact and small.
         center = np.rint(self.mean).astype(np.int64)
         distance = (duration - center[self.number]).astype(np.float64)
-        squares = np.bincount(self.number, distance * distance, len(self)).astype(np.float64)
+        squares = np.bincount(self.number, distance * distance, len(self)).astype(
+            np.float64
+        )
         squares -= (self.mean - center) ** 2 * self.count
         variance = np.maximum(squares, 0) / np.maximum(self.count - 1, 1)
         deviation: Float64Array = np.sqrt(variance)
@@ -162,10 +174,14 @@ class LabelledGroups(NamedTuple):
 
 
 def group_labelled(
-    keys: Labelled, duration: Int64Array, chosen: IntArray | BoolArray | slice = slice(None)
+    keys: Labelled,
+    duration: Int64Array,
+    chosen: IntArray | BoolArray | slice = slice(None),
 ) -> LabelledGroups:
     """Group (chosen) events by what columns hold: a row a group, and the groups."""
-    groups = group_durations([code[chosen] for code, _ in keys.values()], duration[chosen])
+    groups = group_durations(
+        [code[chosen] for code, _ in keys.values()], duration[chosen]
+    )
     columns: dict[str, object] = {}
     for name, code_of_group in zip(keys, groups.keys, strict=True):
         _, labels = keys[name]
@@ -194,7 +210,9 @@ def renamed(codes: IntArray, name: Callable[[int], str]) -> Renamed:
     code_of_name: dict[str, int] = {}
     new_codes = np.zeros(len(count_of_code), dtype=np.int64)
     for place in np.flatnonzero(count_of_code).tolist():
-        new_codes[place] = code_of_name.setdefault(name(place + least), len(code_of_name))
+        new_codes[place] = code_of_name.setdefault(
+            name(place + least), len(code_of_name)
+        )
     return Renamed(new_codes[codes - least], list(code_of_name))
 
 
@@ -203,11 +221,15 @@ def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
     return [labels[code] for code in codes.tolist()]
 
 
-def joined(number: IntArray, labels: Mapping[int, str], code: IntArray, groups: int) -> list[str]:
+def joined(
+    number: IntArray, labels: Mapping[int, str], code: IntArray, groups: int
+) -> list[str]:
     """Return the distinct labels of each group as one text; codes without a label are left out."""
     first = number_groups([number, code]).first
     labels_of_group: list[list[str]] = [[] for _ in range(groups)]
-    for group, code_in_group in zip(number[first].tolist(), code[first].tolist(), strict=True):
+    for group, code_in_group in zip(
+        number[first].tolist(), code[first].tolist(), strict=True
+    ):
         if code_in_group in labels:
             labels_of_group[group].append(labels[code_in_group])
     return [", ".join(labels_in_group) for labels_in_group in labels_of_group]
@@ -251,7 +273,9 @@ def items_before(
     least = int(asked_group.min(initial=0))
     questions_of_group = np.bincount(asked_group - least)
     present = np.flatnonzero(questions_of_group)
-    wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
+    wanted = (present + least).astype(
+        group.dtype
+    )  # of another type, all groups were converted
     begins = np.searchsorted(group, wanted, "left").tolist()
     ends = np.searchsorted(group, wanted, "right").tolist()
     last_of_group = np.cumsum(questions_of_group[present])
@@ -349,7 +373,9 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     return CallPaths(path_of_node, path_above - 1, last_name)
 
 
-def _find_paths_one_by_one(parent: Int32Array, name: IntArray, depth: Int32Array) -> CallPaths:
+def _find_paths_one_by_one(
+    parent: Int32Array, name: IntArray, depth: Int32Array
+) -> CallPaths:
     order = np.argsort(depth, kind="stable")
     nodes = order.tolist()
     parents = parent[order].tolist()

@@ -87,7 +87,9 @@ class Inside(NamedTuple):
     other: Int64Array  #: index of the other interval of each part
 
 
-def outside(start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array) -> Outside:
+def outside(
+    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
+) -> Outside:
     """Return what of some windows lies outside of other intervals.
 
     Args:
@@ -97,11 +99,15 @@ def outside(start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Ar
         last: where it ends.
     """
     limits = np.iinfo(np.int64)
-    parts = inside(start, end, np.append(limits.min, last), np.append(first, limits.max))
+    parts = inside(
+        start, end, np.append(limits.min, last), np.append(first, limits.max)
+    )
     return Outside(parts.start, parts.end, parts.window)
 
 
-def inside(start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array) -> Inside:
+def inside(
+    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
+) -> Inside:
     """Return what of some windows lies inside of other intervals; arguments as of `outside`.
 
     A window from 0 to 10, and others from 1 to 3 and from 8 to 20: parts from 1 to 3 and from 8 to
@@ -116,7 +122,9 @@ def inside(start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Arr
     begin = np.maximum(start[window], first[other])
     stop = np.minimum(end[window], last[other])
     has_length = stop > begin
-    return Inside(begin[has_length], stop[has_length], window[has_length], other[has_length])
+    return Inside(
+        begin[has_length], stop[has_length], window[has_length], other[has_length]
+    )
 
 
 def stable_order(numbers: IntArray) -> Int64Array:

@@ -52,7 +52,9 @@ def find_launches(gpu_events: GpuEvents) -> Launches:
     rows = calls[np.argsort(trace.ts[calls], kind="stable")]
 
     has_work = np.isin(rows, gpu_events.tree.launch_of_gpu)
-    if not trace.conventions.gpu_by_process:  # of two calls with one id, one has the work
+    if (
+        not trace.conventions.gpu_by_process
+    ):  # of two calls with one id, one has the work
         has_work |= np.isin(trace.correlation[rows], trace.correlation[gpu_events.rows])
     name = trace.name[rows]
     return Launches(
@@ -71,7 +73,9 @@ def _are_captured(trace: Trace, calls: Int64Array) -> BoolArray:
     latest = last_before(
         trace.thread[capture.begin], trace.ts[capture.begin], trace.thread[calls], start
     )
-    end_of_capture = values_at(trace.end_of(capture.end), latest, missing=np.iinfo(np.int64).min)
+    end_of_capture = values_at(
+        trace.end_of(capture.end), latest, missing=np.iinfo(np.int64).min
+    )
     captured: BoolArray = start < end_of_capture
     return captured
 
@@ -121,10 +125,15 @@ def device_index_of_calls(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array
     device_index = np.full(len(rows), NONE, dtype=np.int64)
     if not len(launch):
         return device_index
-    groups_of_threads: list[IntArray] = [np.arange(len(trace.threads)), trace.process_of_thread]
+    groups_of_threads: list[IntArray] = [
+        np.arange(len(trace.threads)),
+        trace.process_of_thread,
+    ]
     for group_of_thread in groups_of_threads:
         unknown = np.flatnonzero(device_index == NONE)
-        order = by_group_and_time(group_of_thread[trace.thread[launch]], trace.ts[launch])
+        order = by_group_and_time(
+            group_of_thread[trace.thread[launch]], trace.ts[launch]
+        )
         ordered_launch = launch[order]
         nearest = _nearest_launch(trace, group_of_thread, ordered_launch, rows[unknown])
         device_index[unknown] = values_at(device_of_launch[order], nearest)
@@ -140,7 +149,9 @@ def _nearest_launch(
     """
     group_of_launch = group_of_thread[trace.thread[launches]]
     group = group_of_thread[trace.thread[rows]]
-    following = items_before(group_of_launch, trace.ts[launches], group, trace.ts[rows] + 1)
+    following = items_before(
+        group_of_launch, trace.ts[launches], group, trace.ts[rows] + 1
+    )
     has_next = values_at(group_of_launch, following, missing=NONE) == group
     has_last = values_at(group_of_launch, following - 1, missing=NONE) == group
     nearest = np.where(has_next, following, NONE)

@@ -52,7 +52,11 @@ def link(trace: Trace) -> Int64Array:
         wanted = ids.of_gpu[has_several]
         is_candidate = np.isin(launch_ids, wanted)
         launch_of_gpu[has_several] = _latest_before(
-            trace, launches[is_candidate], launch_ids[is_candidate], gpu[has_several], wanted
+            trace,
+            launches[is_candidate],
+            launch_ids[is_candidate],
+            gpu[has_several],
+            wanted,
         )
     if not by_process:
         _refuse_launches_on_two_devices(trace, launch_of_gpu)
@@ -73,13 +77,17 @@ def _ids_of(trace: Trace, launches: Int64Array, gpu: Int64Array) -> _Ids:
     if trace.conventions.gpu_by_process:
         process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
         processes = int(process.max()) + 1
-        if int(ids.max()) >= 2**62 // processes:  # the ids are huge, but there are not many
+        if (
+            int(ids.max()) >= 2**62 // processes
+        ):  # the ids are huge, but there are not many
             ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
         ids = ids * processes + process
     return _Ids(ids[: len(launches)], ids[len(launches) :])
 
 
-def _refuse_ids_of_two_processes(trace: Trace, launches: Int64Array, ids: Int64Array) -> None:
+def _refuse_ids_of_two_processes(
+    trace: Trace, launches: Int64Array, ids: Int64Array
+) -> None:
     """Raise when launches of two processes share an id that GPU events carry; ids ascend."""
     process = trace.process_of_thread[trace.thread[launches]]
     is_used = np.isin(ids, trace.correlation[trace.gpu_rows])
@@ -120,7 +128,11 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
 
 
 def _latest_before(
-    trace: Trace, launches: Int64Array, ids: Int64Array, gpu: Int64Array, wanted: Int64Array
+    trace: Trace,
+    launches: Int64Array,
+    ids: Int64Array,
+    gpu: Int64Array,
+    wanted: Int64Array,
 ) -> Int64Array:
     """Return, of several launches with a GPU event's id, the last that starts no later.
 

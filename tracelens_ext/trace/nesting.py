@@ -37,11 +37,17 @@ class Nesting:
     """Intervals in tree order: thread by thread, parents before their children."""
 
     order: Int32Array  #: position in tree order → index of the interval, shape (m,)
-    parent: Int32Array  #: position → position of the parent, `ROOT` without one, shape (m,)
+    parent: (
+        Int32Array  #: position → position of the parent, `ROOT` without one, shape (m,)
+    )
 
 
 def nest(
-    thread: Int32Array, start: Int64Array, end: Int64Array, tie: Int64Array, childless: BoolArray
+    thread: Int32Array,
+    start: Int64Array,
+    end: Int64Array,
+    tie: Int64Array,
+    childless: BoolArray,
 ) -> Nesting:
     """Nest intervals by time on their threads.
 
@@ -73,11 +79,17 @@ class _StrictNesting(NamedTuple):
     """Intervals that are within their parents."""
 
     nesting: Nesting
-    has_overlaps: bool  #: False if no interval overlaps the one before it without being within it
+    has_overlaps: (
+        bool  #: False if no interval overlaps the one before it without being within it
+    )
 
 
 def _nest_strictly(
-    thread: Int32Array, start: Int64Array, end: Int64Array, tie: Int64Array, childless: BoolArray
+    thread: Int32Array,
+    start: Int64Array,
+    end: Int64Array,
+    tie: Int64Array,
+    childless: BoolArray,
 ) -> _StrictNesting:
     """Nest intervals; those that overlap are siblings. Arguments as of `nest`."""
     order = _tree_order(thread, start, end, tie)
@@ -165,7 +177,9 @@ def _with_cut_ends(
     wanted_end = ordered_end.copy()
     wanted_end[is_late] = ordered_end[sibling[is_late]]
     wanted_end = ends_within(nesting.parent, wanted_end)
-    is_left = wanted_end <= start[nesting.order]  # what only begins when the sibling has ended
+    is_left = (
+        wanted_end <= start[nesting.order]
+    )  # what only begins when the sibling has ended
     wanted_end[is_left] = ordered_end[is_left]
     result = cut_end.copy()
     result[nesting.order] = wanted_end
@@ -285,7 +299,9 @@ def summed_up(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64A
     return subtree_sum
 
 
-def _summed_up_one_by_one(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64Array:
+def _summed_up_one_by_one(
+    parent: Int32Array, depth: Int32Array, values: IntArray
+) -> Int64Array:
     deepest_first = np.argsort(-depth, kind="stable")
     totals: list[int] = values.astype(np.int64).tolist()
     parents = parent[deepest_first].tolist()
@@ -362,7 +378,11 @@ class Inserted(NamedTuple):
 
 
 def insert_below(
-    rows: Int64Array, parent: Int32Array, new: Int64Array, above: Int64Array, owner: Int64Array
+    rows: Int64Array,
+    parent: Int32Array,
+    new: Int64Array,
+    above: Int64Array,
+    owner: Int64Array,
 ) -> Inserted:
     """Put further events into a forest in tree order, each below a node and before its children.
 
@@ -390,5 +410,7 @@ def insert_below(
     all_parents = np.empty(len(all_rows), dtype=np.int32)
     all_parents[place_of_old] = np.where(parent == ROOT, ROOT, place_of_old[parent])
     is_right_below = above == ROOT
-    all_parents[place_of_new] = np.where(is_right_below, place_of_old[owner], place_of_new[above])
+    all_parents[place_of_new] = np.where(
+        is_right_below, place_of_old[owner], place_of_new[above]
+    )
     return Inserted(all_rows, all_parents)

@@ -155,11 +155,15 @@ class Provenance:
     path: str = "<memory>"  #: the file as the user named it, or `<memory>`
     format: str = ""  #: what the reader calls the format
     bytes_read: int = 0  #: size of the text, decompressed
-    present: int = 0  #: events in the file; always rows + metadata events + the sum of `dropped`
+    present: int = (
+        0  #: events in the file; always rows + metadata events + the sum of `dropped`
+    )
     metadata_events: int = 0  #: those that only name processes and threads
     #: reason → number of events that could not be used
     dropped: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  #: what else the user should know about the file, a sentence each
+    notes: tuple[
+        str, ...
+    ] = ()  #: what else the user should know about the file, a sentence each
     #: kind of event, in the words of the file → number of events that no table shows
     unread: dict[str, int] = field(default_factory=dict)
 
@@ -184,10 +188,14 @@ class Provenance:
         sentences = list(self.notes)
         if self.dropped:
             count = sum(self.dropped.values())
-            sentences.append(f"{count:,} of {self.present:,} events dropped: {self.dropped_text}.")
+            sentences.append(
+                f"{count:,} of {self.present:,} events dropped: {self.dropped_text}."
+            )
         if self.unread:
             count = sum(self.unread.values())
-            sentences.append(f"{count:,} of {self.present:,} events not read: {self.unread_text}.")
+            sentences.append(
+                f"{count:,} of {self.present:,} events not read: {self.unread_text}."
+            )
         return tuple(sentences)
 
     @property
@@ -220,7 +228,9 @@ class Trace:
     name: Int32Array  #: index into `names`, (n,)
     kind: npt.NDArray[np.uint8]  #: an `EventKind`, (n,)
     thread: Int32Array  #: index into `threads`, (n,)
-    correlation: Int64Array  #: id that a launch shares with its GPU events, `NONE` without, (n,)
+    correlation: (
+        Int64Array  #: id that a launch shares with its GPU events, `NONE` without, (n,)
+    )
     #: id of the CPU op, or of the one around a launch, `NONE` without, (n,)
     external_id: Int64Array
     category: Int32Array  #: index into `categories`, (n,)
@@ -230,7 +240,9 @@ class Trace:
     threads: list[tuple[int | str, int | str]]
     categories: list[str]  #: the trace's own words for the kinds of events
     args: Mapping[str, ArgColumn]  #: further arguments by their name in the trace
-    base_ns: int = 0  #: absolute time of the first event in ns, in the clock of the trace
+    base_ns: int = (
+        0  #: absolute time of the first event in ns, in the clock of the trace
+    )
     devices: tuple[Device, ...] = ()  #: the GPUs that the trace describes
     #: the document's other top-level members
     metadata: Mapping[str, object] = field(default_factory=dict)
@@ -239,13 +251,17 @@ class Trace:
     #: process → its label, such as `CPU` or `GPU 0`
     process_labels: Mapping[int | str, str] = field(default_factory=dict)
     #: entry of `threads` → the name that a metadata event gives it
-    thread_names: Mapping[tuple[int | str, int | str], str] = field(default_factory=dict)
+    thread_names: Mapping[tuple[int | str, int | str], str] = field(
+        default_factory=dict
+    )
     #: the file, and what became of its events
     provenance: Provenance = field(default_factory=Provenance)
     #: what `threads`, correlation ids and annotations mean
     conventions: Conventions = field(default_factory=Conventions)
     replays: Replays | None = None  #: the events that captures of graphs add
-    programs: tuple[bytes, ...] = ()  #: compiled ones, each as the message `HloProto` of XLA
+    programs: tuple[
+        bytes, ...
+    ] = ()  #: compiled ones, each as the message `HloProto` of XLA
     #: of operations: which program, shifted by `PROGRAM_SHIFT`, and which of its instructions, in
     #: their order there
     instructions: ArgColumn = field(default_factory=no_arg)
@@ -279,7 +295,9 @@ class Trace:
         """Return the recorded events of these kinds, in file order."""
         is_wanted = np.zeros(self.recorded, dtype=bool)
         recorded_kind = self.kind[: self.recorded]
-        for kind in kinds:  # comparing a few times takes less time than one look-up an event
+        for (
+            kind
+        ) in kinds:  # comparing a few times takes less time than one look-up an event
             is_wanted |= recorded_kind == kind
         return np.flatnonzero(is_wanted)
 
@@ -334,7 +352,9 @@ class Trace:
             passes[code] = bool(test(self.names[code]))
         return passes[codes]
 
-    def rows_named(self, pattern: re.Pattern[str], *kinds: EventKind) -> npt.NDArray[np.int64]:
+    def rows_named(
+        self, pattern: re.Pattern[str], *kinds: EventKind
+    ) -> npt.NDArray[np.int64]:
         """Return the recorded events of these kinds whose names match from the beginning."""
         rows = self.rows_of(*kinds)
         return rows[self.named(self.name[rows], pattern.match)]
@@ -344,7 +364,8 @@ class Trace:
         """A small number for the process of each entry of `threads`, shape (len(threads),)."""
         code_of_process: dict[int | str, int] = {}
         codes = [
-            code_of_process.setdefault(process, len(code_of_process)) for process, _ in self.threads
+            code_of_process.setdefault(process, len(code_of_process))
+            for process, _ in self.threads
         ]
         return np.array(codes, dtype=np.int32)
 
@@ -360,12 +381,16 @@ class Trace:
         threads = [thread for _, thread in self.threads]
         return self._argument_or_number("stream", threads)
 
-    def _argument_or_number(self, argument: str, labels: Sequence[int | str]) -> Int64Array:
+    def _argument_or_number(
+        self, argument: str, labels: Sequence[int | str]
+    ) -> Int64Array:
         """Return an argument of the GPU events, else the number in a label of their thread."""
         values = self.arg(argument).at(self.gpu_rows)
         unknown = np.flatnonzero(values == NONE)
         if len(unknown):
-            number_of_thread = np.array([_number(label) for label in labels], dtype=np.int64)
+            number_of_thread = np.array(
+                [_number(label) for label in labels], dtype=np.int64
+            )
             values[unknown] = number_of_thread[self.thread[self.gpu_rows[unknown]]]
         return values
 

@@ -62,7 +62,9 @@ def build_demo_trace(
     from tests.support.simulated_job.schedule import Job
 
     if vendor not in VENDORS:
-        raise UsageError(f"no vendor {vendor!r} in the demo; choose one of: {', '.join(VENDORS)}")
+        raise UsageError(
+            f"no vendor {vendor!r} in the demo; choose one of: {', '.join(VENDORS)}"
+        )
     check_problems(problems)
     steps = steps_for(problems, steps)
     if not 0 <= rank < ranks:
@@ -108,6 +110,8 @@ def write_demo_trace(
     from tests.support.simulated_job.write import write_trace
 
     target = Path(path)
-    made = build_demo_trace(vendor, seed, steps, rank=rank, ranks=ranks, problems=problems)
+    made = build_demo_trace(
+        vendor, seed, steps, rank=rank, ranks=ranks, problems=problems
+    )
     write_trace(made, target)
     return target

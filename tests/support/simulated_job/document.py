@@ -33,7 +33,9 @@ def trace_document(job: Job, settings: dict[str, object]) -> dict[str, Any]:
     digest = hashlib.sha256(f"{MARKER} {settings}".encode()).hexdigest()
     return {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": n, **data["device"]} for n in range(DEVICES_PER_NODE)],
+        "deviceProperties": [
+            {"id": n, **data["device"]} for n in range(DEVICES_PER_NODE)
+        ],
         **data["metadata"],
         **job.data["profiler"],
         MARKER: settings,
@@ -97,7 +99,9 @@ def _us(nanoseconds: int) -> float:
 
 def _timed(event: Event) -> Event:
     """The event with its times in microseconds."""
-    times = {"ts": _us(event["ts"])} | ({"dur": event["dur"] / 1000} if "dur" in event else {})
+    times = {"ts": _us(event["ts"])} | (
+        {"dur": event["dur"] / 1000} if "dur" in event else {}
+    )
     return event | times
 
 
@@ -112,7 +116,13 @@ def _names(engine: Engine) -> Iterator[Event]:
     """What processes, devices, threads and streams are called, and their order on screen."""
 
     def named(kind: str, pid: int, tid: int, key: str, value: object) -> Event:
-        made: Event = {"name": kind, "ph": "M", "ts": _us(engine.began), "pid": pid, "tid": tid}
+        made: Event = {
+            "name": kind,
+            "ph": "M",
+            "ts": _us(engine.began),
+            "pid": pid,
+            "tid": tid,
+        }
         return made | {"args": {key: value}}
 
     devices = DEVICES_PER_NODE + engine.machine.data["first_device"]
@@ -135,10 +145,19 @@ def _session(engine: Engine) -> Iterator[Event]:
     """The profiler's own span and the two marks of its window."""
     began = engine.began - _LEAD_NS
     ended = engine.ended
-    spans: Event = {"pid": "Spans", "tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)"}
+    spans: Event = {
+        "pid": "Spans",
+        "tid": "PyTorch Profiler",
+        "name": "PyTorch Profiler (0)",
+    }
     times = {"ts": _us(began), "dur": (ended - began) / 1000}
     yield {"ph": "X", "cat": "Trace", **times, **spans, "args": {"Op count": 0}}
-    order: Event = {"name": "process_sort_index", "ph": "M", "ts": _us(began), "pid": "Spans"}
+    order: Event = {
+        "name": "process_sort_index",
+        "ph": "M",
+        "ts": _us(began),
+        "pid": "Spans",
+    }
     yield order | {"tid": 0, "args": {"sort_index": 536_870_912}}
     mark: Event = {"name": "Iteration Start: PyTorch Profiler", "ph": "i", "s": "g"}
     yield mark | {"pid": "Traces", "tid": "Trace PyTorch Profiler", "ts": _us(began)}

@@ -43,7 +43,11 @@ class HostThread:
     tid: int
     now: int = 0
     open: dict[str, list[Event]] = field(
-        default_factory=lambda: {"cpu_op": [], "user_annotation": [], "python_function": []}
+        default_factory=lambda: {
+            "cpu_op": [],
+            "user_annotation": [],
+            "python_function": [],
+        }
     )
 
 
@@ -126,7 +130,9 @@ class Engine:
         self.thread.now += self._vary(us, _HOST_SPREAD)
 
     @contextmanager
-    def span(self, cat: str, name: str, us: float, args: Args = _NONE) -> Iterator[None]:
+    def span(
+        self, cat: str, name: str, us: float, args: Args = _NONE
+    ) -> Iterator[None]:
         """A span around what happens inside, which itself takes `us`: half before, half after."""
         thread = self.thread
         is_frame = cat == "python_function"
@@ -150,7 +156,12 @@ class Engine:
 
     @contextmanager
     def op(
-        self, name: str, inputs: Inputs = (), us: float = 2.4, sequence: int = 0, args: Args = _NONE
+        self,
+        name: str,
+        inputs: Inputs = (),
+        us: float = 2.4,
+        sequence: int = 0,
+        args: Args = _NONE,
     ) -> Iterator[None]:
         """A CPU operation around what happens inside; `us` is what it takes by itself."""
         said: dict[str, object] = {}
@@ -174,7 +185,10 @@ class Engine:
         ids = {}
         if thread.open["cpu_op"]:
             ids = {"External id": thread.open["cpu_op"][-1]["args"]["External id"]}
-        ids |= {self.machine.data["call_id"]: api["id"], "correlation": next(self._correlation)}
+        ids |= {
+            self.machine.data["call_id"]: api["id"],
+            "correlation": next(self._correlation),
+        }
         cat = api.get("cat", "cuda_runtime")
         event = self._event(cat, api["name"], thread.now, {**ids, **args})
         if self._recording:
@@ -187,7 +201,9 @@ class Engine:
     def synchronize(self, *streams: str) -> None:
         """Block the host until a stream, or without one the device, has run dry."""
         call = self.call("stream_sync" if streams else "device_sync")
-        self._wait_until(call, max(self._free_at[name] for name in streams or self.streams))
+        self._wait_until(
+            call, max(self._free_at[name] for name in streams or self.streams)
+        )
 
     def order(self, first: str, then: str) -> None:
         """Make one stream wait for what is queued on another (event record, stream wait)."""
@@ -203,7 +219,9 @@ class Engine:
         address = idle.pop() if idle else self._next_address
         if address == self._next_address:
             self._next_address += size
-            self._reserved = -(-(self._next_address - _DEVICE_MEMORY) // _SEGMENT) * _SEGMENT
+            self._reserved = (
+                -(-(self._next_address - _DEVICE_MEMORY) // _SEGMENT) * _SEGMENT
+            )
         self._note_memory(address, size)
         return address, size
 
@@ -232,7 +250,9 @@ class Engine:
             shape = self.machine.launch_shape(kernel, elements)
             call = self.call(kernel["api"], self.machine.launch_args(kernel, shape))
             args = {**self.machine.kernel_args(kernel, shape), **more}
-            self._enqueue("kernel", kernel["name"], on, us * kernel["share"], call, args, gap)
+            self._enqueue(
+                "kernel", kernel["name"], on, us * kernel["share"], call, args, gap
+            )
 
     def launch_graph(self, nodes: Sequence[tuple[str, float, int]]) -> None:
         """Launch a captured graph: one call, one correlation id for all its work.
@@ -252,14 +272,24 @@ class Engine:
                 args = self.machine.kernel_args(kernel, shape, graph=True)
                 name = kernel["name"]
                 part = us * kernel["share"]
-                self._enqueue("kernel", name, "compute", part, call, args, costs["graph_gap"])
+                self._enqueue(
+                    "kernel", name, "compute", part, call, args, costs["graph_gap"]
+                )
 
     def copy(
-        self, nbytes: int, direction: str, stream: str = "compute", host: str = "pageable"
+        self,
+        nbytes: int,
+        direction: str,
+        stream: str = "compute",
+        host: str = "pageable",
     ) -> None:
         """Queue a copy, ``HtoD`` or ``DtoH``; and wait for it unless the memory is ``pinned``."""
         waits = host == "pageable"
-        key = "memcpy_blocking" if "memcpy_blocking" in self.machine.calls and waits else "memcpy"
+        key = (
+            "memcpy_blocking"
+            if "memcpy_blocking" in self.machine.calls and waits
+            else "memcpy"
+        )
         call = self.call(key)
         ends = {"H": self.machine.data["host_memory"][host], "D": "Device"}
         name = f"Memcpy {direction} ({ends[direction[0]]} -> {ends[direction[3]]})"
@@ -290,17 +320,32 @@ class Engine:
         self.spend(0.3)
 
     def _move(
-        self, cat: str, name: str, nbytes: int, call: Event, on: str = "compute", kind: str = ""
+        self,
+        cat: str,
+        name: str,
+        nbytes: int,
+        call: Event,
+        on: str = "compute",
+        kind: str = "",
     ) -> Event:
         """Put a copy or, without its `kind`, a fill on a stream."""
         us = self.machine.traffic_us(nbytes, "host" if kind else "memory")
-        args: dict[str, object] = {"kind": kind or "FillBuffer"} if self.machine.is_amd else {}
+        args: dict[str, object] = (
+            {"kind": kind or "FillBuffer"} if self.machine.is_amd else {}
+        )
         work = self._enqueue(cat, name, on, us, call, args | {"bytes": nbytes})
         work["args"]["memory bandwidth (GB/s)"] = nbytes / work["dur"]
         return work
 
     def _enqueue(
-        self, cat: str, name: str, on: str, us: float, call: Event, args: Args, gap: float = 0.0
+        self,
+        cat: str,
+        name: str,
+        on: str,
+        us: float,
+        call: Event,
+        args: Args,
+        gap: float = 0.0,
     ) -> Event:
         """Put work on a stream and run it as soon as it may run."""
         number = self.streams[on]
@@ -322,13 +367,17 @@ class Engine:
             said["External id"] = ids["External id"]
         if cat == "kernel" and not self.machine.is_amd:
             said["queued"] = 0
-        said |= {"device": self.device} | ({} if self.machine.is_amd else {"context": 1})
+        said |= {"device": self.device} | (
+            {} if self.machine.is_amd else {"context": 1}
+        )
         said |= {"stream": number, "correlation": ids["correlation"], **args}
         event = self._event(cat, name, start, said)
         event |= {"pid": self.device, "tid": number, "dur": end - start}
         self.gpu.append(event)
         # The innermost annotation around the launch spans its work on the stream.
-        for around in self.thread.open["user_annotation"][-1:] if self._recording else ():
+        for around in (
+            self.thread.open["user_annotation"][-1:] if self._recording else ()
+        ):
             ident = around["args"]["External id"]
             named = {"cat": "gpu_user_annotation", "name": around["name"]}
             extent = event | named | {"args": {"External id": ident}}
@@ -339,8 +388,17 @@ class Engine:
     def _note_memory(self, address: int, nbytes: int) -> None:
         self._allocated += nbytes
         if self._recording:
-            event: Event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]"}
-            event |= {"pid": self.process, "tid": self.thread.tid, "ts": self.thread.now}
+            event: Event = {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+            }
+            event |= {
+                "pid": self.process,
+                "tid": self.thread.tid,
+                "ts": self.thread.now,
+            }
             event["args"] = {
                 "Total Reserved": self._reserved,
                 "Total Allocated": self._allocated,

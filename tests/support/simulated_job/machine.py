@@ -45,7 +45,8 @@ class Machine:
         self.data = read_data(vendor)
         roles = read_data("kernels")["kernels"] | self.data["kernels"]
         self.kernels: dict[str, list[dict[str, Any]]] = {
-            role: [_KERNEL | kernel for kernel in kernels] for role, kernels in roles.items()
+            role: [_KERNEL | kernel for kernel in kernels]
+            for role, kernels in roles.items()
         }
         self.calls: dict[str, dict[str, Any]] = self.data["calls"]
         self.us: dict[str, float] = self.data["us"]
@@ -63,9 +64,14 @@ class Machine:
     def launch_shape(self, kernel: dict[str, Any], elements: int) -> dict[str, Any]:
         """Grid and block of a kernel over that many elements."""
         needed = max(1, -(-elements // (kernel["threads"] * kernel["per_thread"])))
-        return {"grid": [kernel["blocks"] or needed, 1, 1], "block": [kernel["threads"], 1, 1]}
+        return {
+            "grid": [kernel["blocks"] or needed, 1, 1],
+            "block": [kernel["threads"], 1, 1],
+        }
 
-    def launch_args(self, kernel: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+    def launch_args(
+        self, kernel: dict[str, Any], shape: dict[str, Any]
+    ) -> dict[str, Any]:
         """What is noted about a launch: roctracer names the kernel, CUPTI says nothing."""
         if not self.is_amd:
             return {}
@@ -76,13 +82,19 @@ class Machine:
     ) -> dict[str, Any]:
         """What is noted about a kernel; about a HIP graph's kernels next to nothing."""
         if self.is_amd:
-            return {"kind": "Dispatch Task"} if graph else {"kind": "Dispatch Kernel", **shape}
+            return (
+                {"kind": "Dispatch Task"}
+                if graph
+                else {"kind": "Dispatch Kernel", **shape}
+            )
         device = self.data["device"]
         blocks = shape["grid"][0] / device["numSms"]
         return {
             "registers per thread": kernel["registers"],
             "shared memory": kernel["shared"],
             "blocks per SM": round(blocks, 6),
-            "warps per SM": round(blocks * -(-kernel["threads"] // device["warpSize"]), 6),
+            "warps per SM": round(
+                blocks * -(-kernel["threads"] // device["warpSize"]), 6
+            ),
             **shape,
         }

@@ -34,7 +34,9 @@ def check_problems(problems: Mapping[str, float]) -> None:
             names = ", ".join(known)
             raise UsageError(f"no problem {ident!r} in the demo; choose of: {names}")
         if not 0 < cost <= _MOST_MS:
-            raise UsageError(f"{ident}={cost:g}: a problem costs up to {_MOST_MS:g} milliseconds")
+            raise UsageError(
+                f"{ident}={cost:g}: a problem costs up to {_MOST_MS:g} milliseconds"
+            )
 
 
 def steps_for(problems: Iterable[str], asked: int | None = None) -> int:

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.simulated_job.engine import Engine
 from tests.support.simulated_job.machine import DEVICES_PER_NODE, read_data
-from tests.support.simulated_job.tensors import Argument, Names, Tensor, number, tensors_in, value
+from tests.support.simulated_job.tensors import (
+    Argument,
+    Names,
+    Tensor,
+    number,
+    tensors_in,
+    value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +59,10 @@ class Job:
     """
 
     def __init__(
-        self, engine: Engine, ranks: int = 1, problems: Mapping[str, float] = _NO_PROBLEMS
+        self,
+        engine: Engine,
+        ranks: int = 1,
+        problems: Mapping[str, float] = _NO_PROBLEMS,
     ) -> None:
         self.engine = engine
         self.data = read_data("job")
@@ -67,7 +77,10 @@ class Job:
         names = self._inside(self.data["tensors"], self.data["sizes"])
         trained = list(self._parameters(self.parts["step"], names))
         self.names = {**names, "PARAMETERS": sum(tensor.elements for tensor in trained)}
-        self.names |= {"parameters": trained, "steps": [Tensor((), "f32")] * len(trained)}
+        self.names |= {
+            "parameters": trained,
+            "steps": [Tensor((), "f32")] * len(trained),
+        }
         self.steps = range(0)
         self._problems = problems
         self._owed = dict.fromkeys(problems, 0.0)
@@ -141,7 +154,9 @@ class Job:
             self.play(said.get("do", ()), names)
 
     def _annotation(self, said: Statement, names: Names) -> None:
-        with self.engine.span("user_annotation", said["annotation"], said.get("us", 3.0)):
+        with self.engine.span(
+            "user_annotation", said["annotation"], said.get("us", 3.0)
+        ):
             self.play(said["do"], names)
 
     def _module(self, said: Statement, names: Names) -> None:
@@ -176,7 +191,10 @@ class Job:
         sequence = self._node.sequence if self._node else 0
         with self.engine.op(name, values, us=said.get("us", 2.4), sequence=sequence):
             self._aside(said.get("first", ()), names)
-            moves = [*values, *self._allocate(tensors_in(value(said.get("out"), names)))]
+            moves = [
+                *values,
+                *self._allocate(tensors_in(value(said.get("out"), names))),
+            ]
             if "launch" in said:
                 self._launch({"moves": moves} | said, names)
             if "engine" in said:
@@ -193,7 +211,14 @@ class Job:
     def _allocate(self, made: list[Tensor]) -> list[Tensor]:
         """Memory for what an operation makes, kept for the backward pass if there is one."""
         for tensor in made:
-            shape: list[Argument] = [list(tensor.shape), tensor.type_number, 0, None, False, None]
+            shape: list[Argument] = [
+                list(tensor.shape),
+                tensor.type_number,
+                0,
+                None,
+                False,
+                None,
+            ]
             with self.engine.op("aten::empty", shape, us=1.4):
                 block = self.engine.allocate(tensor)
             if self._node:
@@ -243,7 +268,9 @@ class Job:
             "Process Group Description": group["pg_desc"],
             "Process Group Ranks": str(group["ranks"]),
         }
-        us = 11.0 + engine.machine.traffic_us(tensor.nbytes // tensor.elements * out, kind["over"])
+        us = 11.0 + engine.machine.traffic_us(
+            tensor.nbytes // tensor.elements * out, kind["over"]
+        )
         with (
             engine.op(kind["op"], [[tensor], None, None, None, -1], us=9.0),
             engine.op("record_param_comms", [tensor], args=metadata),
@@ -294,28 +321,38 @@ class Job:
             with op(name, [gradient], us=1.6), op("aten::detach", [gradient], us=1.2):
                 pass
             if "local" not in operation:
-                self._unreduced += sum(tensor.elements for tensor in tensors_in(gradient))
+                self._unreduced += sum(
+                    tensor.elements for tensor in tensors_in(gradient)
+                )
             if self._unreduced >= self.data["bucket_elements"]:
                 self._reduce_bucket()
 
     def _reduce_bucket(self) -> None:
         if self._unreduced:
             bucket = Tensor((self._unreduced,))
-            self._collective({"collective": "all_reduce", "tensor": "bucket"}, {"bucket": bucket})
+            self._collective(
+                {"collective": "all_reduce", "tensor": "bucket"}, {"bucket": bucket}
+            )
         self._unreduced = 0
 
     def _inside(self, said: Statement, names: Names) -> dict[str, Argument]:
         """The names inside a part or operation: with those that it and the statement add."""
-        added = self.data["operations"].get(said.get("call"), {}).get("names", {}) | said
+        added = (
+            self.data["operations"].get(said.get("call"), {}).get("names", {}) | said
+        )
         new = {key: said for key, said in added.items() if key not in ("use", "call")}
         return {**names, **{key: value(said, names) for key, said in new.items()}}
 
-    def _parameters(self, statements: Sequence[Statement], names: Names) -> Iterator[Tensor]:
+    def _parameters(
+        self, statements: Sequence[Statement], names: Names
+    ) -> Iterator[Tensor]:
         """The trained tensors of all operations, in the order of the forward pass."""
         for said in statements:
             if "call" in said:
                 grads = self.data["operations"][said["call"]].get("grads", [])
                 yield from tensors_in(value(grads, self._inside(said, names)))
             if "use" in said:
-                yield from self._parameters(self.parts[said["use"]], self._inside(said, names))
+                yield from self._parameters(
+                    self.parts[said["use"]], self._inside(said, names)
+                )
             yield from self._parameters(said.get("do", ()), names)

@@ -29,11 +29,15 @@ class Tensor:
 
     shape: tuple[int, ...]  #: its sizes
     dtype: str = "bf16"  #: its type as the data files spell it, such as ``bf16``
-    strides: tuple[int, ...] = ()  #: in elements; those of a contiguous tensor unless given
+    strides: tuple[
+        int, ...
+    ] = ()  #: in elements; those of a contiguous tensor unless given
 
     def __post_init__(self) -> None:
         if not self.strides:
-            steps = tuple(math.prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
+            steps = tuple(
+                math.prod(self.shape[at + 1 :]) for at in range(len(self.shape))
+            )
             object.__setattr__(self, "strides", steps)
 
     @property
@@ -123,10 +127,15 @@ def input_arguments(inputs: Inputs, fp8: str = "") -> dict[str, object]:
         return {}
     rows = [_describe(argument, fp8) for argument in inputs]
     keys = ("Concrete Inputs", "Input type", "Input Strides", "Input Dims")
-    return {key: list(column) for key, column in zip(keys, zip(*rows, strict=True), strict=True)}
+    return {
+        key: list(column)
+        for key, column in zip(keys, zip(*rows, strict=True), strict=True)
+    }
 
 
-def _describe(argument: Argument, fp8: str) -> tuple[str, str, list[object], list[object]]:
+def _describe(
+    argument: Argument, fp8: str
+) -> tuple[str, str, list[object], list[object]]:
     """One argument: its concrete value, type, strides and dimensions."""
     if isinstance(argument, Tensor):
         dtype = fp8 if fp8 and argument.dtype == "fp8" else _TYPES[argument.dtype][0]
@@ -136,4 +145,9 @@ def _describe(argument: Argument, fp8: str) -> tuple[str, str, list[object], lis
     if tensors := tensors_in(argument):
         strides: list[object] = [list(item.strides) for item in tensors]
         return "", "TensorList", strides, [list(item.shape) for item in tensors]
-    return str(argument), "ScalarList" if isinstance(argument, list) else "Scalar", [], []
+    return (
+        str(argument),
+        "ScalarList" if isinstance(argument, list) else "Scalar",
+        [],
+        [],
+    )

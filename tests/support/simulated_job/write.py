@@ -54,7 +54,9 @@ def write_trace(document: Mapping[str, Any], path: Path) -> None:
         OutputError: the file cannot be written.
     """
     if not path.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"{path}: a trace's name ends in .json or .json.gz; choose such a name")
+        raise UsageError(
+            f"{path}: a trace's name ends in .json or .json.gz; choose such a name"
+        )
     with written_beside(path) as beside, beside.open("wb") as file:
         text = "".join(trace_text(document)).encode()
         if path.suffix != ".gz":
@@ -84,7 +86,9 @@ def _pairs(mapping: Mapping[str, object]) -> str:
     """Keys and values on one line, times with exactly three decimals."""
     return ", ".join(
         [
-            f'"{key}": {value:.3f}' if key in ("ts", "dur") else f'"{key}": {_value(value)}'
+            f'"{key}": {value:.3f}'
+            if key in ("ts", "dur")
+            else f'"{key}": {_value(value)}'
             for key, value in mapping.items()
         ]
     )

@@ -106,17 +106,23 @@ def recording_of(work: GpuEvents) -> Coverage:
     """Return what the recording of a trace contains."""
     launches = find_launches(work)
     device_count = len(find_tracks(work, "device"))
-    holes = [_holes(work, launches, device_index) for device_index in range(device_count)]
+    holes = [
+        _holes(work, launches, device_index) for device_index in range(device_count)
+    ]
     wall_start = 0
     wall_end = 0
     parts = list(holes)
     if len(work):
         first_start = int(work.start.min())
         wall_end = int(work.end.max())
-        starts_of_holes = [int(of_device["start"].min()) for of_device in holes if len(of_device)]
+        starts_of_holes = [
+            int(of_device["start"].min()) for of_device in holes if len(of_device)
+        ]
         wall_start = min([first_start, *starts_of_holes])
         length = wall_end - wall_start
-        parts += [_before(work, device_index, length) for device_index in range(device_count)]
+        parts += [
+            _before(work, device_index, length) for device_index in range(device_count)
+        ]
         parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=START_UP))
     return Coverage(
         wall_start=wall_start,
@@ -149,7 +155,9 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
             of_kind = of_kind.sort_values(["start", "end"], ascending=[True, False])
             apart = _successive(of_kind)
             start, end, which = outside(apart.start, apart.end, taken.start, taken.end)
-            taken_start, taken_end = union(np.append(taken.start, start), np.append(taken.end, end))
+            taken_start, taken_end = union(
+                np.append(taken.start, start), np.append(taken.end, end)
+            )
             taken = _Spans(taken_start, taken_end)
             chosen.append(of_kind.iloc[which].assign(start=start, end=end))
     table = pd.concat(chosen)
@@ -216,7 +224,9 @@ def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFra
         }
     )
     holes = holes[holes["end"] > holes["start"]]
-    return holes.assign(what=[_lost_launches(count) for count in holes["count"].tolist()])
+    return holes.assign(
+        what=[_lost_launches(count) for count in holes["count"].tolist()]
+    )
 
 
 def _lost_launches(count: int) -> str:
@@ -247,7 +257,9 @@ def _queue_times(
     thread = trace.thread[launch[events]]
     stream = find_tracks(work, "stream").of_gpu[events]
     ended = np.maximum.accumulate(np.append(0, work.end[events]))
-    start = np.maximum(trace.ts[first], ended[np.searchsorted(launched_at, trace.ts[first])])
+    start = np.maximum(
+        trace.ts[first], ended[np.searchsorted(launched_at, trace.ts[first])]
+    )
     end = start.copy()  # where nothing comes next there is no hole
     thread_of_first = trace.thread[first]
     for number in np.unique(thread_of_first).tolist():
@@ -258,7 +270,9 @@ def _queue_times(
         starts = work.start[events[is_on_main_stream]]
         next_start = np.minimum.accumulate(starts[::-1])[::-1]
         asked = np.flatnonzero(thread_of_first == number)
-        following = np.searchsorted(launched_at[is_on_main_stream], trace.ts[after[asked]])
+        following = np.searchsorted(
+            launched_at[is_on_main_stream], trace.ts[after[asked]]
+        )
         end[asked] = values_at(next_start, following, missing=0)
     return _Spans(start, end)
 

@@ -30,7 +30,9 @@ _RECORD_ACCELERATOR: Final = {
 }
 _TPU: Final = "/device:TPU"
 #: Categories of PyTorch's profiler that are not work of an accelerator.
-_NOT_WORK: Final = frozenset({"Trace", "overhead", "Overhead", "cuda_sync", "gpu_user_annotation"})
+_NOT_WORK: Final = frozenset(
+    {"Trace", "overhead", "Overhead", "cuda_sync", "gpu_user_annotation"}
+)
 
 
 def no_gpu_work(work: GpuEvents) -> str:
@@ -51,7 +53,9 @@ def no_gpu_work(work: GpuEvents) -> str:
     if accelerator is not None:
         devices = [device.name for device in trace.devices if device.name]
         whose = ", ".join(dict.fromkeys(devices)) or "an accelerator"
-        return f"There is no work of {whose} in the trace; record it with {accelerator}."
+        return (
+            f"There is no work of {whose} in the trace; record it with {accelerator}."
+        )
     remedy = _RECORD_GPU.get(tool)
     if remedy is not None:
         return f"There is no GPU work in the trace; record it with {remedy}."
@@ -82,7 +86,9 @@ def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
         sentence = f"{launched} launched, but not recorded."
     else:
         launched = "kernels and graphs" if is_graph.any() else "kernels"
-        sentence = f"{recording.launches:,} {launched} were launched, none was recorded."
+        sentence = (
+            f"{recording.launches:,} {launched} were launched, none was recorded."
+        )
     for note in trace.provenance.notes:
         sentence += f" {note}" if note.endswith((".", "?", "!")) else f" {note}."
     return sentence
@@ -100,10 +106,15 @@ def _events_not_read(trace: Trace) -> str:
         return ""
     first, group = number_groups([trace.category[rows], trace.thread[rows]])
     counts: dict[str, int] = {}
-    for row, count in zip(rows[first].tolist(), np.bincount(group).tolist(), strict=True):
+    for row, count in zip(
+        rows[first].tolist(), np.bincount(group).tolist(), strict=True
+    ):
         label = _kind_of_event(trace, row)
         counts[label] = counts.get(label, 0) + count
-    parts = [f"{_counted(count, 'event', 'events')} {label}" for label, count in counts.items()]
+    parts = [
+        f"{_counted(count, 'event', 'events')} {label}"
+        for label, count in counts.items()
+    ]
     return ", ".join(parts)
 
 

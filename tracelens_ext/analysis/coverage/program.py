@@ -13,7 +13,13 @@ from tracelens_ext.trace import LAUNCH_KINDS, EventKind, Trace
 from tracelens_ext.trace.caching import cached_per_object
 
 Kind = Literal[
-    "pytorch-training", "pytorch-inference", "serving", "jax", "tensorflow", "native", "unknown"
+    "pytorch-training",
+    "pytorch-inference",
+    "serving",
+    "jax",
+    "tensorflow",
+    "native",
+    "unknown",
 ]
 PYTORCH: Final = frozenset({"pytorch-training", "pytorch-inference", "serving"})
 
@@ -39,7 +45,9 @@ _OPERATIONS: Final = _EventGroup(
 )
 _KERNELS: Final = _EventGroup("kernels", (EventKind.KERNEL,))
 
-_ENGINES: Final = r".*\b(?:vllm|sglang|tensorrt_llm|lmdeploy|text_generation_server)[/\\]"
+_ENGINES: Final = (
+    r".*\b(?:vllm|sglang|tensorrt_llm|lmdeploy|text_generation_server)[/\\]"
+)
 _ENGINE_FRAMES: Final = _ENGINES + r".*(?:runner|worker|engine|scheduler)"
 _ENGINE_STEPS: Final = (
     r"execute_(?:context_)?\d+_|(?:\w+_)?(?:prefill|decode)\[|step\[\w+ |execute_model"
@@ -48,12 +56,17 @@ _BACKWARD_OPERATIONS: Final = (
     r"autograd::engine|Optimizer\.|\w+Backward|aten::\w*backward|FSDP|DistributedData"
 )
 _TRAINING_KERNELS: Final = r".*(?:multi_tensor_apply|FusedAdam|_backward_|_bwd_d|wgrad)"
-_TENSORFLOW_OPERATIONS: Final = r"tf_data|TfOp|ExecutorState::Process|.*\btensorflow[/\\]"
+_TENSORFLOW_OPERATIONS: Final = (
+    r"tf_data|TfOp|ExecutorState::Process|.*\btensorflow[/\\]"
+)
 _JAX_OPERATIONS: Final = r"PjRt|PjitFunction|TSL:|Xla|jit_\w+|.*\bjax[/\\]"
-_PYTORCH_OPERATIONS: Final = r"aten::|c10|Torch-Compiled Region|ProfilerStep#|nn\.Module"
+_PYTORCH_OPERATIONS: Final = (
+    r"aten::|c10|Torch-Compiled Region|ProfilerStep#|nn\.Module"
+)
 _PYTORCH_KERNELS: Final = r".*(?:at::(?:native|cuda)|c10::|at_cuda_detail)"
 _LIBRARY_KERNELS: Final = (
-    r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading|\bcupy_|_\d+_gpu\b|thrust::)"
+    r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading"
+    r"|\bcupy_|_\d+_gpu\b|thrust::)"
 )
 #: The first of them that occurs decides.
 _SIGNS: Final = (
@@ -139,7 +152,9 @@ def _has_python(trace: Trace) -> bool:
     return any("python" in str(name).lower() for name in names)
 
 
-def _commonest_name(trace: Trace, kinds: Sequence[EventKind], pattern: str) -> str | None:
+def _commonest_name(
+    trace: Trace, kinds: Sequence[EventKind], pattern: str
+) -> str | None:
     """Return the commonest name of events of some kinds that a pattern matches; None for none."""
     names = trace.name[trace.rows_of(*kinds)]
     matching = names[trace.named(names, re.compile(pattern).match)]

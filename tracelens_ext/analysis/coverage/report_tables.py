@@ -90,7 +90,10 @@ def recording_table(work: GpuEvents) -> pd.DataFrame:
         {"kind": "start_up", "ms": document["start_up_ms"]},
         {"kind": "judged", "ms": document["judged_ms"]},
         {"kind": "launches", "count": recording.launches},
-        {"kind": "launches_without_gpu_work", "count": recording.launches_without_gpu_work},
+        {
+            "kind": "launches_without_gpu_work",
+            "count": recording.launches_without_gpu_work,
+        },
     ]
     records = _part_records(work, recording)
     longest_first = np.argsort(-recording.parts["ns"], kind="stable").tolist()
@@ -112,9 +115,16 @@ def _api_call_rows(trace: Trace) -> list[dict[str, object]]:
     """Return a row for each name of an API call, those that take most time."""
     rows = trace.rows_of(*LAUNCH_KINDS)
     calls = group_durations([trace.name[rows]], trace.dur[rows])
-    columns = zip(calls.keys[0].tolist(), calls.total.tolist(), calls.count.tolist(), strict=True)
+    columns = zip(
+        calls.keys[0].tolist(), calls.total.tolist(), calls.count.tolist(), strict=True
+    )
     table: list[dict[str, object]] = [
-        {"kind": "api_calls", "what": trace.names[name], "ms": time / NS_PER_MS, "count": count}
+        {
+            "kind": "api_calls",
+            "what": trace.names[name],
+            "ms": time / NS_PER_MS,
+            "count": count,
+        }
         for name, time, count in columns
     ]
     return table[:_CALLS_SHOWN]

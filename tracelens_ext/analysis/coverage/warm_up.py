@@ -21,7 +21,14 @@ import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    Trace,
+)
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, busy_within
 from tracelens_ext.trace.grouping import maxima, minima, number_groups, sums
@@ -61,7 +68,9 @@ _LAUNCHES_OF_A_CAPTURE: Final = 1.5
 _WAITS: Final = re.compile(r".*(?:Synchronize|Memcpy|GraphLaunch|Query|EventElapsed)")
 _MEMORY: Final = re.compile(r"(?i).*(?:alloc|free)")
 _LOADS_CODE: Final = re.compile(r"(?:cuda|hip|cu)(?:Module|Library)Load")
-_CREATES_CONTEXT: Final = re.compile(r"(?:cu|hip)(?:Init$|CtxCreate|DevicePrimaryCtxRetain)")
+_CREATES_CONTEXT: Final = re.compile(
+    r"(?:cu|hip)(?:Init$|CtxCreate|DevicePrimaryCtxRetain)"
+)
 _SEARCHES: Final = re.compile(r"cudnn(?:Find|Get)\w*Algorithm")
 _INSTANTIATES: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
 _COMPILED_REGION: Final = re.compile(r"Torch-Compiled Region|CompiledFunction$")
@@ -123,7 +132,9 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     first_uses = long_calls[~trace.named(trace.name[long_calls], _WAITS.match)]
     yield from _spans(trace, WarmUp.FIRST_USE, first_uses)
     yield from _spans(trace, WarmUp.CAPTURE, capture_begins, capture_ends)
-    yield from _spans(trace, WarmUp.CODE_LOADING, trace.rows_named(_LOADS_CODE, *LAUNCH_KINDS))
+    yield from _spans(
+        trace, WarmUp.CODE_LOADING, trace.rows_named(_LOADS_CODE, *LAUNCH_KINDS)
+    )
     contexts = trace.rows_named(_CREATES_CONTEXT, *LAUNCH_KINDS)
     yield from _spans(trace, WarmUp.CONTEXT, contexts)
     yield from _spans(trace, WarmUp.INSTANTIATION, instantiations(trace))
@@ -211,7 +222,12 @@ def _joined_within_operations(work: GpuEvents, table: pd.DataFrame) -> pd.DataFr
 def _comes_back(work: GpuEvents, table: pd.DataFrame, half_wall: int) -> BoolArray:
     """Return whether what each row is about comes back later."""
     names = work.trace.name[table["row"].to_numpy()]
-    group = table.groupby([table["what"], names], sort=False).ngroup().to_numpy().astype(np.int64)
+    group = (
+        table.groupby([table["what"], names], sort=False)
+        .ngroup()
+        .to_numpy()
+        .astype(np.int64)
+    )
     iterations = find_iterations(work.tree)
     if len(iterations) > 1:
         return _in_last_iteration(iterations, group, table)
@@ -231,12 +247,16 @@ def _is_spread(group: Int64Array, start: Int64Array, half_wall: int) -> BoolArra
     return is_spread[group]
 
 
-def _in_last_iteration(iterations: Iterations, group: Int64Array, table: pd.DataFrame) -> BoolArray:
+def _in_last_iteration(
+    iterations: Iterations, group: Int64Array, table: pd.DataFrame
+) -> BoolArray:
     """Return whether the group of each row takes its time in the last whole iteration, too."""
     count = int(group.max(initial=-1)) + 1
     order = np.argsort(iterations.start, kind="stable")
     # Step 0 is before all iterations, step i is in iteration i - 1, or after it.
-    step = np.searchsorted(iterations.start[order], table["start"].to_numpy(), side="right")
+    step = np.searchsorted(
+        iterations.start[order], table["start"].to_numpy(), side="right"
+    )
     steps = len(order) + 1
     cell = group * steps + step
     idle = sums(cell, table["idle"].to_numpy(), count * steps).reshape(count, steps)

@@ -16,7 +16,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.cuda_graphs.captures import Capture, CapturedGraph, GraphLaunches
+from tracelens_ext.analysis.cuda_graphs.captures import (
+    Capture,
+    CapturedGraph,
+    GraphLaunches,
+)
 from tracelens_ext.analysis.cuda_graphs.matching import GraphMatch, Matches
 from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.errors import TraceFormatError
@@ -153,11 +157,18 @@ def _read(path: Path) -> dict[int, list[object]]:
         problem = f"holds no annotations of kernels as JSON ({type(error).__name__})"
         remedy = "name a kernel_annotations_rank….json, or take it away"
         raise TraceFormatError(path, problem, remedy) from None
-    return {node: entries for node, entries in entries_of_node.items() if 0 < node < _MOST_NODE_ID}
+    return {
+        node: entries
+        for node, entries in entries_of_node.items()
+        if 0 < node < _MOST_NODE_ID
+    }
 
 
 def _fill(
-    place_of_gpu: Int64Array, node: Int64Array, known_nodes: Int64Array, codes: Int64Array
+    place_of_gpu: Int64Array,
+    node: Int64Array,
+    known_nodes: Int64Array,
+    codes: Int64Array,
 ) -> None:
     """Give events without a place that of their node, in place.
 
@@ -269,9 +280,13 @@ class _AnnotatedGraphs:
             base = self._captures[match.capture].graphs[match.graph]
             node = match.node.copy()
         distinct = np.unique(places[places != NONE])
-        graph = _annotated_graph([self._places[code] for code in distinct.tolist()], base)
+        graph = _annotated_graph(
+            [self._places[code] for code in distinct.tolist()], base
+        )
         is_annotated = places != NONE
-        node[is_annotated] = len(base.launches) + np.searchsorted(distinct, places[is_annotated])
+        node[is_annotated] = len(base.launches) + np.searchsorted(
+            distinct, places[is_annotated]
+        )
         self.graphs.append(graph)
         return GraphMatch(len(self._captures), len(self.graphs) - 1, node)
 

@@ -16,7 +16,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.analysis.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
+from tracelens_ext.analysis.operations.experts import (
+    EXPERTS_BELOW,
+    experts_below,
+    is_of_experts,
+)
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
@@ -28,7 +32,13 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import last_before, maxima, minima, number_groups, texts
+from tracelens_ext.trace.grouping import (
+    last_before,
+    maxima,
+    minima,
+    number_groups,
+    texts,
+)
 from tracelens_ext.trace.launches import begins_capture, captures
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
@@ -56,11 +66,15 @@ class CapturedGraph:
 
     names: list[str]  #: of the host events, parents before children, (h,)
     kind: npt.NDArray[np.uint8]  #: an `EventKind`, (h,)
-    parent: Int32Array  #: index of the event around each, `ROOT` for the outermost, (h,)
+    parent: (
+        Int32Array  #: index of the event around each, `ROOT` for the outermost, (h,)
+    )
     #: argument → the events that have it, and its raw JSON texts
     args: dict[str, tuple[Int64Array, list[str]]]
     launches: Int64Array  #: index of each launch among the events, (k,)
-    nodes: list[str]  #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
+    nodes: list[
+        str
+    ]  #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
     #: as `nodes`, but nameless ones have the kernel that they launched outside of graphs, (k,)
     likely: list[str]
 
@@ -97,10 +111,14 @@ class Capture:
     """The graphs that were captured together, in order: a whole model, or a piece after another."""
 
     file: str  #: the trace that holds it
-    batch_size: int | None  #: requests or tokens that it was captured for; None if unknown
+    batch_size: (
+        int | None
+    )  #: requests or tokens that it was captured for; None if unknown
     mode: str  #: such as `FULL` or `PIECEWISE`; empty if unknown
     graphs: list[CapturedGraph]
-    likely_size: int | None = None  #: the batch size by the shapes of operations; None if unknown
+    likely_size: int | None = (
+        None  #: the batch size by the shapes of operations; None if unknown
+    )
 
 
 class _Segments(NamedTuple):
@@ -125,14 +143,18 @@ class _CapturedLaunches(NamedTuple):
         segments, first = np.unique(self.segment[order], return_index=True)
         end = np.append(first[1:], len(rows))
         rows_by_segment = {}
-        for segment, first_row, end_row in zip(segments.tolist(), first, end, strict=True):
+        for segment, first_row, end_row in zip(
+            segments.tolist(), first, end, strict=True
+        ):
             rows_by_segment[segment] = rows[first_row:end_row]
         return rows_by_segment
 
 
 def holds_captures(trace: Trace) -> bool:
     """Tell if a trace may hold the capture of a graph; takes no time."""
-    return any(begins_capture(name) or _ANNOTATION.fullmatch(name) for name in trace.names)
+    return any(
+        begins_capture(name) or _ANNOTATION.fullmatch(name) for name in trace.names
+    )
 
 
 def find_captures(tree: CallTree, file: str) -> list[Capture]:
@@ -202,7 +224,9 @@ def _find_segments(tree: CallTree) -> _Segments:
     trace = tree.trace
     begin, end = captures(trace)
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
-    annotations = annotations[trace.named(trace.name[annotations], _ANNOTATION.fullmatch)]
+    annotations = annotations[
+        trace.named(trace.name[annotations], _ANNOTATION.fullmatch)
+    ]
     is_annotation = np.zeros(len(tree.rows), dtype=bool)
     is_annotation[tree.position[annotations]] = True
     around = nearest_above(tree.parent_position, tree.position[begin], is_annotation)
@@ -315,7 +339,9 @@ def _single_kernels(tree: CallTree) -> tuple[Int64Array, Int64Array]:
     trace = tree.trace
     events = np.flatnonzero(tree.linked & ~tree.by_graph)
     launch_of_event = tree.launch_of_gpu[events]
-    launches, first, count = np.unique(launch_of_event, return_index=True, return_counts=True)
+    launches, first, count = np.unique(
+        launch_of_event, return_index=True, return_counts=True
+    )
     first_kernel = trace.name[trace.gpu_rows[events[first]]]
     return launches, np.where(count == 1, first_kernel, NONE)
 
@@ -369,7 +395,9 @@ def _with_events_around(tree: CallTree, positions: IntArray, start: int) -> IntA
     return all_positions
 
 
-def _arguments_of(tree: CallTree, host: Int64Array) -> dict[str, tuple[Int64Array, list[str]]]:
+def _arguments_of(
+    tree: CallTree, host: Int64Array
+) -> dict[str, tuple[Int64Array, list[str]]]:
     """Return the arguments of host events: which of these have each, and its raw texts."""
     trace = tree.trace
     args: dict[str, tuple[Int64Array, list[str]]] = {}
@@ -410,7 +438,9 @@ def _node_kind(call: str) -> str:
 #: vLLM's two forms, xDiT's, ATOM's (with the padded size), SGLang's.
 _SIZES: Final = (
     re.compile(r"execute_(\d{1,9})_context_"),
-    re.compile(r"execute_context_\d+\((?:sq)?(\d{1,9}).*?\)_generation_\d+\((?:sq)?(\d{1,9})"),
+    re.compile(
+        r"execute_context_\d+\((?:sq)?(\d{1,9}).*?\)_generation_\d+\((?:sq)?(\d{1,9})"
+    ),
     re.compile(r"execute_diffusion_(\d{1,9})_"),
     re.compile(r"(?:\w+_)?decode\[bs=\d+/(\d{1,9})"),
     re.compile(r"(?:step\[DECODE|(?:\w+_)?decode\[).*?\bbs=(\d{1,9})"),

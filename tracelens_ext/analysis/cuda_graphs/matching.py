@@ -266,7 +266,9 @@ def padded_sizes(tokens: int, captured: Iterable[PaddedSize]) -> set[PaddedSize]
 class GraphMatcher:
     """Aligns each distinct sequence of GPU events with each distinct captured graph, once."""
 
-    def __init__(self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]) -> None:
+    def __init__(
+        self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]
+    ) -> None:
         self._launches = launches
         self._captures = captures
         self._number_of_node = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
@@ -351,7 +353,9 @@ class GraphMatcher:
         """Return the captures that a step of so many tokens may replay; all for `NONE`."""
         if tokens == NONE:
             return tuple(range(len(self._captures)))
-        sizes = [PaddedSize(capture.batch_size, capture.mode) for capture in self._captures]
+        sizes = [
+            PaddedSize(capture.batch_size, capture.mode) for capture in self._captures
+        ]
         fitting = padded_sizes(tokens, sizes)
         candidates = []
         for capture, size in enumerate(sizes):
@@ -359,11 +363,15 @@ class GraphMatcher:
                 candidates.append(capture)
         return tuple(candidates)
 
-    def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
+    def _of_likely_mode(
+        self, step: list[int], candidates: tuple[int, ...]
+    ) -> tuple[int, ...]:
         """Return the captures that fit a step best; of equally good ones by shapes, then mode."""
         if not candidates:
             return ()
-        matched = {capture: self._matched_events(step, capture) for capture in candidates}
+        matched = {
+            capture: self._matched_events(step, capture) for capture in candidates
+        }
         most_matched = max(matched.values())
         best = [capture for capture in candidates if matched[capture] == most_matched]
         best = self._of_likely_size(int(self._launches.tokens[step[0]]), best)
@@ -427,7 +435,9 @@ class GraphMatcher:
     def _operations_of(self, piece: _PieceOfCapture) -> int:
         return self._captures[piece.capture].graphs[piece.graph].operations
 
-    def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> _PieceOfCapture:
+    def _piece(
+        self, capture: int, graphs: list[int], place: int, count: int
+    ) -> _PieceOfCapture:
         """Return which of equally good graphs of a capture a launch replays, `_NO_PIECE` if open.
 
         It is the one at its place, where a step launches all in order; else the one after the last.
@@ -468,7 +478,9 @@ class GraphMatcher:
                 best_graphs += graphs_of_content[content]
         return _Fit(best_score, sorted(best_graphs))
 
-    def _most_common(self, node: bytes, contents: Iterable[_Content]) -> list[_CommonNodes]:
+    def _most_common(
+        self, node: bytes, contents: Iterable[_Content]
+    ) -> list[_CommonNodes]:
         """Return captured graphs by how many of their nodes can match at most, the most first."""
         node_count = len(self._number_of_node)
         events_of_node = np.bincount(_array(node), minlength=node_count)
@@ -508,7 +520,9 @@ class GraphMatcher:
             self._fill_nameless(node, events, graph)
         return node
 
-    def _fill_nameless(self, node: Int64Array, events: Int32Array, graph: Int32Array) -> None:
+    def _fill_nameless(
+        self, node: Int64Array, events: Int32Array, graph: Int32Array
+    ) -> None:
         """Match nameless nodes between two that match with as many kernels of unknown names.
 
         Of the events a X Y b and the nodes a ? ? b, the two in the middle match.

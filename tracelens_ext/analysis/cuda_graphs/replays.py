@@ -16,8 +16,15 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.analysis.cuda_graphs import captures as recorded
-from tracelens_ext.analysis.cuda_graphs.annotations import find_annotations, with_annotations
-from tracelens_ext.analysis.cuda_graphs.captures import Capture, CapturedGraph, GraphLaunches
+from tracelens_ext.analysis.cuda_graphs.annotations import (
+    find_annotations,
+    with_annotations,
+)
+from tracelens_ext.analysis.cuda_graphs.captures import (
+    Capture,
+    CapturedGraph,
+    GraphLaunches,
+)
 from tracelens_ext.analysis.cuda_graphs.matching import (
     GraphMatch,
     GraphMatcher,
@@ -26,7 +33,12 @@ from tracelens_ext.analysis.cuda_graphs.matching import (
     padded_sizes,
 )
 from tracelens_ext.analysis.modules import MODULE_PREFIX
-from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.errors import (
+    TraceCutOffError,
+    TraceError,
+    TraceFormatError,
+    TraceNotFoundError,
+)
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.cache.store import TraceCache
@@ -92,14 +104,18 @@ def find_replays(
         own_file = ""
         if captures:
             own_file = trace.provenance.path
-        captures += read_captures(source, _tokens_of_steps(launches), cache, own_file, reading)
+        captures += read_captures(
+            source, _tokens_of_steps(launches), cache, own_file, reading
+        )
     if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace, launches, captures).matches()
     shown_matches = matches
     shown_captures = captures
     if annotations is not None:
-        shown_matches, shown_captures = with_annotations(annotations, launches, matches, captures)
+        shown_matches, shown_captures = with_annotations(
+            annotations, launches, matches, captures
+        )
     if any(match is not None for match in shown_matches):
         tree = with_replays(tree, launches, shown_matches, shown_captures)
     return GraphReplays(tree, launches, matches, captures)
@@ -135,7 +151,10 @@ class _Replayed(NamedTuple):
 
 
 def with_replays(
-    tree: CallTree, launches: GraphLaunches, matches: Matches, captures: Sequence[Capture]
+    tree: CallTree,
+    launches: GraphLaunches,
+    matches: Matches,
+    captures: Sequence[Capture],
 ) -> CallTree:
     """Add what was around the captured launches, once for each graph launch that replays them.
 
@@ -195,7 +214,11 @@ class _AddedEvents:
         self._args: dict[str, _AddedArgument] = {}
 
     def add(
-        self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
+        self,
+        graph: CapturedGraph,
+        node: Int64Array,
+        launches: Int64Array,
+        events: Int64Array,
     ) -> None:
         """Add the host events of a graph once for each launch.
 
@@ -219,7 +242,9 @@ class _AddedEvents:
         needed_above = nearest_marked(graph.parent, is_needed)[places]
         parent = values_at(index, needed_above)
         parent_of_launch = np.where(parent == NONE, ROOT, parent + begin)
-        name = np.array([self._names[graph.names[place]] for place in places.tolist()], np.int64)
+        name = np.array(
+            [self._names[graph.names[place]] for place in places.tolist()], np.int64
+        )
         rows = _Rows(
             name=np.tile(name, len(launches)),
             kind=np.tile(graph.kind[places].astype(np.int64), len(launches)),
@@ -229,7 +254,9 @@ class _AddedEvents:
         self._parts.append(rows)
         replayed = np.flatnonzero(node != NONE)
         captured_launch = index[graph.launches[node[replayed]]]
-        self._launch_of_gpu[events[:, replayed]] = len(self._trace) + begin + captured_launch
+        self._launch_of_gpu[events[:, replayed]] = (
+            len(self._trace) + begin + captured_launch
+        )
         self._add_arguments(graph, index, begin)
         self._count += count
 
@@ -243,7 +270,9 @@ class _AddedEvents:
             is_needed &= is_module | (graph.kind != EventKind.PYTHON_FUNCTION)
         return is_needed
 
-    def _add_arguments(self, graph: CapturedGraph, index: Int64Array, begin: Int64Array) -> None:
+    def _add_arguments(
+        self, graph: CapturedGraph, index: Int64Array, begin: Int64Array
+    ) -> None:
         """Add the arguments of a graph.
 
         Args:
@@ -282,7 +311,9 @@ class _AddedEvents:
         columns: dict[str, Any] = {}
         for name, values in added.items():
             recorded_values = getattr(trace, name)
-            columns[name] = np.append(recorded_values, values.astype(recorded_values.dtype))
+            columns[name] = np.append(
+                recorded_values, values.astype(recorded_values.dtype)
+            )
         parent = _joined([part.parent for part in parts])
         return replace(
             trace,
@@ -375,10 +406,16 @@ def read_captures(
             passed_over = error
             continue
         captures_of_file = recorded.find_captures(tree, file.name)
-        captures += [_with_detail(capture, details[file]) for capture in captures_of_file]
+        captures += [
+            _with_detail(capture, details[file]) for capture in captures_of_file
+        ]
     if wanted and not captures:
-        remedy = "name the profile of the engine's start, in which it captured its graphs"
-        raise passed_over or TraceFormatError(path, "holds no capture of a CUDA graph", remedy)
+        remedy = (
+            "name the profile of the engine's start, in which it captured its graphs"
+        )
+        raise passed_over or TraceFormatError(
+            path, "holds no capture of a CUDA graph", remedy
+        )
     return captures
 
 
@@ -386,7 +423,9 @@ def _with_detail(capture: Capture, details: list[_Detail]) -> Capture:
     """Return a capture with the batch size and the mode of its file, if it has none of its own."""
     if capture.batch_size is not None or len(details) != 1:
         return capture
-    return replace(capture, batch_size=details[0].batch_size, mode=details[0].mode or "")
+    return replace(
+        capture, batch_size=details[0].batch_size, mode=details[0].mode or ""
+    )
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -397,7 +436,9 @@ def _files_in(folder: Path) -> list[Path]:
 
     files = []
     for below, _, names in os.walk(folder, onerror=refuse):
-        trace_names = [name for name in names if name.endswith(_SUFFIXES) and name != DETAILS]
+        trace_names = [
+            name for name in names if name.endswith(_SUFFIXES) and name != DETAILS
+        ]
         files += [Path(below, name) for name in trace_names]
     if not files:
         remedy = "name the folder of the capture traces"

@@ -38,7 +38,14 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import maxima, minima, number_groups, percent, sums, texts
+from tracelens_ext.trace.grouping import (
+    maxima,
+    minima,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
@@ -138,7 +145,9 @@ def _sequences(gpu_events: GpuEvents, launches: _Launches) -> Int32Array:
     bounds = np.cumsum(events_of_launch)[:-1]
     names_by_launch = np.split(gpu_events.name[events[order]], bounds)
     sequences = Interner[bytes]()
-    return sequences.codes((names.tobytes() for names in names_by_launch), len(launches))
+    return sequences.codes(
+        (names.tobytes() for names in names_by_launch), len(launches)
+    )
 
 
 def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
@@ -248,13 +257,17 @@ def _graph_captures(context: GraphContext) -> pd.DataFrame:
             "this needs a trace with graph launches, and"
             " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
         )
-    rows = [_replay_row(replays, number) for number in range(len(replays.launches.rows))]
+    rows = [
+        _replay_row(replays, number) for number in range(len(replays.launches.rows))
+    ]
     launches = pd.DataFrame(rows, columns=_ReplayRow._fields)
     frame = launches.groupby(_KEYS, sort=False, as_index=False).sum()
     steps_with_tokens = frame.pop("steps_with_tokens").to_numpy()
     has_tokens = steps_with_tokens > 0
     batch_size = frame["batch_size"].to_numpy()
-    tokens_per_replay = frame.pop("tokens").to_numpy() / np.maximum(steps_with_tokens, 1)
+    tokens_per_replay = frame.pop("tokens").to_numpy() / np.maximum(
+        steps_with_tokens, 1
+    )
     padding = percent(batch_size - tokens_per_replay, batch_size)
     has_padding = has_tokens & (batch_size > 0)
     frame["tokens_per_replay"] = np.where(has_tokens, tokens_per_replay, np.nan)
@@ -263,7 +276,9 @@ def _graph_captures(context: GraphContext) -> pd.DataFrame:
     for column in ("graph", "batch_size"):
         numbers = frame[column].astype("Int64")
         frame[column] = numbers.where(numbers != NONE)
-    return frame.sort_values("gpu_time_ms", ascending=False, kind="stable").reset_index(drop=True)
+    return frame.sort_values("gpu_time_ms", ascending=False, kind="stable").reset_index(
+        drop=True
+    )
 
 
 def _replay_row(replays: GraphReplays, number: int) -> _ReplayRow:
@@ -314,8 +329,12 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
     labels = []
     for row in table.to_dict("records"):
         place = row["path"] or row["launch"]
-        labels.append(f"{row['launches']:,} \u00d7 {row['kernels_per_launch']:,} kernels: {place}")
-    if len(set(labels)) < len(labels):  # same path, as many kernels, but not the same ones
+        labels.append(
+            f"{row['launches']:,} \u00d7 {row['kernels_per_launch']:,} kernels: {place}"
+        )
+    if len(set(labels)) < len(
+        labels
+    ):  # same path, as many kernels, but not the same ones
         labels = [f"#{number} {label}" for number, label in enumerate(labels, 1)]
     shares = {}
     for name, values in table.items():
@@ -370,7 +389,9 @@ def _has_captures(context: GraphContext, _options: ReportOptions) -> bool:
     return context.graph_replays is not None
 
 
-def _launch_notes(context: GraphContext, _options: ReportOptions, _tables: Tables) -> Iterator[str]:
+def _launch_notes(
+    context: GraphContext, _options: ReportOptions, _tables: Tables
+) -> Iterator[str]:
     return _ask_for_captures(context)
 
 
@@ -391,7 +412,11 @@ GRAPH_LAUNCHES = Table(
             "`ProfilerStep#3` are no part of it",
         ),
         Column("launches", "how many", unit="launches"),
-        Column("kernels_per_launch", "0 if the trace does not hold their work", unit="GPU events"),
+        Column(
+            "kernels_per_launch",
+            "0 if the trace does not hold their work",
+            unit="GPU events",
+        ),
         Column("busy_time_ms", "busy time of the launches, summed"),
         Column("avg_busy_time_us", "of a launch"),
         Column("min_busy_time_us", "of a launch"),
@@ -437,7 +462,11 @@ GRAPH_OPERATIONS = Table(
     shows="Graph launches by the operations that were captured",
     columns=[
         Column("operation", "the innermost CPU op around the captured launch"),
-        Column("calls", "how many there are in a graph, summed over its replays", unit="calls"),
+        Column(
+            "calls",
+            "how many there are in a graph, summed over its replays",
+            unit="calls",
+        ),
         Column("kernels", "how many replay what those launched", unit="GPU events"),
         Column("total_time_us", "summed duration of these"),
     ],
@@ -468,13 +497,19 @@ GRAPH_CAPTURES = Table(
         Column("mode", "likewise, such as `FULL` or `PIECEWISE`"),
         Column("replays", "launches of that graph", unit="launches"),
         Column("gpu_events", "theirs", unit="GPU events"),
-        Column("matched", "those that correspond to a captured launch", unit="GPU events"),
+        Column(
+            "matched", "those that correspond to a captured launch", unit="GPU events"
+        ),
         Column(
             "inserted",
             "those that correspond to none; they stay under the graph launch",
             unit="GPU events",
         ),
-        Column("missing", "those that no GPU event corresponds to", unit="captured launches"),
+        Column(
+            "missing",
+            "those that no GPU event corresponds to",
+            unit="captured launches",
+        ),
         Column("gpu_time_ms", "summed duration of the GPU events"),
         Column(
             "tokens_per_replay",

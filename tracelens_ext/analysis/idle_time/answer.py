@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
-from tracelens_ext.analysis.idle_time.causes import CAUSES, ClassifiedGaps, time_by_cause
+from tracelens_ext.analysis.idle_time.causes import (
+    CAUSES,
+    ClassifiedGaps,
+    time_by_cause,
+)
 from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
@@ -33,7 +37,9 @@ def answer(work: GpuEvents, classified: ClassifiedGaps, selection: Selection) ->
     idle = time_by_cause(intervals, np.zeros_like(intervals.gap), 1)[0]
     total = int(idle.sum())
     if not total:
-        return f"{subject} never idle{before_what} between the first and the last event."
+        return (
+            f"{subject} never idle{before_what} between the first and the last event."
+        )
     watched = watched_time(work, classified)
     share = "<0.1 %"
     if total >= watched * _LEAST_SHARE_SHOWN:
@@ -50,7 +56,9 @@ def _shares_of_causes(idle: Int64Array) -> str:
     for code in np.argsort(-idle, kind="stable").tolist():
         time = int(idle[code])
         if time and time >= total * _LEAST_SHARE_SHOWN:
-            shares.append(f"{CAUSES[code].replace('_', ' ')} {100.0 * time / total:.1f} %")
+            shares.append(
+                f"{CAUSES[code].replace('_', ' ')} {100.0 * time / total:.1f} %"
+            )
     return ", ".join(shares)
 
 

@@ -39,7 +39,13 @@ from tracelens_ext.trace import (
     runtime_calls,
 )
 from tracelens_ext.trace.caching import cached_per_object
-from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Scope, find_gaps, find_tracks
+from tracelens_ext.trace.gpu_events import (
+    Gaps,
+    GpuEvents,
+    Scope,
+    find_gaps,
+    find_tracks,
+)
 from tracelens_ext.trace.intervals import distinct, inside, outside, union
 from tracelens_ext.trace.lookup import values_at
 
@@ -202,7 +208,9 @@ class ClassifiedGaps:
     def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
         """Return the idle time of each device by cause; without a selection all of its wall."""
         tracks = self.gaps.tracks
-        times = time_by_cause(self.intervals, self.intervals.track, len(tracks)) / NS_PER_MS
+        times = (
+            time_by_cause(self.intervals, self.intervals.track, len(tracks)) / NS_PER_MS
+        )
         result: dict[int | str, dict[str, float]] = {}
         for label, row in zip(tracks.device_labels, times.tolist(), strict=True):
             result[label] = dict(zip(CAUSES, row, strict=True))
@@ -276,7 +284,9 @@ def classify_gaps(
     )
 
 
-def _selected_gaps(work: GpuEvents, scope: Scope, selection: Selection) -> ClassifiedGaps:
+def _selected_gaps(
+    work: GpuEvents, scope: Scope, selection: Selection
+) -> ClassifiedGaps:
     selected = selection.of(work)
     if scope == "device" and selection.stream is not None:
         selected = replace(selection, stream=None).of(work)
@@ -299,7 +309,9 @@ def _launches_of_gaps(work: GpuEvents, gaps: Gaps) -> _GapLaunches:
     )
 
 
-def _gap_parts(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) -> Iterator[IdleIntervals]:
+def _gap_parts(
+    work: GpuEvents, gaps: Gaps, launches: _GapLaunches
+) -> Iterator[IdleIntervals]:
     """Yield the parts of all gaps before, during and after the launch; some are of no length."""
     number = np.arange(len(gaps), dtype=np.int32)
     begun = np.clip(launches.begun, gaps.start, launches.returned)
@@ -338,7 +350,9 @@ def _split_at_blocking_calls(
     yield intervals.chosen(~np.isin(thread_of_interval, blocking_threads))
 
 
-def _causes_after_launch(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) -> IntArray:
+def _causes_after_launch(
+    work: GpuEvents, gaps: Gaps, launches: _GapLaunches
+) -> IntArray:
     """Return why each gap lasts on when its launch has returned, codes, (k,)."""
     device_index = find_tracks(work, "device").of_gpu[gaps.after]
     after_launch = gaps.end - launches.returned
@@ -361,7 +375,9 @@ def _causes_after_launch(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) ->
     return cause
 
 
-def _last_call_before(work: GpuEvents, calls: Int64Array, launches: _GapLaunches) -> Int64Array:
+def _last_call_before(
+    work: GpuEvents, calls: Int64Array, launches: _GapLaunches
+) -> Int64Array:
     """Return when the last of some calls before each launch began on its thread, (k,)."""
     trace = work.trace
     last = grouping.last_before(
@@ -475,7 +491,9 @@ def _gpu_calls(work: GpuEvents) -> _GpuCalls:
     blocking_copies = launch[copies[returns_after_copy]]
     named = trace.rows_named(_BLOCKING_CALL, *LAUNCH_KINDS)
     return _GpuCalls(
-        stream_waits=_by_thread_and_start(work, trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)),
+        stream_waits=_by_thread_and_start(
+            work, trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)
+        ),
         launches=_by_thread_and_start(work, distinct(launch[work.tree.linked])),
         blocking=_by_thread_and_start(work, np.union1d(named, blocking_copies)),
     )
@@ -491,7 +509,9 @@ def blocking_calls(work: GpuEvents) -> Int64Array:
     return _gpu_calls(work).blocking
 
 
-def _synchronizing_calls(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) -> Int64Array:
+def _synchronizing_calls(
+    work: GpuEvents, gaps: Gaps, launches: _GapLaunches
+) -> Int64Array:
     """Return the row of the blocking call that delayed each launch, `NONE` without one, (k,).
 
     Of the blocking calls that began before the launch on its thread it is the one that ended last,
@@ -507,7 +527,9 @@ def _synchronizing_calls(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) ->
     gap = np.flatnonzero(last != NONE)
     _, longest_so_far = grouping.running_maximum(thread, end)
     call = longest_so_far[last[gap]]
-    overlap = np.minimum(end[call], gaps.end[gap]) - np.maximum(begin[call], gaps.start[gap])
+    overlap = np.minimum(end[call], gaps.end[gap]) - np.maximum(
+        begin[call], gaps.start[gap]
+    )
     spans_begin = begin[call] <= gaps.start[gap]
     takes_half = overlap * 2 >= gaps.duration[gap]
     delays = (overlap > 0) & (spans_begin | takes_half)
@@ -551,7 +573,9 @@ def _last_end_on_other_streams(work: GpuEvents, gaps: Gaps) -> Int64Array:
     return np.where(is_of_device & (last_end > gaps.start), last_end, far_back)
 
 
-def _events_ended(work: GpuEvents, gaps: Gaps, scope: Scope, until: Int64Array) -> Int64Array:
+def _events_ended(
+    work: GpuEvents, gaps: Gaps, scope: Scope, until: Int64Array
+) -> Int64Array:
     """Return how many events have ended before a time on the track of each gap, (k,).
 
     Those on the tracks before it in the order of `_ends` count, too.

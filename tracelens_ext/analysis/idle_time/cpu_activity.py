@@ -14,9 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps, classify_gaps
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, IntArray, Trace
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    EventKind,
+    Int64Array,
+    IntArray,
+    Trace,
+)
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before, renamed
+from tracelens_ext.trace.grouping import (
+    by_group_and_time,
+    items_before,
+    last_before,
+    renamed,
+)
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.nesting import ROOT, ends_within, nest
 
@@ -124,7 +136,9 @@ def innermost_during(
     end = intervals.end
     result = np.full(len(start), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers the middle
-    position = last_before(trace.thread[rows], trace.ts[rows], intervals.thread, middle + 1)
+    position = last_before(
+        trace.thread[rows], trace.ts[rows], intervals.thread, middle + 1
+    )
     # Each interval climbs from the last event that began before its middle, parent by parent.
     climbing = np.flatnonzero(position != ROOT)
     while len(climbing):
@@ -157,7 +171,9 @@ class HostSegments(NamedTuple):
     end: Int64Array  #: likewise, (m,)
     row: Int64Array  #: the innermost event, (m,)
 
-    def during(self, thread: IntArray, start: Int64Array, end: Int64Array) -> SegmentOverlap:
+    def during(
+        self, thread: IntArray, start: Int64Array, end: Int64Array
+    ) -> SegmentOverlap:
         """Return how the segments overlap with intervals of time of threads.
 
         Interval 3 to 9 and segments 0 to 4, 4 to 5, 5 to 8, 8 to 12 of one thread: the first is 0,
@@ -176,7 +192,10 @@ class HostSegments(NamedTuple):
         last_segment = past[overlapping] - 1
         before_interval = start[overlapping] - self.start[first_segment]
         after_interval = self.end[last_segment] - end[overlapping]
-        for segment, excess in ((first_segment, before_interval), (last_segment, after_interval)):
+        for segment, excess in (
+            (first_segment, before_interval),
+            (last_segment, after_interval),
+        ):
             outside = np.maximum(excess, 0)
             of_interval[overlapping] -= outside
             np.subtract.at(of_segment, segment, outside)
@@ -237,7 +256,9 @@ def _segments(trace: Trace, rows: Int64Array, parent: IntArray) -> HostSegments:
     """
     inner_first = rows[::-1]
     thread = trace.thread[np.append(inner_first, rows)]
-    end = ends_within(parent, trace.end_of(rows))  # events may end a little after their parents
+    end = ends_within(
+        parent, trace.end_of(rows)
+    )  # events may end a little after their parents
     time = np.append(end[::-1], trace.ts[rows])
     position = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
     order = by_group_and_time(thread, time)
@@ -256,7 +277,9 @@ def _segments(trace: Trace, rows: Int64Array, parent: IntArray) -> HostSegments:
     )
 
 
-def nested_events(trace: Trace, rows: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:
+def nested_events(
+    trace: Trace, rows: Int64Array
+) -> tuple[Int64Array, npt.NDArray[np.int32]]:
     """Return some host events in tree order, and the position of the parent of each."""
     nesting = nest(
         trace.thread[rows],
@@ -290,5 +313,7 @@ def _nested_around(
     rows = rows[is_before_an_end]
     next_to_end = next_to_end[is_before_an_end]
     rows = rows[first[next_to_end] < trace.end_of(rows)]
-    is_telling = trace.named(trace.name[rows], lambda name: not name.startswith(ignored))
+    is_telling = trace.named(
+        trace.name[rows], lambda name: not name.startswith(ignored)
+    )
     return nested_events(trace, rows[is_telling])

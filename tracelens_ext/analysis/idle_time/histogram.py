@@ -72,7 +72,9 @@ def histogram(
     if not len(inside):
         below = int((values < lower_bound).sum())
         no_counts = np.empty(0, dtype=np.int64)
-        return Histogram(edges=inside, counts=no_counts, below=below, above=len(values) - below)
+        return Histogram(
+            edges=inside, counts=no_counts, below=below, above=len(values) - below
+        )
     low = float(inside.min())
     if smallest is not None and not (log and smallest <= 0):
         low = smallest
@@ -92,7 +94,12 @@ def histogram(
 
 
 def telling_histogram(
-    values: Float64Array, bins: int, smallest: float | None, largest: float | None, *, log: bool
+    values: Float64Array,
+    bins: int,
+    smallest: float | None,
+    largest: float | None,
+    *,
+    log: bool,
 ) -> TellingHistogram:
     """Return a histogram whose bins are logarithmic where equal bins would show nothing."""
     found = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
@@ -101,11 +108,15 @@ def telling_histogram(
     if log or len(found.counts) < 2 or most <= _HIDING_SHARE * inside:
         return TellingHistogram(found, "")
     reason = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."
-    logarithmic = histogram(values, bins=bins, smallest=smallest, largest=largest, log=True)
+    logarithmic = histogram(
+        values, bins=bins, smallest=smallest, largest=largest, log=True
+    )
     return TellingHistogram(logarithmic, reason)
 
 
-def histogram_lines(histogram: Histogram, *, unit: str = "μs", bars: bool = True) -> list[str]:
+def histogram_lines(
+    histogram: Histogram, *, unit: str = "μs", bars: bool = True
+) -> list[str]:
     """Return a line a bin: a bar and a count, or a count after a colon."""
     counts: list[int] = histogram.counts.tolist()
     most = max(counts, default=0)

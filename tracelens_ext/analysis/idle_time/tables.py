@@ -86,7 +86,9 @@ def gap_summary(
     return pd.concat(parts, ignore_index=True)
 
 
-def _summary_of_scope(work: GpuEvents, scope: Scope, selection: Selection | None) -> pd.DataFrame:
+def _summary_of_scope(
+    work: GpuEvents, scope: Scope, selection: Selection | None
+) -> pd.DataFrame:
     """Return a row for each cause of the gaps of streams, or of devices."""
     classified = classify_gaps(work, scope, selection)
     cause_count = Cause.EDGE.code  # the last; edges are not gaps
@@ -114,7 +116,8 @@ def _summary_of_scope(work: GpuEvents, scope: Scope, selection: Selection | None
             "% of idle time": percent(idle, int(idle.sum())),
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
             "max_gap_us": longest / NS_PER_US,
-            "overlapped_time_ms": sums(intervals.cause, overlapped, cause_count) / NS_PER_MS,
+            "overlapped_time_ms": sums(intervals.cause, overlapped, cause_count)
+            / NS_PER_MS,
         }
     )
 
@@ -127,7 +130,9 @@ def gap_hosts(
     duration = classified.gaps.duration
     trace = work.trace
     op, op_labels = event_labels(trace, cpu_activity_rows(work, classified, "host_op"))
-    frame, frame_labels = event_labels(trace, cpu_activity_rows(work, classified, "python_frame"))
+    frame, frame_labels = event_labels(
+        trace, cpu_activity_rows(work, classified, "python_frame")
+    )
     op[classified.launch == NONE] = len(op_labels)
     keys = {
         "host_op": (op, [*op_labels, UNLINKED]),
@@ -174,7 +179,9 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     return frame.iloc[order[has_events]].reset_index(drop=True)
 
 
-def _track_columns(tracks: GpuTracks, chosen: IntArray | slice = slice(None)) -> dict[str, object]:
+def _track_columns(
+    tracks: GpuTracks, chosen: IntArray | slice = slice(None)
+) -> dict[str, object]:
     """Return the columns that name tracks."""
     process = np.array([str(process) for process in tracks.process], dtype=object)
     return {
@@ -194,7 +201,9 @@ def gap_pairs(
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
     names, labels = simple_codes(work)
-    columns, groups = group_labelled(_names_around(gaps, "kernel", names, labels), gaps.duration)
+    columns, groups = group_labelled(
+        _names_around(gaps, "kernel", names, labels), gaps.duration
+    )
     first_of_full_names, _ = number_groups(
         [groups.number, work.name[gaps.before], work.name[gaps.after]]
     )
@@ -211,10 +220,14 @@ def gap_pairs(
         }
     )
     keys = [PAIR_SORTS[sort].column, "total_gap_us", "kernel_before", "kernel_after"]
-    return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(drop=True)
+    return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(
+        drop=True
+    )
 
 
-def _names_around(gaps: Gaps, column: str, code: IntArray, labels: Sequence[str]) -> Labelled:
+def _names_around(
+    gaps: Gaps, column: str, code: IntArray, labels: Sequence[str]
+) -> Labelled:
     """Return the names of the GPU events before and after each gap, as `group_labelled` takes them.
 
     Args:
@@ -241,10 +254,14 @@ def gap_full_names(
     }
     columns, groups = group_labelled(keys, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
-    pairs = gap_pairs(work, sort, selection=selection)[["kernel_before", "kernel_after"]]
+    pairs = gap_pairs(work, sort, selection=selection)[
+        ["kernel_before", "kernel_after"]
+    ]
     pairs.insert(0, "rank", np.arange(1, len(pairs) + 1))
     order = ["rank", "count", "total_gap_us"]
-    return pairs.merge(frame).sort_values(order, ascending=[True, False, False], ignore_index=True)
+    return pairs.merge(frame).sort_values(
+        order, ascending=[True, False, False], ignore_index=True
+    )
 
 
 def gaps(
@@ -262,7 +279,9 @@ def gaps(
         UsageError: there is no such scope, `longest` is negative, or nothing is selected.
     """
     if longest is not None and longest < 0:
-        raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
+        raise UsageError(
+            f"longest is how many gaps to list, 0 or more, and not {longest}"
+        )
     classified = classify_gaps(work, scope, selection)
     if longest is None:
         return pd.DataFrame(_gap_columns(work, classified, np.arange(len(classified))))
@@ -338,8 +357,12 @@ def gap_histogram(
 
 _GAP_COLUMNS = [
     Column("process", "as the trace names it"),
-    Column("device", "-1 where the trace does not say; of a whole device the stream is -1"),
-    Column("stream", "-1 where the trace does not say; of a whole device the stream is -1"),
+    Column(
+        "device", "-1 where the trace does not say; of a whole device the stream is -1"
+    ),
+    Column(
+        "stream", "-1 where the trace does not say; of a whole device the stream is -1"
+    ),
     Column("start_us", "since the trace's first event"),
     Column("gap_us", "how long it was"),
     Column("overlapped_us", "while other streams were busy; 0 for a whole device"),
@@ -411,15 +434,23 @@ GAP_STREAMS = Table(
     shows="Gaps between GPU events by stream",
     columns=[
         Column("process", "as the trace names it"),
-        Column("device", "-1 where the trace does not say; of a whole device the stream is -1"),
-        Column("stream", "-1 where the trace does not say; of a whole device the stream is -1"),
+        Column(
+            "device",
+            "-1 where the trace does not say; of a whole device the stream is -1",
+        ),
+        Column(
+            "stream",
+            "-1 where the trace does not say; of a whole device the stream is -1",
+        ),
         Column("events", "on the stream", unit="GPU events"),
         Column("gap_count", "between them", unit="gaps"),
         Column("idle_time_us", "between the first and the last event of the stream"),
         Column("avg_gap_us", "of a gap"),
         Column("max_gap_us", "of a gap"),
         Column("overlapped_us", "of the idle time, while another stream was busy"),
-        Column("device_idle_us", "of the idle time, while no stream of the device was busy"),
+        Column(
+            "device_idle_us", "of the idle time, while no stream of the device was busy"
+        ),
     ],
     table=of_gpu_events(gap_streams),
     asked_by="gaps",
@@ -437,7 +468,9 @@ GAP_PAIRS = Table(
         Column("std_gap_us", "standard deviation of a sample; 0 for a single gap"),
         Column("total_gap_us", "of all"),
         Column("main_cause", "of most of that time"),
-        Column("full_names", "of full names that share the simplified ones", unit="pairs"),
+        Column(
+            "full_names", "of full names that share the simplified ones", unit="pairs"
+        ),
     ],
     table=of_gpu_events(gap_pairs),
     asked_by="gaps",

@@ -98,8 +98,12 @@ def _ranges(tree: CallTree) -> pd.DataFrame:
     process_of_launch = trace.process_of_thread[trace.thread[launch]]
     order = by_group_and_time(process_of_launch, trace.ts[launch])
     launches = _LaunchTimes(process_of_launch[order], trace.ts[launch[order]])
-    before = items_before(launches.process, launches.time, process_of_row, trace.ts[rows])
-    until = items_before(launches.process, launches.time, process_of_row, trace.end_of(rows))
+    before = items_before(
+        launches.process, launches.time, process_of_row, trace.ts[rows]
+    )
+    until = items_before(
+        launches.process, launches.time, process_of_row, trace.end_of(rows)
+    )
     ranges = pd.DataFrame(
         {
             "work": until - before,

@@ -84,7 +84,9 @@ class IterationTable:
 
 
 @cached_per_object
-def iteration_table(work: GpuEvents, annotation: Expression | None = None) -> IterationTable:
+def iteration_table(
+    work: GpuEvents, annotation: Expression | None = None
+) -> IterationTable:
     """Measure every iteration; empty where the trace has none.
 
     Args:
@@ -99,7 +101,9 @@ def iteration_table(work: GpuEvents, annotation: Expression | None = None) -> It
     index = frame["index"].to_numpy()
     is_used = _uses_device(work, iterations.process[index], frame["device"].to_numpy())
     frame = frame[is_used].sort_values(["index", "device"], ignore_index=True)
-    frame["iteration"] = pd.array([labels[number] for number in frame["index"]], dtype="str")
+    frame["iteration"] = pd.array(
+        [labels[number] for number in frame["index"]], dtype="str"
+    )
     categories = _category_columns(frame)
     oddness = _oddness(frame, [*_TIMES, "kernels", *categories])
     frame["odd"] = oddness.columns
@@ -111,7 +115,14 @@ def iteration_table(work: GpuEvents, annotation: Expression | None = None) -> It
         shown.append("device")
     else:
         statistics = statistics.drop(columns="device")
-    shown += ["start_ms", *_TIMES, "kernels", "launches_without_gpu_work", "whole", "odd"]
+    shown += [
+        "start_ms",
+        *_TIMES,
+        "kernels",
+        "launches_without_gpu_work",
+        "whole",
+        "odd",
+    ]
     shown += categories
     notes = _notes(work, iterations, nested, statistics)
     return IterationTable(frame[shown], statistics, tuple(notes))
@@ -201,9 +212,14 @@ def _category_times(
     labels = categories.labels
     is_owned = owner != NONE
     cell = categories.code[is_owned] * count + owner[is_owned]
-    times = sums(cell, work.duration[is_owned], len(labels) * count).reshape(len(labels), count)
+    times = sums(cell, work.duration[is_owned], len(labels) * count).reshape(
+        len(labels), count
+    )
     occurring = np.unique(categories.code[iteration_of_gpu != NONE]).tolist()
-    return {f"{labels[code]}{CATEGORY_ENDING}": times[code] / NS_PER_MS for code in occurring}
+    return {
+        f"{labels[code]}{CATEGORY_ENDING}": times[code] / NS_PER_MS
+        for code in occurring
+    }
 
 
 def _lost_launches(work: GpuEvents, iterations: Iterations, device: int) -> Int64Array:
@@ -213,7 +229,9 @@ def _lost_launches(work: GpuEvents, iterations: Iterations, device: int) -> Int6
     """
     launches = find_launches(work)
     trace = work.trace
-    number = values_at(find_tracks(work, "device").device, launches.device_index, missing=device)
+    number = values_at(
+        find_tracks(work, "device").device, launches.device_index, missing=device
+    )
     rows = launches.rows[launches.lost & (number == device)]
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     iteration = iteration_at(iterations.spans, process, trace.ts[rows])
@@ -242,12 +260,16 @@ def _oddness(frame: pd.DataFrame, measured: list[str]) -> _Oddness:
     odd_columns: list[list[str]] = [[] for _ in range(len(frame))]
     rows = []
     for device, whole in frame[frame["whole"]].groupby("device"):
-        least_time = ODD_OF_WALL_TIME * float(whole["wall_time_ms"].median()) * NS_PER_MS
+        least_time = (
+            ODD_OF_WALL_TIME * float(whole["wall_time_ms"].median()) * NS_PER_MS
+        )
         for column in measured:
             values = whole[column].to_numpy(dtype=np.float64)
             # Times are whole ns: rounding must not make two equal ones differ.
             exact = np.round(values * NS_PER_MS)
-            is_odd, deviation = odd_among(exact, 0.0 if column == "kernels" else least_time)
+            is_odd, deviation = odd_among(
+                exact, 0.0 if column == "kernels" else least_time
+            )
             for row in whole.index[is_odd]:
                 odd_columns[row].append(column)
             rows.append(

@@ -104,7 +104,9 @@ class Iterations:
         """
         whole = np.flatnonzero(self.whole)
         runs = np.full(len(self), NONE, dtype=np.int64)
-        step_numbers = np.array([self.number[index] for index in whole.tolist()], dtype=object)
+        step_numbers = np.array(
+            [self.number[index] for index in whole.tolist()], dtype=object
+        )
         same_process = np.diff(self.process[whole]) == 0
         follows = same_process & (np.diff(step_numbers) == 1).astype(bool)
         runs[whole[:1]] = 0
@@ -113,7 +115,9 @@ class Iterations:
 
     def label(self, chosen: BoolArray) -> str:
         """Return a name for the chosen iterations: `ProfilerStep#5 to #7`; empty for none."""
-        numbers = sorted({self.number[index] for index in np.flatnonzero(chosen).tolist()})
+        numbers = sorted(
+            {self.number[index] for index in np.flatnonzero(chosen).tolist()}
+        )
         if not numbers:
             return ""
         first = numbers[0]
@@ -136,10 +140,14 @@ def find_iterations(tree: CallTree) -> Iterations:
     annotations = _step_annotations(trace)
     spans = _spans_of_events(trace, annotations.rows)
     order = np.lexsort((-spans.end, spans.start, spans.process))
-    is_repeated = _repeated(annotations.numbers[order], spans.process[order], spans.end[order])
+    is_repeated = _repeated(
+        annotations.numbers[order], spans.process[order], spans.end[order]
+    )
     order = order[~is_repeated]
     # Of two with one start the longer comes last: one of no length hides no other.
-    order = order[np.lexsort((spans.end[order], spans.start[order], spans.process[order]))]
+    order = order[
+        np.lexsort((spans.end[order], spans.start[order], spans.process[order]))
+    ]
     numbers = [int(number) for number in annotations.numbers[order].tolist()]
     return iterations_of(tree, annotations.rows[order], numbers)
 
@@ -198,7 +206,9 @@ def _step_annotations(trace: Trace) -> _StepAnnotations:
     return _StepAnnotations(rows, np.array(numbers, dtype=object))
 
 
-def _repeated(numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array) -> BoolArray:
+def _repeated(
+    numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64Array
+) -> BoolArray:
     """Return which annotations, by process, start and descending end, are a step recorded twice."""
     repeated = np.zeros(len(numbers), dtype=bool)
     last_end: dict[tuple[int, int], int] = {}
@@ -258,12 +268,16 @@ def _usual_iterations(tree: CallTree) -> NamedIterations:
     steps = find_iterations(tree)
     frames = engine_frames(trace) if not len(steps) else np.empty(0, dtype=np.int64)
     if not len(frames):
-        return NamedIterations(steps, [f"ProfilerStep#{number}" for number in steps.number], 0)
+        return NamedIterations(
+            steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+        )
     process = trace.process_of_thread[trace.thread[frames]]
     frames = frames[np.lexsort((trace.ts[frames], process))]
     names = [trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
     labels = [f"{name}#{number}" for number, name in enumerate(names)]
-    return NamedIterations(iterations_of(tree, frames, list(range(len(frames)))), labels, 0)
+    return NamedIterations(
+        iterations_of(tree, frames, list(range(len(frames)))), labels, 0
+    )
 
 
 def engine_frames(trace: Trace) -> Int64Array:
@@ -283,7 +297,9 @@ def engine_frames(trace: Trace) -> Int64Array:
 def _annotations_name_steps(trace: Trace, frames: Int64Array) -> bool:
     """Return whether an annotation is around one of some frames, and not twice as long."""
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
-    annotations = annotations[by_group_and_time(trace.thread[annotations], trace.ts[annotations])]
+    annotations = annotations[
+        by_group_and_time(trace.thread[annotations], trace.ts[annotations])
+    ]
     last = last_before(
         trace.thread[annotations].astype(np.int64),
         trace.ts[annotations],
@@ -298,7 +314,9 @@ def _annotations_name_steps(trace: Trace, frames: Int64Array) -> bool:
 
 
 def iteration_at(
-    spans: tuple[Int64Array, Int64Array, Int64Array], process: Int64Array, time: Int64Array
+    spans: tuple[Int64Array, Int64Array, Int64Array],
+    process: Int64Array,
+    time: Int64Array,
 ) -> Int64Array:
     """Return the iteration in which processes were at some times, an index, or `NONE`, (g,).
 
@@ -338,7 +356,9 @@ class Selection:
     def __post_init__(self) -> None:
         choices = get_args(PStepBy)
         if self.pstep_by not in choices:
-            raise UsageError(f"pstep_by is {self.pstep_by!r}; choose from {', '.join(choices)}")
+            raise UsageError(
+                f"pstep_by is {self.pstep_by!r}; choose from {', '.join(choices)}"
+            )
 
     def of(self, work: GpuEvents) -> BoolArray:
         """Return which of the GPU events are selected, (g,).

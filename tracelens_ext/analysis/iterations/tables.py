@@ -16,16 +16,22 @@ from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 
-def _iterations(work: GpuEvents, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+def _iterations(
+    work: GpuEvents, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
     return iteration_table(work, annotation).frame.copy()
 
 
-def _statistics(work: GpuEvents, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+def _statistics(
+    work: GpuEvents, annotation: str | re.Pattern[str] | None = None
+) -> pd.DataFrame:
     return iteration_table(work, annotation).statistics.copy()
 
 
 def _report_notes(
-    context: AnalysisContext, options: ReportOptions, _tables: Mapping[str, pd.DataFrame]
+    context: AnalysisContext,
+    options: ReportOptions,
+    _tables: Mapping[str, pd.DataFrame],
 ) -> Iterable[str]:
     if not options.iterations or not len(context.gpu_events):
         return []
@@ -65,7 +71,10 @@ ITERATIONS = Table(
             "of what was launched in it, and what started in it without a launch in the "
             "trace: the sum of the three that follow",
         ),
-        Column("computation_time_ms", "kernels that neither communicate nor copy, and memsets"),
+        Column(
+            "computation_time_ms",
+            "kernels that neither communicate nor copy, and memsets",
+        ),
         Column(
             "exposed_comm_time_ms",
             "communication (by the built-in rules) that none of those hid",
@@ -87,7 +96,14 @@ ITERATIONS = Table(
     when=[GPU_EVENTS, _HAS_ITERATIONS],
     asked_by="iterations",
     charts=[
-        Chart("Iterations", "iterations", "iteration", "wall_time_ms", "iterations", on="page")
+        Chart(
+            "Iterations",
+            "iterations",
+            "iteration",
+            "wall_time_ms",
+            "iterations",
+            on="page",
+        )
     ],
     notes=_report_notes,
     on_every_page=True,
@@ -109,7 +125,9 @@ ITERATION_STATISTICS = Table(
         Column("mad", "median absolute deviation", unit="unit of what is told"),
         Column("min", "the least", unit="unit of what is told"),
         Column("max", "the largest", unit="unit of what is told"),
-        Column("odd", "beyond three of `mad`, and 5 %, from the median", unit="iterations"),
+        Column(
+            "odd", "beyond three of `mad`, and 5 %, from the median", unit="iterations"
+        ),
     ],
     table=of_gpu_events(_statistics),
     options=["annotation"],

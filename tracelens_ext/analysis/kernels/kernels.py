@@ -8,7 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.operations.arguments import op_argument
-from tracelens_ext.analysis.operations.launchers import OpCategories, busy_below, op_categories
+from tracelens_ext.analysis.operations.launchers import (
+    OpCategories,
+    busy_below,
+    op_categories,
+)
 from tracelens_ext.analysis.operations.recomputation import recomputed
 from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.lazy import pd
@@ -63,7 +67,9 @@ def _summary(work: GpuEvents) -> _Summary:
     columns, groups = group_labelled(keys, work.duration)
     if has_recomputed:
         columns["is_recompute"] = groups.keys[-1].astype(bool)
-    columns |= groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us")
+    columns |= groups.figures(
+        "count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"
+    )
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
     columns["kind"] = columns.pop("kind")
     return _Summary(pd.DataFrame(columns), groups)
@@ -89,8 +95,12 @@ def kernel_names(work: GpuEvents) -> pd.DataFrame:
     operations = _operations_of_kernels(summary, key)
     frame.insert(0, "operations", operations.reindex(frame.index))
     frame = frame.reset_index()
-    frame["avg_time_us"] = frame["total_time_ms"] / frame["count"] * (NS_PER_MS / NS_PER_US)
-    return frame.sort_values("total_time_ms", ascending=False, kind="stable", ignore_index=True)
+    frame["avg_time_us"] = (
+        frame["total_time_ms"] / frame["count"] * (NS_PER_MS / NS_PER_US)
+    )
+    return frame.sort_values(
+        "total_time_ms", ascending=False, kind="stable", ignore_index=True
+    )
 
 
 def _operations_of_kernels(summary: pd.DataFrame, key: list[str]) -> pd.Series[str]:
@@ -99,7 +109,9 @@ def _operations_of_kernels(summary: pd.DataFrame, key: list[str]) -> pd.Series[s
     is_of_several = launched.duplicated(key, keep=False)
     of_several = launched[is_of_several].groupby(key, sort=False)["cpu_op"]
     of_one = launched[~is_of_several].set_index(key)["cpu_op"]
-    operations: pd.Series[str] = pd.concat([of_one, of_several.agg(_largest_operations)])
+    operations: pd.Series[str] = pd.concat(
+        [of_one, of_several.agg(_largest_operations)]
+    )
     return operations
 
 
@@ -118,7 +130,9 @@ def kernel_detail(work: GpuEvents) -> pd.DataFrame:
     frame, groups = _summary(work)
     category = _parent_op_category(work)
     stream = work.trace.stream
-    stream_labels = {number: str(number) for number in np.unique(stream[stream >= 0]).tolist()}
+    stream_labels = {
+        number: str(number) for number in np.unique(stream[stream >= 0]).tolist()
+    }
     frame["op category"] = texts(category.code[groups.first], category.labels)
     frame["streams"] = joined(groups.number, stream_labels, stream, len(groups))
     frame["% of total time"] = percent(groups.total, total_time_ns(work))
@@ -213,7 +227,9 @@ def _launch_columns(work: GpuEvents) -> dict[str, object]:
         "launch_duration_us": trace.dur[launch],
         "launch_delay_us": work.start - trace.ts[launch],
     }
-    columns: dict[str, object] = {"launch": pd.Series(names, dtype="str").where(tree.linked)}
+    columns: dict[str, object] = {
+        "launch": pd.Series(names, dtype="str").where(tree.linked)
+    }
     for label, nanoseconds in times.items():
         columns[label] = np.where(tree.linked, nanoseconds / NS_PER_US, np.nan)
     return columns

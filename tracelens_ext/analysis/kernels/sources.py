@@ -23,7 +23,9 @@ _PASSES_ON = re.compile(
 )
 
 
-def kernel_sources(work: GpuEvents, *, selection: Selection | None = None) -> pd.DataFrame:
+def kernel_sources(
+    work: GpuEvents, *, selection: Selection | None = None
+) -> pd.DataFrame:
     """Kernels by source line and layer, of an analyzer made with `add_python_func=True`."""
     if not work.tree.add_python_func:
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
@@ -53,7 +55,11 @@ def _source_of_gpu(work: GpuEvents) -> Int64Array:
     is_frame = trace.kind[tree.rows] == EventKind.PYTHON_FUNCTION
     is_source = is_frame & ~trace.named(name, _PASSES_ON.match)
     # Launches of a graph have many GPU events; each launch is looked up once.
-    launches, launch_number = np.unique(tree.launch_position_of_gpu, return_inverse=True)
-    frame = values_at(nearest_marked(tree.parent_position, is_source), launches, missing=ROOT)
+    launches, launch_number = np.unique(
+        tree.launch_position_of_gpu, return_inverse=True
+    )
+    frame = values_at(
+        nearest_marked(tree.parent_position, is_source), launches, missing=ROOT
+    )
     source = values_at(name, frame, missing=len(trace.names))
     return source[launch_number].astype(np.int64)

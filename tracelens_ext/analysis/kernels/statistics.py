@@ -38,7 +38,9 @@ SORTS: dict[str, StatisticsSort] = {
     "count": StatisticsSort("count", "count"),
     "duration": StatisticsSort("avg_time_us", "average duration"),
     "percentage": StatisticsSort("% of launches", "percentage of total launches"),
-    "duration-percentage": StatisticsSort("% of duration", "percentage of total duration"),
+    "duration-percentage": StatisticsSort(
+        "% of duration", "percentage of total duration"
+    ),
 }
 
 
@@ -54,7 +56,10 @@ def kernel_statistics(
     if sort not in SORTS:
         raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(SORTS)}")
     is_selected = (selection or Selection()).of(work)
-    keys: Labelled = {"kernel_name": simple_codes(work), "kind": (work.kind, KIND_NAMES)}
+    keys: Labelled = {
+        "kernel_name": simple_codes(work),
+        "kind": (work.kind, KIND_NAMES),
+    }
     columns, groups = group_labelled(keys, work.duration, is_selected)
     columns |= {
         **groups.figures("count", "avg_time_us", "total_time_us"),
@@ -66,7 +71,9 @@ def kernel_statistics(
     }
     for column, (code, labels) in work.category_key.items():
         label_of_code = dict(enumerate(labels))
-        columns[column] = joined(groups.number, label_of_code, code[is_selected], len(groups))
+        columns[column] = joined(
+            groups.number, label_of_code, code[is_selected], len(groups)
+        )
     columns |= _full_name_columns(work, groups, is_selected)
     order = [SORTS[sort].column, "total_time_us", "kernel_name"]
     frame = pd.DataFrame(columns)
@@ -87,7 +94,9 @@ def _full_name_columns(
     group_of_full_name = groups.number[first]
     frequency = np.bincount(full_name)
     by_group_and_frequency = np.lexsort((first, -frequency, group_of_full_name))
-    _, first_of_group = np.unique(group_of_full_name[by_group_and_frequency], return_index=True)
+    _, first_of_group = np.unique(
+        group_of_full_name[by_group_and_frequency], return_index=True
+    )
     most_frequent = by_group_and_frequency[first_of_group]
     example = name[first[most_frequent]]
     return {

@@ -49,7 +49,9 @@ def _wants_kernels(context: AnalysisContext, options: ReportOptions) -> bool:
 
 _PYTHON_FRAMES = Condition("Python frames are in the call tree", _has_python_frames)
 _UNLINKED_EVENTS = Condition("some GPU events are unlinked", _has_unlinked_events)
-KERNELS_WANTED = Condition("categories are on, or `tracelens_sheets=False`", _wants_kernels)
+KERNELS_WANTED = Condition(
+    "categories are on, or `tracelens_sheets=False`", _wants_kernels
+)
 
 
 def _kernels(context: AnalysisContext) -> pd.DataFrame:
@@ -112,7 +114,9 @@ GPU_TIME_BY_CATEGORY = Table(
     when=[GPU_EVENTS, CATEGORIES],
     answer="GPU time by category",
     answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
-    charts=[_of_time("GPU time by category", "gpu_time_by_category", "kernel_category")],
+    charts=[
+        _of_time("GPU time by category", "gpu_time_by_category", "kernel_category")
+    ],
 )
 
 KERNEL_CATEGORIES = Table(
@@ -134,7 +138,11 @@ KERNEL_CATEGORIES = Table(
     table=of_gpu_events(kernels.kernel_category_summary),
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_kernel_category_summary()",
-    charts=[_stacked("GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page")],
+    charts=[
+        _stacked(
+            "GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page"
+        )
+    ],
 )
 
 KERNELS_BY_CATEGORY = Table(
@@ -148,7 +156,9 @@ KERNELS_BY_CATEGORY = Table(
             "`graph` when a graph launch started the event; else the innermost CPU op around the "
             "launch; else the launch's name; else `(unlinked)`",
         ),
-        Column("op category", "of the innermost CPU op; without one `graph` or `runtime`"),
+        Column(
+            "op category", "of the innermost CPU op; without one `graph` or `runtime`"
+        ),
         Column(
             "is_recompute",
             "whether the backward ran it again (activation checkpointing); only where it did",
@@ -168,9 +178,18 @@ KERNELS_BY_CATEGORY = Table(
     when=[GPU_EVENTS, KERNELS_WANTED],
     method="get_df_kernel_summary(detail=True)",
     charts=[
-        _stacked("Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"),
+        _stacked(
+            "Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"
+        ),
         _stacked("Top kernels", "kernels_by_category", "kernel", top=20, on="page"),
-        _of_time("Top kernels", "kernels_by_category", "kernel", unless=_ALONE, top=20, on="page"),
+        _of_time(
+            "Top kernels",
+            "kernels_by_category",
+            "kernel",
+            unless=_ALONE,
+            top=20,
+            on="page",
+        ),
     ],
 )
 
@@ -178,13 +197,18 @@ KERNEL_SUMMARY = Table(
     name="kernel_summary",
     shows="Kernels by CPU operation and stream",
     columns=[
-        Column("Parent op category", "of `Parent cpu_op`; without a CPU op `graph` or `runtime`"),
+        Column(
+            "Parent op category",
+            "of `Parent cpu_op`; without a CPU op `graph` or `runtime`",
+        ),
         Column(
             "Parent cpu_op",
             "the innermost CPU op around the launch; else the launch's name; else empty. Missing "
             "when the trace has no CPU ops",
         ),
-        Column("Kernel name", "as the trace has it; kernels alone, no copies, no fills"),
+        Column(
+            "Kernel name", "as the trace has it; kernels alone, no copies, no fills"
+        ),
         Column("kernel_category", "of the kernel, by its name; when categories are on"),
         Column("Kernel stream", "the stream it ran on"),
         Column("Kernel duration (µs)_sum", "of all"),
@@ -199,8 +223,12 @@ KERNEL_SUMMARY = Table(
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
-        _of_duration("GPU time by operation", label_column="Parent cpu_op", unless=_TOLD, top=15),
-        _of_duration("Top kernels", label_column="Kernel name", unless=_TOLD[1:], top=20),
+        _of_duration(
+            "GPU time by operation", label_column="Parent cpu_op", unless=_TOLD, top=15
+        ),
+        _of_duration(
+            "Top kernels", label_column="Kernel name", unless=_TOLD[1:], top=20
+        ),
     ],
 )
 
@@ -212,17 +240,23 @@ def _short_kernels_summary(
     topk_short_kernels: int | None = None,
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
-    table = short_kernels.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
+    table = short_kernels.short_kernels_summary(
+        work, short_kernel_threshold_us, topk_short_kernels
+    )
     if tracelens_sheets:
         return table
-    return with_short_names(table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name")
+    return with_short_names(
+        table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name"
+    )
 
 
 SHORT_KERNEL_HISTOGRAM = Table(
     name="short_kernel_histogram",
     shows="Durations of short kernels",
     columns=[
-        Column("bin_start", "bins of one width, from the shortest kernel on", unit="µs"),
+        Column(
+            "bin_start", "bins of one width, from the shortest kernel on", unit="µs"
+        ),
         Column("bin_end", "at most `short_kernel_threshold_us`", unit="µs"),
         Column("count", "how many", unit="kernels"),
     ],
@@ -282,7 +316,9 @@ UNLINKED_KERNELS = Table(
         Column("% of unlinked time", "of the summed durations of unlinked GPU events"),
         Column("% of GPU time", "of all summed durations"),
         Column("first_start_ms", "since the trace's first event"),
-        Column("last_end_ms", "likewise; all early means that the profiler started late"),
+        Column(
+            "last_end_ms", "likewise; all early means that the profiler started late"
+        ),
         Column("kernel_name", "as the trace has it"),
     ],
     table=of_gpu_events(unlinked_kernels),
@@ -321,7 +357,9 @@ KERNEL_STATISTICS = Table(
         Column("% of launches", "of all that were selected"),
         Column("% of duration", "of all that were selected"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
-        Column("kernel_category", "when categories are on; several are joined by a comma"),
+        Column(
+            "kernel_category", "when categories are on; several are joined by a comma"
+        ),
         Column("full_names", "that share the simplified one", unit="names"),
         Column("example_full_name", "the most frequent of them"),
     ],

@@ -7,7 +7,13 @@ import numpy as np
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuEvents
-from tracelens_ext.trace.grouping import Labelled, group_labelled, maxima, minima, percent
+from tracelens_ext.trace.grouping import (
+    Labelled,
+    group_labelled,
+    maxima,
+    minima,
+    percent,
+)
 
 
 def unlinked_kernels(work: GpuEvents) -> pd.DataFrame:
@@ -18,13 +24,18 @@ def unlinked_kernels(work: GpuEvents) -> pd.DataFrame:
         "kernel_name": (work.name, work.trace.names),
         **work.category_key,
         "kind": (work.kind, KIND_NAMES),
-        "reason": (has_id.astype(np.int64), ["no correlation id", "launch not in the trace"]),
+        "reason": (
+            has_id.astype(np.int64),
+            ["no correlation id", "launch not in the trace"],
+        ),
     }
     columns, groups = group_labelled(keys, work.duration, chosen)
     first_start = minima(groups.number, work.start[chosen], len(groups))
     last_end = maxima(groups.number, work.end[chosen], len(groups))
     columns |= {
-        **groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"),
+        **groups.figures(
+            "count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"
+        ),
         "% of unlinked time": percent(groups.total, int(groups.total.sum())),
         "% of GPU time": percent(groups.total, int(work.duration.sum())),
         "first_start_ms": first_start / NS_PER_MS,

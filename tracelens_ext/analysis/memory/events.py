@@ -84,7 +84,9 @@ class MemoryEvents:
     @cached_property
     def last(self) -> Int64Array:
         """The last event of each device, (d,)."""
-        return np.searchsorted(self.place, np.arange(len(self.devices)), side="right") - 1
+        return (
+            np.searchsorted(self.place, np.arange(len(self.devices)), side="right") - 1
+        )
 
     @cached_property
     def has_totals(self) -> BoolArray:
@@ -98,7 +100,9 @@ class MemoryEvents:
         Where no total is recorded, that of the last one before it, or else of the first after it.
         """
         sum_of_sizes = np.cumsum(self.size)
-        recorded = pd.Series(pd.arrays.IntegerArray(self.total - sum_of_sizes, self.total == NONE))
+        recorded = pd.Series(
+            pd.arrays.IntegerArray(self.total - sum_of_sizes, self.total == NONE)
+        )
         filled = recorded.groupby(self.place).ffill().groupby(self.place).bfill()
         # Of a device without any total: its level is 0 before its first event.
         sum_before_device = (sum_of_sizes - self.size)[self.first]
@@ -165,7 +169,9 @@ class MemoryEvents:
         """
         freed = self.blocks.older_freed
         freed = freed[freed <= moments[self.place[freed]]]
-        freed_bytes = -grouping.sums(self.place[freed], self.size[freed], len(self.devices))
+        freed_bytes = -grouping.sums(
+            self.place[freed], self.size[freed], len(self.devices)
+        )
         bytes_at_begin = (self.level - self.size)[self.first]
         return bytes_at_begin - freed_bytes
 
@@ -198,7 +204,9 @@ def read_memory_events(trace: Trace) -> MemoryEvents:
         rows = rows[trace.name[rows] == trace.names.index(_EVENT_NAME)]
     size = trace.arg("Bytes").at(rows, _NO_NUMBER)
     address = trace.arg("Addr").at(rows, _NO_NUMBER)
-    is_usable = (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
+    is_usable = (
+        (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
+    )
     rows = rows[is_usable]
     device_number = trace.arg("Device Id").at(rows)
     device_type = trace.arg("Device Type").at(rows)
@@ -251,7 +259,9 @@ class _Enclosing(NamedTuple):
     of_moment: Int64Array
 
     @classmethod
-    def find(cls, trace: Trace, rows: Int64Array, thread: IntArray, time: Int64Array) -> _Enclosing:
+    def find(
+        cls, trace: Trace, rows: Int64Array, thread: IntArray, time: Int64Array
+    ) -> _Enclosing:
         """Return those of some events that enclose moments of threads.
 
         The innermost one is the nearest earlier event that ends no sooner than the moment: from
@@ -259,7 +269,9 @@ class _Enclosing(NamedTuple):
         """
         rows, parent = nested_events(trace, rows)
         end = trace.end_of(rows)
-        place = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, time + 1)
+        place = grouping.last_before(
+            trace.thread[rows], trace.ts[rows], thread, time + 1
+        )
         climbing = np.flatnonzero(place != ROOT)
         while len(climbing):
             climbing = climbing[end[place[climbing]] < time[climbing]]
@@ -314,13 +326,17 @@ def find_owners(
     operation_rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     operations = _Enclosing.find(trace, operation_rows, events.thread, events.time)
     is_op = trace.kind[operations.rows] == EventKind.CPU_OP
-    is_step = trace.named(trace.name[operations.rows], lambda name: name.startswith(_STEP))
+    is_step = trace.named(
+        trace.name[operations.rows], lambda name: name.startswith(_STEP)
+    )
     innermost = operations.rows_at(operations.nearest(is_op))
     outermost = operations.rows_at(operations.outermost(is_op & ~is_step))
 
     thread, time = _where_forward(tree, operations, events)
     frame_rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    is_module = trace.named(trace.name[frame_rows], lambda name: name.startswith(MODULE_PREFIX))
+    is_module = trace.named(
+        trace.name[frame_rows], lambda name: name.startswith(MODULE_PREFIX)
+    )
     is_user_frame = trace.named(trace.name[frame_rows], _USER_FRAME.match)
     modules = _Enclosing.find(trace, frame_rows[is_module], thread, time)
     user_frames = _Enclosing.find(trace, frame_rows[is_user_frame], thread, time)
@@ -328,7 +344,10 @@ def find_owners(
     operation_labels = [*trace.names, NO_OPERATION]
     frame_labels = [*trace.names, ""]
     owners = {
-        "phase": (_phases(trace, operations, is_op), ["", "forward", "backward", "optimizer"]),
+        "phase": (
+            _phases(trace, operations, is_op),
+            ["", "forward", "backward", "optimizer"],
+        ),
         "operation": (_name_codes(trace, innermost), operation_labels),
         "outer_operation": (_name_codes(trace, outermost), operation_labels),
         "module": _module_paths(trace, modules),
@@ -381,7 +400,9 @@ def _where_forward(
 def _module_paths(trace: Trace, modules: _Enclosing) -> CodesAndLabels:
     """Return the path of module classes around each moment; the last label is empty."""
     used_names, codes = np.unique(trace.name[modules.rows], return_inverse=True)
-    names = [trace.names[code].removeprefix(MODULE_PREFIX) for code in used_names.tolist()]
+    names = [
+        trace.names[code].removeprefix(MODULE_PREFIX) for code in used_names.tolist()
+    ]
     labels, codes = class_names(names, codes.astype(np.int64))
     paths = grouping.find_paths(modules.parent, codes)
     path_of_moment = values_at(paths.of_node, modules.of_moment)

@@ -44,7 +44,9 @@ _ALLOCATES: Final = "alloc"
 _FREES: Final = "free_completed"
 _HELD_STATES: Final = frozenset({"active_allocated", "active_pending_free"})
 #: Files of packages and of Python's own library.
-_NOT_USERS: Final = re.compile(r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]")
+_NOT_USERS: Final = re.compile(
+    r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]"
+)
 _NS_PER_US: Final = 1000
 #: Unpickling may take so much memory beyond what is in use, and so many times the file.
 _EXTRA_MEMORY = 2**28
@@ -132,7 +134,9 @@ class _PlainUnpickler(pickle.Unpickler):
     """Makes containers, texts and numbers, and nothing that has a name."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
-        raise pickle.UnpicklingError(f"asks for {module}.{name}, and only plain data is read")
+        raise pickle.UnpicklingError(
+            f"asks for {module}.{name}, and only plain data is read"
+        )
 
 
 def read_snapshot(
@@ -145,12 +149,25 @@ def read_snapshot(
     """
     with ByteSource(path, reading=reading) as source:
         content = _unpickled(source.path, source.read_all())
-        if not isinstance(content, dict) or not isinstance(content.get("device_traces"), list):
-            raise TraceFormatError(source.path, "is a pickle, but no memory snapshot", _REMEDY)
+        if not isinstance(content, dict) or not isinstance(
+            content.get("device_traces"), list
+        ):
+            raise TraceFormatError(
+                source.path, "is a pickle, but no memory snapshot", _REMEDY
+            )
         try:
             return _read(source.path, content)
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError):
-            raise TraceFormatError(source.path, "is a damaged memory snapshot", _REMEDY) from None
+        except (
+            TypeError,
+            ValueError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ):
+            raise TraceFormatError(
+                source.path, "is a damaged memory snapshot", _REMEDY
+            ) from None
 
 
 def _unpickled(path: str, data: bytes) -> object:
@@ -163,7 +180,9 @@ def _unpickled(path: str, data: bytes) -> object:
         with _bounded_memory(len(data)):
             stream = io.BufferedReader(io.BytesIO(data))
             # Without `readinto`, which allocates what the pickle claims before it is read.
-            file = SimpleNamespace(read=stream.read, readline=stream.readline, peek=stream.peek)
+            file = SimpleNamespace(
+                read=stream.read, readline=stream.readline, peek=stream.peek
+            )
             return _PlainUnpickler(file).load()
 
     previous_size = threading.stack_size(min(2**30, 2**26 + 256 * len(data)))
@@ -176,7 +195,9 @@ def _unpickled(path: str, data: bytes) -> object:
     if error is None:
         return loaded.result()
     if isinstance(error, EOFError) or "truncated" in str(error):
-        raise TraceCutOffError(path, "the pickle ends in the middle", "copy or record it again")
+        raise TraceCutOffError(
+            path, "the pickle ends in the middle", "copy or record it again"
+        )
     if isinstance(error, MemoryError):
         reason = "asks for more memory than it can need"
     else:
@@ -209,7 +230,9 @@ def _bounded_memory(file_size: int) -> Iterator[None]:
 def _read(path: str, content: dict[str, Any]) -> Snapshot:
     """Return the snapshot of the dicts of a file."""
     frames = _SnapshotFrames()
-    segments = [each for each in content.get("segments") or [] if isinstance(each, dict)]
+    segments = [
+        each for each in content.get("segments") or [] if isinstance(each, dict)
+    ]
     held_blocks = _held_blocks(segments, frames)
     all_events = _allocations_and_frees(content["device_traces"], frames)
     has_size = all_events["size"].between(0, _MOST_BYTES - 1)
@@ -232,7 +255,9 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     )
 
 
-def _held_blocks(segments: Sequence[dict[str, Any]], frames: _SnapshotFrames) -> list[_HeldBlock]:
+def _held_blocks(
+    segments: Sequence[dict[str, Any]], frames: _SnapshotFrames
+) -> list[_HeldBlock]:
     """Return the blocks that are held at the end."""
     held = []
     for segment in segments:
@@ -251,7 +276,9 @@ def _held_blocks(segments: Sequence[dict[str, Any]], frames: _SnapshotFrames) ->
     return held
 
 
-def _allocations_and_frees(device_traces: Sequence[Any], frames: _SnapshotFrames) -> pd.DataFrame:
+def _allocations_and_frees(
+    device_traces: Sequence[Any], frames: _SnapshotFrames
+) -> pd.DataFrame:
     """Return a row for each allocation and free of the devices, in their order."""
     events = []
     for device, trace in enumerate(device_traces):
@@ -296,7 +323,9 @@ def _with_older(
         for block in held_blocks
         if (block.device, block.address) not in seen and _is_plausible(block)
     ]
-    held_throughout = pd.DataFrame(older_blocks, columns=list(_HeldBlock._fields), dtype=np.int64)
+    held_throughout = pd.DataFrame(
+        older_blocks, columns=list(_HeldBlock._fields), dtype=np.int64
+    )
     held_throughout = held_throughout.assign(time=0, recorded=False)
 
     all_events = pd.concat([freed_first, held_throughout, events.assign(recorded=True)])
@@ -373,7 +402,9 @@ def _segment(segment: dict[str, Any]) -> Segment:
     )
 
 
-def _iterations(annotations: Sequence[dict[str, Any]], start_ns: int) -> dict[int, Int64Array]:
+def _iterations(
+    annotations: Sequence[dict[str, Any]], start_ns: int
+) -> dict[int, Int64Array]:
     """Return when each device began the steps of the profiler, ns."""
     begins: dict[int, list[int]] = {}
     for annotation in annotations:
@@ -382,7 +413,10 @@ def _iterations(annotations: Sequence[dict[str, Any]], start_ns: int) -> dict[in
             device = int(annotation.get("device", 0))
             begin = annotation["time_us"] * _NS_PER_US - start_ns
             begins.setdefault(device, []).append(begin)
-    return {device: np.array(sorted(times), dtype=np.int64) for device, times in begins.items()}
+    return {
+        device: np.array(sorted(times), dtype=np.int64)
+        for device, times in begins.items()
+    }
 
 
 # Tables.
@@ -413,7 +447,9 @@ def _peaks(snapshot: Snapshot, segments: pd.DataFrame) -> pd.DataFrame:
     device_count = len(events.devices)
 
     def count_recorded(chosen: BoolArray) -> Int64Array:
-        return np.bincount(events.place[snapshot.recorded & chosen], minlength=device_count)
+        return np.bincount(
+            events.place[snapshot.recorded & chosen], minlength=device_count
+        )
 
     reserved = segments.groupby("device")["total_bytes"].sum()
     return pd.DataFrame(
@@ -442,7 +478,9 @@ def _held_at(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
     events = snapshot.events
     owners = {"python_frame": (snapshot.frame, snapshot.frames)}
     table = by_owner(owners, blocks_of(events, owners, events.alive_at(moments)))
-    table = table.sort_values(["place", "bytes"], ascending=[True, False], ignore_index=True)
+    table = table.sort_values(
+        ["place", "bytes"], ascending=[True, False], ignore_index=True
+    )
     place = table.pop("place").to_numpy()
     table.insert(0, "device", events.devices[place])
     table["% of all"] = percent(table["bytes"].to_numpy(), events.level[moments][place])
@@ -462,7 +500,9 @@ def _growth(snapshot: Snapshot, place: int) -> _Growth | None:
     events = snapshot.events
     first = events.first[place]
     last = events.last[place]
-    begins = snapshot.iterations.get(int(events.devices[place]), np.empty(0, dtype=np.int64))
+    begins = snapshot.iterations.get(
+        int(events.devices[place]), np.empty(0, dtype=np.int64)
+    )
     times = events.time[first : last + 1]
     last_before_begin = np.searchsorted(times, begins[-_MOST_ITERATIONS:]) - 1 + first
     moments = last_before_begin[last_before_begin >= first]
@@ -477,7 +517,9 @@ def _growth(snapshot: Snapshot, place: int) -> _Growth | None:
     for moment in moments.tolist():
         is_alive = (birth <= moment) & ((death < 0) | (death > moment))
         alive = birth[is_alive]
-        held_by_frame.append(sums(snapshot.frame[alive], events.size[alive], len(snapshot.frames)))
+        held_by_frame.append(
+            sums(snapshot.frame[alive], events.size[alive], len(snapshot.frames))
+        )
     grows_each_time = (np.diff(held_by_frame, axis=0) > 0).all(axis=0)
     growth = np.where(grows_each_time, held_by_frame[-1] - held_by_frame[0], 0)
     most = int(growth.argmax())
@@ -560,11 +602,15 @@ def compare_snapshots(first: Snapshot, second: Snapshot) -> dict[str, pd.DataFra
     first_tables = snapshot_tables(first)
     second_tables = snapshot_tables(second)
     result = {
-        "memory_peaks": _side_by_side(first_tables, second_tables, "memory_peaks", ["device"])
+        "memory_peaks": _side_by_side(
+            first_tables, second_tables, "memory_peaks", ["device"]
+        )
     }
     for name in ("memory_at_peak", "memory_at_end"):
         keys = ["device", "python_frame"]
-        table = _side_by_side(first_tables, second_tables, name, keys, ["blocks", "bytes"])
+        table = _side_by_side(
+            first_tables, second_tables, name, keys, ["blocks", "bytes"]
+        )
         change = table["bytes B - A"].abs()
         largest_change_first = np.lexsort((-change, table["device"]))
         result[name] = table.iloc[largest_change_first].reset_index(drop=True)
@@ -583,7 +629,9 @@ def _side_by_side(
     second = second_tables[name].set_index(keys)
     columns: dict[str, pd.Series] = {}
     for column in first.columns if compared is None else compared:
-        pair = pd.concat([first[column], second[column]], axis=1, keys=["A", "B"]).fillna(0)
+        pair = pd.concat(
+            [first[column], second[column]], axis=1, keys=["A", "B"]
+        ).fillna(0)
         columns[f"{column} A"] = pair["A"]
         columns[f"{column} B"] = pair["B"]
         columns[f"{column} B - A"] = pair["B"] - pair["A"]

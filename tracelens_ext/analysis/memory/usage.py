@@ -10,7 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracelens_ext.analysis.context import AnalysisContext
-from tracelens_ext.analysis.iterations.selection import Iterations, iteration_at, named_iterations
+from tracelens_ext.analysis.iterations.selection import (
+    Iterations,
+    iteration_at,
+    named_iterations,
+)
 from tracelens_ext.analysis.memory import events as recorded
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
@@ -19,7 +23,14 @@ from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import ScreenView, Table, Tables
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array, IntArray
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    NS_PER_US,
+    BoolArray,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.grouping import maxima, percent, sums, texts
@@ -168,7 +179,9 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
     events = memory.events
     peak_bytes = events.level[events.peak]
     blocks = blocks_of(events, memory.owners, events.alive_at(events.peak))
-    seen_bytes = sums(blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), len(events.devices))
+    seen_bytes = sums(
+        blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), len(events.devices)
+    )
     older_bytes = events.older_bytes_at(events.peak)
     lost_bytes = peak_bytes - older_bytes - seen_bytes
     rows = [
@@ -177,7 +190,9 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
         _unseen_rows(events, LOST, lost_bytes),
     ]
     frame = pd.concat(rows)
-    frame = frame.sort_values(["place", "bytes"], ascending=[True, False], ignore_index=True)
+    frame = frame.sort_values(
+        ["place", "bytes"], ascending=[True, False], ignore_index=True
+    )
     place = frame.pop("place").to_numpy()
     frame.insert(0, "device", events.devices[place])
     frame["% of peak"] = percent(frame["bytes"].to_numpy(), peak_bytes[place])
@@ -209,13 +224,19 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     is_freed = _is_freed(memory)
     is_kept = _is_kept(memory)
     is_alive_at_peak = np.isin(np.arange(len(birth)), events.alive_at(events.peak))
-    is_freed_within_operation = is_freed & (events.time[death] <= memory.outer_end[birth])
-    owners = {name: memory.owners[name] for name in ("phase", "operation", "outer_operation")}
+    is_freed_within_operation = is_freed & (
+        events.time[death] <= memory.outer_end[birth]
+    )
+    owners = {
+        name: memory.owners[name] for name in ("phase", "operation", "outer_operation")
+    }
     blocks = blocks_of(events, owners)
     summed: dict[str, Any] = {
         "frees": is_freed.astype(np.int64),
         "frees_within_operation": is_freed_within_operation,
-        "mean_lifetime_us": np.where(is_freed, events.time[death] - events.time[birth], 0),
+        "mean_lifetime_us": np.where(
+            is_freed, events.time[death] - events.time[birth], 0
+        ),
         "alive_at_peak_bytes": blocks["bytes"] * is_alive_at_peak,
         "kept": is_kept.astype(np.int64),
         "kept_bytes": blocks["bytes"] * is_kept,
@@ -230,7 +251,9 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     for name in summed:
         aggregations[name] = (name, "sum")
     aggregations["kept_from_iterations"] = ("iteration", "nunique")
-    frame = by_owner(owners, blocks, aggregations, sort=False)  # in order of their first block
+    frame = by_owner(
+        owners, blocks, aggregations, sort=False
+    )  # in order of their first block
     frees = frame["frees"].where(frame["frees"] > 0)
     frame["mean_lifetime_us"] /= NS_PER_US
     frame["mean_lifetime_us"] /= frees
@@ -283,7 +306,9 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
     order = np.lexsort((-events.size[blocks.birth], place))
     if largest is not None:
         sorted_place = place[order]
-        rank_in_device = np.arange(len(order)) - np.searchsorted(sorted_place, sorted_place)
+        rank_in_device = np.arange(len(order)) - np.searchsorted(
+            sorted_place, sorted_place
+        )
         order = order[rank_in_device < largest]
     birth = blocks.birth[order]
     death = blocks.death[order]
@@ -301,7 +326,9 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
 
 
 def blocks_of(
-    events: recorded.MemoryEvents, owners: Owners, chosen: Int64Array | slice = slice(None)
+    events: recorded.MemoryEvents,
+    owners: Owners,
+    chosen: Int64Array | slice = slice(None),
 ) -> pd.DataFrame:
     """Return a row per block: its device, the codes of who allocated it, and its bytes.
 
@@ -403,10 +430,14 @@ def _has_memory_events(context: AnalysisContext, _options: ReportOptions) -> boo
     return recorded.has_memory_events(context.trace)
 
 
-_HAS_MEMORY = Condition("the trace has memory events (`profile_memory=True`)", _has_memory_events)
+_HAS_MEMORY = Condition(
+    "the trace has memory events (`profile_memory=True`)", _has_memory_events
+)
 
 
-def _of_memory(make_table: Callable[[Memory], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+def _of_memory(
+    make_table: Callable[[Memory], pd.DataFrame],
+) -> Callable[..., pd.DataFrame]:
     """Return the function of a table that takes what the memory events say."""
 
     def table(
@@ -422,13 +453,17 @@ def _largest(context: MemoryContext, largest: int = 10) -> pd.DataFrame:
     return memory_blocks(context.memory(), largest)
 
 
-def _notes(context: MemoryContext, options: ReportOptions, tables: Tables) -> Iterable[str]:
+def _notes(
+    context: MemoryContext, options: ReportOptions, tables: Tables
+) -> Iterable[str]:
     if "memory_peaks" not in tables:
         return ()
     return memory_notes(context.memory(options.annotation))
 
 
-_PHASE = Column("phase", "`forward`, `backward` or `optimizer`; empty outside of all operations")
+_PHASE = Column(
+    "phase", "`forward`, `backward` or `optimizer`; empty outside of all operations"
+)
 _OPERATION = Column(
     "operation", "the innermost CPU op on the thread at that time; or `(no operation)`"
 )
@@ -463,7 +498,9 @@ MEMORY_PEAKS = Table(
         ),
         Column("most_unused_bytes", "the most at any time", unit="bytes"),
         Column("end_total_bytes", "allocated after the last event", unit="bytes"),
-        Column("alive_at_end", "allocated in the trace, and not freed in it", unit="blocks"),
+        Column(
+            "alive_at_end", "allocated in the trace, and not freed in it", unit="blocks"
+        ),
         Column("alive_at_end_bytes", "of those", unit="bytes"),
         Column(
             "older_frees",
@@ -500,16 +537,24 @@ MEMORY_AT_PEAK = Table(
             "the `nn.Module`s around it, as `path` of `nn_modules`; in the backward pass "
             "those of the forward operation",
         ),
-        Column("python_frame", "the innermost Python frame that is not PyTorch's; likewise"),
+        Column(
+            "python_frame", "the innermost Python frame that is not PyTorch's; likewise"
+        ),
         Column("blocks", "how many", unit="blocks"),
-        Column("bytes", "their sum; those of a device add up to its peak", unit="bytes"),
+        Column(
+            "bytes", "their sum; those of a device add up to its peak", unit="bytes"
+        ),
         Column("largest_bytes", "the largest block", unit="bytes"),
         Column("% of peak", "of the device", unit="%"),
     ],
     table=_of_memory(memory_at_peak),
     options=["annotation"],
     when=[_HAS_MEMORY],
-    charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
+    charts=[
+        Chart(
+            "Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page"
+        )
+    ],
 )
 MEMORY_BY_OPERATION = Table(
     name="memory_by_operation",
@@ -529,7 +574,9 @@ MEMORY_BY_OPERATION = Table(
             unit="blocks",
         ),
         Column("mean_lifetime_us", "of those that were freed"),
-        Column("alive_at_peak_bytes", "of those that were alive at the peak", unit="bytes"),
+        Column(
+            "alive_at_peak_bytes", "of those that were alive at the peak", unit="bytes"
+        ),
         Column(
             "kept",
             "still alive when the iteration after that of the allocation had ended",
@@ -595,7 +642,9 @@ MEMORY_OVER_TIME = Table(
         Column("device", "its number; -1 is the host"),
         Column("at_ms", "since the trace's first event"),
         Column("allocated_bytes", "the most in a stretch of time", unit="bytes"),
-        Column("reserved_bytes", "likewise; empty where it is not recorded", unit="bytes"),
+        Column(
+            "reserved_bytes", "likewise; empty where it is not recorded", unit="bytes"
+        ),
     ],
     table=_of_memory(memory_over_time),
     options=["annotation"],

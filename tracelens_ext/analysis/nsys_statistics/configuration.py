@@ -158,7 +158,9 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     source = os.fspath(path)
     document = _checked(_DOCUMENT, read_commented_json(path), f"{source}: ")
     if not document["inputs"]:
-        raise ConfigurationError(f"{source}: inputs: expected one input at least, got none")
+        raise ConfigurationError(
+            f"{source}: inputs: expected one input at least, got none"
+        )
     folder = Path(source).parent
     inputs = []
     for number, value in enumerate(document["inputs"]):
@@ -173,13 +175,17 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
         ConfigurationError: the file cannot be read, or is something else.
     """
     document = read_commented_json(path)
-    if isinstance(document, dict) and isinstance(document.get("kernel_to_class_map"), dict):
+    if isinstance(document, dict) and isinstance(
+        document.get("kernel_to_class_map"), dict
+    ):
         document = document["kernel_to_class_map"]
     try:
         return msgspec.convert(document, dict[str, str])
     except msgspec.ValidationError:
         expected = 'expected {"part_of_kernel_name": "class"}'
-        raise ConfigurationError(f"{os.fspath(path)}: is no class map; {expected}") from None
+        raise ConfigurationError(
+            f"{os.fspath(path)}: is no class map; {expected}"
+        ) from None
 
 
 class _InputReader:
@@ -221,14 +227,18 @@ class _InputReader:
             if not_needed:
                 given = {key: given[key] for key in given if key not in not_needed}
                 keys = ", ".join(not_needed)
-                remarks = (f"{keys}: not needed; the titles of a table tell its columns",)
+                remarks = (
+                    f"{keys}: not needed; the titles of a table tell its columns",
+                )
         return _checked(_ARGUMENTS, given, f"{self._place}.analysis_args"), remarks
 
     def _tables(self, arguments: Mapping[str, Any]) -> InputSpec:
         """Return an input of tables."""
         section = "nsys_csv_file_path"
         files = _checked(_TABLES, self._section[section], f"{self._place}.{section}")
-        paths = {key: self._located(f"{section}.{key}", name) for key, name in files.items()}
+        paths = {
+            key: self._located(f"{section}.{key}", name) for key, name in files.items()
+        }
         has_ranges = paths["nvtx_proj_trace"] is not None
         if has_ranges:
             self._check_tag(arguments)
@@ -242,7 +252,9 @@ class _InputReader:
 
     def _report(self, arguments: Mapping[str, Any]) -> InputSpec:
         """Return an input of a report of Nsight Systems, or of its export."""
-        report = _checked(_REPORT, self._section["nsys_report"], f"{self._place}.nsys_report")
+        report = _checked(
+            _REPORT, self._section["nsys_report"], f"{self._place}.nsys_report"
+        )
         if report["with_nvtx"]:
             self._check_tag(arguments)
         has_ranges = report["with_nvtx"] is not False
@@ -294,14 +306,18 @@ def _checked(keys: _Keys, value: object, place: str) -> dict[str, Any]:
             nearest = difflib.get_close_matches(name, keys, n=1, cutoff=0.5)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out"
             known = ", ".join(keys)
-            raise ConfigurationError(f"{prefix}{name}: unknown key; {hint} (known: {known})")
+            raise ConfigurationError(
+                f"{prefix}{name}: unknown key; {hint} (known: {known})"
+            )
     for name in {**value, **keys}:  # what is given first, in the order of the file
         try:
             msgspec.convert(value.get(name), keys[name].type)
         except msgspec.ValidationError:
             expected = keys[name].expected
             got = _shown(value.get(name))
-            raise ConfigurationError(f"{prefix}{name}: expected {expected}, got {got}") from None
+            raise ConfigurationError(
+                f"{prefix}{name}: expected {expected}, got {got}"
+            ) from None
     return {name: value.get(name) for name in keys}
 
 

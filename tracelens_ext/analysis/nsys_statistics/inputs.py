@@ -23,7 +23,10 @@ Reader = Callable[[Path, ReadingOptions], Trace]
 
 
 def statistics_of(
-    spec: InputSpec, classifier: statistics.Classifier, read: Reader, reading: ReadingOptions
+    spec: InputSpec,
+    classifier: statistics.Classifier,
+    read: Reader,
+    reading: ReadingOptions,
 ) -> statistics.ClassStatistics:
     """Compute the statistics of an input.
 
@@ -40,7 +43,9 @@ def statistics_of(
     if spec.missing:
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
-        totals = event_totals(read(spec.trace, reading), spec.with_memory, spec.iteration_range)
+        totals = event_totals(
+            read(spec.trace, reading), spec.with_memory, spec.iteration_range
+        )
         if not totals.kernels:
             remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
             raise TraceError(spec.trace, "holds no GPU kernels", remedy)
@@ -96,7 +101,9 @@ class EventTotals:
     notes: tuple[str, ...] = ()
 
 
-def _table_totals(spec: InputSpec, kernels: Path, reading: ReadingOptions) -> EventTotals:
+def _table_totals(
+    spec: InputSpec, kernels: Path, reading: ReadingOptions
+) -> EventTotals:
     """Return the totals of the tables of an input."""
     memory = None
     if spec.mem is not None:
@@ -107,7 +114,9 @@ def _table_totals(spec: InputSpec, kernels: Path, reading: ReadingOptions) -> Ev
     return EventTotals(statistics.kernel_totals(kernels, reading), memory, ranges)
 
 
-def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None) -> EventTotals:
+def event_totals(
+    trace: Trace, with_memory: bool = True, tag: str | None = None
+) -> EventTotals:
     """Add up the events of a trace.
 
     Args:
@@ -210,7 +219,9 @@ def _domain_prefixes(trace: Trace) -> dict[int, str]:
     return prefixes
 
 
-def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> pd.DataFrame:
+def project_ranges(
+    trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array
+) -> pd.DataFrame:
     """Project ranges onto the devices that they started work on.
 
     As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
@@ -241,7 +252,9 @@ def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) ->
     range_rows = np.tile(rows, len(devices))
     range_track = range_device * thread_count + trace.thread[range_rows]
     first = grouping.items_before(track, launch_time, range_track, trace.ts[range_rows])
-    last = grouping.items_before(track, launch_time, range_track, trace.end_of(range_rows))
+    last = grouping.items_before(
+        track, launch_time, range_track, trace.end_of(range_rows)
+    )
     projected = pd.DataFrame(
         {"row": range_rows, "device": devices[range_device], "count": last - first}
     )
@@ -274,6 +287,8 @@ def _reduce_slices(
     # Equal slices are computed once: a thousand ranges may contain the same launches.
     distinct, number = grouping.number_groups([first, last])
     bounds = np.column_stack((first[distinct], last[distinct])).ravel()
-    padded = np.append(values, values[-1:])  # the end of the last slice must be an index, too
+    padded = np.append(
+        values, values[-1:]
+    )  # the end of the last slice must be an index, too
     reduced: Int64Array = function.reduceat(padded, bounds)[::2]
     return reduced[number]

@@ -16,7 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from tracelens_ext.analysis.nsys_statistics import statistics as totals
-from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, Line, RangeTotal
+from tracelens_ext.analysis.nsys_statistics.statistics import (
+    ClassStatistics,
+    Line,
+    RangeTotal,
+)
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -140,7 +144,9 @@ def _table(
     return rows
 
 
-def _cells(statistics: ClassStatistics, line: Line, percent_of_ns: int | None) -> list[str]:
+def _cells(
+    statistics: ClassStatistics, line: Line, percent_of_ns: int | None
+) -> list[str]:
     """Return the cells of a row, in the order of the columns."""
     mean_ns = Fraction(line.time_ns, statistics.divisor)
     per_iteration = [_milliseconds(mean_ns, 2), str(line.per_iteration)]
@@ -151,7 +157,9 @@ def _cells(statistics: ClassStatistics, line: Line, percent_of_ns: int | None) -
     return [*per_iteration, percent, *in_total, percent]
 
 
-def _row(name: str, name_width: int, columns: Sequence[_TextColumn], cells: Sequence[str]) -> str:
+def _row(
+    name: str, name_width: int, columns: Sequence[_TextColumn], cells: Sequence[str]
+) -> str:
     """Return a row whose cells end where the titles of their columns do."""
     row = name
     column_begin = name_width + 2
@@ -233,18 +241,29 @@ def _records(statistics: ClassStatistics) -> dict[str, list[Record]]:
     memory = statistics.memory or ()
     return {
         "inputs": [_input_record(statistics)],
-        "kernel_classes": [_class_record(statistics, line) for line in statistics.kernels],
-        "nccl": [_line_record(statistics, line, "collective") for line in statistics.nccl],
+        "kernel_classes": [
+            _class_record(statistics, line) for line in statistics.kernels
+        ],
+        "nccl": [
+            _line_record(statistics, line, "collective") for line in statistics.nccl
+        ],
         "memory_operations": [_memory_record(statistics, line) for line in memory],
         "kernels": [
-            _kernel_record(class_name, kernel) for class_name, kernel in statistics.kernel_classes
+            _kernel_record(class_name, kernel)
+            for class_name, kernel in statistics.kernel_classes
         ],
     }
 
 
 def _input_record(statistics: ClassStatistics) -> Record:
-    record: Record = {"iteration_count": statistics.iterations, "gpu_count": statistics.gpus}
-    for what, total in (("kernel", statistics.kernel_total), ("nccl", statistics.nccl_total)):
+    record: Record = {
+        "iteration_count": statistics.iterations,
+        "gpu_count": statistics.gpus,
+    }
+    for what, total in (
+        ("kernel", statistics.kernel_total),
+        ("nccl", statistics.nccl_total),
+    ):
         for column, value in _time_columns(statistics, total).items():
             record[f"{what}_{column}"] = value
     ranges = statistics.ranges
@@ -389,7 +408,9 @@ class StatisticClassifier:
         _check_count("iter_times", iter_times)
         _check_count("num_processes", num_processes)
         if nvtxes is not None and nvtx_iter_name is None:
-            raise UsageError("an NVTX table needs nvtx_iter_name, the name of the iterations")
+            raise UsageError(
+                "an NVTX table needs nvtx_iter_name, the name of the iterations"
+            )
         if not with_header:
             unit = _unit_of(time_scale_to_ms)
             total_time = f"Total Time ({unit})"
@@ -413,13 +434,19 @@ class StatisticClassifier:
             if mems is not None:
                 mems = _with_titles(
                     mems,
-                    {mem_time_idx: total_time, mem_count_idx: "Count", mem_name_idx: "Operation"},
+                    {
+                        mem_time_idx: total_time,
+                        mem_count_idx: "Count",
+                        mem_name_idx: "Operation",
+                    },
                 )
         statistics = totals.compute(
             self._classes,
             kernels=totals.kernel_totals(kernels),
             memory=None if mems is None else totals.memory_totals(mems),
-            ranges=None if nvtxes is None else totals.range_total(nvtxes, nvtx_iter_name or ""),
+            ranges=None
+            if nvtxes is None
+            else totals.range_total(nvtxes, nvtx_iter_name or ""),
             iterations=iter_times,
             gpus=num_processes,
         )
@@ -458,7 +485,12 @@ class StatisticReport:
 
         def numbers(line: Line) -> list[float]:
             time_ms = line.time_ns / _NS_PER_MS
-            return [time_ms / statistics.divisor, line.per_iteration, time_ms, line.instances]
+            return [
+                time_ms / statistics.divisor,
+                line.per_iteration,
+                time_ms,
+                line.instances,
+            ]
 
         def table(lines: Sequence[Line]) -> dict[str, list[float]]:
             return {line.name: numbers(line) for line in lines}

@@ -63,13 +63,17 @@ class RangeTotal:
 # Totals of the tables of `nsys stats`.
 
 
-def kernel_totals(source: TableSource, reading: ReadingOptions = DEFAULT_READING_OPTIONS) -> Totals:
+def kernel_totals(
+    source: TableSource, reading: ReadingOptions = DEFAULT_READING_OPTIONS
+) -> Totals:
     """Return totals by kernel, of a `cuda_gpu_kern_sum` table.
 
     Raises:
         TraceError: the table cannot be read, or has no kernels.
     """
-    table = open_report(source, NsysCsvReport.KERNELS, label="the kernel table", reading=reading)
+    table = open_report(
+        source, NsysCsvReport.KERNELS, label="the kernel table", reading=reading
+    )
     totals = _totals(table, "name", "instances")
     if not totals:
         remedy = "make it again; perhaps it was cut off"
@@ -122,12 +126,16 @@ def range_total(
     Raises:
         UsageError: no range has that tag.
     """
-    table = open_report(source, NsysCsvReport.RANGES, label="the NVTX table", reading=reading)
+    table = open_report(
+        source, NsysCsvReport.RANGES, label="the NVTX table", reading=reading
+    )
     all_names: set[str] = set()
     durations_of_tag: list[int] = []
     for piece in table.pieces:
         names = piece.texts("name")
-        durations = piece.required("projectedduration", piece.nanoseconds("projectedduration"))
+        durations = piece.required(
+            "projectedduration", piece.nanoseconds("projectedduration")
+        )
         has_tag = [name.removeprefix(":") == tag.removeprefix(":") for name in names]
         durations_of_tag += compress(durations, has_tag)
         all_names.update(names)
@@ -144,7 +152,9 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     compared = sorted(names)[:_MOST_COMPARED]
     nearest = difflib.get_close_matches(tag, compared, n=_SUGGESTIONS, cutoff=0.0)
     suggestions = ", ".join(repr(name) for name in nearest)
-    return UsageError(f"{source}: no NVTX range is called {tag!r}; the nearest: {suggestions}")
+    return UsageError(
+        f"{source}: no NVTX range is called {tag!r}; the nearest: {suggestions}"
+    )
 
 
 class _LongestRow(NamedTuple):
@@ -171,9 +181,13 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
         longest_row = max(longest_row, *rows, key=lambda row: row.time_ns)
         last_line_is_cut_off = piece.unfinished
     totals = Totals(total_of_name.values())
-    totals.doubt = _missing_rows(table.source, longest_row, sum(total.time_ns for total in totals))
+    totals.doubt = _missing_rows(
+        table.source, longest_row, sum(total.time_ns for total in totals)
+    )
     if last_line_is_cut_off and not totals.doubt:
-        totals.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
+        totals.doubt = (
+            f"{table.source}: its last line does not end; perhaps it was cut off there"
+        )
     return totals
 
 
@@ -322,14 +336,18 @@ def compute(
     classes = classifier.classify([kernel.name for kernel in kernels])
     classified = list(zip(classes, kernels, strict=True))
     nccl_kernels = [kernel for name, kernel in classified if name == NCCL_CLASS]
-    other_kernels = [(name, kernel) for name, kernel in classified if name != NCCL_CLASS]
+    other_kernels = [
+        (name, kernel) for name, kernel in classified if name != NCCL_CLASS
+    ]
     line_of_class = _lines(other_kernels, divisor)
     memory_lines = None
     if memory is not None:
         shown = [(_SHORT_COPIES.get(total.name, total.name), total) for total in memory]
         memory_lines = tuple(_lines(shown, divisor).values())
     collectives = [(collective_of(kernel.name), kernel) for kernel in nccl_kernels]
-    doubts = [totals.doubt for totals in (kernels, memory) if isinstance(totals, Totals)]
+    doubts = [
+        totals.doubt for totals in (kernels, memory) if isinstance(totals, Totals)
+    ]
     return ClassStatistics(
         iterations=iterations,
         gpus=gpus,
@@ -348,7 +366,9 @@ def compute(
     )
 
 
-def _order_of_classes(classifier: Classifier, line_of_class: Mapping[str, Line]) -> Iterable[str]:
+def _order_of_classes(
+    classifier: Classifier, line_of_class: Mapping[str, Line]
+) -> Iterable[str]:
     """Return the classes to show: `others`, then those of the map, or else by time."""
     classes: Iterable[str]
     if classifier.classes is not None:
@@ -387,7 +407,9 @@ class Classifier:
         classes: all but `others` and `nccl` in the order to show; None: those that occur, by time.
     """
 
-    def __init__(self, mapping: Mapping[str, str] | None, name: str = "class map") -> None:
+    def __init__(
+        self, mapping: Mapping[str, str] | None, name: str = "class map"
+    ) -> None:
         from tracelens_ext.categorize import KernelCategorizer, builtin_categorizer
         from tracelens_ext.categorize.matcher import BoundPack
 
@@ -402,9 +424,13 @@ class Classifier:
                     f"{name}: {key!r}: the class {category!r} is that of all kernels without a"
                     " key; leave the key out, or name its class otherwise"
                 )
-        classes = dict.fromkeys(encodable(category).lower() for category in mapping.values())
+        classes = dict.fromkeys(
+            encodable(category).lower() for category in mapping.values()
+        )
         self.classes = tuple(each for each in classes if each != NCCL_CLASS)
-        self._categorizer = KernelCategorizer([BoundPack(pack, "categorizer", limited=False)])
+        self._categorizer = KernelCategorizer(
+            [BoundPack(pack, "categorizer", limited=False)]
+        )
 
     def classify(self, names: Sequence[str]) -> list[str]:
         """Return the class of each kernel."""

@@ -34,7 +34,11 @@ class ParsedArgument(NamedTuple):
 
 
 def argument_values(
-    trace: Trace, rows: IntArray, name: str, convert: Callable[[str], Value], missing: Value
+    trace: Trace,
+    rows: IntArray,
+    name: str,
+    convert: Callable[[str], Value],
+    missing: Value,
 ) -> ArgumentValues[Value]:
     """Return an argument of some events, converted once for each distinct text.
 

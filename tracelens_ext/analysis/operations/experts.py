@@ -46,7 +46,9 @@ def experts_below(tree: CallTree, row: int) -> str:
     rows = tree.rows[position : int(tree.subtree_end[position])]
     operations = rows[tree.trace.kind[rows] == EventKind.CPU_OP]
     calls = _tensors_of_calls(tree.trace, operations)
-    matrices = [tensor for tensor in calls[0] if len(tensor.sizes) == 2] if calls else []
+    matrices = (
+        [tensor for tensor in calls[0] if len(tensor.sizes) == 2] if calls else []
+    )
     if len(matrices) < 2:
         return ""
     tokens = matrices[0].sizes[0]
@@ -55,7 +57,11 @@ def experts_below(tree: CallTree, row: int) -> str:
     if weights is None:
         return ""
     for call in calls[1:]:
-        chosen = [tensor for tensor in call if len(tensor.sizes) == 2 and tensor.sizes[0] == tokens]
+        chosen = [
+            tensor
+            for tensor in call
+            if len(tensor.sizes) == 2 and tensor.sizes[0] == tokens
+        ]
         if len(chosen) < 2:
             continue
         shares = chosen[0]
@@ -90,7 +96,9 @@ def _tensors_of_calls(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
     dims = argument_values(trace, rows, "Input Dims", parsed, missing)
     types = argument_values(trace, rows, "Input type", parsed, missing)
     calls = []
-    for dims_code, types_code in zip(dims.code.tolist(), types.code.tolist(), strict=True):
+    for dims_code, types_code in zip(
+        dims.code.tolist(), types.code.tolist(), strict=True
+    ):
         sizes_of_call = dims.values[dims_code].value
         types_of_call = types.values[types_code].value
         calls.append(_tensors(sizes_of_call, types_of_call))

@@ -17,7 +17,14 @@ from tracelens_ext.analysis.operations.arguments import ARGUMENTS, op_argument
 from tracelens_ext.analysis.operations.recomputation import recomputed
 from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Int32Array, Int64Array, IntArray
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_US,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import inverse, number_groups, renamed
@@ -25,7 +32,14 @@ from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 #: Columns of `launcher_table` that hold text.
-TEXT_COLUMNS = ("name", "op category", *ARGUMENTS, "process_name", "process_label", "thread_name")
+TEXT_COLUMNS = (
+    "name",
+    "op category",
+    *ARGUMENTS,
+    "process_name",
+    "process_label",
+    "thread_name",
+)
 
 _WRAPPER = "execute"
 _UNKNOWN = "Unknown"
@@ -92,7 +106,9 @@ class _Forest(NamedTuple):
     """How k positions of the tree nest, in the order in which they were given."""
 
     parent: Int32Array  #: the nearest of the positions above each, an index, `ROOT` without, (k,)
-    innermost_of_gpu: Int64Array  #: the innermost around each GPU event, `NONE` without one, (g,)
+    innermost_of_gpu: (
+        Int64Array  #: the innermost around each GPU event, `NONE` without one, (g,)
+    )
 
 
 def _forest(work: GpuEvents, positions: IntArray) -> _Forest:
@@ -120,7 +136,9 @@ def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
     position = work.tree.position[rows]
     order = np.argsort(position)
     forest = _forest(work, position[order])
-    busy = BusyTime(work.start, work.end).by_subtree(forest.parent, forest.innermost_of_gpu)
+    busy = BusyTime(work.start, work.end).by_subtree(
+        forest.parent, forest.innermost_of_gpu
+    )
     return busy[inverse(order)]
 
 
@@ -212,10 +230,14 @@ def op_categories(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> OpCatego
     for names in (trace.name[rows], _first_kernel_names(work, rows, of_gpu)):
         undecided = np.flatnonzero((category == other) & (names != NONE))
         first, group = number_groups([names[undecided]])
-        distinct_names = [trace.names[code] for code in names[undecided[first]].tolist()]
+        distinct_names = [
+            trace.names[code] for code in names[undecided[first]].tolist()
+        ]
         answers = work.op_categorizer.categorize_ops(distinct_names)
         labels += sorted(set(answers) - set(labels))
-        code_of_answer = np.array([labels.index(answer) for answer in answers], dtype=np.int64)
+        code_of_answer = np.array(
+            [labels.index(answer) for answer in answers], dtype=np.int64
+        )
         category[undecided] = code_of_answer[group]
         category[(category == other) & launched_graph] = graph
     return OpCategories(category, labels)
@@ -228,7 +250,9 @@ def _launched_graph(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> BoolAr
     return launched_graph
 
 
-def _first_kernel_names(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> Int64Array:
+def _first_kernel_names(
+    work: GpuEvents, rows: IntArray, of_gpu: IntArray
+) -> Int64Array:
     """Return the name of the first kernel that each of some events launched, a code, (k,)."""
     kernels = np.flatnonzero((of_gpu != NONE) & work.is_kernel)
     owners, first = np.unique(of_gpu[kernels], return_index=True)

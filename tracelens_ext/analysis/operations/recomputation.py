@@ -20,7 +20,9 @@ class _Backward(NamedTuple):
     """Where the events of the tree are in the backward, t of them."""
 
     is_node: BoolArray  #: whether each event is an autograd node, (t,)
-    node_above: Int64Array  #: the node around each, a position, `ROOT` without one, (t,)
+    node_above: (
+        Int64Array  #: the node around each, a position, `ROOT` without one, (t,)
+    )
 
 
 @cached_per_object
@@ -48,7 +50,9 @@ def recomputed(work: GpuEvents) -> BoolArray:
     # What a nested node launches is the backward of what was recomputed.
     node_of_gpu = values_at(node_above, launch, missing=ROOT)
     node_of_op = values_at(node_above, op_of_gpu, missing=ROOT)
-    result: BoolArray = (launch != NONE) & (op_of_gpu != ROOT) & (node_of_gpu == node_of_op)
+    result: BoolArray = (
+        (launch != NONE) & (op_of_gpu != ROOT) & (node_of_gpu == node_of_op)
+    )
     return result
 
 
@@ -71,7 +75,9 @@ def _may_run_again(work: GpuEvents, backward: _Backward) -> BoolArray:
     return may_run_again
 
 
-def _ran_before(work: GpuEvents, backward: _Backward, candidate: BoolArray) -> BoolArray:
+def _ran_before(
+    work: GpuEvents, backward: _Backward, candidate: BoolArray
+) -> BoolArray:
     """Return which candidates ran with the same shapes outside the backward before, (t,)."""
     trace = work.trace
     rows = work.tree.rows

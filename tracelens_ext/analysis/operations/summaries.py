@@ -28,7 +28,14 @@ PERCENTAGES = (PERCENTAGE, CUMULATIVE_PERCENTAGE)
 DIRECT_TIME = "total_direct_kernel_time"
 SUBTREE_TIME = "total_subtree_kernel_time"
 _TIMES = (DIRECT_TIME, SUBTREE_TIME)
-_UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
+_UNIQUE = (
+    "name",
+    "op category",
+    "process_name",
+    "process_label",
+    "thread_name",
+    *ARGUMENTS,
+)
 _SHORT_NAME_LENGTH = 64
 
 
@@ -88,7 +95,9 @@ def unique_args(
     """
     unknown = sorted(set(metrics) - set(METRICS) - {"sum"})
     if unknown:
-        raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
+        raise UsageError(
+            f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}"
+        )
     key = list(_UNIQUE)
     if "is_recompute" in launchers:
         key.append("is_recompute")
@@ -113,7 +122,9 @@ def unique_args(
     if launched is not None:
         work, all_launchers = launched
         group_of_gpu = _group_of_gpu_events(all_launchers, event, groups.of_row)
-        described = _launched_texts(work, all_launchers, group_of_gpu, len(groups.first))
+        described = _launched_texts(
+            work, all_launchers, group_of_gpu, len(groups.first)
+        )
         columns["kernel_details_summary"] = described.full
         columns["trunc_kernel_details"] = described.short
     return _longest_first(columns, f"{DIRECT_TIME}_sum")
@@ -133,19 +144,26 @@ class _LauncherGroups:
         self._key = key
         grouped = table.groupby(list(key), sort=False, observed=True, dropna=False)
         self.of_row = grouped.ngroup().to_numpy()
-        _, self.first, self.count = np.unique(self.of_row, return_index=True, return_counts=True)
+        _, self.first, self.count = np.unique(
+            self.of_row, return_index=True, return_counts=True
+        )
         self._grouped = table.groupby(self.of_row)
 
     def keys(self) -> dict[str, Any]:
         """Return what the groups have in common, column by column."""
-        return {column: self._table[column].iloc[self.first].tolist() for column in self._key}
+        return {
+            column: self._table[column].iloc[self.first].tolist()
+            for column in self._key
+        }
 
     def statistic(self, column: str, metric: str) -> Float64Array:
         """Return a statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
         return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
 
 
-def kernel_details(work: GpuEvents, launchers: Launchers) -> list[list[dict[str, object]]]:
+def kernel_details(
+    work: GpuEvents, launchers: Launchers
+) -> list[list[dict[str, object]]]:
     """Return the GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
     details: list[list[dict[str, object]]] = [[] for _ in range(len(launchers))]
     events = zip(
@@ -173,7 +191,9 @@ def _group_of_gpu_events(
         group_of_row: the group of each row.
     """
     group_of_event = pd.Series(group_of_row, event).groupby(level=0).first()
-    group_of_launcher = group_of_event.reindex(launchers.rows, fill_value=NONE).to_numpy()
+    group_of_launcher = group_of_event.reindex(
+        launchers.rows, fill_value=NONE
+    ).to_numpy()
     return values_at(group_of_launcher, launchers.of_gpu)
 
 

@@ -24,7 +24,9 @@ from tracelens_ext.report.tables.options import ReportOptions, check_option
 from tracelens_ext.report.tables.table import Table, Tables
 
 #: What the statistics of `ops_unique_args` are.
-_OVER_OPERATIONS = "over the operations; `std` is that of a sample, empty for one operation"
+_OVER_OPERATIONS = (
+    "over the operations; `std` is that of a sample, empty for one operation"
+)
 
 
 class OperationsContext(AnalysisContext, Protocol):
@@ -60,7 +62,9 @@ def _has_cpu_ops(context: AnalysisContext, _options: ReportOptions) -> bool:
 _CPU_OPS = Condition("the trace has CPU ops", _has_cpu_ops)
 
 
-def _notes(context: AnalysisContext, _options: ReportOptions, tables: Tables) -> Iterator[str]:
+def _notes(
+    context: AnalysisContext, _options: ReportOptions, tables: Tables
+) -> Iterator[str]:
     if "ops_summary" not in tables:
         return
     work = context.gpu_events
@@ -93,13 +97,23 @@ def _summary_by_category(
 
 
 def _summary(
-    context: OperationsContext, *, topk_ops: int | None = None, tracelens_sheets: bool = False
+    context: OperationsContext,
+    *,
+    topk_ops: int | None = None,
+    tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
     table = _first_rows(context.get_df_kernel_launchers_summary(), topk_ops)
     if tracelens_sheets:
         return table
     names = [", ".join(ast.literal_eval(text)) for text in table["Categories"]]
-    order = ["name", "Categories", "Count", f"{DIRECT_TIME}_ms", *PERCENTAGES, f"{SUBTREE_TIME}_ms"]
+    order = [
+        "name",
+        "Categories",
+        "Count",
+        f"{DIRECT_TIME}_ms",
+        *PERCENTAGES,
+        f"{SUBTREE_TIME}_ms",
+    ]
     return table.assign(Categories=names)[order]
 
 
@@ -174,7 +188,9 @@ OPS_SUMMARY_BY_CATEGORY = Table(
     columns=[
         Column("op category", "what the operation is for, by its name"),
         Column("Count", "how many", unit="operations"),
-        Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
+        Column(
+            "total_direct_kernel_time_ms", "busy time of what it is the launcher of"
+        ),
         Column("Percentage (%)", "of the direct times of all operations"),
         Column("Cumulative Percentage (%)", "of the direct times of all operations"),
     ],
@@ -184,7 +200,11 @@ OPS_SUMMARY_BY_CATEGORY = Table(
     method="get_df_kernel_launchers_summary_by_category()",
     charts=[
         _of_time(
-            *("GPU time by operation category", "ops_summary_by_category", "op category"),
+            *(
+                "GPU time by operation category",
+                "ops_summary_by_category",
+                "op category",
+            ),
             unless=("gpu_time_by_category",),
         )
     ],
@@ -207,9 +227,14 @@ OPS_SUMMARY = Table(
             "the same as `…_ms`; with `tracelens_sheets=True`",
         ),
         Column("Count", "how many", unit="operations"),
-        Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
+        Column(
+            "total_direct_kernel_time_ms", "busy time of what it is the launcher of"
+        ),
         Column("total_subtree_kernel_time_ms", "busy time of all below it"),
-        Column("Categories", "the op categories; with `tracelens_sheets=True` a list as text"),
+        Column(
+            "Categories",
+            "the op categories; with `tracelens_sheets=True` a list as text",
+        ),
         Column("Percentage (%)", "of the direct times of all operations"),
         Column("Cumulative Percentage (%)", "of the direct times of all operations"),
     ],
@@ -342,7 +367,9 @@ CPU_OPS = Table(
     columns=[
         Column("cpu_op", "the operation"),
         Column("count", "how many", unit="operations"),
-        Column("total_time_ms", "on the host; an operation within itself counts each time"),
+        Column(
+            "total_time_ms", "on the host; an operation within itself counts each time"
+        ),
         Column("self_time_ms", "without the CPU ops directly below"),
         Column("avg_time_us", "of one, with those"),
         Column("% of CPU op time", "of the sum of self times"),
@@ -364,5 +391,14 @@ CPU_OPS = Table(
         "avg_time_us",
         "% of CPU op time",
     ),
-    charts=[Chart("CPU time by operation", "cpu_ops", "cpu_op", "self_time_ms", top=15, on="page")],
+    charts=[
+        Chart(
+            "CPU time by operation",
+            "cpu_ops",
+            "cpu_op",
+            "self_time_ms",
+            top=15,
+            on="page",
+        )
+    ],
 )

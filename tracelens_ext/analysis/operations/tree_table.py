@@ -35,7 +35,13 @@ from tracelens_ext.trace.gpu_events import KIND_LABELS, GpuEvents
 from tracelens_ext.trace.grouping import CallPaths, find_paths, inverse, sums, texts
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.lookup import values_at
-from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked, preorder, summed_up
+from tracelens_ext.trace.nesting import (
+    ROOT,
+    depths,
+    nearest_marked,
+    preorder,
+    summed_up,
+)
 
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
 _ANY_STEP = "ProfilerStep#*"
@@ -150,7 +156,9 @@ class _Nodes(NamedTuple):
     events: IntArray  #: events that the node stands for
 
 
-def merged_tree(work: GpuEvents, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
+def merged_tree(
+    work: GpuEvents, *, op: Expression | None = None, merge: bool = True
+) -> MergedTree:
     """Return the call tree with GPU time.
 
     Args:
@@ -225,7 +233,9 @@ def _headings(first_name: int, counts: list[int]) -> _Nodes:
     )
 
 
-def _node_of_position(work: GpuEvents, chosen: _Chosen, threads: list[int]) -> Int64Array:
+def _node_of_position(
+    work: GpuEvents, chosen: _Chosen, threads: list[int]
+) -> Int64Array:
     """Return the node of each position of the tree, `ROOT` for one that is not shown.
 
     Nodes of host events come after those of threads.
@@ -371,7 +381,9 @@ def folded_stacks(
     has_target = target != ROOT
     values = sums(target[has_target], tree.self_ns[has_target], len(tree))
     remaining = int(tree.self_ns[~has_target].sum())
-    path: list[str] = []  # to the node, which its descendants follow: one path is in memory
+    path: list[
+        str
+    ] = []  # to the node, which its descendants follow: one path is in memory
     for node in np.flatnonzero(keep).tolist():
         name = tree.label(node).translate(_SEPARATORS).strip()
         name = _NUMBER_AT_END.sub(r"_\1", name)

@@ -107,7 +107,9 @@ _VLLM: Final = re.compile(
     + _VLLM_GROUP.replace("X", _GENERATION)
 )
 #: SGLang names the mode within the brackets, ATOM before them.
-_BRACKETS: Final = re.compile(r"(?:step\[(\w+)|(?:\w+_)?(prefill|decode)\[)(.*)\]", re.DOTALL)
+_BRACKETS: Final = re.compile(
+    r"(?:step\[(\w+)|(?:\w+_)?(prefill|decode)\[)(.*)\]", re.DOTALL
+)
 _KEY_AND_NUMBER: Final = re.compile(r"\b(\w+)=(\d{1,18})(?!\d)")
 _SUMS: Final = ("sk", "sqsq", "sqsk")
 _DIFFUSION: Final = re.compile(r"execute_diffusion_\d+_\d+x\d+")
@@ -148,7 +150,9 @@ def parse_annotation(name: str) -> Batch | None:
 
 
 def _vllm_batch(match: re.Match[str]) -> Batch | None:
-    values = {key: int(text) for key, text in match.groupdict().items() if text is not None}
+    values = {
+        key: int(text) for key, text in match.groupdict().items() if text is not None
+    }
     batch = Batch("", _group(values, _CONTEXT), _group(values, _GENERATION))
     return _with_phase_of_requests(batch)
 
@@ -204,13 +208,17 @@ def _batch_in_brackets(phase: str, content: str) -> Batch | None:
         one_each = requests if phase == DECODE else 0
         tokens = values.get("sq", one_each)
     values.setdefault(f"{letter}_sq", tokens)
-    batch = Batch(phase, _group(values, _CONTEXT), _group(values, _GENERATION), counts_tokens)
+    batch = Batch(
+        phase, _group(values, _CONTEXT), _group(values, _GENERATION), counts_tokens
+    )
     if phase == MIXED and not phases_are_known:
         return batch if requests else None
     return _with_phase_of_requests(batch)
 
 
-def _split_atom_decode(values: dict[str, int], requests: int, tokens: int | None) -> int:
+def _split_atom_decode(
+    values: dict[str, int], requests: int, tokens: int | None
+) -> int:
     """Tell apart the prompts in a step of ATOM's decode path; return the tokens of the prompts."""
     prompts = values["p"]
     generating = values.get("d", requests - prompts)
@@ -221,7 +229,9 @@ def _split_atom_decode(values: dict[str, int], requests: int, tokens: int | None
     return max((tokens or 0) - generated_tokens, 0)
 
 
-def _split_old_sglang(values: dict[str, int], requests: int, tokens: int | None) -> int | None:
+def _split_old_sglang(
+    values: dict[str, int], requests: int, tokens: int | None
+) -> int | None:
     """Tell apart the requests of older versions of SGLang; return the tokens of the prompts."""
     generating = values["dec"]
     values[_CONTEXT] = max(requests - generating, 0)

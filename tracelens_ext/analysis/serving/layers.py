@@ -118,7 +118,9 @@ def _common_steps(
     if not len(events_of_phase):
         return None
     track = find_tracks(gpu_events, "stream").of_gpu[events_of_phase]
-    duration_of_track = sums(track, gpu_events.duration[events_of_phase], int(track.max()) + 1)
+    duration_of_track = sums(
+        track, gpu_events.duration[events_of_phase], int(track.max()) + 1
+    )
     events = events_of_phase[track == duration_of_track.argmax()]
     events = events[np.lexsort((gpu_events.start[events], steps.of_gpu[events]))]
     step_ends = np.flatnonzero(np.diff(steps.of_gpu[events])) + 1
@@ -139,10 +141,14 @@ def _common_steps(
 def _kinds(names: Int64Array, blocks: Sequence[Block]) -> Int64Array:
     """Number the layers by their kernels, (m,): equal for layers with the same ones."""
     numbers: Interner[bytes] = Interner()
-    return np.array([numbers[names[block.begin : block.end].tobytes()] for block in blocks])
+    return np.array(
+        [numbers[names[block.begin : block.end].tobytes()] for block in blocks]
+    )
 
 
-def _busy_ns(gpu_events: GpuEvents, events: Int64Array, blocks: Sequence[Block]) -> Int64Array:
+def _busy_ns(
+    gpu_events: GpuEvents, events: Int64Array, blocks: Sequence[Block]
+) -> Int64Array:
     """Return the busy time of each layer of each step, ns, (s, m)."""
     step_count = len(events)
     layer_count = len(blocks)
@@ -151,11 +157,17 @@ def _busy_ns(gpu_events: GpuEvents, events: Int64Array, blocks: Sequence[Block])
     for layer, block in enumerate(blocks):
         cell_of_step = np.arange(layer, cell_count, layer_count)
         owner[:, block.begin : block.end] = cell_of_step[:, None]
-    busy_time = BusyTime(gpu_events.start[events].ravel(), gpu_events.end[events].ravel())
-    return busy_time.by_owner(owner.ravel(), cell_count).reshape(step_count, layer_count)
+    busy_time = BusyTime(
+        gpu_events.start[events].ravel(), gpu_events.end[events].ravel()
+    )
+    return busy_time.by_owner(owner.ravel(), cell_count).reshape(
+        step_count, layer_count
+    )
 
 
-def _span_ns(gpu_events: GpuEvents, events: Int64Array, blocks: Sequence[Block]) -> Int64Array:
+def _span_ns(
+    gpu_events: GpuEvents, events: Int64Array, blocks: Sequence[Block]
+) -> Int64Array:
     """Return the time from first start to last end of each layer of each step, ns, (s, m)."""
     span = np.empty((len(events), len(blocks)), dtype=np.int64)
     for layer, block in enumerate(blocks):
@@ -181,7 +193,9 @@ class _LayerChoice(NamedTuple):
     begin: Int64Array
 
 
-def repeating_block(names: Sequence[int] | Int64Array, attention: BoolArray) -> list[Block]:
+def repeating_block(
+    names: Sequence[int] | Int64Array, attention: BoolArray
+) -> list[Block]:
     """Return the blocks of a sequence of names that repeat, at least two in a row.
 
     Args:
@@ -288,7 +302,9 @@ def _blocks(codes: Int64Array, begin: Int64Array) -> list[Block]:
     longest = 1
     for block in dict.fromkeys(blocks):
         size = min(block.length, len(tail))
-        differences = np.flatnonzero(codes[block.begin : block.begin + size] != tail[:size])
+        differences = np.flatnonzero(
+            codes[block.begin : block.begin + size] != tail[:size]
+        )
         equal_kernels = int(differences[0]) if len(differences) else size
         longest = max(longest, equal_kernels)
     blocks.append(Block(last_begin, last_begin + longest))
@@ -355,7 +371,9 @@ def layer_kernel_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     return _concatenated(parts)
 
 
-def _layer_kernel_rows(gpu_events: GpuEvents, layers: PhaseLayers, kind: int) -> pd.DataFrame:
+def _layer_kernel_rows(
+    gpu_events: GpuEvents, layers: PhaseLayers, kind: int
+) -> pd.DataFrame:
     """Return a row for each GPU event of a layer of a kind; times are means over those layers."""
     same_kind = np.flatnonzero(layers.kind == kind)
     first_layer = same_kind[0]

@@ -22,7 +22,14 @@ from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import ScreenView, Table
-from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    NONE,
+    NS_PER_MS,
+    NS_PER_US,
+    Float64Array,
+    Int64Array,
+)
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent, sums
@@ -35,7 +42,9 @@ _CPU_PARTS: Final = {
         r"(?:## )?schedul(?:e|er|ing)\b(?!\.(?:run_batch|event_loop))|scheduler_step"
         r"|.*(?:get_next_batch|: _?schedule$)"
     ),
-    "sampler": re.compile(r"(?:## )?sampl(?:e|er|ing)\b|.*(?:: _?sample(?:_tokens)?$|: Sampler)"),
+    "sampler": re.compile(
+        r"(?:## )?sampl(?:e|er|ing)\b|.*(?:: _?sample(?:_tokens)?$|: Sampler)"
+    ),
 }
 #: Categories whose share in the GPU time of a phase is shown, whatever a map calls them.
 _SHARES: Final = {
@@ -68,7 +77,9 @@ class _Counts:
         batches = steps.batch
         return cls(
             context_requests=_integers(batch.context.requests for batch in batches),
-            generation_requests=_integers(batch.generation.requests for batch in batches),
+            generation_requests=_integers(
+                batch.generation.requests for batch in batches
+            ),
             context_tokens=_integers(batch.context.tokens for batch in batches),
             generation_tokens=_integers(batch.generation.tokens for batch in batches),
             tokens=_integers(batch.tokens for batch in batches),
@@ -133,7 +144,9 @@ def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     gaps = classify_gaps(gpu_events, "device").gaps
     step_after_gap = steps.of_gpu[gaps.after]
     is_before_step = step_after_gap != NONE
-    idle_ns = sums(step_after_gap[is_before_step], gaps.duration[is_before_step], len(steps))
+    idle_ns = sums(
+        step_after_gap[is_before_step], gaps.duration[is_before_step], len(steps)
+    )
     is_of_step = gpu_events.counted & (steps.of_gpu != NONE)
     is_kernel_of_step = is_of_step & gpu_events.is_kernel
     counts = _Counts.of(steps)
@@ -150,7 +163,9 @@ def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
             "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, counts.tokens),
             "idle_ms": idle_ns / NS_PER_MS,
             "gpu_events": np.bincount(steps.of_gpu[is_of_step], minlength=len(steps)),
-            "kernels": np.bincount(steps.of_gpu[is_kernel_of_step], minlength=len(steps)),
+            "kernels": np.bincount(
+                steps.of_gpu[is_kernel_of_step], minlength=len(steps)
+            ),
         }
     )
     order = np.lexsort((steps.start, -busy_ns))
@@ -204,7 +219,9 @@ def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64A
     columns = {}
     for share, pattern in _SHARES.items():
         is_included = [bool(pattern.search(label)) for label in labels]
-        columns[f"{share}_%"] = percent(total_ns[is_included].sum(axis=0), total_ns.sum(axis=0))
+        columns[f"{share}_%"] = percent(
+            total_ns[is_included].sum(axis=0), total_ns.sum(axis=0)
+        )
     longest_first = np.argsort(-total_ns.sum(axis=1), kind="stable")
     for category in longest_first.tolist():
         if total_ns[category].any():
@@ -311,9 +328,15 @@ LAYERS = Table(
         Column("layer", "its number, from 0 on"),
         Column("kind", "equal for layers that run the same kernels"),
         Column("kernels", "of the layer", unit="GPU events"),
-        Column("steps", "those looked at: with the most common order of kernels", unit="steps"),
+        Column(
+            "steps",
+            "those looked at: with the most common order of kernels",
+            unit="steps",
+        ),
         Column("busy_time_us", "mean over the steps"),
-        Column("std_busy_time_us", "standard deviation of a sample, 0 for a single step"),
+        Column(
+            "std_busy_time_us", "standard deviation of a sample, 0 for a single step"
+        ),
         Column("min_busy_time_us", "over the steps"),
         Column("max_busy_time_us", "over the steps"),
         Column("span_us", "first start to last end, mean over the steps", unit="µs"),
@@ -330,7 +353,10 @@ LAYER_KERNELS = Table(
     shows="The GPU events of one layer, in order",
     columns=[
         Column("phase", "as in `phases`"),
-        Column("kind", "as in `layers`; kinds of a single layer only where there is no other"),
+        Column(
+            "kind",
+            "as in `layers`; kinds of a single layer only where there is no other",
+        ),
         Column("layers", "of this kind", unit="layers"),
         Column("position", "in the layer, from 0 on"),
         Column("kernel_name", "the GPU event"),

@@ -111,9 +111,13 @@ def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
         name, equals, pattern = text.partition("=")
         name = name.strip()
         if not (name and equals and pattern):
-            raise UsageError(f"--phase {text!r}: expected NAME=REGEX, such as 'draft=propose_'")
+            raise UsageError(
+                f"--phase {text!r}: expected NAME=REGEX, such as 'draft=propose_'"
+            )
         if name == OTHER:
-            raise UsageError(f"--phase {text!r}: {OTHER!r} is what lies outside of all steps")
+            raise UsageError(
+                f"--phase {text!r}: {OTHER!r} is what lies outside of all steps"
+            )
         UserPattern(pattern, "--phase")
         phases.append((name, pattern))
     return tuple(phases)
@@ -157,7 +161,9 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     rows, descriptions = _described_rows(trace, EventKind.USER_ANNOTATION, own_patterns)
     is_on_gpu = False
     if not len(rows):
-        rows, descriptions = _described_rows(trace, EventKind.GPU_ANNOTATION, own_patterns)
+        rows, descriptions = _described_rows(
+            trace, EventKind.GPU_ANNOTATION, own_patterns
+        )
         is_on_gpu = len(rows) > 0
     place = trace.thread[rows].astype(np.int64)
     if is_on_gpu:  # the annotations of all streams of a device belong together
@@ -173,8 +179,12 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
         end = np.maximum.reduceat(end, first_rows)
     intervals = _StepIntervals(place[first_rows], trace.ts[rows][first_rows], end)
     name_codes = trace.name[rows].tolist()
-    detail = np.array([descriptions[code].detail for code in name_codes], dtype=np.int64)
-    most_detailed = np.lexsort((-detail, step_of_row))[first_rows]  # the first of equal ones
+    detail = np.array(
+        [descriptions[code].detail for code in name_codes], dtype=np.int64
+    )
+    most_detailed = np.lexsort((-detail, step_of_row))[
+        first_rows
+    ]  # the first of equal ones
     step_names = [name_codes[index] for index in most_detailed.tolist()]
     return _steps_at(
         tree,
@@ -198,7 +208,9 @@ def _described_rows(
     return rows[np.isin(trace.name[rows], list(descriptions))], descriptions
 
 
-def _describe(name: str, own_patterns: Sequence[tuple[str, UserPattern]]) -> _Description | None:
+def _describe(
+    name: str, own_patterns: Sequence[tuple[str, UserPattern]]
+) -> _Description | None:
     """Return what a name says about a step; None for another name. The user's names say most."""
     batch = parse_annotation(name)
     for phase, pattern in own_patterns:
@@ -221,12 +233,18 @@ def _begins_step(
     begins &= ~_continues(begins, place, start, end, latest_end=end - int(NS_PER_US))
     if is_on_gpu:  # each stream of a step has an annotation of its own
         place_and_name = place * (len(trace.names) + 1) + trace.name[rows]
-        begins &= ~_continues(begins, place_and_name, start, end, latest_end=np.zeros_like(end))
+        begins &= ~_continues(
+            begins, place_and_name, start, end, latest_end=np.zeros_like(end)
+        )
     return begins
 
 
 def _continues(
-    begins: BoolArray, key: Int64Array, start: Int64Array, end: Int64Array, latest_end: Int64Array
+    begins: BoolArray,
+    key: Int64Array,
+    start: Int64Array,
+    end: Int64Array,
+    latest_end: Int64Array,
 ) -> BoolArray:
     """Tell which ranges that begin a step overlap the one before, of the same key.
 
@@ -242,7 +260,11 @@ def _continues(
 
 
 def _steps_at(
-    tree: CallTree, intervals: _StepIntervals, names: list[str], batches: list[Batch], note: str
+    tree: CallTree,
+    intervals: _StepIntervals,
+    names: list[str],
+    batches: list[Batch],
+    note: str,
 ) -> Steps:
     """Return steps at these intervals, with the GPU work that each launched.
 
@@ -276,9 +298,13 @@ def _steps_at(
 # Steps that shapes or Python frames show.
 
 _EMBEDDING: Final = "aten::embedding"
-_ATTENTION: Final = re.compile(r"(?i)scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_")
+_ATTENTION: Final = re.compile(
+    r"(?i)scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_"
+)
 _BACKWARD: Final = re.compile(r"autograd::engine|.*Backward\d*$|.*_backward$")
-_CONVOLUTION: Final = re.compile(r"aten::(?:_?convolution|conv[23]d|(?:cudnn|miopen)_convolution)")
+_CONVOLUTION: Final = re.compile(
+    r"aten::(?:_?convolution|conv[23]d|(?:cudnn|miopen)_convolution)"
+)
 #: The input of a convolution of images has at least so many dimensions.
 _IMAGE_DIMENSIONS: Final = 4
 #: The largest embedding table of a language model has at least so many rows.
@@ -325,7 +351,9 @@ def _steps_at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps
     for index, inside in zip(first_inferred.tolist(), is_inside.tolist(), strict=True):
         batches.append(inferred.batch[index] if inside else Batch(STEP))
     names = [trace.name_of(row) for row in rows.tolist()]
-    return _steps_at(tree, _StepIntervals(thread, start, end), names, batches, BY_FRAMES)
+    return _steps_at(
+        tree, _StepIntervals(thread, start, end), names, batches, BY_FRAMES
+    )
 
 
 @cached_per_object

@@ -24,7 +24,9 @@ _COUNTER_PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
 FULL_QUEUE = 1024
 _BANDWIDTH = "memory bandwidth (GB/s)"
 _DIRECTION = re.compile(r"\b([HDPA])to([HDPA])\b")
-_DIRECTION_WORDS = re.compile(r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Peer)")
+_DIRECTION_WORDS = re.compile(
+    r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Peer)"
+)
 
 
 def gpu_counters(work: GpuEvents) -> pd.DataFrame:
@@ -35,7 +37,9 @@ def gpu_counters(work: GpuEvents) -> pd.DataFrame:
     device = _device_of_threads(trace)[trace.thread[rows]]
     value = _numbers(work, _VALUE, rows)
     names = np.array(trace.names, dtype=object)
-    samples = pd.DataFrame({"device": device, "counter": names[trace.name[rows]], "value": value})
+    samples = pd.DataFrame(
+        {"device": device, "counter": names[trace.name[rows]], "value": value}
+    )
     samples = samples[(device != NONE) & np.isfinite(value)]
     values = samples.groupby(["device", "counter"])["value"]
     table = values.agg(samples="size", mean="mean", min="min", max="max")
@@ -59,7 +63,10 @@ def _has_counters(context: AnalysisContext, _options: ReportOptions) -> bool:
 def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
     """Return a numeric argument of some events, NaN where an event has none, or no number."""
     column = work.trace.arg(name)
-    texts = [*(column.texts or ()), ""]  # the last is that of events without the argument
+    texts = [
+        *(column.texts or ()),
+        "",
+    ]  # the last is that of events without the argument
     unquoted = pd.Series(texts, dtype="str").str.strip('"')
     numbers = pd.to_numeric(unquoted, errors="coerce").to_numpy(np.float64)
     return numbers[column.at(rows)]
@@ -127,7 +134,9 @@ def copies(work: GpuEvents) -> pd.DataFrame:
             "start_ns": work.start[events],
             "end_ns": work.end[events],
             "device": trace.device[events],
-            "direction": [direction_of_name[code] for code in work.name[events].tolist()],
+            "direction": [
+                direction_of_name[code] for code in work.name[events].tolist()
+            ],
             "bytes": np.maximum(size, 0),
             "gb_per_s": np.where(is_recorded, recorded_speed, computed_speed),
         }

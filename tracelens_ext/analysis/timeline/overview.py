@@ -136,7 +136,9 @@ def _category_facts(covered: CategoryCoverage) -> list[tuple[str, object]]:
         ("Kernel names uncategorized", names),
     ]
     for name, share in covered.largest_uncategorized[:1]:
-        facts.append(("Largest uncategorized", f"{_shown(name)} ({share:.2f} % of GPU time)"))
+        facts.append(
+            ("Largest uncategorized", f"{_shown(name)} ({share:.2f} % of GPU time)")
+        )
     return facts
 
 
@@ -164,7 +166,9 @@ def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
     if not covered.events:
         notes.append("The trace holds no GPU events: the tables are of CPU operations.")
     elif not trace.count_of(*trace.operation_kinds):
-        notes.append("The trace holds no CPU operations: kernels are filed under their launches.")
+        notes.append(
+            "The trace holds no CPU operations: kernels are filed under their launches."
+        )
     if covered.unlinked_percent >= _MANY_UNLINKED:
         counted = "count" if work.include_unlinked else "do not count"
         notes.append(
@@ -200,13 +204,17 @@ def devices(trace: Trace) -> str:
         else:
             labels.append(f"GPU {number}")
     if not labels:
-        labels = list(dict.fromkeys(device.name for device in trace.devices if device.name))
+        labels = list(
+            dict.fromkeys(device.name for device in trace.devices if device.name)
+        )
     return ", ".join(labels) or "none"
 
 
 def whole_graphs(trace: Trace) -> set[str]:
     """Return the names of CUDA graphs recorded as one GPU event each; no rule knows what is in."""
     rows = trace.gpu_rows
-    categories = [code for code, name in enumerate(trace.categories) if name == WHOLE_GRAPH]
+    categories = [
+        code for code, name in enumerate(trace.categories) if name == WHOLE_GRAPH
+    ]
     rows = rows[np.isin(trace.category[rows], categories)]
     return {trace.names[code] for code in np.unique(trace.name[rows]).tolist()}

@@ -32,7 +32,9 @@ def time_axis(work: GpuEvents) -> pd.DataFrame:
     parts = []
     for group, event in enumerate(first_event.tolist()):
         is_of_group = group_of_event == group
-        time_until = _time_run_until(edges, work.start[is_of_group], work.end[is_of_group])
+        time_until = _time_run_until(
+            edges, work.start[is_of_group], work.end[is_of_group]
+        )
         time_in_bin = np.diff(time_until)
         bins = np.flatnonzero(time_in_bin)
         part = {
@@ -54,7 +56,9 @@ def _bin_edges(work: GpuEvents) -> Int64Array:
     return np.unique(np.linspace(first, last, MOST_BINS + 1).astype(np.int64))
 
 
-def _time_run_until(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+def _time_run_until(
+    times: Int64Array, start: Int64Array, end: Int64Array
+) -> Int64Array:
     """Return how long events ran before each time, summed over the events, ns.
 
     Events 0 to 4 and 2 to 3, until 3: 3 since the first start and 1 since the second, less 0 since
@@ -86,5 +90,7 @@ TIME_AXIS = Table(
     table=of_gpu_events(time_axis),
     asked_by="time_axis",
     on_every_page=True,
-    charts=[Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")],
+    charts=[
+        Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")
+    ],
 )

@@ -15,7 +15,9 @@ from tracelens_ext.trace.gpu_events import GpuEvents, holes
 from tracelens_ext.trace.intervals import union_length
 
 
-def gpu_timeline(work: GpuEvents, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
+def gpu_timeline(
+    work: GpuEvents, micro_idle_thresh_us: float | None = None
+) -> pd.DataFrame:
     """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
 
     `micro_idle_thresh_us` splits idle time into holes up to this many µs and longer ones.
@@ -132,10 +134,22 @@ GPU_TIMELINE = Table(
             "time ms",
             kind="stacked",
             series_column="type",  # The rows that do not overlap and add up to the total.
-            only=("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time"),
+            only=(
+                "computation_time",
+                "exposed_comm_time",
+                "exposed_memcpy_time",
+                "idle_time",
+            ),
             prepare=_with_device,
             on="workbook",
         ),
-        Chart("GPU timeline", "gpu_timeline", "type", "percent", kind="timeline", on="page"),
+        Chart(
+            "GPU timeline",
+            "gpu_timeline",
+            "type",
+            "percent",
+            kind="timeline",
+            on="page",
+        ),
     ],
 )

@@ -47,7 +47,8 @@ class ChartRuleOptions(RuleOptions):
     maps: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="More engines and models: a JSON file, or a folder of them."
+            metavar="FILE",
+            help="More engines and models: a JSON file, or a folder of them.",
         ),
     ] = None
 
@@ -84,19 +85,26 @@ def chart(
         ),
     ] = Path(),
     title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False)
+        str,
+        typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False),
     ] = "",
     per_device: Annotated[
         bool,
-        typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace."),
+        typer.Option(
+            "--per-device", help="A bar for each GPU, not one for all of a trace."
+        ),
     ] = False,
     by_phase: Annotated[
         bool,
-        typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …"),
+        typer.Option(
+            "--by-phase", help="A bar for each phase of serving: prefill, decode …"
+        ),
     ] = False,
     nsys_cmd: Annotated[
         str | None,
-        typer.Option("--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="The same as --nsys."),
+        typer.Option(
+            "--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="The same as --nsys."
+        ),
     ] = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -122,7 +130,9 @@ def chart(
     specifications = [*(in_file or ()), *(inputs or ())]
     run_inputs = parse_inputs(specifications, bare_files=not has_map_for_each)
     if by_phase and per_device:
-        raise UsageError("--by-phase and --per-device are two ways to split a run; give one")
+        raise UsageError(
+            "--by-phase and --per-device are two ways to split a run; give one"
+        )
     if not run_inputs:
         raise UsageError(
             "name an input, FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart --help'"
@@ -157,7 +167,10 @@ def chart(
 
 
 def _measured_runs(
-    run_inputs: Sequence[ChartInput], rules: RuleOptions, reading: ReadingOptions, split: str
+    run_inputs: Sequence[ChartInput],
+    rules: RuleOptions,
+    reading: ReadingOptions,
+    split: str,
 ) -> list[EngineRun]:
     """Read traces one after the other; only the measures stay in memory."""
     from tracelens_ext.cli.load import analyze, show_problems
@@ -186,7 +199,9 @@ def _blocks(runs: Sequence[EngineRun]) -> Iterator[Block]:
     for number, run in enumerate(runs, 1):
         elapsed = duration_text(run.elapsed_ns / 1e6)
         gpu = duration_text(run.gpu_ns / 1e6)
-        line = f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
+        line = (
+            f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
+        )
         yield line.replace("\u00a0", " ")
     # Numbers for the runs: their labels would not fit, and could say anything about units.
     yield Part("Elapsed time by category", _time_table(runs))

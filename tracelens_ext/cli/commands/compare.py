@@ -49,11 +49,13 @@ class ComparisonOptions:
     ] = None
     output_format: Annotated[
         OutputFormat | None,
-        typer.Option("--format", help="Format of the tables; json and markdown need no --output."),
+        typer.Option(
+            "--format", help="Format of the tables; json and markdown need no --output."
+        ),
     ] = None
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page for browsers.")] = (
-        None
-    )
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page for browsers.")
+    ] = None
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,16 +82,22 @@ class ComparisonOptions:
     normalize: Annotated[
         Literal["roofline"] | None,
         typer.Option(
-            help=("Also compare how much each trace loses against the roofline of its own device."),
+            help=(
+                "Also compare how much each trace loses against the roofline of its own device."
+            ),
         ),
     ] = None
     micro_idle_thresh_us: Annotated[
         float | None,
         typer.Option(
-            metavar="US", min=0, help="Split idle time into holes up to this, µs, and longer."
+            metavar="US",
+            min=0,
+            help="Split idle time into holes up to this, µs, and longer.",
         ),
     ] = None
-    top: Annotated[int, typer.Option(min=0, help="Operations and kernels to print.")] = 10
+    top: Annotated[
+        int, typer.Option(min=0, help="Operations and kernels to print.")
+    ] = 10
     quiet: Quiet = False
 
     @property
@@ -110,19 +118,27 @@ class ComparisonOptions:
         paths = named.paths
         if self.baseline is not None:
             if len(paths) != 1:
-                raise UsageError("--baseline compares one trace with a folder; name one")
+                raise UsageError(
+                    "--baseline compares one trace with a folder; name one"
+                )
             paths = [*history_in(self.baseline, self.last, paths[0]), *paths]
         if len(paths) < 2:
-            raise UsageError("a comparison needs two traces at least; the first is the baseline")
+            raise UsageError(
+                "a comparison needs two traces at least; the first is the baseline"
+            )
         return paths
 
-    def measure(self, paths: Sequence[Path], analysis: AnalysisOptions) -> list[Measurement]:
+    def measure(
+        self, paths: Sequence[Path], analysis: AnalysisOptions
+    ) -> list[Measurement]:
         """Measure traces and reports, one after the other: only the measurements stay."""
         from tracelens_ext.compare.finished_reports import is_report, measure_report
         from tracelens_ext.compare.measurement import TRACELENS
 
         max_bytes = analysis.reading.max_bytes
-        reports = {path: measure_report(path, max_bytes) for path in paths if is_report(path)}
+        reports = {
+            path: measure_report(path, max_bytes) for path in paths if is_report(path)
+        }
         if any(measured.report == TRACELENS for measured in reports.values()):
             # As TraceLens: like is compared with like.
             analysis = replace(analysis, unlinked_kernels=False)
@@ -151,7 +167,9 @@ class ComparisonOptions:
         from tracelens_ext.compare.report import measured_for_comparison
 
         analyzer = analyze(path, analysis)
-        measured = measured_for_comparison(analyzer, self.micro_idle_thresh_us, self.device_peaks)
+        measured = measured_for_comparison(
+            analyzer, self.micro_idle_thresh_us, self.device_peaks
+        )
         show_problems(analyzer.problems, shown_problems)
         if with_reports:
             return with_reference(measured, analyzer)
@@ -202,12 +220,16 @@ def compare(
     check_outputs(places, paths, force=options.force)
     measurements = options.measure(paths, analysis)
     has_history = options.baseline is not None
-    comparison = compare_measurements(measurements, total=options.total, history=has_history)
+    comparison = compare_measurements(
+        measurements, total=options.total, history=has_history
+    )
     if has_history:
         report = history_report(comparison)
     else:
         report = comparison_report(comparison, normalize=options.normalize is not None)
-    finding_ids = [offered.item.id for offered in offered_detectors()] if budgets else []
+    finding_ids = (
+        [offered.item.id for offered in offered_detectors()] if budgets else []
+    )
     verdicts = check_budgets(budgets, comparison, finding_ids)
     written = write_outputs(report, places, paths, force=options.force)
     if printed_format:

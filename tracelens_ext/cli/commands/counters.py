@@ -8,7 +8,9 @@ from tracelens_ext.errors import TraceError
 from tracelens_ext.hooks import Command
 
 
-def counters(trace: TraceArgument, json: Json = False, *, reading: ReadingFlags) -> None:
+def counters(
+    trace: TraceArgument, json: Json = False, *, reading: ReadingFlags
+) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
     from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
     from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
@@ -16,7 +18,9 @@ def counters(trace: TraceArgument, json: Json = False, *, reading: ReadingFlags)
     analyzer = analyze(trace, AnalysisOptions(reading=reading))
     work = analyzer.work
     if not len(work):
-        raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
+        raise TraceError(
+            trace, "has no GPU events", "record a part of the run that uses the GPU"
+        )
     makers = {
         "queue_length": lambda: queue_length(work),
         "copy_bandwidth": lambda: copy_bandwidth(work),

@@ -13,9 +13,9 @@ from tracelens_ext.hooks import Command
 
 
 def demo(
-    out: Annotated[Path, typer.Argument(help="File to write, .json or .json.gz.")] = Path(
-        "demo_trace.json.gz"
-    ),
+    out: Annotated[
+        Path, typer.Argument(help="File to write, .json or .json.gz.")
+    ] = Path("demo_trace.json.gz"),
     vendor: Annotated[
         Literal["nvidia", "amd"], typer.Option(help="Whose machine and kernel names.")
     ] = "nvidia",
@@ -25,7 +25,9 @@ def demo(
             metavar="N",
             min=1,
             max=4,
-            help=("Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow."),
+            help=(
+                "Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow."
+            ),
         ),
     ] = 1,
     force: Annotated[
@@ -36,7 +38,9 @@ def demo(
     from tracelens_ext.cli.demo_recordings import copy_recording, is_demo_trace
 
     if ranks > 1 and vendor != "nvidia":
-        raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
+        raise UsageError(
+            "several ranks are there of the NVIDIA job only; leave out --vendor"
+        )
     recordings: dict[str, Path] = {vendor: out}
     written = str(out)
     command = f"report {quote(str(out))}"

@@ -25,7 +25,9 @@ def explain(
     op: Annotated[
         str | None, typer.Option(help="Explain this CPU operation, not a kernel.")
     ] = None,
-    cpu_op: Annotated[str | None, typer.Option(help="The CPU operation that launched it.")] = None,
+    cpu_op: Annotated[
+        str | None, typer.Option(help="The CPU operation that launched it.")
+    ] = None,
     *,
     options: RuleOptions,
 ) -> None:

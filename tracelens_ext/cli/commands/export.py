@@ -41,7 +41,9 @@ def export(
     ],
     window: Annotated[
         str | None,
-        typer.Option(metavar="START-END", help="What touches this, such as 1200ms-1300ms."),
+        typer.Option(
+            metavar="START-END", help="What touches this, such as 1200ms-1300ms."
+        ),
     ] = None,
     iteration: Annotated[
         int | None,
@@ -53,8 +55,12 @@ def export(
     streams: Annotated[
         str | None, typer.Option(metavar="N,N", help="GPU work of these streams.")
     ] = None,
-    min_us: Annotated[float, typer.Option(min=0, help="Leave out what is shorter, µs.")] = 0,
-    host: Annotated[bool, typer.Option("--host/--no-host", help="With what the host did.")] = True,
+    min_us: Annotated[
+        float, typer.Option(min=0, help="Leave out what is shorter, µs.")
+    ] = 0,
+    host: Annotated[
+        bool, typer.Option("--host/--no-host", help="With what the host did.")
+    ] = True,
     findings: Annotated[
         bool | None,
         typer.Option(
@@ -65,11 +71,14 @@ def export(
             ),
         ),
     ] = None,
-    stacks: Annotated[bool, typer.Option("--stacks", help="With Python frames.")] = False,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="With Python frames.")
+    ] = False,
     clocks: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="clocks.parquet of fleet: puts several ranks on one axis."
+            metavar="FILE",
+            help="clocks.parquet of fleet: puts several ranks on one axis.",
         ),
     ] = None,
     force: Force = False,
@@ -164,7 +173,9 @@ def _write_perfetto(
     size = 0
     with written_beside(output) as beside, beside.open("wb") as file:
         is_packed = output.suffix == ".gz"
-        stream = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if is_packed else file
+        stream = (
+            gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if is_packed else file
+        )
         for text in perfetto_json(sources, choice, summary):
             size += stream.write(text.encode())
         if is_packed:

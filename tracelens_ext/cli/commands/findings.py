@@ -26,16 +26,21 @@ def findings(
     json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print JSON instead; of several traces a list, each with its `trace`."
+            "--json",
+            help="Print JSON instead; of several traces a list, each with its `trace`.",
         ),
     ] = False,
     whole: Annotated[
         bool,
-        typer.Option("--all", help="Show all findings, not the first eight that save 1 %."),
+        typer.Option(
+            "--all", help="Show all findings, not the first eight that save 1 %."
+        ),
     ] = False,
     intervals: Annotated[
         bool,
-        typer.Option("--intervals", help="With --json: the stretches of time of each finding."),
+        typer.Option(
+            "--intervals", help="With --json: the stretches of time of each finding."
+        ),
     ] = False,
     *,
     analysis: AnalysisOptions,

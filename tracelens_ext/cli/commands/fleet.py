@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracelens_ext.cli.options import Force, Quiet, ReadingFlags, RuleOptions, UnlinkedKernels
+from tracelens_ext.cli.options import (
+    Force,
+    Quiet,
+    ReadingFlags,
+    RuleOptions,
+    UnlinkedKernels,
+)
 from tracelens_ext.cli.screen import Block, Part, Section, show, tell
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
@@ -20,8 +26,21 @@ if TYPE_CHECKING:
 
 #: What the command exits with when a trace failed; with --strict, when a rank is missing too.
 FAILED = 1
-_TIMES = ["total_time", "busy_time", "computation_time", "exposed_comm_time", "idle_time"]
-_SPREAD_COLUMNS = ("mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%)")
+_TIMES = [
+    "total_time",
+    "busy_time",
+    "computation_time",
+    "exposed_comm_time",
+    "idle_time",
+]
+_SPREAD_COLUMNS = (
+    "mean_ms",
+    "std_ms",
+    "min_ms",
+    "max_ms",
+    "max_rank",
+    "max over mean (%)",
+)
 _FINDING_COLUMNS = (
     "finding",
     "ranks",
@@ -48,7 +67,10 @@ def fleet(
     out: Annotated[
         str,
         typer.Option(
-            "--out", "-o", metavar="FOLDER", help="Folder or URL. What an earlier run did stays."
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Folder or URL. What an earlier run did stays.",
         ),
     ],
     scheduler: Annotated[
@@ -73,8 +95,12 @@ def fleet(
         int | None,
         typer.Option(min=1, help="To tell the nodes.  [default: by the devices]"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
-    top: Annotated[int, typer.Option(min=0, help="Ranks and collectives to print.")] = 5,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON.")
+    ] = False,
+    top: Annotated[
+        int, typer.Option(min=0, help="Ranks and collectives to print.")
+    ] = 5,
     force: Force = False,
     unlinked_kernels: UnlinkedKernels = True,
     quiet: Quiet = False,
@@ -116,7 +142,9 @@ def fleet(
         _tell_failures(result)
     is_incomplete = strict and result.missing > 0
     if is_incomplete:
-        missing = "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
+        missing = (
+            "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
+        )
         tell(f"{missing} no trace")
     if result.failed or is_incomplete:
         raise typer.Exit(FAILED)
@@ -197,7 +225,11 @@ def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
     timeline = tables["timeline_spread"].set_index("type")
     if len(timeline):
         timeline = timeline.reindex(_TIMES)
-    yield Part("GPU timeline over the ranks", timeline.reset_index(), ("type", *_SPREAD_COLUMNS))
+    yield Part(
+        "GPU timeline over the ranks",
+        timeline.reset_index(),
+        ("type", *_SPREAD_COLUMNS),
+    )
     yield Part(
         "GPU time by category over the ranks",
         tables["category_spread"].head(_LISTED),

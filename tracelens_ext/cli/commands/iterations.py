@@ -49,7 +49,9 @@ def iterations(
     trace: TraceArgument,
     annotation: Annotation = None,
     json: Json = False,
-    top: Annotated[int, typer.Option(min=0, help="Iterations to print, the first ones.")] = 50,
+    top: Annotated[
+        int, typer.Option(min=0, help="Iterations to print, the first ones.")
+    ] = 50,
     *,
     analysis: AnalysisOptions,
     unlinked_kernels: UnlinkedKernels = True,
@@ -76,7 +78,9 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     count = int(statistics["iterations"].max()) if len(statistics) else 0
     plural = "s" if count > 1 else ""
     title = f"Mean and spread of {count:,} whole iteration{plural}, ms"
-    yield Part("Iterations", table.frame, _shown_columns(table.frame.columns.tolist()), top)
+    yield Part(
+        "Iterations", table.frame, _shown_columns(table.frame.columns.tolist()), top
+    )
     yield Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS)
     yield Section("odd iterations", lambda console: [_odd_lines(table, console)])
 
@@ -85,12 +89,18 @@ def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Return that there are no iterations, and what could be taken for them."""
     from tracelens_ext.analysis.iterations.candidates import likely_iterations
 
-    likely = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
+    likely = [
+        name
+        for name in likely_iterations(tree, _SUGGESTED)
+        if len(name) <= _MOST_TO_PASTE
+    ]
     wanted = "ProfilerStep#N"
     if annotation is not None:
         wanted = f"annotation that matches {annotation!r}"
     if not likely:
-        return f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
+        return (
+            f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
+        )
     quoted = ", ".join(map(shlex.quote, likely))
     return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
 

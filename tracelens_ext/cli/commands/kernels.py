@@ -20,7 +20,15 @@ from tracelens_ext.cli.options import (
     given_options,
     selected_text,
 )
-from tracelens_ext.cli.screen import NARROW, Block, Part, Section, first_lines, show, trace_report
+from tracelens_ext.cli.screen import (
+    NARROW,
+    Block,
+    Part,
+    Section,
+    first_lines,
+    show,
+    trace_report,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
@@ -40,7 +48,9 @@ _MIN_SOURCE_NAME_WIDTH = 16
 
 def kernels(
     trace: TraceArgument,
-    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Kernels to print.")] = 10,
+    top: Annotated[
+        int, typer.Option("--top", "-t", min=0, help="Kernels to print.")
+    ] = 10,
     sort: Annotated[
         Sort,
         typer.Option(
@@ -62,7 +72,9 @@ def kernels(
         bool,
         typer.Option(
             "--sources",
-            help=("Also print the source line and layer of each (recorded with with_stack=True)."),
+            help=(
+                "Also print the source line and layer of each (recorded with with_stack=True)."
+            ),
         ),
     ] = False,
     output: Annotated[
@@ -76,11 +88,16 @@ def kernels(
     ] = None,
     gaps: Annotated[
         bool,
-        typer.Option("--gaps", "-g", help="Also analyse the idle time between kernels."),
+        typer.Option(
+            "--gaps", "-g", help="Also analyse the idle time between kernels."
+        ),
     ] = False,
     gap_output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write all about the gaps to a text file (- prints it)."),
+        typer.Option(
+            metavar="FILE",
+            help="Write all about the gaps to a text file (- prints it).",
+        ),
     ] = None,
     json: Json = False,
     force: Force = False,
@@ -100,7 +117,9 @@ def kernels(
     selection = selecting.selection(category)
     outputs = [path for path in (output, gap_output) if path]
     check_texts(outputs, trace, force=force, json=json, every_gap=options.all)
-    analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
+    analyzer = analyze(
+        trace, replace(analysis, python_frames=sources), without_tpu=True
+    )
     kernel_report = _KernelReport.of(analyzer, selection, sort, with_sources=sources)
     tables = dict(kernel_report.tables)
     notes = kernel_report.notes(analyzer)
@@ -129,7 +148,9 @@ def kernels(
 
     facts = [("Selected", kernel_report.selected)] if kernel_report.selected else []
     unique_notes = list(dict.fromkeys(notes))
-    report = trace_report("GPU kernels", trace, tables, unique_notes, facts=facts, members=members)
+    report = trace_report(
+        "GPU kernels", trace, tables, unique_notes, facts=facts, members=members
+    )
     show(report, blocks(), json=json, texts=texts)
 
 
@@ -214,10 +235,14 @@ class _KernelReport:
                 yield Section("kernels", partial(_kernel_rows, rows, self.sorted_by))
         names = self.tables.get("kernel_full_names")
         if verbose and names is not None and len(names):
-            yield Section("names", lambda console: [full_name_lines(names, console, top=top)])
+            yield Section(
+                "names", lambda console: [full_name_lines(names, console, top=top)]
+            )
         sources = self.tables.get("kernel_sources")
         if sources is not None:
-            yield Section("sources", lambda console: [source_lines(sources, console, top=top)])
+            yield Section(
+                "sources", lambda console: [source_lines(sources, console, top=top)]
+            )
 
     def _totals(self, statistics: pd.DataFrame) -> list[str]:
         """Return how many kernels there are, a line each."""
@@ -234,8 +259,16 @@ class _KernelReport:
         return lines
 
 
-def _kernel_rows(rows: pd.DataFrame, sorted_by: str, console: Console) -> Iterable[Block]:
-    from tracelens_ext.cli.name_columns import cut_names, name_room, remarks, share_marks, sign
+def _kernel_rows(
+    rows: pd.DataFrame, sorted_by: str, console: Console
+) -> Iterable[Block]:
+    from tracelens_ext.cli.name_columns import (
+        cut_names,
+        name_room,
+        remarks,
+        share_marks,
+        sign,
+    )
     from tracelens_ext.report.terminal import name_text
 
     us = sign("μs", console)
@@ -300,7 +333,9 @@ def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[s
     for count, name, record in zip(counts, short_names, records, strict=True):
         total_time = f"{record['total_time_us']:14,.3f} {sign('μs', console)}"
         lines.append(f"{total_time}  {count:<{count_width}}  {name}")
-        places = [name_text(text) for text in (record["source"], record["layer"]) if text]
+        places = [
+            name_text(text) for text in (record["source"], record["layer"]) if text
+        ]
         place = "  in  ".join(places) or "no Python frame around the launch"
         lines.append(f"{'':{_SOURCE_INDENT}}{place}")
     if len(sources) > top:

@@ -12,7 +12,8 @@ from tracelens_ext.hooks import Command
 
 def mcp(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER…", help="Whose traces may be asked about.")
+        list[Path],
+        typer.Argument(metavar="FOLDER…", help="Whose traces may be asked about."),
     ],
 ) -> None:
     """Serve the traces in folders to an agent over stdin and stdout; nothing is written."""

@@ -43,7 +43,9 @@ def memory(
             help="Tell what was alive apart by operation, nn.Module, Python frame, phase."
         ),
     ] = "operation",
-    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Rows of each table.")] = 10,
+    top: Annotated[
+        int, typer.Option("--top", "-t", min=0, help="Rows of each table.")
+    ] = 10,
     device: Device = None,
     annotation: Annotation = None,
     json: Json = False,
@@ -55,7 +57,11 @@ def memory(
     from tracelens_ext.analysis.memory.snapshot import is_snapshot
     from tracelens_ext.analysis.memory.usage import memory_notes
     from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
-    from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report, tables_of_device
+    from tracelens_ext.cli.snapshots import (
+        snapshot_blocks,
+        snapshot_report,
+        tables_of_device,
+    )
 
     if is_snapshot(trace):
         report = snapshot_report([trace], reading, device=device)
@@ -86,7 +92,9 @@ def memory(
     show(trace_report("Memory", trace, tables, notes), blocks, json=json)
 
 
-def _device_blocks(tables: Mapping[str, pd.DataFrame], by: By, top: int) -> Iterator[Block]:
+def _device_blocks(
+    tables: Mapping[str, pd.DataFrame], by: By, top: int
+) -> Iterator[Block]:
     """Yield a sentence and tables for each device."""
     at_peak = tables.get("memory_at_peak")
     peaks = tables.get("memory_peaks")
@@ -140,7 +148,9 @@ def _peak_sentence(peak: Mapping[Any, Any]) -> str:
     text = f"{place}: at most {size('peak_allocated_bytes')} allocated, {moment}."
     if not pd.isna(peak["unused_at_peak_bytes"]):
         text += f" Reserved: {size('peak_reserved_bytes')}; at the peak"
-        text += f" {size('unused_at_peak_bytes')} of it were not allocated (fragmentation)."
+        text += (
+            f" {size('unused_at_peak_bytes')} of it were not allocated (fragmentation)."
+        )
     change = peak["change_per_iteration_bytes"]
     if not pd.isna(change) and change > 0:
         text += f" From iteration to iteration {size('change_per_iteration_bytes')} more stay."

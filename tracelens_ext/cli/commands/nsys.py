@@ -17,14 +17,19 @@ from tracelens_ext.report.writing import OutputFormat, Places
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
-    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier, ClassStatistics
+    from tracelens_ext.analysis.nsys_statistics.statistics import (
+        Classifier,
+        ClassStatistics,
+    )
     from tracelens_ext.settings import ReadingOptions
     from tracelens_ext.trace import Trace
 
 _TABLE_OPTIONS = ("--kernels", "--nvtx", "--mem", "--mem-size")
 
 app = typer.Typer(
-    help="Statistics of Nsight Systems reports.", no_args_is_help=True, rich_markup_mode=None
+    help="Statistics of Nsight Systems reports.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -90,7 +95,9 @@ class InputOptions:
         str | None,
         typer.Option(metavar="TAG", help="Exact name of the iterations' NVTX ranges."),
     ] = None
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the output.")] = None
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Heading of the output.")
+    ] = None
 
     def input_spec(self) -> InputSpec:
         """Return the input as the analysis takes it."""
@@ -104,17 +111,27 @@ class InputOptions:
         if self.trace is not None:
             tables = [name for name in names if name in _TABLE_OPTIONS]
             if tables:
-                raise UsageError(f"{tables[0]} names a table instead of a trace; give one of them")
+                raise UsageError(
+                    f"{tables[0]} names a table instead of a trace; give one of them"
+                )
             if "--iterations" not in names and "--iteration-range" not in names:
-                raise UsageError("give --iterations, or --iteration-range for ranges to count")
+                raise UsageError(
+                    "give --iterations, or --iteration-range for ranges to count"
+                )
         elif self.kernels is None:
-            raise UsageError("name a trace, --kernels with a table, or --config with a file")
+            raise UsageError(
+                "name a trace, --kernels with a table, or --config with a file"
+            )
         elif "--mem-size" in names and "--mem" not in names:
             raise UsageError("--mem-size needs --mem, the times of the same operations")
         elif ("--nvtx" in names) != ("--iteration-range" in names):
-            raise UsageError("--nvtx and --iteration-range go together; give both or neither")
+            raise UsageError(
+                "--nvtx and --iteration-range go together; give both or neither"
+            )
         elif "--iterations" not in names and "--nvtx" not in names:
-            raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
+            raise UsageError(
+                "give --iterations, or --nvtx with --iteration-range to count them"
+            )
 
 
 @app.command()
@@ -129,10 +146,13 @@ def stats(
     ] = False,
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the tables to CSV files in this folder."),
+        typer.Option(
+            metavar="DIR", help="Write the tables to CSV files in this folder."
+        ),
     ] = None,
     xlsx: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the tables to an Excel file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the tables to an Excel file."),
     ] = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -159,7 +179,9 @@ def stats(
         if json:
             print_report(report)
         elif not quiet:
-            texts = [text(statistics, title) for title, statistics in results.statistics]
+            texts = [
+                text(statistics, title) for title, statistics in results.statistics
+            ]
             typer.echo("\n\n".join(texts), nl=False)
             tell_written(written)
     if results.problems:
@@ -187,7 +209,9 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
         class_map = None
         if options.class_map is not None:
             class_map = load_class_map(options.class_map)
-        return _Inputs([options.input_spec()], Classifier(class_map, str(options.class_map)))
+        return _Inputs(
+            [options.input_spec()], Classifier(class_map, str(options.class_map))
+        )
     names = given_options(options)
     if names:
         first = "a trace" if names[0] == "--trace" else names[0]
@@ -256,7 +280,9 @@ def _read(path: Path, reading: ReadingOptions) -> Trace:
     from tracelens_ext.readers import read_trace
 
     with reading_of(path) as progress:
-        trace = read_trace(path, progress=progress, cache=chosen_cache(reading), reading=reading)
+        trace = read_trace(
+            path, progress=progress, cache=chosen_cache(reading), reading=reading
+        )
     tell_dropped(path, trace)
     return trace
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli.options import AnalysisOptions, DevicePeaks, Json, TraceArgument
-from tracelens_ext.cli.screen import Block, Part, Section, first_lines, show, trace_report
+from tracelens_ext.cli.screen import (
+    Block,
+    Part,
+    Section,
+    first_lines,
+    show,
+    trace_report,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
@@ -38,7 +45,14 @@ _BUSY_COLUMNS = (
     "scheduler_%",
     "sampler_%",
 )
-_LAYER_COLUMNS = ("phase", "layer", "kernels", "busy_time_us", "std_busy_time_us", "odd")
+_LAYER_COLUMNS = (
+    "phase",
+    "layer",
+    "kernels",
+    "busy_time_us",
+    "std_busy_time_us",
+    "odd",
+)
 _MOST_LAYERS = 12
 
 
@@ -55,7 +69,9 @@ def phases(
         ),
     ] = None,
     device_peaks: DevicePeaks = None,
-    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Slowest steps to print.")] = 10,
+    top: Annotated[
+        int, typer.Option("--top", "-t", min=0, help="Slowest steps to print.")
+    ] = 10,
     json: Json = False,
     *,
     analysis: AnalysisOptions,

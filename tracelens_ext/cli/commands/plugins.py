@@ -13,7 +13,9 @@ from tracelens_ext.hooks import Command
 if TYPE_CHECKING:
     from tracelens_ext.cli.plugin_status import PluginStatus
 
-app = typer.Typer(help="Installed plugins: what each brings, and what is wrong with it.")
+app = typer.Typer(
+    help="Installed plugins: what each brings, and what is wrong with it."
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -59,11 +61,15 @@ def _lines(status: PluginStatus) -> Iterator[str]:
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Argument(help="The new distribution, such as my-company-kernels.")],
+    name: Annotated[
+        str, typer.Argument(help="The new distribution, such as my-company-kernels.")
+    ],
     folder: Annotated[
         Path,
         typer.Option(
-            metavar="FOLDER", help="Where to make its folder.  [default: .]", show_default=False
+            metavar="FOLDER",
+            help="Where to make its folder.  [default: .]",
+            show_default=False,
         ),
     ] = Path(),
 ) -> None:

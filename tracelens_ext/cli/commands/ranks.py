@@ -29,13 +29,19 @@ _CALL_COLUMNS = (
 def ranks(
     results: Annotated[
         str,
-        typer.Argument(metavar="RESULTS", help="Folder of the results of `fleet`, or its URL."),
+        typer.Argument(
+            metavar="RESULTS", help="Folder of the results of `fleet`, or its URL."
+        ),
     ],
     top: Annotated[
         int,
-        typer.Option("--top", "-t", min=0, help="Calls to print, the longest waits first."),
+        typer.Option(
+            "--top", "-t", min=0, help="Calls to print, the longest waits first."
+        ),
     ] = 20,
-    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON instead.")
+    ] = False,
 ) -> None:
     """Show which ranks and links are slow, and of each collective its transfer, wait and cause."""
     from tracelens_ext.cli.verdict_blocks import verdict_blocks
@@ -47,7 +53,9 @@ def ranks(
 
     store = ResultStore.at(results)
     tables = {name: store.get_table(name).to_pandas() for name in TABLES}
-    calls = tables["collective_sync"].sort_values("wait_us", ascending=False, kind="stable")
+    calls = tables["collective_sync"].sort_values(
+        "wait_us", ascending=False, kind="stable"
+    )
     part = Part(f"{len(calls):,} calls, by wait", calls, _CALL_COLUMNS, top)
     blocks = [*verdict_blocks(tables["verdicts"]), part]
     report = Report("The ranks of a job", tables, [("Results", store.url)])

@@ -77,7 +77,9 @@ def report(
     ] = "",
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Also compare all traces with the first, in one workbook."),
+        typer.Option(
+            "--compare", help="Also compare all traces with the first, in one workbook."
+        ),
     ] = False,
     total: Total = False,
     force: Force = False,
@@ -85,7 +87,8 @@ def report(
     kernel_categories: Annotated[
         bool,
         typer.Option(
-            "--kernel-categories/--no-kernel-categories", help="Give every kernel a category."
+            "--kernel-categories/--no-kernel-categories",
+            help="Give every kernel a category.",
         ),
     ] = True,
     unlinked_kernels: UnlinkedKernels = True,
@@ -101,7 +104,9 @@ def report(
         total=total,
         force=force,
         analysis=replace(
-            analysis, kernel_categories=kernel_categories, unlinked_kernels=unlinked_kernels
+            analysis,
+            kernel_categories=kernel_categories,
+            unlinked_kernels=unlinked_kernels,
         ),
         report_options=report_options,
         top=top,
@@ -148,7 +153,9 @@ class _ReportRun:
 
     def __post_init__(self) -> None:
         if self.compare and not self.analysis.kernel_categories:
-            raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
+            raise UsageError(
+                "--compare needs kernel categories; leave out --no-kernel-categories"
+            )
         if self.source_url:
             from tracelens_ext.report.html_tables import check_source_url
 
@@ -188,7 +195,9 @@ class _ReportRun:
             show(replace(result.report, notes=notes), result.blocks)
             tell_written(result.written)
 
-    def _report_on_several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
+    def _report_on_several(
+        self, traces: Sequence[Path], problems: Sequence[TraceError]
+    ) -> int:
         """Report on several traces, whatever becomes of each; return how many could not be."""
         from tracelens_ext.cli.load import show_problems
         from tracelens_ext.cli.parallel import each_trace
@@ -290,7 +299,9 @@ class _ReportRun:
             measurement=measurement,
         )
 
-    def _snapshot(self, snapshot: Path, places: Places, inputs: Sequence[Path]) -> _TraceResult:
+    def _snapshot(
+        self, snapshot: Path, places: Places, inputs: Sequence[Path]
+    ) -> _TraceResult:
         """Report on a snapshot of PyTorch's memory allocator, as `memory` does."""
         from tracelens_ext.cli.outputs import write_outputs
         from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
@@ -307,18 +318,24 @@ class _ReportRun:
             problems=[],
         )
 
-    def _compare(self, traces: Sequence[Path], measurements: Sequence[Measurement | None]) -> bool:
+    def _compare(
+        self, traces: Sequence[Path], measurements: Sequence[Measurement | None]
+    ) -> bool:
         """Write and show the comparison; return whether there is one."""
         from tracelens_ext.cli.comparison_blocks import comparison_blocks
         from tracelens_ext.cli.outputs import check_outputs, write_outputs
         from tracelens_ext.compare.comparison import compare
         from tracelens_ext.compare.report import comparison_report
 
-        usable = [measurement for measurement in measurements if measurement is not None]
+        usable = [
+            measurement for measurement in measurements if measurement is not None
+        ]
         places = self.outputs.for_comparison(traces[0].parent, several=True)
         try:
             if measurements[0] is None:
-                raise TracelensError(f"{traces[0]}: is the baseline; nothing can be compared")
+                raise TracelensError(
+                    f"{traces[0]}: is the baseline; nothing can be compared"
+                )
             if len(usable) < 2:
                 raise TracelensError("only one trace is left; nothing can be compared")
             comparison = compare(usable, total=self.total)
@@ -377,7 +394,9 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
     categories = report.sheets.get("gpu_time_by_category")
     if categories is not None and len(categories):
         first = categories.iloc[0]
-        row["top category"] = f"{first['kernel_category']} {first['% of GPU time']:.0f} %"
+        row["top category"] = (
+            f"{first['kernel_category']} {first['% of GPU time']:.0f} %"
+        )
     return row
 
 
@@ -388,7 +407,9 @@ def _coverage_notes(facts: Mapping[str, object]) -> list[str]:
     notes = []
     unlinked = facts.get("GPU time unlinked (%)")
     if isinstance(unlinked, float):
-        notes.append(f"Unlinked: {unlinked:.1f} % of GPU time has no launch in the trace.")
+        notes.append(
+            f"Unlinked: {unlinked:.1f} % of GPU time has no launch in the trace."
+        )
     uncategorized = facts.get("GPU time uncategorized (%)")
     if isinstance(uncategorized, float):
         names = f"{facts['Kernel names uncategorized']} kernel names"

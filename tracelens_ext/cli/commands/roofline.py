@@ -85,7 +85,9 @@ def roofline(
     family: Annotated[
         str | None, typer.Option(help="Only operations of this family, such as GEMM.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Operations to print.")] = 10,
+    top: Annotated[
+        int, typer.Option("--top", "-t", min=0, help="Operations to print.")
+    ] = 10,
     annotation: Annotation = None,
     pstep: Step = None,
     device: Device = None,
@@ -104,7 +106,9 @@ def roofline(
     )
     from tracelens_ext.roofline.summary import advice, modelled, roofline_facts
 
-    analysis = AnalysisOptions(kernel_categories=False, capture=capture, reading=reading)
+    analysis = AnalysisOptions(
+        kernel_categories=False, capture=capture, reading=reading
+    )
     analyzer = analyze(trace, analysis)
     selection = Selection(pstep, device=device)
     result = analyzer.roofline(device_peaks, selection)
@@ -136,7 +140,9 @@ def roofline(
             yield Part.of("families", families.dropna(axis="columns", how="all"))
         rows = [result.rows[number] for number in operations.index[:top].tolist()]
         title = _ORDERS[sort].title
-        yield Section("operations", lambda console: [_operation_lines(rows, title, console)])
+        yield Section(
+            "operations", lambda console: [_operation_lines(rows, title, console)]
+        )
         more = len(operations) - len(rows)
         if rows and more:
             yield [f"{more:,} more not shown (--top)"]
@@ -167,7 +173,9 @@ def _of_family(operations: pd.DataFrame, family: str | None) -> pd.DataFrame:
     of_family = operations[families.str.casefold() == family.casefold()]
     if not len(of_family):
         known = ", ".join(sorted(set(families) - {""})) or "none"
-        raise UsageError(f"no operation is of the family {family!r}; the trace has {known}")
+        raise UsageError(
+            f"no operation is of the family {family!r}; the trace has {known}"
+        )
     return of_family
 
 
@@ -182,7 +190,9 @@ def _iteration_blocks(steps: pd.DataFrame) -> Iterator[Block]:
         yield [f"{more:,} more iterations (--json shows all)"]
 
 
-def _operation_lines(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:
+def _operation_lines(
+    rows: Sequence[RooflineRow], title: str, console: Console
+) -> list[str]:
     """Return operations, each in three lines at most: numbers, shapes, why it is slow."""
     from tracelens_ext.roofline.summary import shape_text
 

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracelens_ext.cli.options import AnalysisOptions, ReadingFlags, RuleOptions, UserRules
+from tracelens_ext.cli.options import (
+    AnalysisOptions,
+    ReadingFlags,
+    RuleOptions,
+    UserRules,
+)
 from tracelens_ext.cli.screen import NARROW, console, print_line, tell, write_text
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.hooks import Command
@@ -22,7 +27,9 @@ if TYPE_CHECKING:
     from tracelens_ext.categorize.matcher import BoundPack
     from tracelens_ext.categorize.rules import Rule, RulePack
 
-app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
+app = typer.Typer(
+    help="The rules that give kernels their categories.", no_args_is_help=True
+)
 
 _FIRST_COLUMNS = ("rule", "category", "for")
 _COLUMNS = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
@@ -30,7 +37,9 @@ _COLUMNS = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
 
 @app.command("list")
 def list_rules(
-    category: Annotated[str | None, typer.Option(help="Only rules of this category.")] = None,
+    category: Annotated[
+        str | None, typer.Option(help="Only rules of this category.")
+    ] = None,
     pack: Annotated[str | None, typer.Option(help="Only rules of this pack.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
@@ -40,7 +49,11 @@ def list_rules(
     from tracelens_ext.categorize import KernelCategorizer
 
     categorizer = KernelCategorizer.create(**options.arguments())
-    rows = [_row(bound, rule) for bound in categorizer.packs for rule in bound.pack.ordered()]
+    rows = [
+        _row(bound, rule)
+        for bound in categorizer.packs
+        for rule in bound.pack.ordered()
+    ]
     chosen = _chosen_rows(rows, category=category, pack=pack)
     if as_json:
         typer.echo(json.dumps(chosen, indent=2))
@@ -75,12 +88,16 @@ def _show_rules(rows: Sequence[dict[str, Any]]) -> None:
     columns = _FIRST_COLUMNS if is_narrow else _COLUMNS
     screen.print(frame_table(pd.DataFrame(rows), columns=columns))
     if is_narrow:
-        print_line(f"The other columns need {NARROW} columns of the terminal; --json has them.")
+        print_line(
+            f"The other columns need {NARROW} columns of the terminal; --json has them."
+        )
 
 
 @app.command("show")
 def show(
-    pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
+    pack: Annotated[
+        str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")
+    ],
 ) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
     from tracelens_ext.categorize.drafts import toml_pack
@@ -102,9 +119,13 @@ def show(
 def check(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Rule packs to check; all installed ones when none are given."),
+        typer.Argument(
+            help="Rule packs to check; all installed ones when none are given."
+        ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 for warnings too.")
+    ] = False,
 ) -> None:
     """Run all examples, find rules that can never win, and patterns that take too long."""
     from tracelens_ext.categorize import load_pack
@@ -112,7 +133,9 @@ def check(
     from tracelens_ext.categorize.matcher import BoundPack
 
     if files:
-        installed = _InstalledPacks([BoundPack(load_pack(path), "rules") for path in files], [])
+        installed = _InstalledPacks(
+            [BoundPack(load_pack(path), "rules") for path in files], []
+        )
     else:
         installed = _installed_packs()
     severities = Counter[str]()
@@ -155,7 +178,9 @@ def suggest(
     from tracelens_ext.report.formats import json_safe
 
     if output is not None and output.exists():
-        raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
+        raise OutputError(
+            f"{output} exists already, perhaps with your edits; choose another name"
+        )
     analyzer = analyze(trace, AnalysisOptions(rules=rules, reading=reading))
     show_problems(analyzer.problems)
     kernels = analyzer.get_df_kernel_summary()

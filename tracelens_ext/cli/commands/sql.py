@@ -23,7 +23,9 @@ def sql(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the tables and their columns.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the rows as JSON.")
+    ] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 1000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds at most.")] = 30,

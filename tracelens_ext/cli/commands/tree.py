@@ -51,25 +51,35 @@ def tree(
         ),
     ] = None,
     merge: Annotated[
-        bool, typer.Option("--merge/--no-merge", help="Make siblings of one name one line.")
+        bool,
+        typer.Option("--merge/--no-merge", help="Make siblings of one name one line."),
     ] = True,
     python: Annotated[
         bool,
-        typer.Option("--python", help="Show Python frames too (recorded with with_stack=True)."),
+        typer.Option(
+            "--python", help="Show Python frames too (recorded with with_stack=True)."
+        ),
     ] = False,
     capture: Capture = None,
     folded: Annotated[
         bool,
         typer.Option(
-            "--folded", help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like."
+            "--folded",
+            help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tree as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the tree as JSON.")
+    ] = False,
     *,
     reading: GraphReadingFlags,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
-    from tracelens_ext.analysis.operations.tree_table import folded_stacks, merged_tree, tree_rows
+    from tracelens_ext.analysis.operations.tree_table import (
+        folded_stacks,
+        merged_tree,
+        tree_rows,
+    )
     from tracelens_ext.categorize.user_patterns import user_pattern
     from tracelens_ext.cli.load import analyze, recording_notes
     from tracelens_ext.report.terminal import safe_text
@@ -83,7 +93,9 @@ def tree(
     analyzer = analyze(trace, analysis)
     merged = merged_tree(analyzer.work, op=pattern, merge=merge)
     if pattern is not None and not len(merged):
-        raise UsageError(f"no operation that matches {op!r} has GPU work below it; see `tree`")
+        raise UsageError(
+            f"no operation that matches {op!r} has GPU work below it; see `tree`"
+        )
     if min_percent is None:
         min_percent = 0.0 if folded or as_json else _DEFAULT_MIN_PERCENT
     if as_json:
@@ -172,7 +184,9 @@ def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> list[s
     deep = int((is_large & ~tree.kept(depth)).sum())
     parts = []
     if small:
-        parts.append(f"{small:,} below {min_percent:g} % of the busy time (--min-percent)")
+        parts.append(
+            f"{small:,} below {min_percent:g} % of the busy time (--min-percent)"
+        )
     if deep:
         levels = "level" if depth == 1 else "levels"
         parts.append(f"{deep:,} deeper than {depth} {levels} (--depth)")

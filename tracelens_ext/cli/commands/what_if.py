@@ -15,7 +15,14 @@ from tracelens_ext.cli.options import (
     Force,
     TraceArgument,
 )
-from tracelens_ext.cli.screen import Block, Part, Section, show, trace_report, write_text
+from tracelens_ext.cli.screen import (
+    Block,
+    Part,
+    Section,
+    show,
+    trace_report,
+    write_text,
+)
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 
@@ -42,18 +49,24 @@ def what_if(
     ] = None,
     iteration: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Only ProfilerStep#N, not the whole recording."),
+        typer.Option(
+            metavar="N", min=0, help="Only ProfilerStep#N, not the whole recording."
+        ),
     ] = None,
     device: Device = None,
     waits: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=("How long collectives waited for other ranks: a collective_waits.parquet."),
+            help=(
+                "How long collectives waited for other ranks: a collective_waits.parquet."
+            ),
         ),
     ] = None,
     device_peaks: DevicePeaks = None,
-    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Changes to print.")] = 20,
+    top: Annotated[
+        int, typer.Option("--top", "-t", min=0, help="Changes to print.")
+    ] = 20,
     csv: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write all changes to a file (- prints it)."),
@@ -100,7 +113,9 @@ def what_if(
     texts: dict[Path, Callable[[], str]] = {}
     if csv:
         texts[csv] = lambda: csv_text
-    report = trace_report("What if", trace, {}, recording_notes(analyzer, for_json=False))
+    report = trace_report(
+        "What if", trace, {}, recording_notes(analyzer, for_json=False)
+    )
     show(report, _blocks(simulation, table, top), texts=texts)
 
 

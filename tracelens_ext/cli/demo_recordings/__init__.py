@@ -30,10 +30,14 @@ def copy_recording(name: str, target: Path) -> None:
     As JSON or, where the name ends in ``.json.gz``, compressed; another name is a `UsageError`.
     """
     if not target.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"{target}: a trace's name ends in .json or .json.gz; choose such a name")
+        raise UsageError(
+            f"{target}: a trace's name ends in .json or .json.gz; choose such a name"
+        )
     recorded = files(__name__).joinpath(f"{name}.json.gz").read_bytes()
     with written_beside(target) as beside:
-        beside.write_bytes(recorded if target.suffix == ".gz" else gzip.decompress(recorded))
+        beside.write_bytes(
+            recorded if target.suffix == ".gz" else gzip.decompress(recorded)
+        )
 
 
 def is_demo_trace(path: str | os.PathLike[str]) -> bool:

@@ -52,7 +52,9 @@ _NS_PER_MS: Final = 1e6
 _MUCH_LONGER: Final = 3
 
 
-def write_page(path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title: str = "") -> None:
+def write_page(
+    path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title: str = ""
+) -> None:
     """Write `result.html`, self-contained.
 
     Args:
@@ -91,18 +93,27 @@ class _ChartTables(NamedTuple):
 def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
     """Return the numbers under the chart."""
     pool: dict[str, int] = {}
-    seconds = measured.category_table(runs).set_axis([run.label for run in runs], axis=1)
+    seconds = measured.category_table(runs).set_axis(
+        [run.label for run in runs], axis=1
+    )
     seconds.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
     by_category_sheet = seconds.rename_axis("Category").reset_index()
-    page_table = page_tables({_BY_CATEGORY: by_category_sheet}, _DESCRIPTIONS, pool=pool)
+    page_table = page_tables(
+        {_BY_CATEGORY: by_category_sheet}, _DESCRIPTIONS, pool=pool
+    )
     by_category = replace(page_table.tables[_BY_CATEGORY], key="table-by-category")
     kernels = measured.kernel_table(runs).sort_values(
         measured.ELAPSED, ascending=False, kind="stable"
     )
-    sheets = {_INPUTS: measured.input_table(runs), _KERNELS: kernels.reset_index(drop=True)}
+    sheets = {
+        _INPUTS: measured.input_table(runs),
+        _KERNELS: kernels.reset_index(drop=True),
+    }
     others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
     longest_s = max(run.elapsed_ns for run in runs) / NS_PER_S
-    tables = [_with_digits(each, longest_s) for each in (by_category, *others.tables.values())]
+    tables = [
+        _with_digits(each, longest_s) for each in (by_category, *others.tables.values())
+    ]
     return _ChartTables(by_category, tables, list(others.notes), pool)
 
 
@@ -143,7 +154,10 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
         legend.append((cleaned(category), color))
         events = [count[category] for count in counts]
         values = _piece_lengths(runs, amounts_ms, percent=percent)
-        texts = [spelled.percent_text(value) if percent else _short(value) for value in values]
+        texts = [
+            spelled.percent_text(value) if percent else _short(value)
+            for value in values
+        ]
         hover = _hover_texts(runs, category, amounts_ms, events)
         pieces.append(bar_piece(len(pieces), values, color, hover, texts))
     subject = "Share of elapsed time" if percent else "Elapsed time"
@@ -191,7 +205,9 @@ def _hover_texts(
     name = spelled.plotly_text(spelled.elided(category, _WIDE))
     texts = []
     for run, amount_ms, events in zip(runs, amounts_ms, event_counts, strict=True):
-        amount = spelled.plotly_text(spelled.amount_text(amount_ms, "ms", _elapsed_ms(run)))
+        amount = spelled.plotly_text(
+            spelled.amount_text(amount_ms, "ms", _elapsed_ms(run))
+        )
         if events:
             plural = "" if events == 1 else "s"
             amount = f"{amount}, {events:,} GPU event{plural}"
@@ -226,7 +242,9 @@ def _card(run: EngineRun) -> Card:
     elapsed = spelled.duration_text(_elapsed_ms(run))
     color = colour_of(_largest(run).category)
     # The label again, in the smaller type of names.
-    return Card(f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), color, label)
+    return Card(
+        f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), color, label
+    )
 
 
 def _in_words(run: EngineRun) -> str:

@@ -38,12 +38,16 @@ class EngineRun:
     kernel: list[str]  #: the names, as the trace spells them, longest time first
     category: list[str]  #: of each kernel
     instances: Int64Array  #: GPU events of each kernel, shape (k,)
-    gpu_ns_of: Int64Array  #: time in which a kernel was the first to cover the GPU, shape (k,)
+    gpu_ns_of: (
+        Int64Array  #: time in which a kernel was the first to cover the GPU, shape (k,)
+    )
     elapsed_ns: int  #: the whole bar; never less than the GPU time
     elapsed_from: str  #: where that was taken from: `given`, `the trace` or `GPU time`
     devices: tuple[int, ...]  #: the GPUs of the trace whose events are in it
     notes: tuple[str, ...] = ()  #: what the reader should know, a sentence each
-    warnings: tuple[str, ...] = ()  #: what the user should do something about, a clause each
+    warnings: tuple[
+        str, ...
+    ] = ()  #: what the user should do something about, a clause each
 
     @property
     def gpu_ns(self) -> int:
@@ -67,7 +71,9 @@ def measure_run(work: GpuEvents, given: ChartInput, position: int) -> EngineRun:
     return measure(work, given, position)[0]
 
 
-def measure(work: GpuEvents, given: ChartInput, position: int, split: str = "") -> list[EngineRun]:
+def measure(
+    work: GpuEvents, given: ChartInput, position: int, split: str = ""
+) -> list[EngineRun]:
     """Measure an input: as a whole, or split by `device` or by `phase` of serving.
 
     Args:
@@ -82,7 +88,8 @@ def measure(work: GpuEvents, given: ChartInput, position: int, split: str = "") 
     """
     if not len(work):
         remedy = (
-            "record it with GPU activity (nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
+            "record it with GPU activity "
+            "(nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
         )
         raise TraceError(given.path, "holds no GPU event", remedy)
     if split == "device":
@@ -93,7 +100,9 @@ def measure(work: GpuEvents, given: ChartInput, position: int, split: str = "") 
     return [whole]
 
 
-def _by_device(gpu_events: GpuEvents, given: ChartInput, position: int) -> list[EngineRun]:
+def _by_device(
+    gpu_events: GpuEvents, given: ChartInput, position: int
+) -> list[EngineRun]:
     """Measure each GPU of a trace."""
     runs = []
     for device in np.unique(gpu_events.trace.device).tolist():
@@ -238,7 +247,9 @@ def _categories(gpu_events: GpuEvents) -> _RunCategories:
     name_and_kind = np.column_stack((gpu_events.name[events], gpu_events.kind[events]))
     distinct, number = np.unique(name_and_kind, axis=0, return_inverse=True)
     names = [gpu_events.trace.names[name] for name in distinct[:, 0].tolist()]
-    by_map = _memory_categories(gpu_events.op_categorizer, names, distinct[:, 1].tolist())
+    by_map = _memory_categories(
+        gpu_events.op_categorizer, names, distinct[:, 1].tolist()
+    )
     new_labels = [category for category in by_map if category]
     labels = list(dict.fromkeys([*categories.labels, *new_labels]))
     code_of_label = {label: index for index, label in enumerate(labels)}
@@ -259,7 +270,9 @@ def _memory_categories(
     # The user's own rules are about the names of the trace, and win.
     user_rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
     by_recorded_name = categorizer.categorize(names)
-    nsight_names = [_nsight_name(name, kind) for name, kind in zip(names, kinds, strict=True)]
+    nsight_names = [
+        _nsight_name(name, kind) for name, kind in zip(names, kinds, strict=True)
+    ]
     by_nsight_name = categorizer.categorize(nsight_names)
     categories: list[str | None] = []
     for index, pack in enumerate(by_recorded_name.pack):

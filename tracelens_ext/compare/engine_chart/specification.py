@@ -31,7 +31,9 @@ class ChartInput:
     #: the serving engine, the first half of a map's name; empty when none was given
     engine: str = ""
     model: str = ""  #: the model, the second half
-    elapsed_ns: int = 0  #: how long the run took without profiling; 0 to take it from the trace
+    elapsed_ns: int = (
+        0  #: how long the run took without profiling; 0 to take it from the trace
+    )
 
     @property
     def map_name(self) -> str:
@@ -81,9 +83,13 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
     engine, model, seconds = (part.strip() for part in parts[1:])
     for label, value in (("FILE", file), ("ENGINE", engine), ("MODEL", model)):
         if not value:
-            raise UsageError(f"{text!r}: {label} is empty; expected {_FORM}, such as {_EXAMPLE}")
+            raise UsageError(
+                f"{text!r}: {label} is empty; expected {_FORM}, such as {_EXAMPLE}"
+            )
     elapsed_s = _number(seconds)
-    is_valid = elapsed_s is not None and 0 <= elapsed_s <= _MAX_SECONDS  # NaN is not either
+    is_valid = (
+        elapsed_s is not None and 0 <= elapsed_s <= _MAX_SECONDS
+    )  # NaN is not either
     if elapsed_s is None or not is_valid:
         raise UsageError(
             f"{text!r}: {seconds!r} is no number of seconds; give how long the run takes without"

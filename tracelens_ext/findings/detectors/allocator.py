@@ -29,7 +29,9 @@ TEXT: Final = FindingText(
         "cpu_ms": EvidenceText("host time in them", "ms", "tree"),
         "idle_ms": EvidenceText("idle time within them", "ms", "gaps_longest"),
         "freed_again": EvidenceText(
-            "blocks that an operation allocated and freed again", "blocks", "memory_by_operation"
+            "blocks that an operation allocated and freed again",
+            "blocks",
+            "memory_by_operation",
         ),
     },
     advice_for={

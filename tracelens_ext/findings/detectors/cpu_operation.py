@@ -27,7 +27,9 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the launching thread was in these, and launched nothing, in all of this idle time",
     evidence={
-        "operations": EvidenceText("operations and phases of the CPU", "events", "cpu_ops"),
+        "operations": EvidenceText(
+            "operations and phases of the CPU", "events", "cpu_ops"
+        ),
     },
     advice_for={
         "other": Advice(

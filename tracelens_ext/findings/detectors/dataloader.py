@@ -43,7 +43,9 @@ _NEXT: Final = re.compile(
     r"enumerate\(DataLoader\)#|(?:.*[/\\])?(?:torch[/\\]utils[/\\]data[/\\])?dataloader\.py"
     r"\(\d+\): __next__"
 )
-_SINGLE_PROCESS: Final = re.compile(r"enumerate\(DataLoader\)#_SingleProcess|.*_SingleProcess")
+_SINGLE_PROCESS: Final = re.compile(
+    r"enumerate\(DataLoader\)#_SingleProcess|.*_SingleProcess"
+)
 _ANNOTATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 
 

@@ -47,7 +47,11 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     is_transfer = work.is_communication | work.is_copy
     is_largest = (work.name == largest) & work.is_kernel & ~is_transfer
     is_only_name = np.count_nonzero(ns_of_names) < 2  # to which nobody needs to point
-    if is_only_name or not is_largest.any() or ns_of_names[largest] <= _LEAST_SHARE * total_ns:
+    if (
+        is_only_name
+        or not is_largest.any()
+        or ns_of_names[largest] <= _LEAST_SHARE * total_ns
+    ):
         return None
     models = offered_models(default_registry())
 
@@ -58,14 +62,24 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     is_unknown = is_largest & (inspection.by_operation(has_model) == 0)
     if work.duration[is_unknown].sum() <= _LEAST_SHARE * total_ns:
         return None
-    without_arguments = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0]
+    without_arguments = (
+        short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0]
+    )
     name = without_arguments.strip()
     command = _COMMANDS[inspection.kernel_profiler].format(name=shlex.quote(name))
     numbers = {
         "calls": int(is_largest.sum()),
         "time_ms": float(ns_of_names[largest]) / NS_PER_MS,
     }
-    values = {"part": 100 * ns_of_names[largest] / total_ns, "name": name, "command": command}
+    values = {
+        "part": 100 * ns_of_names[largest] / total_ns,
+        "name": name,
+        "command": command,
+    }
     return inspection.finding(
-        "dominant-kernel", inspection.wall.about(is_largest), numbers, text=TEXT, values=values
+        "dominant-kernel",
+        inspection.wall.about(is_largest),
+        numbers,
+        text=TEXT,
+        values=values,
     )

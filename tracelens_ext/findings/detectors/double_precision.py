@@ -33,7 +33,9 @@ TEXT: Final = FindingText(
 )
 
 #: First template arguments, and operations on doubles; parameters of functions are no data.
-_DOUBLE: Final = re.compile(r"<double\b|dgemm|d884|Cijk_\w+?_DB?_|lambda\(double(?:, double)*\)")
+_DOUBLE: Final = re.compile(
+    r"<double\b|dgemm|d884|Cijk_\w+?_DB?_|lambda\(double(?:, double)*\)"
+)
 _NARROW: Final = re.compile(
     r"<float\b|nvjet|triton_|\bHalf\b|__half|bfloat16|[sh]gemm|s884|1688|16816|f16|f32|_SB_|_[HB]B?S?_",
     re.IGNORECASE,

@@ -46,7 +46,9 @@ _CASTING_KERNELS: Final = re.compile(
 )
 
 
-@detector("dtype-casts", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+@detector(
+    "dtype-casts", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving")
+)
 def dtype_casts(inspection: Inspection) -> Finding | None:
     """Kernels that read a tensor and write it in another data type."""
     work = inspection.work
@@ -60,7 +62,9 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
         return codes.get(types, NONE)
 
     code = inspection.by_operation(code_of, types_of_rows, otherwise=NONE)
-    is_plain_copy = inspection.by_operation(lambda _, types: types == "", types_of_rows) > 0
+    is_plain_copy = (
+        inspection.by_operation(lambda _, types: types == "", types_of_rows) > 0
+    )
     has_casting_name = work.trace.named(work.name, _CASTING_KERNELS.search)
     is_cast = (code != NONE) | (has_casting_name & ~is_plain_copy)
     claim = inspection.wall.claim_events(is_cast & work.is_kernel)

@@ -69,4 +69,6 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
         "exposed_ms": claim.saving_ms,
     }
     where = {"collectives": named_collectives(inspection, claim)}
-    return inspection.finding("exposed-communication", claim, numbers, text=TEXT, where=where)
+    return inspection.finding(
+        "exposed-communication", claim, numbers, text=TEXT, where=where
+    )

@@ -45,17 +45,28 @@ class _Fallback:
     label: str  #: what they are
     pattern: str  #: of their names
     saved_share: float  #: the share of their time that the usual kernel saves
-    matrix_type: str = ""  #: a device whose matrix units have this data type is no reason
+    matrix_type: str = (
+        ""  #: a device whose matrix units have this data type is no reason
+    )
 
 
 _FALLBACKS: Final = (
     _Fallback(
-        "naive kernels", r"(?<![a-z])naive|[_:]ref(erence)?_kernel|reference_(gemm|conv)", 0.75
+        "naive kernels",
+        r"(?<![a-z])naive|[_:]ref(erence)?_kernel|reference_(gemm|conv)",
+        0.75,
     ),
-    _Fallback("im2col for a product", r"im2col|Im[23]d2Col|col2im|vol2col|col2vol", 1.0),
-    _Fallback("4 bit without units for it", r"(?:matmul_ogs|gemm|moe)\w*mxfp4", 0.5, "fp4"),
     _Fallback(
-        "8 bit without units for it", r"(?:matmul_ogs|gemm|moe)\w*(?:fp8|e4m3|e5m2)", 0.5, "fp8"
+        "im2col for a product", r"im2col|Im[23]d2Col|col2im|vol2col|col2vol", 1.0
+    ),
+    _Fallback(
+        "4 bit without units for it", r"(?:matmul_ogs|gemm|moe)\w*mxfp4", 0.5, "fp4"
+    ),
+    _Fallback(
+        "8 bit without units for it",
+        r"(?:matmul_ogs|gemm|moe)\w*(?:fp8|e4m3|e5m2)",
+        0.5,
+        "fp8",
     ),
 )
 #: PyTorch's passes by names of kernels, a letter each.
@@ -79,7 +90,10 @@ class _Row(NamedTuple):
 
 
 #: SwiGLU and GEGLU, perhaps with the product beside them; RMSNorm.
-_ROWS: Final = (_Row("activation and gate apart", "sg?m"), _Row("RMSNorm in parts", "pearmc?m"))
+_ROWS: Final = (
+    _Row("activation and gate apart", "sg?m"),
+    _Row("RMSNorm in parts", "pearmc?m"),
+)
 _STAYS: Final = "gc"  # the product; casts are findings of their own
 
 

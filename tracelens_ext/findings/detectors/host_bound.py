@@ -8,7 +8,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.idle_time.causes import Cause
-from tracelens_ext.analysis.idle_time.cpu_activity import HostIntervals, innermost_segments
+from tracelens_ext.analysis.idle_time.cpu_activity import (
+    HostIntervals,
+    innermost_segments,
+)
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
@@ -16,7 +19,14 @@ from tracelens_ext.findings.recording_cost import recorder_percent
 from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, VariantText
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NS_PER_MS,
+    NS_PER_US,
+    BoolArray,
+    EventKind,
+    Int64Array,
+)
 from tracelens_ext.trace.grouping import sums
 
 TEXT: Final = FindingText(
@@ -33,7 +43,9 @@ TEXT: Final = FindingText(
     evidence={
         "gaps": EvidenceText("gaps", "gaps", "gap_summary"),
         "half_us": EvidenceText("half of it is in gaps of at least", "µs", "gaps"),
-        "short_ms": EvidenceText("of it no longer than a launch takes", "ms", "gap_summary"),
+        "short_ms": EvidenceText(
+            "of it no longer than a launch takes", "ms", "gap_summary"
+        ),
         "launching_ms": EvidenceText("while the host launches", "ms", "gap_hosts"),
         "operations_ms": EvidenceText("in operations of the CPU", "ms", "gap_hosts"),
         "python_ms": EvidenceText("in Python", "ms", "gap_hosts"),
@@ -108,7 +120,9 @@ TEXT: Final = FindingText(
     },
 )
 
-_RECORDER: Final = "; recording may be {:.0f} % of the host's time, see profiler-overhead"
+_RECORDER: Final = (
+    "; recording may be {:.0f} % of the host's time, see profiler-overhead"
+)
 #: A gap in which the CPU launches nothing for so long is part of a phase of the CPU.
 _LONG_NS: Final = 1_000_000
 #: So many gaps at most, and a tenth of the GPU events, are a few; of lengths within a factor.
@@ -181,7 +195,9 @@ def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float
     )
     overlap = segments.during(intervals.thread, intervals.start, intervals.end)
     inside_ns = overlap.of_segment
-    result = dict.fromkeys(("launching", "operations", "python", "calls", "phases"), 0.0)
+    result = dict.fromkeys(
+        ("launching", "operations", "python", "calls", "phases"), 0.0
+    )
     if not inside_ns.any():  # no operation and no call is recorded
         return result
     mean_ms = inspection.wall.mean_ms

@@ -32,7 +32,9 @@ TEXT: Final = FindingText(
     informs_only=True,
 )
 
-_EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
+_EXPERTS: Final = re.compile(
+    r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE
+)
 #: Experts get so many numbers of tokens, that differ so many times. They are odd ones, while sizes
 #: of weights, and what all tokens make together, are multiples of `STEP`.
 _FEWEST_SIZES: Final = 4
@@ -42,7 +44,9 @@ _LEAST_RATIO: Final = 4
 @detector("imbalance", TEXT)
 def imbalance(inspection: Inspection) -> Finding | None:
     """Products of experts of very different sizes; it only informs."""
-    if not inspection.has_shapes or not any(map(_EXPERTS.search, inspection.work.trace.names)):
+    if not inspection.has_shapes or not any(
+        map(_EXPERTS.search, inspection.work.trace.names)
+    ):
         return None
     tokens_of_weights: dict[Hashable, set[int]] = defaultdict(set)
     for row in inspection.roofline.rows:
@@ -50,7 +54,9 @@ def imbalance(inspection: Inspection) -> Finding | None:
         if weights is not None:
             tokens_of_weights[weights].add(product_sizes(row.cost)[1])
     uneven = {
-        weights: tokens for weights, tokens in tokens_of_weights.items() if _is_uneven(tokens)
+        weights: tokens
+        for weights, tokens in tokens_of_weights.items()
+        if _is_uneven(tokens)
     }
     widest = max(uneven.values(), key=_width, default={0})
     is_uneven = inspection.by_operation(lambda row: _weights(row) in uneven) > 0

@@ -57,7 +57,9 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     if not has_few.any():
         return None
     numbers = {
-        "mean_blocks": float(np.average(blocks[has_few], weights=work.duration[has_few])),
+        "mean_blocks": float(
+            np.average(blocks[has_few], weights=work.duration[has_few])
+        ),
         "multiprocessors": float(units[has_few].max()),
     }
     idle_share = 1 - blocks / np.maximum(waves * at_once, 1)

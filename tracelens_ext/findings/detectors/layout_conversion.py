@@ -22,7 +22,9 @@ TEXT: Final = FindingText(
         "impossible, with the layout as it is"
     ),
     evidence={
-        "events": EvidenceText("transposing kernels and copies", "GPU events", "kernels"),
+        "events": EvidenceText(
+            "transposing kernels and copies", "GPU events", "kernels"
+        ),
         "library_ms": EvidenceText("transposes by libraries", "ms", "kernels"),
         "copy_ms": EvidenceText("copies into another order", "ms", "roofline"),
     },
@@ -63,16 +65,24 @@ _TRANSPOSES: Final = re.compile(
 )
 #: Operations that copy only where the elements are not in the order that is asked for.
 _ASK_FOR_ORDER: Final = re.compile(r"aten::(?:contiguous|reshape|_reshape_copy)$")
-_COPIES: Final = re.compile(r"aten::(?:copy_|clone|contiguous|reshape|_to_copy|_reshape_copy)$")
+_COPIES: Final = re.compile(
+    r"aten::(?:copy_|clone|contiguous|reshape|_to_copy|_reshape_copy)$"
+)
 _ACROSS_LINK: Final = re.compile(r"Memcpy (?!DtoD|DeviceToDevice)", re.IGNORECASE)
 
 
-@detector("layout-conversion", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+@detector(
+    "layout-conversion",
+    TEXT,
+    kinds=("pytorch-training", "pytorch-inference", "serving"),
+)
 def layout_conversion(inspection: Inspection) -> Finding | None:
     """Kernels and copies that only bring elements into another order."""
     work = inspection.work
     is_transpose = work.trace.named(work.name, _TRANSPOSES.search) & work.is_kernel
-    claim = inspection.wall.claim_events(is_transpose | _copies_in_another_order(inspection))
+    claim = inspection.wall.claim_events(
+        is_transpose | _copies_in_another_order(inspection)
+    )
     library_ns = float(claim.event_ns[is_transpose[claim.events]].sum())
     variant = "copies"
     if 2 * library_ns > claim.saving_ns:
@@ -82,7 +92,9 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
         "library_ms": library_ns / NS_PER_MS,
         "copy_ms": (claim.saving_ns - library_ns) / NS_PER_MS,
     }
-    return inspection.finding("layout-conversion", claim, numbers, text=TEXT, variant=variant)
+    return inspection.finding(
+        "layout-conversion", claim, numbers, text=TEXT, variant=variant
+    )
 
 
 def _copies_in_another_order(inspection: Inspection) -> BoolArray:
@@ -93,10 +105,14 @@ def _copies_in_another_order(inspection: Inspection) -> BoolArray:
     operation = tree.cpu_op_of_gpu
     is_copy = (operation >= 0) & trace.named(trace.name[operation], _COPIES.match)
     is_copy &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
-    result = is_copy & (inspection.by_operation(lambda row: _reorders(row.operation)) > 0)
+    result = is_copy & (
+        inspection.by_operation(lambda row: _reorders(row.operation)) > 0
+    )
     copies = np.flatnonzero(is_copy)
     asks_for_order = trace.named(trace.name[tree.rows], _ASK_FOR_ORDER.match)
-    above = nearest_above(tree.parent_position, tree.launch_position_of_gpu[copies], asks_for_order)
+    above = nearest_above(
+        tree.parent_position, tree.launch_position_of_gpu[copies], asks_for_order
+    )
     result[copies] |= above != ROOT
     return result
 

@@ -43,21 +43,29 @@ _ONCE: Final = frozenset({"Normalization", "Softmax", "Concatenation", "Reduce_f
 #: What a compiler fuses into one pass. Fills and random numbers read nothing; casts and copies
 #: into another layout are findings of their own.
 _FAMILIES: Final = _ONCE | {"UnaryElementwise", "BinaryElementwise"}
-_DROPOUT: Final = frozenset({"native_dropout", "native_dropout_backward", "_fused_dropout"})
+_DROPOUT: Final = frozenset(
+    {"native_dropout", "native_dropout_backward", "_fused_dropout"}
+)
 #: A smaller tensor is read and written in less time than a launch takes: then bytes do not matter.
 _LARGE_BYTES: Final = 4 << 20
 #: Passes for each tensor of loops over tensors: moving averages, norms and scaling of gradients.
 _REPEATS_WITHIN: Final = 4
 
 
-@detector("memory-bound-chain", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+@detector(
+    "memory-bound-chain",
+    TEXT,
+    kinds=("pytorch-training", "pytorch-inference", "serving"),
+)
 def memory_bound_chain(inspection: Inspection) -> Finding | None:
     """Passes over the same large tensor that one fused pass replaces."""
     if not inspection.has_shapes:
         return None
     work = inspection.work
     is_outside_steps = optimizer_steps(inspection).of_gpu == NONE
-    chains = _find_chains(inspection, inspection.wall.free & work.is_kernel & is_outside_steps)
+    chains = _find_chains(
+        inspection, inspection.wall.free & work.is_kernel & is_outside_steps
+    )
     is_member = chains.of_gpu != NONE
     chain = chains.of_gpu[is_member]
     pass_number = chains.pass_of_gpu[is_member]
@@ -77,7 +85,9 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
         "gigabytes": float(moved.sum()) / 1e9,
     }
     where = {"tensors": inspection.ranked_by(_shape, claim)}
-    return inspection.finding("memory-bound-chain", claim, numbers, text=TEXT, where=where)
+    return inspection.finding(
+        "memory-bound-chain", claim, numbers, text=TEXT, where=where
+    )
 
 
 class _Chains(NamedTuple):
@@ -92,7 +102,9 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> _Chains:
     order, stream = inspection.stream_order
     call = inspection.launchers.of_gpu[order]
     begins_pass = np.ones(len(order), dtype=bool)
-    begins_pass[1:] = (call[1:] != call[:-1]) | (call[1:] == NONE) | (stream[1:] != stream[:-1])
+    begins_pass[1:] = (
+        (call[1:] != call[:-1]) | (call[1:] == NONE) | (stream[1:] != stream[:-1])
+    )
     pass_number = np.cumsum(begins_pass) - 1
     size = inspection.by_operation(_size)[order]
     size[~free[order]] = 0
@@ -104,7 +116,9 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> _Chains:
     passes = np.flatnonzero(begins_pass & ((size > 0) | ~lies_between))
 
     names = sorted({"", *map(_once_a_tensor, inspection.roofline.rows)})
-    name_code = inspection.by_operation(lambda row: names.index(_once_a_tensor(row)))[order]
+    name_code = inspection.by_operation(lambda row: names.index(_once_a_tensor(row)))[
+        order
+    ]
     joins = np.zeros(len(passes), dtype=bool)
     current = passes[1:]
     previous = passes[:-1]

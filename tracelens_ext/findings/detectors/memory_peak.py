@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from tracelens_ext.analysis.memory.events import HOST, has_memory_events
-from tracelens_ext.analysis.memory.usage import find_memory, memory_at_peak, memory_peaks
+from tracelens_ext.analysis.memory.usage import (
+    find_memory,
+    memory_at_peak,
+    memory_peaks,
+)
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Inspection
@@ -80,7 +84,9 @@ _MOST_OWNERS: Final = 3
 _PARTS: Final = ("forward", "backward", "optimizer", "unused")
 
 
-@detector("memory-peak", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+@detector(
+    "memory-peak", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving")
+)
 def memory_peak(inspection: Inspection) -> Finding | None:
     """What the most memory was allocated for, and what to change to need less."""
     if not has_memory_events(inspection.work.trace):
@@ -95,7 +101,10 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     unused = int(highest["unused_at_peak_bytes"])
     device = int(highest["device"])
     properties = inspection.work.trace.described(device)
-    if properties and 100.0 * (peak + unused) < _LEAST_OF_DEVICE * properties.memory_bytes:
+    if (
+        properties
+        and 100.0 * (peak + unused) < _LEAST_OF_DEVICE * properties.memory_bytes
+    ):
         return None
     alive = memory_at_peak(memory)
     alive = alive[alive["device"] == device]
@@ -131,5 +140,7 @@ def _largest_owners(alive: pd.DataFrame) -> list[Evidence]:
     sizes = owned.groupby("outer_operation", sort=False)["bytes"].sum()
     result = []
     for name, size in sizes.nlargest(_MOST_OWNERS).items():
-        result.append(Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak"))
+        result.append(
+            Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+        )
     return result

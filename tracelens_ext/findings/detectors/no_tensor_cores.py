@@ -62,7 +62,8 @@ TEXT: Final = FindingText(
 _DOUBLE: Final = re.compile(r"dgemm")
 #: Products of matrix units, however else they are called.
 _MATRIX_UNITS: Final = re.compile(
-    r"tensorop|[sh](?:884|1688|16816|161616)|xmma|wmma|nvjet|_MI\d+x\d+|mfma|tf32", re.IGNORECASE
+    r"tensorop|[sh](?:884|1688|16816|161616)|xmma|wmma|nvjet|_MI\d+x\d+|mfma|tf32",
+    re.IGNORECASE,
 )
 _VECTOR_UNITS: Final = re.compile(
     r"(?<![a-z\d])[sdh]gemm(?!Ex)|simt|scudnn|convolve_sgemm|gemmSN|[dw]grad\w*_engine<float"
@@ -87,7 +88,9 @@ def no_tensor_cores(inspection: Inspection) -> Finding | None:
     fixed_share = FIXED_NS / np.maximum(inspection.work.duration, 1)
     share = np.where(needed_share > 0, 1 - needed_share - fixed_share, 0.0)
     # Memory limits some more, as sizes tell: by TF32, where the device has it.
-    needed_ns = np.where(_could_use_tf32(inspection), needed_ns_of_events(inspection), 0.0)
+    needed_ns = np.where(
+        _could_use_tf32(inspection), needed_ns_of_events(inspection), 0.0
+    )
     of_sizes = inspection.beyond(needed_ns, 1.0)
     share = np.where(needed_ns > 0, np.minimum(share, of_sizes), share)
     share = np.where(on_vector_units, np.maximum(share, 0.0), 0.0)

@@ -49,7 +49,8 @@ _BUILT_FOR: Final = {
 _NEWEST: Final = 100
 #: Alignment and tiles in names that explain an older kernel.
 _ODD: Final = re.compile(
-    r"align[12](?!\d)|^(?:(?!_\d+x\d+).)*_(?:(?:16|32)x\d+|\d+x(?:16|32)|64x64)_", re.IGNORECASE
+    r"align[12](?!\d)|^(?:(?!_\d+x\d+).)*_(?:(?:16|32)x\d+|\d+x(?:16|32)|64x64)_",
+    re.IGNORECASE,
 )
 #: So do fewer rows or columns.
 _FEWEST_ROWS: Final = 128
@@ -67,7 +68,9 @@ def old_kernels(inspection: Inspection) -> Finding | None:
         built_for[inspection.named(pattern)] = generation
     is_old = (built_for > 0) & (built_for < inspection.by_device(_generation))
     is_old &= (inspection.by_operation(_is_explained) == 0) & ~inspection.named(_ODD)
-    share = np.maximum(inspection.beyond(needed_ns_of_events(inspection), FAR), _SAVED_SHARE)
+    share = np.maximum(
+        inspection.beyond(needed_ns_of_events(inspection), FAR), _SAVED_SHARE
+    )
     generations = list(_BUILT_FOR)
     labels = [label for label, _ in _BUILT_FOR.values()]
     return inspection.finding_of_events(
@@ -83,7 +86,9 @@ def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
     of_device = capability(device, peaks)
     if of_device >= _FIRST_CARD:
         of_device = 80
-    older = [generation for generation in (*_BUILT_FOR, _NEWEST) if generation <= of_device]
+    older = [
+        generation for generation in (*_BUILT_FOR, _NEWEST) if generation <= of_device
+    ]
     return max(older, default=0)
 
 

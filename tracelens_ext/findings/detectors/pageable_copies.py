@@ -83,4 +83,6 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
         "link_rate": link_rate,
         "idle_ms": claim.idle_ns / NS_PER_MS,
     }
-    return inspection.finding("pageable-copies", claim, numbers, text=TEXT, low_ms=low_ms)
+    return inspection.finding(
+        "pageable-copies", claim, numbers, text=TEXT, low_ms=low_ms
+    )

@@ -49,4 +49,6 @@ def profiler_overhead(inspection: Inspection) -> Finding | None:
     if not percent:
         return None
     values = {"percent": percent}
-    return inspection.finding("profiler-overhead", None, values, text=TEXT, values=values)
+    return inspection.finding(
+        "profiler-overhead", None, values, text=TEXT, values=values
+    )

@@ -23,7 +23,9 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the host was compiling during all of this idle time",
     evidence={
-        "compilations": EvidenceText("compilations, with their parts", "events", "cpu_ops"),
+        "compilations": EvidenceText(
+            "compilations, with their parts", "events", "cpu_ops"
+        ),
     },
     advice_for={
         "serving": Advice(
@@ -67,4 +69,6 @@ def recompilation(inspection: Inspection) -> Finding | None:
     # The first compilation is warm-up and not analyzed, as the first capture of a graph.
     rows = np.append(compilations(trace), slow_regions(trace))
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
-    return inspection.finding("recompilation", claim, {"compilations": len(rows)}, text=TEXT)
+    return inspection.finding(
+        "recompilation", claim, {"compilations": len(rows)}, text=TEXT
+    )

@@ -20,7 +20,9 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the backward ran operations of the forward again, with the same shapes",
     evidence={
-        "time_ms": EvidenceText("GPU time of the second forward", "ms", "ops_unique_args"),
+        "time_ms": EvidenceText(
+            "GPU time of the second forward", "ms", "ops_unique_args"
+        ),
     },
     informs_only=True,
 )

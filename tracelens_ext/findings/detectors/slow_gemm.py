@@ -60,7 +60,9 @@ _REMEDIES: Final = {
     "tiles": "Give a product more rows, such as a larger batch, or split K.",
     "small products": "Join many small products into larger ones, or use a fused operation.",
 }
-_WHERE_TO_LOOK: Final = "The table `roofline` has each product with its rate and its kernels."
+_WHERE_TO_LOOK: Final = (
+    "The table `roofline` has each product with its rate and its kernels."
+)
 _NO_PEAKS: Final = (
     "The peaks of the GPU are not known, so slow matrix products cannot be told: see"
     " docs/roofline.md."
@@ -88,7 +90,9 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
     if reasons:
         variant = "shown"
     all_reasons = "; ".join(place.name for place in reasons)
-    advice = [remedy for sign, remedy in _REMEDIES.items() if re.search(sign, all_reasons)]
+    advice = [
+        remedy for sign, remedy in _REMEDIES.items() if re.search(sign, all_reasons)
+    ]
     snippet = ""
     if "TF32" in all_reasons:
         snippet = _TF32

@@ -63,7 +63,9 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
         return None
     iterations, labels, _ = named_iterations(work.tree, None)
     times = _times_of_iterations(wall, iterations)
-    is_slow = np.isin(np.array(labels, dtype=object), slow.slow["iteration"].to_numpy(object))
+    is_slow = np.isin(
+        np.array(labels, dtype=object), slow.slow["iteration"].to_numpy(object)
+    )
     unexplained = (iterations.end - iterations.start) - times.claimed
     excess = np.where(is_slow, _odd_excess(unexplained, iterations.whole), 0.0)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
@@ -132,7 +134,9 @@ class _Times(NamedTuple):
 
 def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     """Return what is claimed, and what is left, of each iteration."""
-    of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
+    of_gpu = (
+        iterations.started_in
+    )  # as what an iteration took is the time between two moments
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     count = len(iterations)
     works = np.zeros((len(wall.tracks), count + 1))
@@ -142,7 +146,9 @@ def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     for claim in wall.claims:
         intervals = claim.intervals
         is_busy = intervals.event != NONE
-        of_interval = np.where(is_busy, of_gpu[intervals.event], values_at(of_gap, intervals.gap))
+        of_interval = np.where(
+            is_busy, of_gpu[intervals.event], values_at(of_gap, intervals.gap)
+        )
         claimed += _sums(of_interval, intervals.end - intervals.start, count)
     alone = wall.about(wall.free)
     busy = _sums(of_gpu[alone.events], alone.event_ns * len(wall.tracks), count)
@@ -172,7 +178,9 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     return np.where(is_in_first, before, after)
 
 
-def _sums(iteration: Int64Array, values: IntArray | Float64Array, count: int) -> Float64Array:
+def _sums(
+    iteration: Int64Array, values: IntArray | Float64Array, count: int
+) -> Float64Array:
     """Return the sum of each iteration; what is in none (`NONE`) is left out, (count,)."""
     return np.bincount(iteration + 1, values, count + 1)[1:].astype(np.float64)
 

@@ -10,7 +10,11 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis import collectives
-from tracelens_ext.analysis.collectives import bus_factor, communication_of, element_bytes
+from tracelens_ext.analysis.collectives import (
+    bus_factor,
+    communication_of,
+    element_bytes,
+)
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
@@ -43,7 +47,9 @@ TEXT: Final = FindingText(
     evidence={
         "events": EvidenceText("of them", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "rate": EvidenceText("they move (collectives: on the bus)", "GB/s", "coll_analysis"),
+        "rate": EvidenceText(
+            "they move (collectives: on the bus)", "GB/s", "coll_analysis"
+        ),
         "link_rate": EvidenceText("the link moves", "GB/s", "roofline"),
     },
 )
@@ -162,15 +168,21 @@ def _set_collectives(
     bytes_of_sizes = []
     for name, data_type, sent, received, _, ranks in sizes.itertuples(index=False):
         elements = np.fmax(sent, received)
-        bytes_of_sizes.append(elements * element_bytes(data_type) * bus_factor(name, ranks))
+        bytes_of_sizes.append(
+            elements * element_bytes(data_type) * bus_factor(name, ranks)
+        )
     sizes["moved"] = bytes_of_sizes
-    moved[event] = np.nan_to_num(table[same_size].merge(sizes, how="left", on=same_size)["moved"])
+    moved[event] = np.nan_to_num(
+        table[same_size].merge(sizes, how="left", on=same_size)["moved"]
+    )
     if moved[event].max(initial=0) < _LARGE_BYTES:
         return  # none is judged
     reached = moved[event] / np.maximum(transfer_ns[event], 1)
     rate = np.where(moved[event] >= _LARGE_BYTES, reached, 0)
     # A group that is fast in one call has a fast link: others of its calls wait for other ranks.
-    fastest = table.assign(rate=rate).groupby(GROUP, dropna=False)["rate"].transform("max")
+    fastest = (
+        table.assign(rate=rate).groupby(GROUP, dropna=False)["rate"].transform("max")
+    )
     calls = table.groupby(same_size, dropna=False)["time"]
     shortest_ns = 1e3 * calls.transform("min")
     waits_for_others = transfer_ns[event] > _WAITS * shortest_ns

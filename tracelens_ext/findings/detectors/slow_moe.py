@@ -42,7 +42,9 @@ _FIXED_NS: Final = 10_000
 def slow_moe(inspection: Inspection) -> Finding | None:
     """Grouped products of experts far from what the GPU could do."""
     needed_ns = inspection.by_operation(_needed_ns)
-    return inspection.finding_of_events("slow-moe", inspection.beyond(needed_ns, FAR), text=TEXT)
+    return inspection.finding_of_events(
+        "slow-moe", inspection.beyond(needed_ns, FAR), text=TEXT
+    )
 
 
 def _needed_ns(row: RooflineRow) -> float:

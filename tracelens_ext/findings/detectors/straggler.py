@@ -36,7 +36,9 @@ TEXT: Final = FindingText(
         "every rank ends on all at about the same time"
     ),
     evidence={
-        "calls": EvidenceText("calls in which others waited for it", "calls", "coll_analysis"),
+        "calls": EvidenceText(
+            "calls in which others waited for it", "calls", "coll_analysis"
+        ),
         "idle_ms": EvidenceText("device {name} idle then", "ms", "gap_hosts"),
         "busy_ms": EvidenceText("device {name} busy alone then", "ms", "kernels"),
     },
@@ -59,7 +61,9 @@ def straggler(inspection: Inspection) -> Finding | None:
     if len(wall.tracks) < 2 or not work.is_communication.any():
         return None
     waits = _find_waits(inspection)
-    caused_ns = np.bincount(waits.last_device + 1, waits.wait_ns, minlength=len(wall.tracks) + 1)
+    caused_ns = np.bincount(
+        waits.last_device + 1, waits.wait_ns, minlength=len(wall.tracks) + 1
+    )
     caused_ns = caused_ns[1:]
     worst, second = np.argsort(-caused_ns, kind="stable")[:2].tolist()
     if caused_ns[worst] <= _FAR_WORSE * caused_ns[second]:
@@ -72,7 +76,9 @@ def straggler(inspection: Inspection) -> Finding | None:
     )
     if not inspection.is_worth(claim):
         return None
-    meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))
+    meanwhile = wall.on_device(
+        worst, *union(claim.intervals.start, claim.intervals.end)
+    )
     numbers = {
         "calls": len(claim.events),
         "idle_ms": meanwhile.idle_ns / NS_PER_MS,

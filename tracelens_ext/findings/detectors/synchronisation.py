@@ -27,7 +27,9 @@ TEXT: Final = FindingText(
         "it needs the value that it asks for"
     ),
     evidence={
-        "calls": EvidenceText("calls that waited before the GPU idled", "calls", "gap_summary"),
+        "calls": EvidenceText(
+            "calls that waited before the GPU idled", "calls", "gap_summary"
+        ),
         "cpu_ms": EvidenceText("host time in them", "ms", "tree"),
         "idle_ms": EvidenceText("idle time after them", "ms", "gap_summary"),
     },
@@ -79,7 +81,9 @@ def synchronisation(inspection: Inspection) -> Finding | None:
         "idle_ms": idle_after.saving_ms,
     }
     where = {
-        "operations": around(work, (EventKind.CPU_OP,), call_of_interval, idle_after.ns),
+        "operations": around(
+            work, (EventKind.CPU_OP,), call_of_interval, idle_after.ns
+        ),
         "python_frames": frames_around(work, call_of_interval, idle_after.ns),
     }
     return inspection.finding(

@@ -91,7 +91,10 @@ def _compare(
         typical = usual
         if len(others) >= _FEWEST_OTHERS:
             typical = float(np.median(call_ns[others]))
-        if len(calls) and np.median(call_ns[calls]) > _UNEVEN * typical > _UNEVEN * _SHORT_NS:
+        if (
+            len(calls)
+            and np.median(call_ns[calls]) > _UNEVEN * typical > _UNEVEN * _SHORT_NS
+        ):
             needed_of_call[calls] = typical
         elif usual > _SHORT_NS:
             slow_calls = calls[call_ns[calls] > _UNEVEN_CALL * usual]

@@ -36,7 +36,9 @@ TEXT: Final = FindingText(
         "bandwidth; one half as fast saves {least}. It cannot return the weights of attention"
     ),
     evidence={
-        "chains": EvidenceText("chains of matrix products and softmax", "chains", "roofline"),
+        "chains": EvidenceText(
+            "chains of matrix products and softmax", "chains", "roofline"
+        ),
         "time_ms": EvidenceText("their time", "ms", "roofline"),
         "needed_ms": EvidenceText("a fused kernel needs", "ms", "roofline"),
     },
@@ -78,7 +80,9 @@ _SURE_SHARE: Final = 0.7
 
 
 @detector(
-    "unfused-attention", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving", "jax")
+    "unfused-attention",
+    TEXT,
+    kinds=("pytorch-training", "pytorch-inference", "serving", "jax"),
 )
 def unfused_attention(inspection: Inspection) -> Finding | None:
     """Scores written to memory between products and a softmax; a fused kernel never writes them."""
@@ -93,7 +97,9 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
     total_ns = np.bincount(chain, work.duration[is_free], minlength=len(chains.softmax))
     fused_ns = _fused_ns_of_chains(inspection.roofline, chains)
     share = np.zeros(len(work))
-    share[is_free] = np.maximum(1.0 - fused_ns[chain] / np.maximum(total_ns[chain], 1), 0.0)
+    share[is_free] = np.maximum(
+        1.0 - fused_ns[chain] / np.maximum(total_ns[chain], 1), 0.0
+    )
     claim = inspection.wall.claim_events(is_free & (share > 0), share)
 
     saved_ns = float(np.maximum(total_ns - fused_ns, 0.0).sum())
@@ -139,7 +145,9 @@ class _AttentionChains(NamedTuple):
     """Softmaxes with their products, and what lies between them and passes over the scores."""
 
     softmax: Int64Array  #: the row of the roofline of each softmax, (c,)
-    products: Int64Array  #: those of products before and after it, `NONE` for none, (c, 4)
+    products: (
+        Int64Array  #: those of products before and after it, `NONE` for none, (c, 4)
+    )
     of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
 
 
@@ -147,7 +155,9 @@ class _Nearest(NamedTuple):
     """The nearest products on one side of s softmaxes, as positions by stream and start."""
 
     products: Int64Array  #: at most two, `NONE` for none, (s, 2)
-    edge: Int64Array  #: the last kernel of the farthest one, or the softmax itself, (s,)
+    edge: (
+        Int64Array  #: the last kernel of the farthest one, or the softmax itself, (s,)
+    )
 
 
 class _Search:
@@ -165,7 +175,9 @@ class _Search:
             of_operation(lambda _, size: size, column)[order]
             for column in zip(*sizes_of_rows, strict=True)
         ]
-        self.sizes = np.stack(columns, axis=1)  #: as `_score_sizes` of each event, (g, 3)
+        self.sizes = np.stack(
+            columns, axis=1
+        )  #: as `_score_sizes` of each event, (g, 3)
         begins_call = np.append(True, self.call[1:] != self.call[:-1])
         self.softmax = np.flatnonzero((self.scores > 0) & begins_call)
         is_backward = of_operation(_is_backward)[order[self.softmax]] > 0
@@ -189,7 +201,9 @@ class _Search:
                 (self.scores[position] < 0) & self.has_no_shapes
             )
             is_open &= ~is_end | (self.call[position] == self.call[softmax])
-            is_product = is_open & (self.sizes[position] == self.wanted_size).any(axis=1)
+            is_product = is_open & (self.sizes[position] == self.wanted_size).any(
+                axis=1
+            )
             is_same_product = is_product & (self.call[position] == self.call[edge])
             is_new = is_product & ~is_same_product & (count < self.most_products)
             new = np.flatnonzero(is_new)

@@ -45,7 +45,12 @@ _FUSED_SHARE: Final = 0.35
 _FIXED_NS: Final = 2_500
 
 
-@detector("unfused-optimizer", TEXT, remedy=Remedy.REMOVES_LAUNCHES, kinds=("pytorch-training",))
+@detector(
+    "unfused-optimizer",
+    TEXT,
+    remedy=Remedy.REMOVES_LAUNCHES,
+    kinds=("pytorch-training",),
+)
 def unfused_optimizer(inspection: Inspection) -> Finding | None:
     """The windows of steps with kernels for each parameter, less what a fused step needs."""
     work = inspection.work
@@ -54,9 +59,13 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     if not len(steps):
         return None
     works_on_many = work.trace.named(work.name, _MANY_AT_ONCE.match)
-    is_single = (step_of_gpu != NONE) & work.is_kernel & ~works_on_many & ~work.is_communication
+    is_single = (
+        (step_of_gpu != NONE) & work.is_kernel & ~works_on_many & ~work.is_communication
+    )
     single_kernels = np.bincount(step_of_gpu[is_single], minlength=len(steps))
-    all_kernels = np.bincount(step_of_gpu[work.is_kernel] + 1, minlength=len(steps) + 1)[1:]
+    all_kernels = np.bincount(
+        step_of_gpu[work.is_kernel] + 1, minlength=len(steps) + 1
+    )[1:]
     is_unfused = (single_kernels >= _MANY_KERNELS) & (2 * single_kernels > all_kernels)
     is_chosen = is_single & is_unfused[step_of_gpu]
 
@@ -64,7 +73,11 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     share = 1.0 - fused_ns / np.maximum(work.duration, 1)
     before = wall.classified.gaps.before
     after = wall.classified.gaps.after
-    is_between = is_chosen[before] & is_chosen[after] & (step_of_gpu[before] == step_of_gpu[after])
+    is_between = (
+        is_chosen[before]
+        & is_chosen[after]
+        & (step_of_gpu[before] == step_of_gpu[after])
+    )
     idle = wall.claim_idle_during(steps[is_unfused])
     idle = idle + wall.claim_idle(is_between[wall.idle.gap])
     claim = idle + wall.claim_events(is_chosen, share)
@@ -76,7 +89,9 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
         "idle_ms": idle.saving_ms,
     }
     values = {"who": name or "The optimizer", "name": name or "AdamW"}
-    return inspection.finding("unfused-optimizer", claim, numbers, text=TEXT, values=values)
+    return inspection.finding(
+        "unfused-optimizer", claim, numbers, text=TEXT, values=values
+    )
 
 
 def _only_name(inspection: Inspection, steps: Int64Array) -> str:

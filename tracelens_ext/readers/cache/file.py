@@ -60,7 +60,10 @@ class TooLargeError(ValueError):
 
 
 def write_columns(
-    path: Path, about: Mapping[str, object], columns: Mapping[str, Column], most: int | None = None
+    path: Path,
+    about: Mapping[str, object],
+    columns: Mapping[str, Column],
+    most: int | None = None,
 ) -> int:
     """Write a file of columns, to a temporary name, then renamed; return its size in bytes.
 
@@ -86,7 +89,9 @@ def write_columns(
             raise TooLargeError
         Path(temporary).replace(path)
     finally:
-        with contextlib.suppress(OSError):  # after the rename there is nothing left to remove
+        with contextlib.suppress(
+            OSError
+        ):  # after the rename there is nothing left to remove
             Path(temporary).unlink()
     return size
 
@@ -213,7 +218,9 @@ def trace_columns(trace: Trace) -> KeptTrace:
         columns[f"values {number}"] = column.values
         texts = None
         if column.texts is not None:
-            texts = name_of_list.setdefault(id(column.texts), f"texts {len(name_of_list)}")
+            texts = name_of_list.setdefault(
+                id(column.texts), f"texts {len(name_of_list)}"
+            )
             columns[texts] = column.texts
         texts_of_arguments.append(texts)
     for number, program in enumerate(trace.programs):
@@ -228,11 +235,15 @@ def trace_columns(trace: Trace) -> KeptTrace:
         "thread_names": [*trace.thread_names.items()],
     }
     if repr(json.loads(json.dumps(about["metadata"]))) != repr(about["metadata"]):
-        raise ValueError("the metadata has values that JSON does not give back as they were")
+        raise ValueError(
+            "the metadata has values that JSON does not give back as they were"
+        )
     return KeptTrace(about, columns)
 
 
-def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str) -> Trace:
+def trace_of(
+    about: Mapping[str, Any], columns: Mapping[str, Column], path: str
+) -> Trace:
     """Return the trace that was kept; one of `DAMAGE` is raised where it is none."""
     kept = cast("dict[str, Any]", columns)
     args = {}
@@ -243,7 +254,9 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
         **{name: kept[name] for name in _FIELDS},
         "args": args,
         "instructions": _kept_argument(kept, len(about["args"]), None),
-        "programs": [kept[f"program {number}"].tobytes() for number in range(about["programs"])],
+        "programs": [
+            kept[f"program {number}"].tobytes() for number in range(about["programs"])
+        ],
         "process_names": dict(about["process_names"]),
         "process_labels": dict(about["process_labels"]),
         "thread_names": {tuple(thread): name for thread, name in about["thread_names"]},
@@ -252,7 +265,9 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
     return msgspec.convert(members, Trace)
 
 
-def _kept_argument(kept: Mapping[str, Any], number: int, texts: str | None) -> ArgColumn:
+def _kept_argument(
+    kept: Mapping[str, Any], number: int, texts: str | None
+) -> ArgColumn:
     rows = kept[f"rows {number}"]
     values = kept[f"values {number}"]
     return ArgColumn(rows, values, None if texts is None else kept[texts])
@@ -304,10 +319,15 @@ def _check_links(trace: Trace, links: Mapping[str, Column]) -> None:
     for name in ("launch_of_gpu", "cpu_op_of_gpu"):
         linked = cast("Array", links[name])
         _check_range(name, linked, NONE, count)
-        if len(linked) != len(trace.gpu_rows) or not np.isin(linked[linked != NONE], rows).all():
+        if (
+            len(linked) != len(trace.gpu_rows)
+            or not np.isin(linked[linked != NONE], rows).all()
+        ):
             raise ValueError("what launched GPU events is not in the tree")
 
 
 def _check_range(name: str, values: Array, least: int, end: int | None) -> None:
-    if len(values) and (values.min() < least or (end is not None and values.max() >= end)):
+    if len(values) and (
+        values.min() < least or (end is not None and values.max() >= end)
+    ):
         raise ValueError(f"{name} is out of range")

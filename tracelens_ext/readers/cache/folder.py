@@ -54,7 +54,9 @@ def others_may_write(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         status = folder.stat()
         shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return os.name == "posix" and (shared != 0 or status.st_uid not in (os.geteuid(), 0))
+        return os.name == "posix" and (
+            shared != 0 or status.st_uid not in (os.geteuid(), 0)
+        )
     return False
 
 
@@ -77,7 +79,9 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
     traces = cache_files(folder)
     total = sum(file.size for files in traces.values() for file in files)
     traces.pop(spared, None)
-    for files in sorted(traces.values(), key=lambda files: max(file.used for file in files)):
+    for files in sorted(
+        traces.values(), key=lambda files: max(file.used for file in files)
+    ):
         if total <= limit:
             return
         total -= remove(files)
@@ -88,7 +92,9 @@ SIZE_VARIABLE = "TRACELENS_EXT_CACHE_SIZE"
 OFF_VARIABLE = "TRACELENS_EXT_NO_CACHE"
 DEFAULT_SIZE = 5 * 10**9
 
-_SIZE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_SIZE = re.compile(
+    r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE
+)
 
 
 def cache_is_off() -> bool:
@@ -113,7 +119,9 @@ def cache_limit() -> int:
         return DEFAULT_SIZE
     size = parse_size(text)
     if size is None:
-        raise UsageError(f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB")
+        raise UsageError(
+            f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB"
+        )
     return size
 
 

@@ -61,7 +61,9 @@ class TraceCache:
     folder: Path  #: the folder; made when something is kept
     limit: int = place.DEFAULT_SIZE  #: bytes that it may hold
     worth_keeping: int = WORTH_KEEPING  #: bytes of text from which on a trace is kept
-    verify: bool = False  #: whether a file's whole content is compared, not only its head and tail
+    verify: bool = (
+        False  #: whether a file's whole content is compared, not only its head and tail
+    )
     #: called with a note, a clause, when an entry is removed or cannot be kept
     tell: Callable[[str], None] = lambda _: None
     _links: _LinksOf = field(default_factory=WeakKeyDictionary, repr=False)
@@ -71,13 +73,17 @@ class TraceCache:
         cls, *, verify: bool = False, tell: Callable[[str], None] = lambda _: None
     ) -> TraceCache:
         """Return the user's cache; its folder and limit can be set by environment variables."""
-        return cls(place.cache_folder(), place.cache_limit(), WORTH_KEEPING, verify, tell)
+        return cls(
+            place.cache_folder(), place.cache_limit(), WORTH_KEEPING, verify, tell
+        )
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
         """Return a trace from the cache, else parse and keep it."""
         path = Path(source)
         identity = None
-        with contextlib.suppress(OSError, ValueError):  # `parse` says what is wrong with the file
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # `parse` says what is wrong with the file
             identity = None if place.journal_beside(path) else place.identity_of(path)
         if identity is None:
             return parse()
@@ -101,7 +107,9 @@ class TraceCache:
                 return _database_of(file)
         return None
 
-    def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
+    def keep_conversion(
+        self, source: str | os.PathLike[str], made: Path
+    ) -> Path | None:
         """Move the database made of a file into the cache; return where it is, if it is kept."""
         file = self._file(source, _CONVERSION)
         path = Path(source)
@@ -120,10 +128,16 @@ class TraceCache:
         version = reader_version()
         wanted = {"identity": identity, "reader": version}
         try:
-            about, columns = kept.read_columns(file, lambda about: wanted.items() <= about.items())
+            about, columns = kept.read_columns(
+                file, lambda about: wanted.items() <= about.items()
+            )
             if columns is None:
                 changed = about.get("reader") == version
-                why = "has changed since" if changed else "was read by another version when"
+                why = (
+                    "has changed since"
+                    if changed
+                    else "was read by another version when"
+                )
                 why += " it was cached; reading it again"
             elif self.verify and about["whole"] != place.hash_of_whole(Path(source)):
                 why = "has another content than when it was cached; reading it"
@@ -156,9 +170,15 @@ class TraceCache:
             except MergedRanksError:  # whoever makes the tree says so
                 links = {}
             columns |= {_LINK + name: array for name, array in links.items()}
-            about = {"path": str(path.resolve()), "identity": identity, "reader": reader_version()}
+            about = {
+                "path": str(path.resolve()),
+                "identity": identity,
+                "reader": reader_version(),
+            }
             about |= {"whole": place.hash_of_whole(path), "trace": members}
-            if place.identity_of(path) == identity:  # else it was written to while it was read
+            if (
+                place.identity_of(path) == identity
+            ):  # else it was written to while it was read
                 self._write(self._file(path, _TRACE), about, columns)
                 self._links[trace] = _links_of(columns)
         except _NOT_KEPT as error:
@@ -166,11 +186,17 @@ class TraceCache:
 
     def _file(self, source: str | os.PathLike[str], part: str) -> Path:
         """Return where a part of what is kept of a trace is; named after the trace's path."""
-        stem = hashlib.blake2b(os.fsencode(Path(source).resolve()), digest_size=16).hexdigest()
+        stem = hashlib.blake2b(
+            os.fsencode(Path(source).resolve()), digest_size=16
+        ).hexdigest()
         return self.folder / f"{stem}.{part}.columns"
 
     def _write(
-        self, file: Path, about: dict[str, Any], columns: dict[str, Column], database: int = 0
+        self,
+        file: Path,
+        about: dict[str, Any],
+        columns: dict[str, Column],
+        database: int = 0,
     ) -> None:
         """Write a file of the cache if there is room beside what else is kept of the trace."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -196,11 +222,15 @@ class TraceCache:
         path = "(damaged)"
         try:
             # A trace that is too small to keep may have been converted.
-            parts = [self.folder / f"{stem}.{part}.columns" for part in (_TRACE, _CONVERSION)]
+            parts = [
+                self.folder / f"{stem}.{part}.columns" for part in (_TRACE, _CONVERSION)
+            ]
             about = kept.read_about(next(filter(Path.exists, parts), parts[0]))
             path = str(about["path"])
             same_reader = about.get("reader", reader_version()) == reader_version()
-            return path, same_reader and place.identity_of(Path(path)) == about["identity"]
+            return path, same_reader and place.identity_of(Path(path)) == about[
+                "identity"
+            ]
         except (OSError, KeyError, TypeError, ValueError):
             return path, False
 
@@ -240,7 +270,11 @@ def _database_of(file: Path) -> Path:
 
 
 def _links_of(columns: Mapping[str, Any]) -> dict[str, Array]:
-    return {name[len(_LINK) :]: col for name, col in columns.items() if name.startswith(_LINK)}
+    return {
+        name[len(_LINK) :]: col
+        for name, col in columns.items()
+        if name.startswith(_LINK)
+    }
 
 
 def _why_not_kept(path: str, what: str, error: BaseException) -> str:

@@ -69,7 +69,9 @@ class Slice(msgspec.Struct, frozen=True):
     ts: Int64Array  #: ns, shape (m,)
     dur: Int64Array  #: ns, shape (m,)
     numbers: Mapping[str, ArgumentPiece]  #: argument → rows among these m, and integers
-    texts: Mapping[str, ArgumentPiece]  #: argument → rows among these m, and codes of words
+    texts: Mapping[
+        str, ArgumentPiece
+    ]  #: argument → rows among these m, and codes of words
 
     def __len__(self) -> int:
         return self.count
@@ -139,7 +141,9 @@ def _number_arguments(events: list[Event], kind: IntArray) -> dict[str, Argument
         if not events_of_plan:
             continue
         for name in plan.numbers:
-            attribute = "id" if name == schema.FLOW_ID else f"args.{schema.ARGUMENTS[name]}"
+            attribute = (
+                "id" if name == schema.FLOW_ID else f"args.{schema.ARGUMENTS[name]}"
+            )
             tokens = [*map(attrgetter(attribute), events_of_plan)]
             pieces[name].append(_without_missing(rows, schema.parse_integers(tokens)))
     return _joined(pieces)
@@ -206,9 +210,13 @@ def _decoded(text: bytes) -> str:
 
 # The compiled reader.
 
-_PLACE: Final = {name: place for place, name in enumerate((*schema.ARGUMENTS, schema.FLOW_ID))}
+_PLACE: Final = {
+    name: place for place, name in enumerate((*schema.ARGUMENTS, schema.FLOW_ID))
+}
 #: All arguments that are texts, plan by plan, as the compiled code numbers its columns of texts.
-_TEXT_COLUMNS: Final = [name for plan in schema.PLAN for group in plan.texts for name in group]
+_TEXT_COLUMNS: Final = [
+    name for plan in schema.PLAN for group in plan.texts for name in group
+]
 
 
 def native_schema(native: ModuleType) -> object:
@@ -266,7 +274,9 @@ class NativeAnswer(NamedTuple):
     ts: bytes  #: int64
     dur: bytes  #: int64
     numbers: list[tuple[bytes, bytes]]  #: int32 rows and int64 values of each argument
-    texts: list[tuple[bytes, bytes]]  #: int32 rows and int32 codes of each of `_TEXT_COLUMNS`
+    texts: list[
+        tuple[bytes, bytes]
+    ]  #: int32 rows and int32 codes of each of `_TEXT_COLUMNS`
     odd: list[tuple[int, int, bytes]]  #: as `OddNumber`
 
 
@@ -285,9 +295,13 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         odd_numbers[number.column].append(number)
     for column, numbers in odd_numbers.items():
         if column < 0:
-            times[column] = _with_odd_numbers(times[column], numbers, schema.parse_nanoseconds)
+            times[column] = _with_odd_numbers(
+                times[column], numbers, schema.parse_nanoseconds
+            )
             continue
-        values = _with_odd_numbers(pieces[column].values, numbers, schema.parse_integers)
+        values = _with_odd_numbers(
+            pieces[column].values, numbers, schema.parse_integers
+        )
         pieces[column] = _without_missing(pieces[column].rows, values)
 
     has_kind = np.flatnonzero(np.bincount(kind))
@@ -306,7 +320,9 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         _, _, process, thread = tracks[event.track]
         label_name = _decoded(event.label_name)
         labels = _decoded(event.labels)
-        special.append(Special(event.kind, event.name, process, thread, label_name, labels))
+        special.append(
+            Special(event.kind, event.name, process, thread, label_name, labels)
+        )
     return Slice(
         count=native.events,
         special=special,

@@ -38,7 +38,12 @@ from tracelens_ext.readers.kineto.columns import (
 )
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.source import ByteSource, in_a_line, refuse_members, salvage_notes
+from tracelens_ext.readers.source import (
+    ByteSource,
+    in_a_line,
+    refuse_members,
+    salvage_notes,
+)
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device, EventKind, Trace
 
@@ -61,7 +66,9 @@ class KinetoColumns:
         self.builder = TraceBuilder()
         self.labels = Labels()
         self.events_of = msgspec.json.Decoder(list[Event]).decode
-        self._parse = partial(library.parse, native_schema(library)) if library else None
+        self._parse = (
+            partial(library.parse, native_schema(library)) if library else None
+        )
         #: (phase, category, process) → events of which nothing is read
         self._unread: Counter[tuple[str, str, int | str]] = Counter()
 
@@ -92,11 +99,15 @@ class KinetoColumns:
             self.builder.dropped["not a JSON object"] += 1
             return None
         args = event.get("args")
-        fields: dict[str, object] = {key: text_of(event.get(key)) for key in ("ph", "cat", "name")}
+        fields: dict[str, object] = {
+            key: text_of(event.get(key)) for key in ("ph", "cat", "name")
+        }
         fields |= _present(event, ("ts", "dur", "id"))
         try:
             fields["args"] = _present(args, ARGUMENTS) if isinstance(args, dict) else {}
-            (repaired,) = self.events_of(msgspec.json.encode([fields], enc_hook=_python_value))
+            (repaired,) = self.events_of(
+                msgspec.json.encode([fields], enc_hook=_python_value)
+            )
         except RecursionError:
             self.builder.dropped["nested too deeply"] += 1
             return None
@@ -171,10 +182,18 @@ class KinetoColumns:
         for (phase, category, process), count in self._unread.items():
             name = self.labels.processes.get(process, "")
             counts[in_a_line(schema.unread_text(phase, category, name))] += count
-        return {kind: count for kind, count in counts.most_common(_MOST_UNREAD_KINDS) if count}
+        return {
+            kind: count
+            for kind, count in counts.most_common(_MOST_UNREAD_KINDS)
+            if count
+        }
 
     def finish(
-        self, members: Mapping[str, object], path: str, size: int = 0, notes: Iterable[str] = ()
+        self,
+        members: Mapping[str, object],
+        path: str,
+        size: int = 0,
+        notes: Iterable[str] = (),
     ) -> Trace:
         """Return the trace of all that was taken over.
 
@@ -251,7 +270,9 @@ def read(source: ByteSource) -> Trace:
     return columns.finish(stream.members, source.path, source.bytes_read, notes)
 
 
-def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:
+def from_events(
+    events: Iterable[object], members: Mapping[str, object], path: str
+) -> Trace:
     """Return the trace of events that are Python objects already (a loaded JSON document)."""
     columns = KinetoColumns()
     all_events = list(events)
@@ -259,7 +280,13 @@ def from_events(events: Iterable[object], members: Mapping[str, object], path: s
         batch = all_events[start : start + _EVENTS_AT_ONCE]
         try:
             found = columns.decode(msgspec.json.encode(batch, enc_hook=_python_value))
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+        except (
+            msgspec.MsgspecError,
+            UnicodeError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ):
             found = columns.repair(batch)
         columns.take(found)
     return columns.finish(members, path)
@@ -307,7 +334,8 @@ def restored(trace: Trace) -> Trace:
     recorded_thread = {entry[:2]: entry[2:] for entry in head.threads}
     codes: Interner[tuple[int | str, int | str]] = Interner()
     code_of_thread = codes.codes(
-        [recorded_thread.get(thread, thread) for thread in trace.threads], len(trace.threads)
+        [recorded_thread.get(thread, thread) for thread in trace.threads],
+        len(trace.threads),
     )
     thread_names = {}
     for thread, name in trace.thread_names.items():

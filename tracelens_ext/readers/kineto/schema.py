@@ -73,9 +73,21 @@ _IDS = ("correlation", "External id")
 _IN_GRAPH = ("graph id", "graph node id")
 _PYTHON = ("Python id", "Python parent id", "Python module id")
 #: Of an instant event `[memory]`.
-_MEMORY = ("Addr", "Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved")
+_MEMORY = (
+    "Addr",
+    "Bytes",
+    "Device Id",
+    "Device Type",
+    "Total Allocated",
+    "Total Reserved",
+)
 #: Of an event `cuda_sync`.
-_SYNCHRONIZATION = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+_SYNCHRONIZATION = (
+    "device",
+    "stream",
+    "wait_on_stream",
+    "wait_on_cuda_event_record_corr_id",
+)
 _SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _COLLECTIVE = (
     "Collective name",
@@ -120,11 +132,17 @@ _TEXTS = (
     "",
 )
 #: The arguments that are kept, as raw text, and what each is called in Python.
-ARGUMENTS = {name: re.sub(r"\W", "_", name) or "counter" for name in (*_NUMBERS, *_TEXTS)}
+ARGUMENTS = {
+    name: re.sub(r"\W", "_", name) or "counter" for name in (*_NUMBERS, *_TEXTS)
+}
 _Args: Any = msgspec.defstruct(
     "_Args",
     [
-        (attribute, Raw, field(default=MISSING_TOKEN if name in _NUMBERS else NO_TEXT, name=name))
+        (
+            attribute,
+            Raw,
+            field(default=MISSING_TOKEN if name in _NUMBERS else NO_TEXT, name=name),
+        )
         for name, attribute in ARGUMENTS.items()
     ],
     frozen=True,
@@ -154,7 +172,10 @@ class Plan:
     """Which arguments of which kinds of events are kept; of a group of texts all or none."""
 
     def __init__(
-        self, *kinds: EventKind, numbers: Sequence[str], texts: Sequence[tuple[str, ...]] = ()
+        self,
+        *kinds: EventKind,
+        numbers: Sequence[str],
+        texts: Sequence[tuple[str, ...]] = (),
     ) -> None:
         #: by kind; what only begins has the arguments of the event
         self.wanted = np.isin(np.arange(256) & ~BEGIN, kinds)
@@ -266,7 +287,11 @@ def unread_text(phase: str, category: str, process: str) -> str:
         process: the name of its process, empty without one.
     """
     if phase in _UNREAD_PHASES:
-        return f"{_UNREAD_PHASES[phase]} ({category})" if category else _UNREAD_PHASES[phase]
+        return (
+            f"{_UNREAD_PHASES[phase]} ({category})"
+            if category
+            else _UNREAD_PHASES[phase]
+        )
     if phase not in ("X", "B") or category.lower() in _EXPECTED_OTHERS:
         return ""
     if category.lower() in CATEGORIES:

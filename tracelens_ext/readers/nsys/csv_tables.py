@@ -89,15 +89,21 @@ class Piece:
     """Some rows of a table, column by column."""
 
     source: str  #: what messages call the table
-    lines: Sequence[int]  #: where each row stands in the file, or its number among the rows
+    lines: Sequence[
+        int
+    ]  #: where each row stands in the file, or its number among the rows
     #: the cells by column, named as its title without unit, blanks and case; else None each
     columns: Mapping[str, Sequence[csv_rows.Cell]]
-    units: Mapping[str, str | None]  #: the unit that a column's title tells, None without
+    units: Mapping[
+        str, str | None
+    ]  #: the unit that a column's title tells, None without
     unfinished: bool = False  #: whether the line of the last row does not end
 
     def nanoseconds(self, column: str) -> Numbers:
         """The times of a column in ns; None for an empty cell."""
-        return self._numbers(column, partial(csv_rows.nanoseconds, unit=self.units[column]))
+        return self._numbers(
+            column, partial(csv_rows.nanoseconds, unit=self.units[column])
+        )
 
     def sizes(self, column: str) -> Numbers:
         """The sizes of a column in bytes; as `nanoseconds`."""
@@ -168,7 +174,9 @@ def open_report(
         rows = csv_rows.rows_of(source, _MAKE)
     else:
         rows = enumerate(_given_rows(source, label), start=1)
-    return NsysCsvTable(label, _pieces(rows, _header(rows, report, label), report, label))
+    return NsysCsvTable(
+        label, _pieces(rows, _header(rows, report, label), report, label)
+    )
 
 
 def report_of(titles: Sequence[csv_rows.Cell]) -> str | None:
@@ -200,14 +208,26 @@ def _header(rows: Rows, report: NsysCsvReport, source: str) -> Row:
         if name is not None:
             seen.append(name)
             header_may_come = False
-        elif not _is_blank(row) and not seen and (preamble := preamble + 1) > _MOST_PREAMBLE_LINES:
+        elif (
+            not _is_blank(row)
+            and not seen
+            and (preamble := preamble + 1) > _MOST_PREAMBLE_LINES
+        ):
             break
-    what = f"holds the report {seen[0]}, not {report}" if seen else f"holds no report {report}"
-    remedy = f"make that with: nsys stats -r {report} --format csv -o NAME FILE.nsys-rep"
+    what = (
+        f"holds the report {seen[0]}, not {report}"
+        if seen
+        else f"holds no report {report}"
+    )
+    remedy = (
+        f"make that with: nsys stats -r {report} --format csv -o NAME FILE.nsys-rep"
+    )
     raise TraceFormatError(source, what, remedy)
 
 
-def _pieces(rows: Rows, titles: Row, report: NsysCsvReport, source: str) -> Iterator[Piece]:
+def _pieces(
+    rows: Rows, titles: Row, report: NsysCsvReport, source: str
+) -> Iterator[Piece]:
     known = {*dict(_RECOGNISED)[report], *_OPTIONAL}
     places = {column: at for column, at in _places(titles).items() if column in known}
     units = {column: unit for column, (_, unit) in places.items()}
@@ -215,8 +235,12 @@ def _pieces(rows: Rows, titles: Row, report: NsysCsvReport, source: str) -> Iter
     while some := list(islice(body, _ROWS_AT_ONCE)):
         lines, cells = zip(*some, strict=True)
         columns: dict[str, Any] = defaultdict(partial(list, [None] * len(lines)))
-        columns |= {name: [row[place] for row in cells] for name, (place, _) in places.items()}
-        yield Piece(source, lines, columns, units, isinstance(cells[-1], csv_rows.UnfinishedRow))
+        columns |= {
+            name: [row[place] for row in cells] for name, (place, _) in places.items()
+        }
+        yield Piece(
+            source, lines, columns, units, isinstance(cells[-1], csv_rows.UnfinishedRow)
+        )
 
 
 def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
@@ -236,7 +260,9 @@ def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
             return
         else:
             problem = f"line {line} has {len(row)} cells, not {width} as its header"
-            raise TraceFormatError(source, problem, "make it again; perhaps it was cut off")
+            raise TraceFormatError(
+                source, problem, "make it again; perhaps it was cut off"
+            )
 
 
 def _places(titles: Sequence[csv_rows.Cell]) -> dict[str, tuple[int, str | None]]:
@@ -269,8 +295,13 @@ def _given_rows(source: object, label: str) -> Iterable[Row]:
         rows = list(source)
         if rows and all(isinstance(row, Mapping) for row in rows):
             titles = list(rows[0])
-            return chain([titles], ([row.get(title) for title in titles] for row in rows))
-        if all(isinstance(row, Sequence) and not isinstance(row, str | bytes) for row in rows):
+            return chain(
+                [titles], ([row.get(title) for title in titles] for row in rows)
+            )
+        if all(
+            isinstance(row, Sequence) and not isinstance(row, str | bytes)
+            for row in rows
+        ):
             return rows
     expected = f"{label}: a table is a path, a DataFrame, or a list of rows"
     raise TypeError(f"{expected}, not {type(source).__name__}")
@@ -313,19 +344,29 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
     count = len(names)
     texts = piece.texts("device")
     for text in dict.fromkeys(texts):
-        if text not in devices:  # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
+        if (
+            text not in devices
+        ):  # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
             found = _ORDINAL.fullmatch(text)
             number = sum(not _ORDINAL.fullmatch(known) for known in devices)
-            devices[text] = Device(int(found[2]), found[1]) if found else Device(number, text)
+            devices[text] = (
+                Device(int(found[2]), found[1]) if found else Device(number, text)
+            )
     device = np.fromiter((devices[text].ordinal for text in texts), np.int64, count)
     stream = _ids(piece.whole("strm"))
     known: Interner[str] = Interner()
     name = known.codes(names, count)
     kinds = [
-        next((kind for start, kind in _KINDS if text.startswith(start)), EventKind.KERNEL)
+        next(
+            (kind for start, kind in _KINDS if text.startswith(start)), EventKind.KERNEL
+        )
         for text in known
     ]
-    numbers = {"correlation": _ids(piece.whole("corrid")), "device": device, "stream": stream}
+    numbers = {
+        "correlation": _ids(piece.whole("corrid")),
+        "device": device,
+        "stream": stream,
+    }
     for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):
         if column in piece.columns:
             codes = [_MEMORY.get(text.lower(), NONE) for text in piece.texts(column)]
@@ -338,7 +379,9 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
             "name": builder.names.codes(known, len(known))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
             "thread": of_rows(lambda *place: builder.threads[place], device, stream),
-            "category": builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))[name],
+            "category": builder.categories.codes(
+                (WORDS[kind] for kind in kinds), len(kinds)
+            )[name],
         },
         {argument: (rows, values) for argument, values in numbers.items()},
         {},
@@ -347,7 +390,9 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
 
 def _filled(values: Sequence[int | None]) -> Int64Array:
     """Numbers; `MISSING_NS` for those that are missing: the builder counts out such times."""
-    return np.array([MISSING_NS if value is None else value for value in values], dtype=np.int64)
+    return np.array(
+        [MISSING_NS if value is None else value for value in values], dtype=np.int64
+    )
 
 
 def _ids(values: Sequence[int | None]) -> Int64Array:

@@ -16,7 +16,8 @@ ERROR = "3"
 _MOST_QUOTED = 5
 #: What is said of the collection of CUDA events.
 _ABOUT_CUDA = re.compile(
-    r"CUDA|CUPTI|\bGPUs?\b|\bdriver\b|privilege|permission|\badmin|\binject", re.IGNORECASE
+    r"CUDA|CUPTI|\bGPUs?\b|\bdriver\b|privilege|permission|\badmin|\binject",
+    re.IGNORECASE,
 )
 #: What is collected apart from CUDA events, and may be missing for reasons of its own.
 _ABOUT_OTHER_EVENTS = re.compile(

@@ -98,7 +98,9 @@ class Identities:
         if global_tid == MISSING:
             return UNKNOWN, UNKNOWN
         process = self._process(global_tid >> PROCESS_SHIFT)
-        return self._thread_ids.setdefault(global_tid, (process, global_tid & _LOW_BITS))
+        return self._thread_ids.setdefault(
+            global_tid, (process, global_tid & _LOW_BITS)
+        )
 
     def _process(self, number: int) -> int | str:
         """Return a process id; of one that two machines both have, the second with its machine."""
@@ -135,7 +137,9 @@ class Identities:
             process = self._processes.get(global_pid >> PROCESS_SHIFT)
             if name and process is not None:
                 labels.processes.setdefault(process, name)
-        for chunk in self._database.chunks("ThreadNames", ("globalTid", "nameId", "priority")):
+        for chunk in self._database.chunks(
+            "ThreadNames", ("globalTid", "nameId", "priority")
+        ):
             highest_first = np.argsort(-chunk["priority"], kind="stable")
             is_used = np.isin(chunk["globalTid"][highest_first], list(self._thread_ids))
             rows = highest_first[is_used]

@@ -54,7 +54,9 @@ class NvtxEvents:
         open_ranges: ranges that have no end so far, so they get no length.
     """
 
-    def __init__(self, database: Tables, builder: TraceBuilder, identities: Identities) -> None:
+    def __init__(
+        self, database: Tables, builder: TraceBuilder, identities: Identities
+    ) -> None:
         self._database = database
         self._builder = builder
         self._identities = identities
@@ -70,7 +72,9 @@ class NvtxEvents:
             naming_count = int(is_naming.sum())
             other_count = len(texts) - len(rows) - naming_count
             self._builder.metadata_events += naming_count
-            self._builder.dropped["an NVTX event that is no range and no mark"] += other_count
+            self._builder.dropped["an NVTX event that is no range and no mark"] += (
+                other_count
+            )
             if len(rows):
                 events = {name: column[rows] for name, column in chunk.items()}
                 texts_of_events = [texts[row] for row in rows.tolist()]
@@ -144,7 +148,9 @@ class NvtxEvents:
             texts = list(islice(own_texts, len(chunk["textId"])))
             rows_without = [row for row, text in enumerate(texts) if not text]
             if rows_without:
-                registered = self._database.look_up(*STRINGS, chunk["textId"][rows_without])
+                registered = self._database.look_up(
+                    *STRINGS, chunk["textId"][rows_without]
+                )
                 for row, registered_text in zip(rows_without, registered, strict=True):
                     texts[row] = registered_text.encode() if registered_text else None
             yield chunk, [text or _NO_TEXT for text in texts]
@@ -163,7 +169,9 @@ class NvtxEvents:
                 names[key] = msgspec.json.encode(text.decode("utf-8", "replace"))
         return names
 
-    def _group_codes(self, names: _GroupNames, what: str, *key: Int64Array) -> Int64Array:
+    def _group_codes(
+        self, names: _GroupNames, what: str, *key: Int64Array
+    ) -> Int64Array:
         """Return the text of each event's domain or category, `NONE` of the default one, (m,)."""
 
         def code(*ids: int) -> int:

@@ -153,7 +153,9 @@ def decode_in_python(data: bytes, plan: MessagePlan) -> Decoded:
     values = np.full((len(plan.columns), len(starts)), MISSING, dtype=np.int64)
     decoder = _Decoder(data, plan, values)
     rows = np.arange(len(starts), dtype=np.int64)
-    level = _Level(np.zeros_like(rows), rows, np.array(starts, np.int64), np.array(ends, np.int64))
+    level = _Level(
+        np.zeros_like(rows), rows, np.array(starts, np.int64), np.array(ends, np.int64)
+    )
     while len(level.rows):
         level = decoder.decode_level(level)
     return Decoded(values, _counted(plan, decoder.unknown))
@@ -274,11 +276,15 @@ class _Decoder:
             if len(level.rows) < _FEW:
                 break
             level = self._decode_step(level)
-        for message, row, start, end in zip(*(column.tolist() for column in level), strict=True):
+        for message, row, start, end in zip(
+            *(column.tolist() for column in level), strict=True
+        ):
             self._decode_one(message, row, start, end)
         if not self._found:
             return level.of(np.zeros(len(level.rows), dtype=bool))
-        inner = _Level(*(np.concatenate(columns) for columns in zip(*self._found, strict=True)))
+        inner = _Level(
+            *(np.concatenate(columns) for columns in zip(*self._found, strict=True))
+        )
         keys = inner.rows * len(self._actions) + inner.messages
         if len(np.unique(keys)) != len(keys):
             raise DamagedMessageError
@@ -309,7 +315,9 @@ class _Decoder:
         if (is_bytes & (values > room)).any():
             raise DamagedMessageError
         next_starts = behind + np.where(is_bytes, values, 0).astype(np.int64)
-        self._take_fields(level, numbers, is_varint, is_bytes, values, behind, next_starts)
+        self._take_fields(
+            level, numbers, is_varint, is_bytes, values, behind, next_starts
+        )
         return level._replace(starts=next_starts)
 
     def _take_fields(
@@ -325,7 +333,9 @@ class _Decoder:
         """Put a field of each message where the plan has it."""
         actions = self._actions[level.messages, numbers].astype(np.int64)
         is_number = (actions >= 0) & (actions < _CHILDREN) & is_varint
-        self._values[actions[is_number], level.rows[is_number]] = values[is_number].view(np.int64)
+        self._values[actions[is_number], level.rows[is_number]] = values[
+            is_number
+        ].view(np.int64)
         is_taken = is_number | (actions == _IGNORED)
         if is_bytes.any():
             is_text = (actions >= _TEXTS) & is_bytes
@@ -348,7 +358,9 @@ class _Decoder:
         stops = ~words & _STOP_BITS
         # The lowest stop bit ends the number: `lowest - 1` are the bits before it.
         lowest = stops & (~stops + _ONE)
-        lengths = (((lowest >> _SEVEN) * _BYTE_NUMBERS) >> _FIFTY_SIX).astype(np.int64) + 1
+        lengths = (((lowest >> _SEVEN) * _BYTE_NUMBERS) >> _FIFTY_SIX).astype(
+            np.int64
+        ) + 1
         values = words & (lowest - _ONE) & ~_STOP_BITS
         # Sevens of bits move together: 8 × 7, 4 × 14, 2 × 28, 1 × 56.
         for low, high, shift in _SQUEEZES:
@@ -362,7 +374,9 @@ class _Decoder:
             if (has_ten & (tenth >= _STOP_BIT)).any():
                 raise DamagedMessageError
             values[is_long] |= (ninth & _SEVEN_BITS) << _FIFTY_SIX
-            values[is_long] |= np.where(has_ten, tenth, 0).astype(np.uint64) << _SIXTY_THREE
+            values[is_long] |= (
+                np.where(has_ten, tenth, 0).astype(np.uint64) << _SIXTY_THREE
+            )
             lengths[is_long] = 9 + has_ten
         return values, positions + lengths
 
@@ -379,7 +393,9 @@ class _Decoder:
                 self._values[action - _TEXTS + 1, row] = behind - value
             elif wire_type == BYTES and action >= _CHILDREN:
                 child = (action - _CHILDREN, row, value, behind)
-                self._found.append(_Level(*(np.array([part], dtype=np.int64) for part in child)))
+                self._found.append(
+                    _Level(*(np.array([part], dtype=np.int64) for part in child))
+                )
             elif action != _IGNORED:
                 self.unknown[message * MOST_FIELDS + number] += 1
 

@@ -57,7 +57,9 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
     try:
         report = ReportFile(file, size)
     except DamagedReportError:
-        problem = f"is no report of Nsight Systems: it does not begin with {MAGIC.decode()!r}"
+        problem = (
+            f"is no report of Nsight Systems: it does not begin with {MAGIC.decode()!r}"
+        )
         remedy = f"copy the report again if it is one, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None
     tables = NsysReportTables(path, report, source.reading.max_bytes, source.progress)
@@ -69,7 +71,8 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
     notes = tables.notes()
     if damage is not None:
         problem = (
-            f"is a damaged report of Nsight Systems (byte {damage.offset:,}: {damage.problem})"
+            "is a damaged report of Nsight Systems "
+            f"(byte {damage.offset:,}: {damage.problem})"
         )
         if not source.reading.salvage:
             choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]

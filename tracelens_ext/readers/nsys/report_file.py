@@ -106,12 +106,18 @@ class ReportFile:
         """The sections that the footer lists, by name."""
         footer_end = self.size - _TRAILER.size
         if footer_end < len(MAGIC):
-            raise DamagedReportError(self.size, "it ends there, without its list of sections")
+            raise DamagedReportError(
+                self.size, "it ends there, without its list of sections"
+            )
         footer, mark = _TRAILER.unpack(self.read(footer_end, self.size))
         if mark != _END_MARK:
-            raise DamagedReportError(self.size, "it ends there, without its list of sections")
+            raise DamagedReportError(
+                self.size, "it ends there, without its list of sections"
+            )
         if not len(MAGIC) <= footer <= footer_end or footer_end - footer > _MOST_FOOTER:
-            raise DamagedReportError(footer_end, "its list of sections is not in the file")
+            raise DamagedReportError(
+                footer_end, "its list of sections is not in the file"
+            )
         data = self.read(footer, footer_end)
         found: dict[str, ReportSection] = {}
         try:
@@ -119,7 +125,8 @@ class ReportFile:
                 if entry.number != 1 or entry.wire_type != protobuf.BYTES:
                     continue
                 parts = {
-                    part.number: part for part in protobuf.fields(data, entry.value, entry.end)
+                    part.number: part
+                    for part in protobuf.fields(data, entry.value, entry.end)
                 }
                 if 1 not in parts:
                     raise DamagedMessageError
@@ -130,7 +137,9 @@ class ReportFile:
                     raise DamagedReportError(footer, "a section is not within the file")
                 found[name] = ReportSection(start, start + size)
         except DamagedMessageError:
-            raise DamagedReportError(footer, "its list of sections is damaged") from None
+            raise DamagedReportError(
+                footer, "its list of sections is damaged"
+            ) from None
         return found
 
     def raw_data(self, sections: dict[str, ReportSection]) -> RawData:
@@ -139,16 +148,25 @@ class ReportFile:
             raise DamagedReportError(self.size, "it has no section of events")
         section = sections[RAW_DATA]
         offsets = self._offsets(sections[OFFSETS])
-        if self.read(section.start, min(section.start + len(_RAW_MARK), section.end)) != _RAW_MARK:
-            raise DamagedReportError(section.start, "its events are stored in an unknown way")
+        if (
+            self.read(section.start, min(section.start + len(_RAW_MARK), section.end))
+            != _RAW_MARK
+        ):
+            raise DamagedReportError(
+                section.start, "its events are stored in an unknown way"
+            )
         counts, first_block = self._header(section)
         base = section.start + len(_RAW_MARK)
         places = [None if offset is None else base + offset for offset in offsets]
         strings, layouts = places
         if strings is None or not first_block <= strings <= section.end:
-            raise DamagedReportError(sections[OFFSETS].start, "its strings are not in the file")
+            raise DamagedReportError(
+                sections[OFFSETS].start, "its strings are not in the file"
+            )
         if layouts is not None and not strings <= layouts <= section.end:
-            raise DamagedReportError(sections[OFFSETS].start, "its layouts are not in the file")
+            raise DamagedReportError(
+                sections[OFFSETS].start, "its layouts are not in the file"
+            )
         return RawData(counts, first_block, strings, layouts, section.end)
 
     def raw_data_without_footer(self) -> RawData:
@@ -180,7 +198,9 @@ class ReportFile:
                 if part.wire_type == protobuf.VARINT and part.number == 3:
                     layouts = part.value
         except DamagedMessageError:
-            raise DamagedReportError(section.start, "its list of offsets is damaged") from None
+            raise DamagedReportError(
+                section.start, "its list of offsets is damaged"
+            ) from None
         return strings, layouts
 
     def _header(self, section: ReportSection) -> tuple[Counts, int]:
@@ -227,7 +247,9 @@ class ReportFile:
         try:
             return lz4_block.unpack(self.read(block.start, block.end), block.size)
         except lz4_block.DamagedBlockError:
-            raise DamagedReportError(block.offset, "a block cannot be unpacked") from None
+            raise DamagedReportError(
+                block.offset, "a block cannot be unpacked"
+            ) from None
 
     def _varint(self, offset: int, end: int) -> tuple[int, int]:
         data = self.read(offset, min(offset + _LONGEST_VARINT, end))

@@ -175,11 +175,20 @@ EVENTS: Final = MessagePlan(
     Message(
         "event",
         numbers={1: "kind"},
-        messages={102: _NVTX, 107: _GPU_WORK, 108: _CALL, 110: _DIAGNOSTIC, 113: _PROCESS},
+        messages={
+            102: _NVTX,
+            107: _GPU_WORK,
+            108: _CALL,
+            110: _DIAGNOSTIC,
+            113: _PROCESS,
+        },
     )
 )
 THREADS: Final = MessagePlan(
-    Message("thread", numbers={2: "thread.nameId", 3: "thread.priority", 4: "thread.globalTid"})
+    Message(
+        "thread",
+        numbers={2: "thread.nameId", 3: "thread.priority", 4: "thread.globalTid"},
+    )
 )
 
 #: Fields of a GPU, within those of a machine in the last message.
@@ -219,7 +228,9 @@ def _named(prefix: str, *names: str) -> dict[str, str]:
     return {name: f"{prefix}.{name}" for name in names}
 
 
-_ON_GPU = _named("gpu", "start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_ON_GPU = _named(
+    "gpu", "start", "end", "deviceId", "streamId", "correlationId", "globalPid"
+)
 
 
 def _calls_of(*classes: CallClass) -> Callable[[Mapping[str, Int64Array]], BoolArray]:
@@ -248,7 +259,9 @@ def _events_of(*kinds: Kind) -> Callable[[Mapping[str, Int64Array]], BoolArray]:
 def _severe(events: Mapping[str, Int64Array]) -> BoolArray:
     is_diagnostic = events["kind"] == Kind.DIAGNOSTIC
     severities = (Severity.WARNING, Severity.ERROR)
-    is_severe: BoolArray = is_diagnostic & np.isin(events["diagnostic.severity"], severities)
+    is_severe: BoolArray = is_diagnostic & np.isin(
+        events["diagnostic.severity"], severities
+    )
     return is_severe
 
 
@@ -256,13 +269,23 @@ TABLES: Final = (
     ExportTable(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         _calls_of(CallClass.CUDA_RUNTIME, CallClass.CUDA_DRIVER),
-        _named("call", "start", "end", "globalTid", "nameId", "correlationId", "eventClass"),
+        _named(
+            "call", "start", "end", "globalTid", "nameId", "correlationId", "eventClass"
+        ),
     ),
     ExportTable(
         "CUPTI_ACTIVITY_KIND_KERNEL",
         _work_of(Kind.KERNEL),
         _ON_GPU
-        | _named("kernel", "demangledName", "shortName", "mangledName", "gridX", "gridY", "gridZ")
+        | _named(
+            "kernel",
+            "demangledName",
+            "shortName",
+            "mangledName",
+            "gridX",
+            "gridY",
+            "gridZ",
+        )
         | _named("kernel", "staticSharedMemory", "dynamicSharedMemory"),
     ),
     ExportTable(
@@ -275,16 +298,23 @@ TABLES: Final = (
         _work_of(Kind.MEMORY, Activity.SET),
         _ON_GPU | _named("set", "bytes"),
     ),
-    ExportTable("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _work_of(Kind.GRAPH_LAUNCH), _ON_GPU),
+    ExportTable(
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _work_of(Kind.GRAPH_LAUNCH), _ON_GPU
+    ),
     ExportTable(
         "NVTX_EVENTS",
         _events_of(*NVTX_KINDS),
-        _named("nvtx", "start", "end", "globalTid", "domainId", "textId") | {"eventType": "kind"},
+        _named("nvtx", "start", "end", "globalTid", "domainId", "textId")
+        | {"eventType": "kind"},
         _named("nvtx", "text"),
     ),
     ExportTable(
         "OSRT_API",
-        _calls_of(CallClass.OS_RUNTIME, CallClass.OS_RUNTIME_START, CallClass.OS_RUNTIME_FINISH),
+        _calls_of(
+            CallClass.OS_RUNTIME,
+            CallClass.OS_RUNTIME_START,
+            CallClass.OS_RUNTIME_FINISH,
+        ),
         {},
     ),
     ExportTable("COMPOSITE_EVENTS", _events_of(Kind.CPU_SAMPLE), {}),

@@ -16,7 +16,12 @@ import numpy.typing as npt
 
 from tracelens_ext.errors import TraceTooLargeError
 from tracelens_ext.readers.nsys import protobuf, report_schema
-from tracelens_ext.readers.nsys.protobuf import BYTES, VARINT, DamagedMessageError, Decoded
+from tracelens_ext.readers.nsys.protobuf import (
+    BYTES,
+    VARINT,
+    DamagedMessageError,
+    Decoded,
+)
 from tracelens_ext.readers.nsys.report_file import (
     ABOUT,
     DamagedReportError,
@@ -138,9 +143,12 @@ class NsysReportTables(Tables):
         self._behind_events = 0
         self._pieces: dict[str, list[_ReportPiece]] = {}
         self._counts: Counter[str] = Counter()
-        self._read_once = {table.name for table in report_schema.TABLES if table.read_once}
+        self._read_once = {
+            table.name for table in report_schema.TABLES if table.read_once
+        }
         self._columns = {
-            table.name: frozenset((*table.numbers, *table.texts)) for table in report_schema.TABLES
+            table.name: frozenset((*table.numbers, *table.texts))
+            for table in report_schema.TABLES
         }
         self._version: tuple[int, ...] = _FIRST_WITH_PROCESS_NAMES
         self._strings = b""
@@ -175,7 +183,9 @@ class NsysReportTables(Tables):
             about = None
         try:
             self._read_events(raw)
-            self._check_count(raw.counts.events, self.events, "events", self._behind_events)
+            self._check_count(
+                raw.counts.events, self.events, "events", self._behind_events
+            )
             strings_are_known = True
         except DamagedReportError as error:
             if not allow_damage:
@@ -198,15 +208,21 @@ class NsysReportTables(Tables):
         offset = raw.first_block
         end = raw.end if raw.strings is None else raw.strings
         self._behind_events = offset
-        while offset < end and not (raw.strings is None and self.events == raw.counts.events):
+        while offset < end and not (
+            raw.strings is None and self.events == raw.counts.events
+        ):
             block = self._file.block(offset, end)
             data = self._unpack(block)
             try:
                 decoded = protobuf.decode(data, EVENTS)
             except DamagedMessageError:
-                raise DamagedReportError(offset, "a block of events is damaged") from None
+                raise DamagedReportError(
+                    offset, "a block of events is damaged"
+                ) from None
             if (EVENTS.column(decoded, "kind") == MISSING).any():
-                raise DamagedReportError(offset, "a block of events holds one without a kind")
+                raise DamagedReportError(
+                    offset, "a block of events holds one without a kind"
+                )
             self._add_events(data, decoded)
             offset = block.end
             self._behind_events = offset
@@ -220,7 +236,9 @@ class NsysReportTables(Tables):
         count = self._read_strings(strings)
         self._check_count(raw.counts.strings, count, "strings", start)
         threads = self._file.message(strings.end, raw.end)
-        count = self._read_threads(self._file.read(strings.end, threads.end), strings.end)
+        count = self._read_threads(
+            self._file.read(strings.end, threads.end), strings.end
+        )
         self._check_count(raw.counts.threads, count, "threads", strings.end)
         last = self._file.message(threads.end, raw.end)
         self._read_gpus(self._file.read(*last), last.start)
@@ -247,12 +265,16 @@ class NsysReportTables(Tables):
             raise DamagedReportError(offset, problem)
 
     def _add_events(self, data: bytes, decoded: Decoded) -> None:
-        columns = {name: decoded.values[number] for name, number in EVENTS.columns.items()}
+        columns = {
+            name: decoded.values[number] for name, number in EVENTS.columns.items()
+        }
         for table in report_schema.TABLES:
             rows = np.flatnonzero(table.rows(columns))
             if not len(rows):
                 continue
-            numbers = {name: columns[source][rows] for name, source in table.numbers.items()}
+            numbers = {
+                name: columns[source][rows] for name, source in table.numbers.items()
+            }
             texts = {}
             for name, source in table.texts.items():
                 starts, lengths = EVENTS.spans(decoded, source)
@@ -263,7 +285,11 @@ class NsysReportTables(Tables):
         self._unread_fields.update(decoded.unknown)
 
     def _add(
-        self, table: str, count: int, numbers: dict[str, Int64Array], texts: dict[str, _Texts]
+        self,
+        table: str,
+        count: int,
+        numbers: dict[str, Int64Array],
+        texts: dict[str, _Texts],
     ) -> None:
         packed = {name: _NumberColumn.of(values) for name, values in numbers.items()}
         self._pieces.setdefault(table, []).append(_ReportPiece(count, packed, texts))
@@ -276,9 +302,13 @@ class NsysReportTables(Tables):
         known = [*Kind]
         self._unread_kinds.update(_counted(kinds[~np.isin(kinds, known)]))
         classes = columns["call.eventClass"][kinds == Kind.CALL]
-        self._unread_classes.update(_counted(classes[~np.isin(classes, _KNOWN_CLASSES)]))
+        self._unread_classes.update(
+            _counted(classes[~np.isin(classes, _KNOWN_CLASSES)])
+        )
         activities = columns["gpu.activity"][kinds == Kind.MEMORY]
-        self._unread_activities.update(_counted(activities[~np.isin(activities, [*Activity])]))
+        self._unread_activities.update(
+            _counted(activities[~np.isin(activities, [*Activity])])
+        )
 
     def _read_strings(self, block: ReportBlock) -> int:
         """Find where each text begins; what programs printed, behind them, is not looked at."""
@@ -310,7 +340,9 @@ class NsysReportTables(Tables):
         count = int(decoded.values.shape[1])
         if count:
             names = ("nameId", "priority", "globalTid")
-            numbers = {name: THREADS.column(decoded, f"thread.{name}") for name in names}
+            numbers = {
+                name: THREADS.column(decoded, f"thread.{name}") for name in names
+            }
             self._add(_THREADS, count, numbers, {})
         return count
 
@@ -326,7 +358,9 @@ class NsysReportTables(Tables):
         for part in protobuf.fields(data, machine.value, machine.end):
             if part.number == report_schema.MACHINE_ID and part.wire_type == VARINT:
                 machine_id = _signed(part.value)
-        for parts in _messages(data, machine.value, machine.end, report_schema.MACHINE_PARTS):
+        for parts in _messages(
+            data, machine.value, machine.end, report_schema.MACHINE_PARTS
+        ):
             for gpu in _messages(data, parts.value, parts.end, report_schema.GPUS):
                 row = dict.fromkeys(report_schema.GPU_NUMBERS.values(), MISSING)
                 row["vmId"] = machine_id
@@ -335,9 +369,14 @@ class NsysReportTables(Tables):
                     column = report_schema.GPU_NUMBERS.get(part.number)
                     if column is not None and part.wire_type == VARINT:
                         row[column] = _signed(part.value)
-                    if part.number == report_schema.GPU_NAME and part.wire_type == BYTES:
+                    if (
+                        part.number == report_schema.GPU_NAME
+                        and part.wire_type == BYTES
+                    ):
                         name = (part.value, part.end - part.value)
-                numbers = {column: np.array([n], dtype=np.int64) for column, n in row.items()}
+                numbers = {
+                    column: np.array([n], dtype=np.int64) for column, n in row.items()
+                }
                 start, length = (np.array([n], dtype=np.int64) for n in name)
                 self._add(_GPUS, 1, numbers, {"name": _Texts.of(data, start, length)})
 
@@ -372,14 +411,18 @@ class NsysReportTables(Tables):
             chosen = [(piece, _rows_of(piece, where)) for piece in pieces]
             if any(len(rows) for _, rows in chosen):
                 yield {
-                    name: np.concatenate([piece.column(name)[rows] for piece, rows in chosen])
+                    name: np.concatenate(
+                        [piece.column(name)[rows] for piece, rows in chosen]
+                    )
                     for name in columns
                 }
             if releases:
                 for piece in pieces:
                     piece.numbers = None
 
-    def texts(self, table: str, column: str, where: Equal | None = None) -> Iterator[bytes | None]:
+    def texts(
+        self, table: str, column: str, where: Equal | None = None
+    ) -> Iterator[bytes | None]:
         """The texts of a column in the table's order; None for a row, or a column, without."""
         releases = table in self._read_once and where is None
         for piece in self._pieces.get(table, []):
@@ -406,7 +449,8 @@ class NsysReportTables(Tables):
             return [""] * len(words)
         programs = super().words(table, "program")
         return [
-            name or _program_name(program) for name, program in zip(words, programs, strict=True)
+            name or _program_name(program)
+            for name, program in zip(words, programs, strict=True)
         ]
 
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
@@ -417,7 +461,9 @@ class NsysReportTables(Tables):
         found: list[str | None] = []
         for number, known in zip(ids.tolist(), is_there.tolist(), strict=True):
             if known:
-                text = self._strings[self._string_starts[number] : self._string_ends[number]]
+                text = self._strings[
+                    self._string_starts[number] : self._string_ends[number]
+                ]
                 found.append(text.decode("utf-8", "replace"))
             else:
                 found.append(None)
@@ -439,7 +485,11 @@ class NsysReportTables(Tables):
             ]
         for (message, number), count in sorted(self._unread_fields.items()):
             name = EVENTS.messages[message].name
-            shown = f"{number} or above" if number == protobuf.MOST_FIELDS - 1 else f"{number}"
+            shown = (
+                f"{number} or above"
+                if number == protobuf.MOST_FIELDS - 1
+                else f"{number}"
+            )
             notes.append(_unread(count, f"value of {name}, field", shown))
         return notes
 
@@ -472,7 +522,9 @@ def _unread(count: int, what: str, number: str) -> str:
     return f"{count:,} {' '.join([f'{first}s', *others])} {number} were not read"
 
 
-def _messages(data: bytes, start: int, end: int, number: int) -> Iterator[protobuf.MessageField]:
+def _messages(
+    data: bytes, start: int, end: int, number: int
+) -> Iterator[protobuf.MessageField]:
     """The messages that are a field of a message."""
     for part in protobuf.fields(data, start, end):
         if part.number == number and part.wire_type == BYTES:
@@ -485,7 +537,9 @@ def _signed(value: int) -> int:
 
 def _joined(texts: Iterable[str]) -> _Texts:
     encoded = [text.encode() for text in texts]
-    return _Texts(b"".join(encoded), np.array([len(text) for text in encoded], dtype=np.int32))
+    return _Texts(
+        b"".join(encoded), np.array([len(text) for text in encoded], dtype=np.int32)
+    )
 
 
 def _grouped(pieces: list[_ReportPiece]) -> Iterator[list[_ReportPiece]]:

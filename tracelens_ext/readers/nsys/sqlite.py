@@ -39,9 +39,20 @@ from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import Database
 from tracelens_ext.readers.tables import MISSING, Tables
 from tracelens_ext.text import NO_NAME, one_line
-from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind, Int64Array, Trace
+from tracelens_ext.trace import (
+    MEMORY_KINDS,
+    WHOLE_GRAPH,
+    Conventions,
+    EventKind,
+    Int64Array,
+    Trace,
+)
 
-_KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+_KEPT_META_DATA = (
+    "EXPORT_PRODUCT_NAME",
+    "EXPORT_PRODUCT_VERSION",
+    "EXPORT_SCHEMA_VERSION",
+)
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: How tables begin that an export has even if nothing was recorded.
 _OF_EVERY_EXPORT = (*_META_DATA, "META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS_")
@@ -91,7 +102,9 @@ def read(source: ByteSource) -> Trace:
     """
     is_export = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     with (
-        nullcontext(source.file_or_bytes()) if is_export else _exported(source) as export,
+        nullcontext(source.file_or_bytes())
+        if is_export
+        else _exported(source) as export,
         NsysDatabase(source.path, export) as database,
     ):
         return trace_of(database, FORMAT, source.progress)
@@ -120,7 +133,9 @@ def trace_of(
     recorded = [table for table in other_tables if tables.has_rows(table)]
     content = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
     problem = f"is a recording of Nsight Systems without CUDA events ({content})"
-    raise TraceFormatError(tables.path, problem, "record with `nsys profile -t cuda,nvtx`")
+    raise TraceFormatError(
+        tables.path, problem, "record with `nsys profile -t cuda,nvtx`"
+    )
 
 
 class _TraceOfTables:
@@ -133,7 +148,9 @@ class _TraceOfTables:
         self._nvtx = NvtxEvents(database, self._builder, self._identities)
         self._notes = list(notes)
 
-    def read(self, format_name: str, progress: Callable[[int, int | None], None] | None) -> Trace:
+    def read(
+        self, format_name: str, progress: Callable[[int, int | None], None] | None
+    ) -> Trace:
         """Return the trace."""
         size = self._database.size
         steps = (
@@ -155,7 +172,9 @@ class _TraceOfTables:
         schema = metadata.get("EXPORT_SCHEMA_VERSION", "")
         trace = self._builder.finish(
             devices=self._identities.devices(),
-            metadata={name: metadata[name] for name in _KEPT_META_DATA if name in metadata},
+            metadata={
+                name: metadata[name] for name in _KEPT_META_DATA if name in metadata
+            },
             labels=self._identities.labels(),
             path=self._database.path,
             format_name=f"{format_name} (schema {schema})" if schema else format_name,
@@ -198,7 +217,9 @@ class _TraceOfTables:
             self._add_cpu(
                 chunk,
                 kind=np.where(is_driver, EventKind.DRIVER, EventKind.RUNTIME),
-                category=np.where(is_driver, categories["cuda_driver"], categories["cuda_runtime"]),
+                category=np.where(
+                    is_driver, categories["cuda_driver"], categories["cuda_runtime"]
+                ),
                 numbers={"correlation": chunk["correlationId"]},
             )
         for table, category in _LIBRARIES.items():
@@ -257,7 +278,9 @@ class _TraceOfTables:
                 " `nsys profile --cuda-graph-trace=node` to see their kernels"
             )
 
-    def _add_gpu(self, chunk: Columns, kind: EventKind, name: Int64Array, category: str) -> None:
+    def _add_gpu(
+        self, chunk: Columns, kind: EventKind, name: Int64Array, category: str
+    ) -> None:
         thread, device = self._identities.streams(chunk)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
         for argument in ("bytes", "grid", "shared memory", *MEMORY_KINDS):
@@ -274,7 +297,9 @@ class _TraceOfTables:
 
         def codes(distinct_ids: Int64Array) -> list[int]:
             texts = self._database.look_up(*STRINGS, distinct_ids)
-            return [self._builder.names[spell(text) if text else NO_NAME] for text in texts]
+            return [
+                self._builder.names[spell(text) if text else NO_NAME] for text in texts
+            ]
 
         return looked_up(ids, codes)
 
@@ -282,7 +307,9 @@ class _TraceOfTables:
         """Return the names of kinds of copies; of unknown ones, as the export itself calls them."""
         table = "ENUM_CUDA_MEMCPY_OPER"
         ids = self._database.whole(table, "id")["id"].tolist()
-        label_of_kind = dict(zip(ids, self._database.words(table, "label"), strict=True))
+        label_of_kind = dict(
+            zip(ids, self._database.words(table, "label"), strict=True)
+        )
         names = [memcpy_name(kind, label_of_kind.get(kind)) for kind in kinds.tolist()]
         return [self._builder.names[name] for name in names]
 
@@ -322,7 +349,9 @@ def _exported(source: ByteSource) -> Iterator[Path]:
             return
         with suppress(OSError):  # the cache says so when it keeps the export
             cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.access(cache.folder, os.W_OK):  # so that nothing has to be copied later
+            if os.access(
+                cache.folder, os.W_OK
+            ):  # so that nothing has to be copied later
                 folder_for_export = cache.folder
     with TemporaryDirectory(
         prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=folder_for_export
@@ -345,7 +374,8 @@ def _run_export(path: str, export: Path, program_name: str) -> None:
     program = shutil.which(program_name)
     if program is None:
         problem = (
-            f"is a report of Nsight Systems, and there is no program {program_name} to convert it"
+            "is a report of Nsight Systems, "
+            f"and there is no program {program_name} to convert it"
         )
         remedy = (
             "leave out --nsys, as reports are read without it; or run"
@@ -369,8 +399,14 @@ def _run_export(path: str, export: Path, program_name: str) -> None:
         if finished.returncode == 0 and export.is_file():
             return
         if finished.returncode != 0:
-            output = _telling(finished.stderr) or _telling(finished.stdout) or "it says nothing"
-            reason = f"`nsys export` failed with exit code {finished.returncode} ({output})"
+            output = (
+                _telling(finished.stderr)
+                or _telling(finished.stdout)
+                or "it says nothing"
+            )
+            reason = (
+                f"`nsys export` failed with exit code {finished.returncode} ({output})"
+            )
     except OSError as error:
         reason = f"{program} cannot be run ({error.strerror or error})"
     remedy = "is the report whole, and nsys not older than what recorded it?"

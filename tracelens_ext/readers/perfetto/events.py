@@ -142,17 +142,25 @@ def _wanted_arguments(*, is_text: bool) -> dict[str, WantedArgument]:
 
 
 #: Argument → what is kept of it.
-WANTED_ARGUMENTS: Final = _wanted_arguments(is_text=False) | _wanted_arguments(is_text=True)
+WANTED_ARGUMENTS: Final = _wanted_arguments(is_text=False) | _wanted_arguments(
+    is_text=True
+)
 #: The names of arguments that are kept, and of those that only tell what an event is.
 ARGUMENT_NAMES: Final = tuple(dict.fromkeys([*WANTED_ARGUMENTS, "grid", "cbid"]))
-_ALIASES: Final = {"corr_id": "correlation", "metadata": "annotation", "grid_size": "grid"}
+_ALIASES: Final = {
+    "corr_id": "correlation",
+    "metadata": "annotation",
+    "grid_size": "grid",
+}
 #: Places in `ARGUMENT_NAMES`, also by their other names.
 _PLACE_OF_NAME: Final = {name: place for place, name in enumerate(ARGUMENT_NAMES)}
 for _alias, _name in _ALIASES.items():
     if _name in _PLACE_OF_NAME:
         _PLACE_OF_NAME[_alias] = _PLACE_OF_NAME[_name]
 _NUMBERS_AS_TEXT: Final = [
-    place for place, name in enumerate(ARGUMENT_NAMES) if name.endswith(("nelems", "Group size"))
+    place
+    for place, name in enumerate(ARGUMENT_NAMES)
+    if name.endswith(("nelems", "Group size"))
 ]
 _NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
 
@@ -192,7 +200,9 @@ class _ColumnPieces:
 
     def frame(self) -> pd.DataFrame:
         """Return all rows."""
-        columns = {name: np.concatenate(pieces) for name, pieces in self._pieces.items()}
+        columns = {
+            name: np.concatenate(pieces) for name, pieces in self._pieces.items()
+        }
         return pd.DataFrame(columns)
 
 
@@ -217,7 +227,9 @@ class Events:
         self.is_foreign = False
         self.tracks: dict[int, PerfettoTrack] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
-        self._columns = _ColumnPieces("time", "duration", "type", "track", "name", "category")
+        self._columns = _ColumnPieces(
+            "time", "duration", "type", "track", "name", "category"
+        )
         self._arguments = _ColumnPieces("event", "name", "form", "value")
         self._submissions = _ColumnPieces("call", "id")
         self._work_ids = _ColumnPieces("work", "id")
@@ -299,7 +311,9 @@ class Events:
     def arguments(self) -> pd.DataFrame:
         """Return the arguments of all events: event, place in `ARGUMENT_NAMES`, form, value."""
         arguments = self._arguments.frame()
-        return arguments[arguments["event"] < self.count]  # not of a window that is damaged
+        return arguments[
+            arguments["event"] < self.count
+        ]  # not of a window that is damaged
 
     def submissions(self) -> tuple[Int64Array, Int64Array]:
         """Return calls, and the GPU work that each has submitted, by number of the event, (s,)."""
@@ -313,7 +327,9 @@ class Events:
         are_events = has_call & has_work
         return call[are_events], work_of_call[are_events]
 
-    def _add_track_events(self, time: Int64Array, state: Int64Array, fields: Fields) -> None:
+    def _add_track_events(
+        self, time: Int64Array, state: Int64Array, fields: Fields
+    ) -> None:
         count = len(time)
         event_type = fields.numbers(_TrackEventField.TYPE, count)
         is_other_type = (event_type < 0) | (event_type > INSTANT)
@@ -369,7 +385,9 @@ class Events:
         """Return the places in `ARGUMENT_NAMES` of codes of names, `NONE` of others."""
         new_texts = list(self.texts)[len(self._place_of_text) :]
         if new_texts:
-            place_of_name = {name.encode(): place for name, place in _PLACE_OF_NAME.items()}
+            place_of_name = {
+                name.encode(): place for name, place in _PLACE_OF_NAME.items()
+            }
             places = [place_of_name.get(text, NONE) for text in new_texts]
             self._place_of_text = np.append(self._place_of_text, places)
         return values_at(self._place_of_text, names)
@@ -385,9 +403,13 @@ class Events:
         place = self._argument_places(name)
         has_value = (value_start > 0) & (value_start < end)
         is_kept = has_value & (place != NONE)
-        value, form = self._annotation_values(state[is_kept], value_start[is_kept], end[is_kept])
+        value, form = self._annotation_values(
+            state[is_kept], value_start[is_kept], end[is_kept]
+        )
         event_number = self.count + event[is_kept]
-        self._arguments.add(event=event_number, name=place[is_kept], form=form, value=value)
+        self._arguments.add(
+            event=event_number, name=place[is_kept], form=form, value=value
+        )
 
     def _annotation_values(
         self, state: Int64Array, start: Int64Array, end: Int64Array
@@ -471,7 +493,9 @@ class Events:
 
         return of_rows(place_of, gpu, queue)
 
-    def _add_extra_data(self, event: Int64Array, start: Int64Array, end: Int64Array) -> None:
+    def _add_extra_data(
+        self, event: Int64Array, start: Int64Array, end: Int64Array
+    ) -> None:
         """Keep the pairs of name and value of GPU work that are wanted."""
         pairs = fields_of(self._data, start, end)
         place = np.full(len(event), NONE, dtype=np.int64)
@@ -490,7 +514,9 @@ class Events:
         kept = np.flatnonzero(has_name & has_value)
         may_be_number = np.isin(place[kept], _NUMBERS_AS_TEXT)
         form = np.where(may_be_number, ValueForm.LOOSE, ValueForm.TEXT)
-        self._arguments.add(event=event[kept], name=place[kept], form=form, value=value[kept])
+        self._arguments.add(
+            event=event[kept], name=place[kept], form=form, value=value[kept]
+        )
 
     def _add_counter_values(self, time: int, state: int, event: Message) -> None:
         key = (state, number_in(event, _CounterEventField.DESCRIPTOR_NUMBER))
@@ -609,7 +635,9 @@ def _crosses_previous(
     is_next_event = np.diff(begin) == 1
     is_same_track = np.diff(track) == 0
     starts_later = start_time[1:] >= start_time[:-1]
-    crosses: BoolArray = overlaps & ends_later & is_next_event & is_same_track & starts_later
+    crosses: BoolArray = (
+        overlaps & ends_later & is_next_event & is_same_track & starts_later
+    )
     return crosses
 
 

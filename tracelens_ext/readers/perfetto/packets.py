@@ -251,7 +251,9 @@ class Sequences:
         """Return where the entries of each field of `InternedData` are."""
         packet, start, end = contents
         places: dict[int, list[_PacketPlace]] = {}
-        messages = zip(state[packet].tolist(), start.tolist(), end.tolist(), strict=True)
+        messages = zip(
+            state[packet].tolist(), start.tolist(), end.tolist(), strict=True
+        )
         for state_of_packet, first, last in messages:
             # One may hold thousands of texts, too many for `fields_of`.
             for number, values in message_at(self._raw, first, last).items():
@@ -268,10 +270,15 @@ class Sequences:
         time = packets.numbers(TIME, count)
         clock = packets.numbers(CLOCK, count)
         if self._default_clock:
-            defaults = [self._default_clock.get(number, 0) for number in range(len(self._states))]
+            defaults = [
+                self._default_clock.get(number, 0)
+                for number in range(len(self._states))
+            ]
             clock = np.where(clock == 0, np.array(defaults)[state], clock)
         first = 0
-        for packet, snapshot in islice(messages(self._raw, packets, CLOCKS), _MOST_SNAPSHOTS):
+        for packet, snapshot in islice(
+            messages(self._raw, packets, CLOCKS), _MOST_SNAPSHOTS
+        ):
             since_last = slice(first, packet)
             self._convert(time[since_last], clock[since_last], sequence[since_last])
             self._take_snapshot(snapshot, int(sequence[packet]))
@@ -299,7 +306,9 @@ class Sequences:
             if abs(offset) < MOST and (is_incremental or key not in self._clocks):
                 self._clocks[key] = _TraceClock(offset, unit, is_incremental)
 
-    def _convert(self, time: Int64Array, clock: Int64Array, sequence: Int64Array) -> None:
+    def _convert(
+        self, time: Int64Array, clock: Int64Array, sequence: Int64Array
+    ) -> None:
         """Convert times in place to those since boot; 0 stands for no time."""
         if not len(time):
             return
@@ -319,10 +328,14 @@ class Sequences:
                 self._clocks[key] = known_clock._replace(offset=last_time)
 
 
-def messages(data: memoryview, fields: Fields, number: int) -> Iterator[tuple[int, Message]]:
+def messages(
+    data: memoryview, fields: Fields, number: int
+) -> Iterator[tuple[int, Message]]:
     """Yield the messages of a field, each with the message that has it; where there are few."""
     message, start, end = fields.contents(number)
-    for holder, first, last in zip(message.tolist(), start.tolist(), end.tolist(), strict=True):
+    for holder, first, last in zip(
+        message.tolist(), start.tolist(), end.tolist(), strict=True
+    ):
         yield holder, message_at(data, first, last)
 
 

@@ -31,7 +31,14 @@ from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane import many_messages
 from tracelens_ext.readers.xplane.many_messages import MessageError
 from tracelens_ext.text import NO_NAME, encodable
-from tracelens_ext.trace import NONE, BoolArray, Conventions, EventKind, Int64Array, Trace
+from tracelens_ext.trace import (
+    NONE,
+    BoolArray,
+    Conventions,
+    EventKind,
+    Int64Array,
+    Trace,
+)
 
 _KINDS_OF_GPU_PROGRAMS: Final = (EventKind.CPU_OP, EventKind.RUNTIME, EventKind.DRIVER)
 _DEEPEST: Final = 40
@@ -49,7 +56,9 @@ _DRIVER: Final = re.compile(r"cu[A-Z]")
 _PYTHON: Final = re.compile(r"nn\.Module: |<built-in |.*\.py\(\d+\): ", re.DOTALL)
 _ANNOTATION: Final = re.compile(r"ProfilerStep#|Optimizer\.")
 _GPU_TRACK: Final = re.compile(r"stream \d+|GPU \d+", re.IGNORECASE)
-_AGENT: Final = re.compile(r"AGENT \[(\d{1,6})\](?: (?:QUEUE|STREAM|THREAD) \[(\d{1,9})\])?")
+_AGENT: Final = re.compile(
+    r"AGENT \[(\d{1,6})\](?: (?:QUEUE|STREAM|THREAD) \[(\d{1,9})\])?"
+)
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,17})")
 _BYTES_OF_DOUBLE: Final = 8
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -72,7 +81,9 @@ class TraceMaker:
         self._arguments = events.arguments()
         self._gpu_tracks: set[int] = set()
 
-    def finish(self, path: str, format_name: str, size: int, notes: tuple[str, ...]) -> Trace:
+    def finish(
+        self, path: str, format_name: str, size: int, notes: tuple[str, ...]
+    ) -> Trace:
         """Return the trace.
 
         Raises:
@@ -94,11 +105,17 @@ class TraceMaker:
         }
         self._builder.add(columns, numbers, texts)
         trace = self._builder.finish(
-            path=path, format_name=format_name, bytes_read=size, labels=self._labels, notes=notes
+            path=path,
+            format_name=format_name,
+            bytes_read=size,
+            labels=self._labels,
+            notes=notes,
         )
         if self._events.is_foreign and not trace.count_of(*_KINDS_OF_GPU_PROGRAMS):
             remedy = "open it in ui.perfetto.dev; this reads traces of programs on GPUs"
-            raise TraceFormatError(path, "is a trace of Android, Linux or Chrome", remedy)
+            raise TraceFormatError(
+                path, "is a trace of Android, Linux or Chrome", remedy
+            )
         has_no_operation = not trace.count_of(EventKind.CPU_OP)
         conventions = Conventions(annotations_are_operations=has_no_operation)
         return replace(trace, conventions=conventions)
@@ -171,7 +188,9 @@ class TraceMaker:
             if track.process is not None:
                 if process is None:
                     process = track.process
-                self._labels.processes.setdefault(track.process, encodable(track.process_name))
+                self._labels.processes.setdefault(
+                    track.process, encodable(track.process_name)
+                )
         if process is None:
             process = "?"
         label = encodable(label)
@@ -203,7 +222,9 @@ class TraceMaker:
             kind = np.where(is_unknown, likely_kind, kind)
         return kind, category
 
-    def _likely_kinds(self, events: pd.DataFrame, row_of_packet: Int64Array) -> Int64Array:
+    def _likely_kinds(
+        self, events: pd.DataFrame, row_of_packet: Int64Array
+    ) -> Int64Array:
         """Return what events are by their names, tracks and arguments, (n,)."""
         name = events["name"].to_numpy()
         stage_name = events["category"].to_numpy()
@@ -218,8 +239,14 @@ class TraceMaker:
         is_work = (is_on_gpu & (has_grid | has_bytes)) | is_stage
         is_driver_call = has_call_id & self._texts_like(_DRIVER)[name]
         likely_kinds = [
-            (is_work & (is_copy[name] | (is_stage & is_copy[stage_name])), EventKind.MEMCPY),
-            (is_work & (is_fill[name] | (is_stage & is_fill[stage_name])), EventKind.MEMSET),
+            (
+                is_work & (is_copy[name] | (is_stage & is_copy[stage_name])),
+                EventKind.MEMCPY,
+            ),
+            (
+                is_work & (is_fill[name] | (is_stage & is_fill[stage_name])),
+                EventKind.MEMSET,
+            ),
             (is_work, EventKind.KERNEL),
             (is_on_gpu, EventKind.GPU_ANNOTATION),
             (is_driver_call, EventKind.DRIVER),
@@ -239,7 +266,9 @@ class TraceMaker:
         matches = [pattern.match(text) is not None for text in self._texts]
         return np.array(matches, dtype=bool)
 
-    def _has_argument(self, name: str, row_of_packet: Int64Array, count: int) -> BoolArray:
+    def _has_argument(
+        self, name: str, row_of_packet: Int64Array, count: int
+    ) -> BoolArray:
         """Tell which of `count` events have an argument."""
         is_named = self._arguments["name"] == packed.ARGUMENT_NAMES.index(name)
         packets = self._arguments["event"][is_named].to_numpy()
@@ -275,7 +304,9 @@ class TraceMaker:
                 numbers[name] = (decoded_rows, values)
         return numbers, texts
 
-    def _decoded(self, arguments: pd.DataFrame, *, is_text: bool) -> tuple[Int64Array, Int64Array]:
+    def _decoded(
+        self, arguments: pd.DataFrame, *, is_text: bool
+    ) -> tuple[Int64Array, Int64Array]:
         """Return the rows and the values of an argument, without those that have no value."""
         rows = arguments["row"].to_numpy(copy=True)
         form = arguments["form"].to_numpy()
@@ -316,7 +347,9 @@ class TraceMaker:
             return json.loads(text)
         return text
 
-    def _link(self, row_of_packet: Int64Array, kind: Int64Array, numbers: _Arguments) -> None:
+    def _link(
+        self, row_of_packet: Int64Array, kind: Int64Array, numbers: _Arguments
+    ) -> None:
         """Give GPU work, where calls name it by its id, the correlation of its call."""
         call_packets, work_packets = self._events.submissions()
         call = row_of_packet[call_packets]
@@ -398,7 +431,9 @@ def _annotation(data: memoryview, depth: int = 0) -> object:
         elif number in (_AnnotationField.STRING, _AnnotationField.LEGACY_JSON):
             result = encodable(bytes(data[start:end]).decode("utf-8", "replace"))
         elif depth < _DEEPEST:
-            parts = [data[slice(*place)] for place in values if not isinstance(place, int)]
+            parts = [
+                data[slice(*place)] for place in values if not isinstance(place, int)
+            ]
             if number == _AnnotationField.ARRAY_VALUES:
                 result = [_annotation(part, depth + 1) for part in parts]
             elif number == _AnnotationField.DICT_ENTRIES:

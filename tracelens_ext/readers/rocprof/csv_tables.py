@@ -84,7 +84,9 @@ class _RecordColumns:
     kind: EventKind
     name: str
     domain: str = ""
-    numbers: Mapping[str, str] = field(default_factory=dict)  #: of columns of whole numbers
+    numbers: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: of columns of whole numbers
     devices: Mapping[str, str] = field(default_factory=dict)  #: of columns of devices
 
 
@@ -221,14 +223,18 @@ def _open_table(source: ByteSource) -> RocprofCsvTable:
     table = RocprofCsvTable(source, titles, rows)
     if table.kind != TableKind.UNKNOWN:
         return table
-    problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
+    problem = (
+        "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
+    )
     raise TraceFormatError(source.path, problem, f"{remedy} --output-format csv")
 
 
 class _Piece(dict[str, Sequence[str]]):
     """The cells of some rows of a table, by title; empty ones where there is no such column."""
 
-    def __init__(self, places: Mapping[str, int], rows: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, places: Mapping[str, int], rows: Sequence[Sequence[str]]
+    ) -> None:
         super().__init__()
         columns = list(zip(*rows, strict=True))
         for title, place in places.items():
@@ -285,7 +291,9 @@ class TableReader:
         calls = np.maximum(piece.whole("calls"), 0)
         total = np.maximum(piece.whole("totaldurationns"), 0)
         if calls.sum(dtype=np.float64) > _MOST_CALLS:
-            raise TraceFormatError("the table", f"has over {_MOST_CALLS:,} calls", "make it again")
+            raise TraceFormatError(
+                "the table", f"has over {_MOST_CALLS:,} calls", "make it again"
+            )
         mean, remainder = np.divmod(total, np.maximum(calls, 1))
         first_kernel = np.cumsum(calls) - calls
         number_in_row = np.arange(calls.sum()) - np.repeat(first_kernel, calls)
@@ -324,9 +332,15 @@ class TableReader:
                 damage = TraceCutOffError(error.path, error.problem, AGAIN)
             if not rows and damage is None:
                 return
-            if rows and isinstance(rows[-1], UnfinishedRow) and len(rows[-1]) < table.width:
+            if (
+                rows
+                and isinstance(rows[-1], UnfinishedRow)
+                and len(rows[-1]) < table.width
+            ):
                 rows.pop()
-                damage = TraceCutOffError(table.source.path, "its last line is cut off", AGAIN)
+                damage = TraceCutOffError(
+                    table.source.path, "its last line is cut off", AGAIN
+                )
             filled_rows = [row for row in rows if row]
             whole_rows = [row for row in filled_rows if len(row) == table.width]
             odd_rows = len(filled_rows) - len(whole_rows)
@@ -334,7 +348,9 @@ class TableReader:
             row_count += len(whole_rows)
             if whole_rows:
                 yield _Piece(table.places, whole_rows)
-            notes = salvage_notes(table.source, damage, table.source.bytes_read, row_count)
+            notes = salvage_notes(
+                table.source, damage, table.source.bytes_read, row_count
+            )
             self._records.notes += notes
             if notes:
                 return
@@ -350,7 +366,9 @@ class TableReader:
         for row in np.argsort(nodes, kind="stable").tolist():
             if piece["agent_type"][row].strip() != "GPU":
                 continue
-            ordinal = self._gpu_of_node.setdefault(int(nodes[row]), len(self._gpu_of_node))
+            ordinal = self._gpu_of_node.setdefault(
+                int(nodes[row]), len(self._gpu_of_node)
+            )
             agent = rocprof.Agent(
                 type=rocprof.GPU_AGENT,
                 name=piece["name"][row],
@@ -406,7 +424,9 @@ class TableReader:
         guids = piece.codes("guid", self._guids.__getitem__)
         threads = piece.whole("thread_id")
         if kind == EventKind.RUNTIME or "process_id" in piece:
-            return of_rows(self._process_with_id, guids, piece.whole("process_id"), threads)
+            return of_rows(
+                self._process_with_id, guids, piece.whole("process_id"), threads
+            )
         return of_rows(self._process_of, guids, threads)
 
     def _process_with_id(self, guid: int, pid: int, thread: int) -> int:

@@ -121,7 +121,9 @@ class _Symbol(msgspec.Struct):
     @property
     def shown_name(self) -> str | None:
         """The most readable name."""
-        return self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
+        return (
+            self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
+        )
 
 
 class _Operations(msgspec.Struct):
@@ -182,12 +184,16 @@ def read(source: ByteSource) -> Trace:
     for items in document:
         document.take(items)
     document.end_process()
-    records.notes += salvage_notes(source, document.damage, document.place, records.builder.present)
+    records.notes += salvage_notes(
+        source, document.damage, document.place, records.builder.present
+    )
     return records.finish(source.path, FORMAT, source.bytes_read)
 
 
 def from_document(
-    document: Mapping[str, object], path: str, reading: ReadingOptions = DEFAULT_READING_OPTIONS
+    document: Mapping[str, object],
+    path: str,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
     """Return the trace of a loaded document."""
     try:
@@ -274,7 +280,9 @@ class _Document(EventStream[list[Any]]):
         if not byte:
             self._cut_off()
         if byte != b"]":
-            self._refuse("is not valid JSON", "record the trace again or repair the file")
+            self._refuse(
+                "is not valid JSON", "record the trace again or repair the file"
+            )
         self._rest = self._rest[1:]
 
     # Items of the list that `_list_path` says.
@@ -302,7 +310,9 @@ class _Document(EventStream[list[Any]]):
         elif item_type is not msgspec.Raw:
             self._items[item_type] += items
         elif path[0] in ("buffer_records", "callback_records"):
-            self.records.drop(_LEFT_OUT.get(path[-1], "records of another kind"), len(items))
+            self.records.drop(
+                _LEFT_OUT.get(path[-1], "records of another kind"), len(items)
+            )
 
     def _take_records(self, kind: EventKind, items: list[Any]) -> None:
         columns = self._columns[kind]
@@ -412,7 +422,9 @@ class _Document(EventStream[list[Any]]):
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         """Return the codes of the names of kernels."""
         names = self.records.builder.names
-        symbols = {symbol.kernel_id: symbol.shown_name for symbol in self._items[_Symbol]}
+        symbols = {
+            symbol.kernel_id: symbol.shown_name for symbol in self._items[_Symbol]
+        }
         codes = []
         for number in ids.tolist():
             shown_name = symbols.get(number)

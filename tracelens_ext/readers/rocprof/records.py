@@ -23,7 +23,9 @@ from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind, Int64Array, Trace
 
 DISPATCH = "KERNEL_DISPATCH"
-RECORD = "rocprofv3 --kernel-trace --hip-trace --marker-trace --memory-copy-trace -- PROGRAM"
+RECORD = (
+    "rocprofv3 --kernel-trace --hip-trace --marker-trace --memory-copy-trace -- PROGRAM"
+)
 #: Why records are left out.
 ALLOCATION = "memory allocations, which are not analysed"
 COUNTER = "counter values, which are not analysed"
@@ -186,7 +188,9 @@ class RocprofRecords:
         domain = columns["domain"]
         self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)
 
-    def _add_gpu_events(self, kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
+    def _add_gpu_events(
+        self, kind: EventKind, columns: Mapping[str, Int64Array]
+    ) -> None:
         described = dict(columns)
         described["stream"] = columns["lane"]
         lane_word = "queue"

@@ -35,7 +35,10 @@ Columns = dict[str, Int64Array]
 
 FORMAT = "rocprofv3 database (rocpd)"
 
-_LEFT_OUT = {"rocpd_memory_allocate": rocprof.ALLOCATION, "rocpd_pmc_event": rocprof.COUNTER}
+_LEFT_OUT = {
+    "rocpd_memory_allocate": rocprof.ALLOCATION,
+    "rocpd_pmc_event": rocprof.COUNTER,
+}
 _STRING = "rocpd_string"
 _PLACE = ("pid", "tid", "agent_id", "queue_id", "stream_id")
 #: Numbers of fewer digits fit in 64 bits.
@@ -93,7 +96,9 @@ def _schema_version(database: RocpdDatabase, guid: str) -> str:
 class _Tables:
     """The tables of one guid: one process as rocprofv3 writes it, but they may hold several."""
 
-    def __init__(self, database: RocpdDatabase, guid: str, records: rocprof.RocprofRecords) -> None:
+    def __init__(
+        self, database: RocpdDatabase, guid: str, records: rocprof.RocprofRecords
+    ) -> None:
         self._database = database
         self._guid = guid
         self._records = records
@@ -131,10 +136,19 @@ class _Tables:
             self._records.drop("samples that are no marks", others)
             chunk["start"] = chunk["timestamp"]
             chunk["end"] = chunk["timestamp"]
-            self._add_calls({column: values[is_mark] for column, values in chunk.items()})
+            self._add_calls(
+                {column: values[is_mark] for column, values in chunk.items()}
+            )
 
     def _read_dispatches(self) -> None:
-        columns = ("start", "end", "kernel_id", "agent_id", "queue_id", *rocprof.GEOMETRY)
+        columns = (
+            "start",
+            "end",
+            "kernel_id",
+            "agent_id",
+            "queue_id",
+            *rocprof.GEOMETRY,
+        )
         for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
             chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
             chunk["device"] = self._device(chunk["agent_id"])
@@ -142,7 +156,15 @@ class _Tables:
             self._records.add(EventKind.KERNEL, chunk)
 
     def _read_copies(self) -> None:
-        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
+        columns = (
+            "start",
+            "end",
+            "name_id",
+            "src_agent_id",
+            "dst_agent_id",
+            "stream_id",
+            "size",
+        )
         for chunk in self._chunks("rocpd_memory_copy", *columns):
             chunk["name"] = looked_up(chunk["name_id"], self._texts_of)
             chunk["source"] = self._device(chunk["src_agent_id"])
@@ -166,7 +188,9 @@ class _Tables:
                 of_track.append(name)
         for chunk in self._database.chunks(table + self._guid, (*stored, "track_id")):
             chunk |= _columns_at(self._tracks, chunk["track_id"], *of_track)
-            event = _columns_at(self._events, chunk["event_id"], "stack_id", "category_id")
+            event = _columns_at(
+                self._events, chunk["event_id"], "stack_id", "category_id"
+            )
             chunk["correlation"] = event["stack_id"]
             chunk["domain"] = looked_up(event["category_id"], self._domains)
             chunk["process"] = of_rows(self._process, chunk["pid"])
@@ -202,7 +226,9 @@ class _Tables:
         numbers = self._all(processes, "id", "pid")
         commands = self._words(processes, "command")
         for row, pid, command in zip(*_as_lists(numbers), commands, strict=True):
-            self._processes[row] = self._records.process((self._guid, row), pid, command)
+            self._processes[row] = self._records.process(
+                (self._guid, row), pid, command
+            )
         threads = "rocpd_info_thread"
         numbers = self._all(threads, "pid", "tid")
         names = self._words(threads, "name")
@@ -229,7 +255,11 @@ class _Tables:
             agent.name = names[place]
             agent.product_name = products[place]
             number = int(numbers["id"][place])
-            indices = (numbers["type_index"][place], numbers["absolute_index"][place], number)
+            indices = (
+                numbers["type_index"][place],
+                numbers["absolute_index"][place],
+                number,
+            )
             ordinal = _first_usable(map(int, indices))
             self._agents[number] = self._records.device(machines[place], ordinal, agent)
 
@@ -257,14 +287,19 @@ class _Tables:
         return [self._categories[name or ""] for name in names]
 
     def _texts_of(self, ids: Int64Array) -> list[int]:
-        return [self._names[text or NO_NAME] for text in self._look_up(_STRING, "string", ids)]
+        return [
+            self._names[text or NO_NAME]
+            for text in self._look_up(_STRING, "string", ids)
+        ]
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         table = "rocpd_info_kernel_symbol"
         shown_names = self._look_up(table, "display_name", ids)
         symbol_names = self._look_up(table, "kernel_name", ids)
         codes = []
-        for number, shown, symbol in zip(ids.tolist(), shown_names, symbol_names, strict=True):
+        for number, shown, symbol in zip(
+            ids.tolist(), shown_names, symbol_names, strict=True
+        ):
             codes.append(self._names[rocprof.kernel_name(shown or symbol, number)])
         return codes
 
@@ -393,7 +428,9 @@ def read_results(source: ByteSource) -> Trace:
     return records.finish(source.path, "rocprof results", source.bytes_read)
 
 
-def _csv_table(source: ByteSource, kind: _RecordKind, records: list[_Record]) -> RocprofCsvTable:
+def _csv_table(
+    source: ByteSource, kind: _RecordKind, records: list[_Record]
+) -> RocprofCsvTable:
     """Return records as rocprofv3 would have them in a table."""
     titles = (*_TITLES_BEFORE_NAME, kind.title, *_TITLES_AFTER_NAME)
     rows = ([*record, kind.domain] for record in records)
@@ -490,7 +527,9 @@ def _json_events(source: ByteSource) -> list[dict[str, object]]:
         return [event for event in events if isinstance(event, dict)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         problem = f"is damaged JSON of rocprof ({type(error).__name__})"
-        raise TraceCutOffError(source.path, problem, "copy or record it again") from None
+        raise TraceCutOffError(
+            source.path, problem, "copy or record it again"
+        ) from None
 
 
 def _process_names(events: Sequence[dict[str, object]]) -> dict[str, str]:

@@ -65,7 +65,9 @@ def message_class(name: str) -> Message:
     """Return the class of a message, with `FromString` and `SerializeToString`."""
     from google.protobuf import message_factory
 
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+    return message_factory.GetMessageClass(
+        _pool().FindMessageTypeByName(f"{_PACKAGE}.{name}")
+    )
 
 
 @cache
@@ -269,7 +271,9 @@ _ALL_NAMES: Final = (
 )
 #: Number of a type → its name; types without arrays have none.
 _NAMES: Final = {
-    number: name for number, name in enumerate(_ALL_NAMES.split(), start=1) if name != "-"
+    number: name
+    for number, name in enumerate(_ALL_NAMES.split(), start=1)
+    if name != "-"
 }
 _TUPLE: Final = 13
 #: No program has arrays of more dimensions; a damaged file could make their product any number.

@@ -167,7 +167,11 @@ def _joined_halves(
 
 
 def _add_last_bytes(
-    data: Bytes, place: Int64Array, longer: Int64Array, value: Int64Array, end: Int64Array
+    data: Bytes,
+    place: Int64Array,
+    longer: Int64Array,
+    value: Int64Array,
+    end: Int64Array,
 ) -> None:
     """Add the ninth and the tenth byte of varints, which begin at `place` and are at `longer`."""
     ninth = data[place + 8].astype(np.int64)

@@ -17,7 +17,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, distinct_rows, looked_up
+from tracelens_ext.readers.builder import (
+    Interner,
+    Labels,
+    TraceBuilder,
+    distinct_rows,
+    looked_up,
+)
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.readers.xplane.hlo import Arguments, Programs
 from tracelens_ext.trace import (
@@ -49,7 +55,11 @@ _PYTHON_FRAME: Final = "$"
 _INSTRUCTION: Final = "instruction"
 _WORDS: Final = {**WORDS, EventKind.RUNTIME: "runtime", EventKind.DRIVER: "driver"}
 #: Arguments of operations, as PyTorch's traces call them → as `Arguments` does.
-_ARGUMENTS: Final = {"Input Dims": "dims", "Input type": "types", "Concrete Inputs": "concrete"}
+_ARGUMENTS: Final = {
+    "Input Dims": "dims",
+    "Input type": "types",
+    "Concrete Inputs": "concrete",
+}
 _NO_NUMBERS: Final = np.empty(0, dtype=np.int64)
 
 
@@ -145,7 +155,10 @@ class XplaneProfile:
             texts[argument] = (operations.rows, codes)
         instructions = [arguments.instruction for arguments in operations.arguments]
         numbers = self._numbers()
-        numbers[_INSTRUCTION] = (operations.rows, np.array(instructions, dtype=np.int64))
+        numbers[_INSTRUCTION] = (
+            operations.rows,
+            np.array(instructions, dtype=np.int64),
+        )
         builder.add(columns, numbers, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
         all_notes = (*notes, *programs.notes())
@@ -189,7 +202,9 @@ class XplaneProfile:
         self.device = np.array(devices, dtype=np.int64)[lane]
         self.kind = self._kinds(np.array(are_of_host, dtype=bool)[lane])
         self.gpu = np.flatnonzero(np.isin(self.kind, GPU_KINDS))
-        self.calls = np.flatnonzero(np.isin(self.kind, (EventKind.RUNTIME, EventKind.DRIVER)))
+        self.calls = np.flatnonzero(
+            np.isin(self.kind, (EventKind.RUNTIME, EventKind.DRIVER))
+        )
         self.correlation = self._correlation()
         self._number_steps()
 
@@ -219,7 +234,9 @@ class XplaneProfile:
         kind[has_operation[is_on_host[has_operation]]] = EventKind.CPU_OP
         has_correlation = self.stats["correlation_id"].rows
         calls = has_correlation[is_on_host[has_correlation]]
-        driver_calls = [_DRIVER_CALL.match(text) is not None for text in self.builder.names]
+        driver_calls = [
+            _DRIVER_CALL.match(text) is not None for text in self.builder.names
+        ]
         is_driver_call = np.array(driver_calls, dtype=bool)[name[calls]]
         kind[calls] = np.where(is_driver_call, EventKind.DRIVER, EventKind.RUNTIME)
         gpu = has_correlation[is_on_gpu[has_correlation]]
@@ -280,7 +297,9 @@ class XplaneProfile:
         copies = self.gpu[self.kind[self.gpu] != EventKind.KERNEL]
         size = self._sizes(copies)
         has_size = size != NONE
-        streams = [_stream(self.lines.get(lane, ""), lane[1]) for lane in self.builder.threads]
+        streams = [
+            _stream(self.lines.get(lane, ""), lane[1]) for lane in self.builder.threads
+        ]
         stream_of_lane = np.array(streams, dtype=np.int64)
         lane_of_gpu = self.columns["lane"][self.gpu]
         return {
@@ -322,7 +341,9 @@ class XplaneProfile:
         texts = list(self.texts)
 
         def names_of(codes: Int64Array) -> list[int]:
-            return [self.builder.names[_text_of(texts, code)] for code in codes.tolist()]
+            return [
+                self.builder.names[_text_of(texts, code)] for code in codes.tolist()
+            ]
 
         columns = {
             "ts": calls.start[call_of_event],
@@ -338,7 +359,11 @@ class XplaneProfile:
         return self._with_arguments(columns, rows, described_by, programs)
 
     def _with_arguments(
-        self, columns: Columns, rows: Int64Array, described_by: Int64Array, programs: Programs
+        self,
+        columns: Columns,
+        rows: Int64Array,
+        described_by: Int64Array,
+        programs: Programs,
     ) -> _InstructionOperations:
         """Look up the arguments of the operations in some rows.
 
@@ -395,7 +420,9 @@ class XplaneProfile:
         is_other_launch = np.diff(launch, prepend=NONE) != 0
         name = self.columns["name"][gpu]
         numbers = np.arange(len(gpu))
-        first_of_instruction = np.maximum.accumulate(np.where(is_other_instruction, numbers, 0))
+        first_of_instruction = np.maximum.accumulate(
+            np.where(is_other_instruction, numbers, 0)
+        )
         is_first_kernel_again = is_other_launch & (name == name[first_of_instruction])
         begins = np.flatnonzero(is_other_instruction | is_first_kernel_again)
         end = start[launch] + self.columns["dur"][launch]

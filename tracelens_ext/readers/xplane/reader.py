@@ -26,7 +26,13 @@ from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane import many_messages
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
 from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
-from tracelens_ext.readers.xplane.profile import GPU_PLANE, NUMBERS, TEXTS, Stats, XplaneProfile
+from tracelens_ext.readers.xplane.profile import (
+    GPU_PLANE,
+    NUMBERS,
+    TEXTS,
+    Stats,
+    XplaneProfile,
+)
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Device, Int64Array, Trace
 
@@ -105,7 +111,9 @@ def read(source: ByteSource) -> Trace:
 
 def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
     if is_cut:
-        problem = f"the profile ends in the middle (the plane at byte {place:,} is not whole)"
+        problem = (
+            f"the profile ends in the middle (the plane at byte {place:,} is not whole)"
+        )
         return TraceCutOffError(path, problem, AGAIN)
     return TraceFormatError(path, f"is damaged at byte {place:,}", AGAIN)
 
@@ -113,7 +121,9 @@ def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
 class _PlaneParts(NamedTuple):
     """A plane, taken apart."""
 
-    lines: list[tuple[int, memoryview]]  #: each with the byte of the file that it begins at
+    lines: list[
+        tuple[int, memoryview]
+    ]  #: each with the byte of the file that it begins at
     rest: bytes  #: its other fields
 
 
@@ -153,7 +163,9 @@ class _ProfileReader:
         parts = _plane_parts(data, place)
         plane = _decoded("XPlane", parts.rest, place)
         name = _text(plane.name)
-        stat_names = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
+        stat_names = {
+            entry.key: _text(entry.value.name) for entry in plane.stat_metadata
+        }
         stats = _named_stats(stat_names, plane.stats)
         gpu_plane = GPU_PLANE.match(name)
         if name == _METADATA_PLANE:
@@ -211,7 +223,9 @@ def _named_stats(names: Names, stats: Iterable[Message]) -> dict[str, object]:
 class _LineReader:
     """Adds the lines of a plane to a profile."""
 
-    def __init__(self, profile: XplaneProfile, plane: Message, name: str, stats: Names) -> None:
+    def __init__(
+        self, profile: XplaneProfile, plane: Message, name: str, stats: Names
+    ) -> None:
         # The host's calls may be on a plane of their own: its ids are those of the same process.
         self._process = name
         if name.startswith("/host:"):
@@ -240,7 +254,9 @@ class _LineReader:
             events = line.events[first : first + _EVENTS_AT_ONCE]
             self._add_events(events, line.timestamp_ns, lane_code)
 
-    def _add_events(self, events: Sequence[bytes], line_start_ns: int, lane: int) -> None:
+    def _add_events(
+        self, events: Sequence[bytes], line_start_ns: int, lane: int
+    ) -> None:
         count = len(events)
         data, start, end = many_messages.joined(events)
         fields = many_messages.fields_of(data, start, end)
@@ -261,10 +277,14 @@ class _LineReader:
 
     def _codes_of_names(self, ids: Int64Array) -> list[int]:
         names = self._profile.builder.names
-        return [names[self._event_names.get(number) or NO_NAME] for number in ids.tolist()]
+        return [
+            names[self._event_names.get(number) or NO_NAME] for number in ids.tolist()
+        ]
 
     def _codes_of_texts(self, ids: Int64Array) -> list[int]:
-        return [self._profile.texts[self._stats.get(number, "")] for number in ids.tolist()]
+        return [
+            self._profile.texts[self._stats.get(number, "")] for number in ids.tolist()
+        ]
 
     def _stats_of(self, data: Bytes, events: Fields) -> Stats:
         """Return the wanted statistics of events: the rows that have them, and the values."""
@@ -285,11 +305,15 @@ class _LineReader:
                 stats[name] = (event[places], number[places])
             else:
                 referred_text = looked_up(reference[places], self._codes_of_texts)
-                text = np.where(own_text[places] == NONE, referred_text, own_text[places])
+                text = np.where(
+                    own_text[places] == NONE, referred_text, own_text[places]
+                )
                 stats[name] = (event[places], text)
         return stats
 
-    def _own_texts(self, data: Bytes, fields: Fields, stat_id: Int64Array) -> Int64Array:
+    def _own_texts(
+        self, data: Bytes, fields: Fields, stat_id: Int64Array
+    ) -> Int64Array:
         """Return the codes of the texts that statistics hold themselves, `NONE` without, (k,)."""
         code = np.full(len(stat_id), NONE, dtype=np.int64)
         stat, start, end = fields.contents(_StatField.STR)
@@ -378,7 +402,9 @@ class _JsonEvents:
             else:
                 self.profile.builder.dropped["not complete (ph is not X)"] += 1
         names = [text_of(event.get("name")) or NO_NAME for event in timed]
-        lanes = [(label_of(event.get("pid")), label_of(event.get("tid"))) for event in timed]
+        lanes = [
+            (label_of(event.get("pid")), label_of(event.get("tid"))) for event in timed
+        ]
         starts_us = [event.get("ts") for event in timed]
         durations_us = [event.get("dur") for event in timed]
         builder = self.profile.builder

@@ -33,11 +33,20 @@ class Chart:
     #: horizontal bar a label, made of a piece a series; without one a single bar, made of a piece a
     #: label. The other kinds are drawings of their own, on pages.
     kind: Literal[
-        "bar", "stacked", "timeline", "iterations", "roofline", "memory", "time_axis", "call_tree"
+        "bar",
+        "stacked",
+        "timeline",
+        "iterations",
+        "roofline",
+        "memory",
+        "time_axis",
+        "call_tree",
     ] = "bar"
     #: bars to show; the others are summed into one more, which says how many they are
     top: int = 25
-    series_column: str | None = None  #: the column whose texts name the pieces of stacked bars
+    series_column: str | None = (
+        None  #: the column whose texts name the pieces of stacked bars
+    )
     #: labels to show, in this order, whatever else the table holds; with a `series_column` they are
     #: series. Empty: all, by value.
     only: tuple[str, ...] = ()
@@ -125,7 +134,9 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         only_series = chart.only
         only_labels = ()
     by_series = ranked(NamedRows(series.texts, sums), only_series, MOST_SERIES)
-    by_label = ranked(NamedRows(labels.texts, by_series.values.T), only_labels, chart.top)
+    by_label = ranked(
+        NamedRows(labels.texts, by_series.values.T), only_labels, chart.top
+    )
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     index = pd.Index(by_label.names, dtype=object)
     columns = pd.Index(by_series.names, dtype=object)
@@ -159,9 +170,13 @@ def _coded_texts(frame: pd.DataFrame, name: str, chart: Chart) -> CodedTexts:
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
-    columns = list(frame.columns)  # of several levels a frame says that it has those of the first
+    columns = list(
+        frame.columns
+    )  # of several levels a frame says that it has those of the first
     if name not in columns:
-        raise ValueError(f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}")
+        raise ValueError(
+            f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"
+        )
     return frame.iloc[:, columns.index(name)]
 
 

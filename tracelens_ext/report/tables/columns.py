@@ -39,7 +39,9 @@ class Column:
         return re.fullmatch(pattern, name) is not None
 
 
-def units_of_columns(declared: Sequence[Column], names: Iterable[str]) -> dict[str, str]:
+def units_of_columns(
+    declared: Sequence[Column], names: Iterable[str]
+) -> dict[str, str]:
     """Return the unit of each named column, empty where nothing declares one."""
     units = {}
     for name in names:

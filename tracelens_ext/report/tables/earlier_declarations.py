@@ -24,7 +24,9 @@ from tracelens_ext.report.tables.table import ScreenView, Table
 TableFunction = Callable[..., "pd.DataFrame | None"]
 
 #: `NAME: meaning`, or `NAME [unit]: meaning`; `param: ` may begin the names.
-_DESCRIPTION = re.compile(r"(?P<names>(?:.*param: )?.+?)(?: \[(?P<unit>.+?)\])?: (?P<meaning>.+)")
+_DESCRIPTION = re.compile(
+    r"(?P<names>(?:.*param: )?.+?)(?: \[(?P<unit>.+?)\])?: (?P<meaning>.+)"
+)
 _CONTINUATION = re.compile(r"\n +")
 #: The first parameter of a function that takes the GPU events.
 _GPU_EVENTS = "work"
@@ -44,10 +46,14 @@ def in_current_form(table: Table) -> Table:
         table = replace(table, screen=screen_of_text(table.screen))
     parameters = list(inspect.signature(table.table).parameters.values())
     if parameters and parameters[0].name == _GPU_EVENTS:
-        _warn(table, "a function of GPU events", "one of a context, and its `gpu_events`")
+        _warn(
+            table, "a function of GPU events", "one of a context, and its `gpu_events`"
+        )
         table = replace(table, table=_of_context(table.table))
     if len(parameters) > 1 and _is_required(parameters[1]):
-        _warn(table, "a function of all options", "keyword arguments and `Table.options`")
+        _warn(
+            table, "a function of all options", "keyword arguments and `Table.options`"
+        )
         names = [field.name for field in fields(ReportOptions)]
         table = replace(table, table=_of_named_options(table.table), options=names)
     return table
@@ -107,7 +113,10 @@ def _of_named_options(function: TableFunction) -> TableFunction:
 
 def _is_required(parameter: Parameter) -> bool:
     """Return whether a parameter is one that a caller has to give."""
-    takes_one = parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    takes_one = parameter.kind in (
+        Parameter.POSITIONAL_ONLY,
+        Parameter.POSITIONAL_OR_KEYWORD,
+    )
     return takes_one and parameter.default is Parameter.empty
 
 

@@ -27,7 +27,9 @@ class TableMethods:
             table = tables_by_method().get(name)
             if table is not None:
                 return MethodType(table.table, self)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *tables_by_method()})

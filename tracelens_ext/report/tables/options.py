@@ -35,7 +35,12 @@ def _option(
         metavar: what stands for its value on the command line.
         shown_default: what `--help` says of the default, where the value does not tell.
     """
-    more = {"least": least, "most": most, "metavar": metavar, "shown_default": shown_default}
+    more = {
+        "least": least,
+        "most": most,
+        "metavar": metavar,
+        "shown_default": shown_default,
+    }
     given = {key: value for key, value in more.items() if value is not None}
     return field(default=default, metadata={"meaning": meaning, **given})
 
@@ -87,7 +92,9 @@ class ReportOptions:
         "Rows of the table of short kernels.",
         least=1,
     )
-    topk_ops: int | None = _option(None, "Rows of each of the three ops_ tables.", least=1)
+    topk_ops: int | None = _option(
+        None, "Rows of each of the three ops_ tables.", least=1
+    )
     group_by_num_kernels: bool = _option(
         False,
         "In ops_unique_args, a row for each number of GPU events launched.",
@@ -129,7 +136,9 @@ class ReportOptions:
         False,
         "Write the sheets about a replay: what if, and the critical path.",
     )
-    iterations: bool = _option(False, "Write the sheets about iterations, if there are any.")
+    iterations: bool = _option(
+        False, "Write the sheets about iterations, if there are any."
+    )
     annotation: str | None = _option(
         None,
         "Take annotations whose name matches for iterations; implies --iterations.",
@@ -185,7 +194,9 @@ def takes_report_options(function: _Function) -> _Function:
     signature = inspect.signature(function)
     own = signature.parameters
     own_parameters = [
-        parameter for parameter in own.values() if parameter.kind is not Parameter.VAR_KEYWORD
+        parameter
+        for parameter in own.values()
+        if parameter.kind is not Parameter.VAR_KEYWORD
     ]
     options = [option for option in fields(ReportOptions) if option.name not in own]
     option_parameters = _keyword_parameters(options)
@@ -213,5 +224,7 @@ def _with_options_described(docstring: str, options: list[Field[Any]]) -> str:
     """Return a docstring in which each option is described where `options:` was."""
     head, _, rest = docstring.partition("        options: ")
     _, _, tail = rest.partition("\n")
-    lines = [f"        {option.name}: {option.metadata['meaning']}\n" for option in options]
+    lines = [
+        f"        {option.name}: {option.metadata['meaning']}\n" for option in options
+    ]
     return head + "".join(lines) + tail

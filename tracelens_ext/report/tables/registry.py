@@ -16,7 +16,9 @@ from tracelens_ext.report.tables.table import Table
 _OLD_NAMES = {"statistics": "iteration_statistics"}
 
 
-def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.Offered[Table]]:
+def offered_tables(
+    registry: hooks.PluginRegistry | None = None,
+) -> list[hooks.Offered[Table]]:
     """Return the tables of this distribution, then those of plugins, each name once."""
     registry = registry or hooks.default_registry()
     offers = registry.offers("tracelens_sheets", _check)
@@ -27,7 +29,9 @@ def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.O
         name = offered.item.name
         with registry.guard(offered.plugin.name):
             if name.lower() in offered_by_name:
-                raise hooks.PluginAnswerError(f"sheet {name!r}: the report has one already")
+                raise hooks.PluginAnswerError(
+                    f"sheet {name!r}: the report has one already"
+                )
             offered_by_name[name.lower()] = _in_current_form(offered)
     return list(offered_by_name.values())
 
@@ -83,13 +87,19 @@ def _hint(name: str, tables: Mapping[str, Table]) -> str:
 def _check(item: object) -> None:
     if not isinstance(item, Table):
         kind = type(item).__name__
-        raise hooks.PluginAnswerError(f"tracelens_sheets: expected Table objects, got {kind}")
+        raise hooks.PluginAnswerError(
+            f"tracelens_sheets: expected Table objects, got {kind}"
+        )
     options = list(item.options)
     if item.asked_by:
         options.insert(0, item.asked_by)
     for option in options:
         if option not in ReportOptions.__dataclass_fields__:
-            raise hooks.PluginAnswerError(f"sheet {item.name!r}: there is no option {option!r}")
+            raise hooks.PluginAnswerError(
+                f"sheet {item.name!r}: there is no option {option!r}"
+            )
     for chart in item.charts:
         if chart.sheet != item.name:
-            raise hooks.PluginAnswerError(f"sheet {item.name!r}: its chart is of {chart.sheet!r}")
+            raise hooks.PluginAnswerError(
+                f"sheet {item.name!r}: its chart is of {chart.sheet!r}"
+            )

@@ -38,7 +38,9 @@ class ScreenView:
     columns: Sequence[str] = ()
 
 
-def _no_notes(_context: Context, _options: ReportOptions, _tables: Tables) -> Iterable[str]:
+def _no_notes(
+    _context: Context, _options: ReportOptions, _tables: Tables
+) -> Iterable[str]:
     return ()
 
 

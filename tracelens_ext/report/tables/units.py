@@ -51,7 +51,9 @@ class Unit:
     """What a column's numbers are."""
 
     quantity: Quantity  #: the kind of number
-    symbol: str = ""  #: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none
+    symbol: str = (
+        ""  #: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none
+    )
     decimals: int = 0  #: digits after the point that are worth showing
     signed: bool = False  #: a difference, shown with its sign
 
@@ -136,14 +138,18 @@ def is_numeric(series: pd.Series) -> bool:
 
 
 _PERCENT = re.compile(r"%|percent|\bpct\b")
-_RATE = re.compile(r"(?<![A-Za-z])(?:[kKMGT]i?B/s|[kMGTP]?FLOP[sS]?(?:/(?:s|Byte|B))?)(?![A-Za-z])")
+_RATE = re.compile(
+    r"(?<![A-Za-z])(?:[kKMGT]i?B/s|[kMGTP]?FLOP[sS]?(?:/(?:s|Byte|B))?)(?![A-Za-z])"
+)
 #: Rates whose names are spelled for scripts.
 _SPELLED_RATES = {"tflops_per_s": "TFLOP/s", "tb_per_s": "TB/s"} | dict.fromkeys(
     ("tokens_per_s", "tokens_per_s_without_idle"), "tokens/s"
 )
 _WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
 
-_COUNT_WORDS = frozenset({"count", "counts", "calls", "num", "number", "nelems", "occurrences"})
+_COUNT_WORDS = frozenset(
+    {"count", "counts", "calls", "num", "number", "nelems", "occurrences"}
+)
 _DIFFERENCE_WORDS = frozenset({"difference", "diff", "delta", "change", "changed"})
 _US = Unit(Quantity.TIME, "µs", 3)
 _SIZES = ("kB", "KiB", "MB", "MiB", "GB", "GiB")
@@ -280,7 +286,9 @@ def with_unit(name: str, unit: str) -> str:
 
 def with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
     """A table whose columns are named as headers; `units` by the names of columns."""
-    return frame.rename(columns={name: with_unit(name, unit) for name, unit in units.items()})
+    return frame.rename(
+        columns={name: with_unit(name, unit) for name, unit in units.items()}
+    )
 
 
 def fits_a_spreadsheet(value: int) -> bool:

@@ -50,7 +50,10 @@ class KernelListReader:
 
     def read(self, path: Path) -> dict[str, Any]:
         """The kernels as PyTorch's profiler would write them."""
-        rows = [line.split(",", 2) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+        rows = [
+            line.split(",", 2)
+            for line in path.read_text(encoding="utf-8").splitlines()[1:]
+        ]
         events = [
             {
                 "ph": "X",
