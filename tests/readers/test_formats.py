@@ -129,7 +129,13 @@ def test_folders_ask_the_readers(tmp_path: Path) -> None:
     found = {path.name for path in traces_in(tmp_path)}
     # Of a report and its export of one name it is the export.
     expected = {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ", "x.XPLANE.PB"}
-    expected |= {"x.RPD", "x.RPD.GZ", "x_RESULTS.DB", "xRESULTS.DB", "xKERNEL_TRACE.CSV"}
+    expected |= {
+        "x.RPD",
+        "x.RPD.GZ",
+        "x_RESULTS.DB",
+        "xRESULTS.DB",
+        "xKERNEL_TRACE.CSV",
+    }
     assert found == expected | {"x.PFTRACE", "x.PFTRACE.GZ", "x.PERFETTO-TRACE"}
 
 
