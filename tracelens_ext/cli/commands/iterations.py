@@ -94,7 +94,7 @@ def _show_cpu_iterations(
     notes = [*table.notes, *recording_notes(analyzer, for_json=json)]
     tables = {"cpu_iterations": table.frame}
     report = trace_report("Iterations", trace, tables, notes)
-    columns = [column for column in table.frame if column not in ("odd", "whole")]
+    columns = [name for name in map(str, table.frame) if name not in ("odd", "whole")]
     part = Part("Iterations on the CPU", table.frame, columns, top)
     show(report, [*first_lines(analyzer.work, trace), part], json=json)
 
