@@ -29,11 +29,14 @@ class ProcessOutcome:
 
     pid: int
     host: str
-    state: str  #: `waiting`, `recording`, `written`, `dropped`, `failed` or `unselected`
+    state: (
+        str  #: `waiting`, `recording`, `written`, `dropped`, `failed` or `unselected`
+    )
     reason: str  #: why nothing was recorded
     rank: int | None
+    world_size: int  #: of the process group; 0 without one
     started: float  #: when PyTorch was imported, seconds since 1970
-    ended: float | None  #: when the process ended or was done; None if it did not say so
+    ended: float | None  #: when the process ended; None if it did not say so
     iterations: int  #: how many had ended
     trace: str  #: the name of the trace; empty for none
     first_iteration: int
@@ -50,8 +53,9 @@ class ProcessOutcome:
             state=str(facts.get("state", "")),
             reason=str(facts.get("reason", "")),
             rank=facts.get("rank"),
+            world_size=int(facts.get("world_size") or 0),
             started=float(facts.get("started", 0.0)),
-            ended=facts.get("ended"),
+            ended=facts.get("exited") or facts.get("ended"),
             iterations=int(facts.get("iterations") or 0),
             trace=str(facts.get("trace", "")),
             first_iteration=int(facts.get("first_iteration") or 0),

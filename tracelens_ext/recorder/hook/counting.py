@@ -107,9 +107,7 @@ class ThreadSteps:
         The first two are left out, which pay for memory, compilation and the like.
         """
         ended_at = self._ended_at[2:]
-        durations = [
-            end - begin for begin, end in zip(ended_at, ended_at[1:])  # noqa: B905
-        ]
+        durations = [end - ended_at[place] for place, end in enumerate(ended_at[1:])]
         if not durations:
             return None
         return 1000 * sorted(durations)[len(durations) // 2]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, NamedTuple, Protocol
+
+#: What runs compiled functions; a part of PyTorch, not of its compiler, which is large.
+_EVAL_FRAME = "torch._C._dynamo.eval_frame"
 
 
 class Follower(Protocol):
@@ -254,7 +258,7 @@ def _compiling_test(torch: Any) -> Callable[[], bool]:
 def _hide_from_compiler(function: Callable[..., Any]) -> None:
     """Have torch.compile run a function as it is, and compile what that calls."""
     try:
-        from torch._C._dynamo import eval_frame
+        eval_frame = importlib.import_module(_EVAL_FRAME)
     except ImportError:
         return
     if hasattr(eval_frame, "set_code_exec_strategy"):
@@ -269,7 +273,7 @@ def _hide_from_compiler(function: Callable[..., Any]) -> None:
 def without_compiler() -> Iterator[None]:
     """Keep torch.compile from looking at what is called in this block."""
     try:
-        from torch._C._dynamo.eval_frame import set_eval_frame
+        set_eval_frame = importlib.import_module(_EVAL_FRAME).set_eval_frame
     except ImportError:
         yield
         return

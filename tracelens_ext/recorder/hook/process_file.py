@@ -39,6 +39,7 @@ class ProcessFile:
     def begin_afresh(self) -> None:
         """Forget what is known, as after `fork`."""
         self._facts: Dict[str, Any] = {
+            "state": "waiting",
             "pid": os.getpid(),
             "parent": os.getppid(),
             "host": self._host,
@@ -70,6 +71,14 @@ class ProcessFile:
             os.replace(unfinished, self._path(".json"))
         except OSError:
             pass  # the folder is gone: nobody waits for this
+
+    def forget(self, state: str) -> None:
+        """Take the file away: this process is none that anybody wants to know about."""
+        self._facts["state"] = state
+        try:
+            os.unlink(self._path(".json"))
+        except OSError:
+            pass
 
     def _path(self, suffix: str) -> str:
         name = "{}-{}{}".format(self._host, os.getpid(), suffix)

@@ -15,20 +15,28 @@ def process_rank(torch: Any) -> Optional[int]:
     rank = _number(["RANK"])
     if rank is not None:
         return rank
-    distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available():
-        if distributed.is_initialized():
-            return int(distributed.get_rank())
+    if _is_distributed(torch):
+        return int(torch.distributed.get_rank())
     return _number(_RANKS)
 
 
 def world_size(torch: Any) -> int:
     """Return how many processes the job has; 0 if nothing says it."""
+    return group_size(torch) or _number(_SIZES) or 0
+
+
+def group_size(torch: Any) -> int:
+    """Return how many processes the process group has; 0 without one."""
+    if _is_distributed(torch):
+        return int(torch.distributed.get_world_size())
+    return 0
+
+
+def _is_distributed(torch: Any) -> bool:
     distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available():
-        if distributed.is_initialized():
-            return int(distributed.get_world_size())
-    return _number(_SIZES) or 0
+    if distributed is None or not distributed.is_available():
+        return False
+    return bool(distributed.is_initialized())
 
 
 def _number(variables: Sequence[str]) -> Optional[int]:

@@ -18,7 +18,7 @@ from .counting import ThreadSteps
 from .options import Options
 from .patches import TorchPatches, without_compiler
 from .process_file import SNAPSHOT_SUFFIX, TRACE_SUFFIX, ProcessFile, compress, publish
-from .ranks import process_rank, world_size
+from .ranks import group_size, process_rank, world_size
 from .recording import Recording
 
 #: How long the end of the program waits for another thread to end its iteration, seconds.
@@ -36,9 +36,7 @@ class Recorder:
         process_file: Where the trace goes, and what became of it.
     """
 
-    def __init__(
-        self, torch: Any, options: Options, process_file: ProcessFile
-    ) -> None:
+    def __init__(self, torch: Any, options: Options, process_file: ProcessFile) -> None:
         self._torch = torch
         self._options = options
         self._file = process_file
@@ -104,6 +102,8 @@ class Recorder:
                 self._wait_for_owner()
         if not self.is_over and not self._written:
             self._file.write(ended=time.time(), iterations=self._most_iterations())
+        if self._file.facts["state"] != "worker":
+            self._file.write(exited=time.time())
 
     def _wait_for_owner(self) -> None:
         """Wait until the thread that records has stopped; its next iteration does that."""
@@ -269,9 +269,7 @@ class Recorder:
         """Prepare the profiler on this thread."""
         with self._lock:
             self._owner = threading.get_ident()
-            recording = Recording(
-                self._torch, self._options, all_threads=all_threads
-            )
+            recording = Recording(self._torch, self._options, all_threads=all_threads)
             self.recording = recording
         self._finish_with_thread()
         self._finish_with_worker()
@@ -342,6 +340,7 @@ class Recorder:
             "recorded_ms": recording.recorded_ms,
             "before_ms": steps.typical_duration_ms(),
             "steps_by": self._kind_of_steps(),
+            "world_size": group_size(self._torch),
             "stacks_off_because": recording.stacks_off_because,
             "snapshot_problem": recording.snapshot_problem,
         }
@@ -403,7 +402,9 @@ class Recorder:
         self, state: str, reason: str, *, is_written: bool = True, **facts: Any
     ) -> None:
         """Count no more, and leave PyTorch as it was."""
-        if is_written and not self._is_less_than_written(state):
+        if not is_written:
+            self._file.forget(state)
+        elif not self._is_less_than_written(state):
             ended = time.time()
             self._file.write(state=state, reason=reason, ended=ended, **facts)
         self.is_over = True

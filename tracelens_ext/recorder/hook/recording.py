@@ -77,11 +77,12 @@ class Recording:
     def _activities(self) -> List[Any]:
         """Return what is recorded: the CPU, and the accelerator that the program uses."""
         kinds = self._torch.profiler.ProfilerActivity
-        activities = [kinds.CPU]
-        for name in ("cuda", "xpu"):
-            if self._uses(name) and hasattr(kinds, name.upper()):
-                activities.append(getattr(kinds, name.upper()))
-        return activities
+        accelerators = [
+            getattr(kinds, name.upper())
+            for name in ("cuda", "xpu")
+            if self._uses(name) and hasattr(kinds, name.upper())
+        ]
+        return [kinds.CPU, *accelerators]
 
     def _uses(self, accelerator: str) -> bool:
         """Return whether the program has begun to use an accelerator, without asking it."""

@@ -57,7 +57,7 @@ class _TorchFinder:
             del loader.exec_module
             execute(module)
             if self in sys.meta_path:
-                sys.meta_path.remove(self)  # type: ignore[arg-type]
+                sys.meta_path.remove(self)
                 _load_recorder(module)
 
         try:
@@ -77,8 +77,8 @@ def _load_recorder(torch: "Any") -> None:
             os.path.join(package_folder, "__init__.py"),
             submodule_search_locations=[package_folder],
         )
-        assert spec is not None  # noqa: S101  # there is a loader for .py files
-        assert spec.loader is not None  # noqa: S101
+        assert spec is not None  # there is a loader for .py files
+        assert spec.loader is not None
         package = util.module_from_spec(spec)
         sys.modules[_PACKAGE] = package
         spec.loader.exec_module(package)
@@ -120,7 +120,7 @@ def _start() -> None:
     if "torch" in sys.modules:  # a .pth file imported it
         _load_recorder(sys.modules["torch"])
     else:
-        sys.meta_path.insert(0, _TorchFinder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _TorchFinder())
 
 
 def _run_existing_sitecustomize() -> None:
@@ -130,7 +130,7 @@ def _run_existing_sitecustomize() -> None:
     error within it is reported by Python, as ever.
     """
     del sys.modules["sitecustomize"]
-    import sitecustomize  # noqa: F401  # type: ignore[import-not-found]
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
 if __name__ == "sitecustomize":  # not when something looks at it
