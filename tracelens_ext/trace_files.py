@@ -118,21 +118,18 @@ def _without_others(paths: Iterable[Path]) -> list[Path]:
 
 
 def is_likely_trace(path: Path) -> bool:
-    """Return True for a file that is named and begins like a trace.
+    """Return True for a file that is named like a trace, and does not look like another thing.
 
     Programs keep much else in JSON: a small document without events is none.
     """
-    from tracelens_ext.readers.formats import HEAD_BYTES, is_recognised
-
     if not is_trace_name(path.name) or not path.is_file():
         return False
+    if not path.name.lower().endswith(".json"):
+        return not _is_other_database(path)
     with suppress(OSError), path.open("rb") as file:  # whoever reads it says why
         beginning = file.read(_SMALL_DOCUMENT_BYTES + 1)
-        if not is_recognised(path, beginning[:HEAD_BYTES]):
-            return False
         is_whole = len(beginning) <= _SMALL_DOCUMENT_BYTES
-        is_plain_json = path.name.lower().endswith(".json")
-        if is_plain_json and is_whole:
+        if is_whole:
             return any(mark in beginning for mark in _MARKS_OF_EVENTS)
     return True
 
