@@ -139,9 +139,8 @@ class PathDescriber:
 
     def _cut(self, path: CriticalPath) -> _Pieces:
         """Cut host time at launching calls, and collectives where their waiting ends."""
-        limits_of_calls: list[Int64Array] = []
-        for intervals in self._changes.host_intervals("launch"):
-            limits_of_calls.append(np.ravel(np.column_stack(intervals)))
+        calls_by_clock = self._changes.host_intervals("launch")
+        limits_of_calls = [np.ravel(np.column_stack(calls)) for calls in calls_by_clock]
 
         pieces: list[tuple[int, int, int, bool]] = []
         for number, segment in enumerate(path.segments()):
