@@ -45,7 +45,7 @@ class State(StrEnum):
     WITHHELD = "withheld"
 
 
-class _Assessment(NamedTuple):
+class Assessment(NamedTuple):
     """How far a simulation can be relied on, and why no further."""
 
     state: State
@@ -104,7 +104,7 @@ class Simulation:
         return self._assessment.state
 
     @cached_property
-    def _assessment(self) -> _Assessment:
+    def _assessment(self) -> Assessment:
         program = self.program
         error = self.error_percent
         if not program.nodes.is_called.any():
@@ -112,15 +112,15 @@ class Simulation:
                 "no call in the window launched GPU work: "
                 "what that waits for is unknown"
             )
-            return _Assessment(State.WITHHELD, reason)
+            return Assessment(State.WITHHELD, reason)
         if abs(error) <= _WARNED:
             streams = len(np.unique(program.track))
             if streams <= MOST_TRACKS:
-                return _Assessment(State.GOOD, "")
+                return Assessment(State.GOOD, "")
             reason = (
                 f"of {streams:,} streams the waits of {MOST_TRACKS} were looked for"
             )
-            return _Assessment(State.WARNED, reason)
+            return Assessment(State.WARNED, reason)
         if error > 0:
             too = "too long"
             why = "work overlaps, or begins early, in ways that"
@@ -132,8 +132,8 @@ class Simulation:
             why += f"; {program.contradicted:,} waits contradict the recorded times"
         reason = f"the unchanged replay is {abs(error):.1f} % {too}: {why}"
         if abs(error) > _WITHHELD:
-            return _Assessment(State.WITHHELD, reason)
-        return _Assessment(State.WARNED, reason)
+            return Assessment(State.WITHHELD, reason)
+        return Assessment(State.WARNED, reason)
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
