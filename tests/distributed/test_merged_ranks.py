@@ -161,7 +161,7 @@ def test_one_process_id_for_all_is_refused(four: Path) -> None:
     ],
 )
 def test_numbers_of_labels(labels: tuple[str, ...], numbers: list[int]) -> None:
-    events = []
+    events: list[object] = []
     for label in labels:
         place = {"pid": f"{label} 5", "tid": 1, "ph": "X", "dur": 2}
         launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1}
@@ -172,7 +172,7 @@ def test_numbers_of_labels(labels: tuple[str, ...], numbers: list[int]) -> None:
 
 def test_processes_of_one_rank_are_no_merged_ranks() -> None:
     """A label on the only process that works, and a data loader with another."""
-    events = []
+    events: list[object] = []
     for process, name in (("[w 1] 5", "cudaLaunchKernel"), ("[w 2] 6", "aten::to")):
         category = "cuda_runtime" if "cuda" in name else "cpu_op"
         times = {"ph": "X", "ts": 1, "dur": 2, "tid": 1}

@@ -1,4 +1,4 @@
-"""Reads a list of Kineto's documents, one a rank, as one trace whose processes have labels.
+"""Reads one of Kineto's documents, or a list of them: one a rank, whose processes get labels.
 
 `distributedInfo` of each document says its rank, else its place in the list does. The processes of
 a rank are labelled as `[rank 3] 83`, by which `trace/merged_ranks.py` tells the ranks apart again.
@@ -7,6 +7,7 @@ a rank are labelled as `[rank 3] 83`, by which `trace/merged_ranks.py` tells the
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,11 +16,27 @@ from msgspec import Raw
 
 from tracelens_ext.errors import TraceCutOffError
 from tracelens_ext.readers.json_events import EventStream
+from tracelens_ext.readers.kineto import compiled_reader, reader
 from tracelens_ext.readers.kineto.reader import KinetoColumns, take_events
 from tracelens_ext.readers.source import AGAIN, ByteSource, in_a_line
 from tracelens_ext.trace import Trace
 
 _MOST_RANKS: Final = 10**7
+_HEAD_BYTES = 4096
+#: How a list of documents begins, one a rank; a list of events begins otherwise.
+_LIST_OF_DOCUMENTS = re.compile(
+    rb'[\xef\xbb\xbf\s]*\[\s*\{\s*"(?:schemaVersion|deviceProperties|distributedInfo'
+    rb"|traceEvents|displayTimeUnit|baseTimeNanoseconds|record_shapes|profile_memory"
+    rb"|with_stack|with_flops|with_modules|traceName|trace_id|cupti_version"
+    rb'|cuda_runtime_version|cuda_driver_version)"'
+)
+
+
+def read(source: ByteSource) -> Trace:
+    """Read a Kineto document, or a list of them."""
+    if _LIST_OF_DOCUMENTS.match(source.peek(_HEAD_BYTES)):
+        return read_documents(source, KinetoColumns(compiled_reader()))
+    return reader.read(source)
 
 
 def read_documents(source: ByteSource, columns: KinetoColumns) -> Trace:

@@ -11,7 +11,6 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -49,14 +48,6 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device, EventKind, Trace
 
 _EVENTS_AT_ONCE = 4096
-_HEAD_BYTES = 4096
-#: How a list of documents begins, one a rank; a list of events begins otherwise.
-_LIST_OF_DOCUMENTS = re.compile(
-    rb'[\xef\xbb\xbf\s]*\[\s*\{\s*"(?:schemaVersion|deviceProperties|distributedInfo'
-    rb"|traceEvents|displayTimeUnit|baseTimeNanoseconds|record_shapes|profile_memory"
-    rb"|with_stack|with_flops|with_modules|traceName|trace_id|cupti_version"
-    rb'|cuda_runtime_version|cuda_driver_version)"'
-)
 _decode_text = msgspec.json.Decoder(str).decode
 #: The first of the kinds whose events may lack a duration.
 _MOMENTARY = EventKind.FLOW_START
@@ -279,19 +270,10 @@ def plain(value: object) -> object:
     return value
 
 
-def is_list_of_documents(source: ByteSource) -> bool:
-    """Return True for a list of documents, one a rank; False for a document or list of events."""
-    return _LIST_OF_DOCUMENTS.match(source.peek(_HEAD_BYTES)) is not None
-
-
 def read(source: ByteSource) -> Trace:
     """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known."""
     library = compiled_reader()
     columns = KinetoColumns(library)
-    if is_list_of_documents(source):
-        from tracelens_ext.readers.kineto.documents import read_documents
-
-        return read_documents(source, columns)
     threads = source.threads() if library else 0
     with ThreadPoolExecutor(threads) if threads else nullcontext() as pool:
         stream = EventStream(source, columns, threads=pool)
