@@ -83,9 +83,8 @@ class FleetRun:
     markers: Markers  #: what is noted of earlier runs, by stem
     not_found: Sequence[TraceNotFoundError]  #: arguments that name no trace
     ranks_per_node: int | None
-    finished: dict[str, FinishedJob] = field(
-        default_factory=dict
-    )  #: of this run, by stem
+    #: of this run, by stem
+    finished: dict[str, FinishedJob] = field(default_factory=dict)
 
     def add(self, finished: FinishedJob) -> None:
         """Note a job that is over; of a file with several ranks as one for each of them."""
