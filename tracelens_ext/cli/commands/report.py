@@ -220,11 +220,11 @@ class _ReportRun:
             reading = replace(self.analysis.reading, rank=rank)
             result = self.summarize(trace, places, [trace], reading, None)
             show_problems(result.problems, shown_problems)
-            rows.append({**result.row, "trace": f"{trace} (rank {rank})"})
+            rows.append({**result.row, "trace": f"rank {rank}"})
             if not self.quiet:
                 tell_written(result.written)
         if not self.quiet:
-            summary = Part("Ranks", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
+            summary = Part(f"Ranks of {trace}", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
             file = shlex.quote(str(trace))
             hint = (
                 f"See one rank with --rank {ranks[0]}; compare all with:"
