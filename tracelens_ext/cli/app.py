@@ -102,6 +102,8 @@ def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer'
         made.help or command.summary
     )  # without docstrings, as under `python -OO`
     made.help_sections = command.help_sections
+    if command.runs_program:
+        made.allow_interspersed_args = False
     for part in (made, *getattr(made, "commands", {}).values()):
         part.epilog = _examples_text(command.examples)
         # click cuts it at the width

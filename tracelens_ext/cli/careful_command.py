@@ -68,7 +68,8 @@ class CarefulCommand(TyperCommand):
         value_counts = self._value_counts(ctx)
         words = iter(args)
         for word in words:
-            if word == "--":
+            begins_program = not self.allow_interspersed_args and word[:1] != "-"
+            if word == "--" or begins_program:
                 break
             option = _option_word(word, value_counts)
             values = list(islice(words, option.values))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -248,6 +248,16 @@ class Findings:
     unknown: str = (
         ""  #: where nothing was found and that is no all-clear: what is not known
     )
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __bool__(self) -> bool:
+        """True even without findings: that none was found is an answer, too."""
+        return True
 
     def __repr__(self) -> str:
         titles = "; ".join(each.title for each in self.findings)

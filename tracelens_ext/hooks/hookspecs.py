@@ -154,6 +154,8 @@ class Command:
     examples: tuple[str, ...] = ()
     #: makes sections at the end of its help: title → rows of a name and what it means
     help_sections: Callable[[], Mapping[str, Sequence[tuple[str, str]]]] | None = None
+    #: its arguments are the command line of another program, whose options are not its own
+    runs_program: bool = False
 
 
 @_hookspec

@@ -8,6 +8,7 @@ takes `<b>`, `<a href>` and entities in a label for markup.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -28,6 +29,8 @@ from tracelens_ext.report.terminal import safe_text
 _HOVER_LINE = 60
 _HOVER_LINES = 12
 _MS_PER_S = 1000.0
+#: Of a number that is shown.
+_DIGITS = 4
 
 _SIGNATURE = re.compile("::|<|^void ")
 
@@ -102,12 +105,25 @@ def percent_text(share: float) -> str:
 def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False) -> str:
     """Show an amount, and its share of a whole when there is one."""
     sign = "+" if signed and amount > 0 else ""
-    text = duration_text(amount) if unit == "ms" else f"{amount:,.4g} {unit}".strip()
+    if unit in _MS_PER:
+        text = duration_text(amount * _MS_PER[unit])
+    else:
+        text = f"{number_text(amount)} {unit}".strip()
     return (
         f"{sign}{text} ({percent_text(100.0 * amount / whole)})"
         if whole
         else sign + text
     )
+
+
+def number_text(value: float) -> str:
+    """Show a number with four digits, or all those before its point; never with an exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits_before_point = math.floor(math.log10(abs(value))) + 1
+    decimals = max(_DIGITS - digits_before_point, 0)
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def in_one_line(text: str) -> str:
@@ -273,9 +289,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
         colour = colour_of(str(name)) if stacked else of_bars
         pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
     ends = [  # in the unit of the axis
-        f"{amount * scale:{'+' if unit.signed else ''},.4g}\u00a0{axis}".rstrip()
-        + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
-        for amount in sums
+        _end_of_bar(amount, scale, axis, whole, signed=unit.signed) for amount in sums
     ]
     key = f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}"
     words = _in_words([short(label, _IN_WORDS) for label in labels], sums, whole)
@@ -287,6 +301,17 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     )
     numbers = _numbers(chart, table, axis, scale)
     return Figure(key, cleaned(chart.title), words, legend, chart.sheet, spec, numbers)
+
+
+def _end_of_bar(
+    amount: float, scale: float, axis: str, whole: float, *, signed: bool
+) -> str:
+    """Return what stands at the end of a bar: its amount in the unit of the axis, its share."""
+    sign = "+" if signed and amount > 0 else ""
+    text = f"{sign}{number_text(amount * scale)}\u00a0{axis}".rstrip()
+    if not whole:
+        return text
+    return f"{text} ({percent_text(100.0 * amount / whole)})"
 
 
 def bar_piece(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ _UNNAMED_DEVICE: Final = "your device"
 #: No figure of a device is as large.
 _LARGEST_NUMBER: Final = 1e9
 _BYTES_IN_KILOBYTE: Final = 1024
+#: A name that tells the architecture, and not which GPU it is.
+_GENERIC_NAME: Final = re.compile(r"compute capability|\bgfx\d")
 
 
 class Peak(NamedTuple):
@@ -323,6 +326,21 @@ def _peaks_of_device(device: Device) -> DevicePeaks | None:
         clock_hz=device.clock_hz,
         bandwidth=device.bandwidth,
     )
+
+
+def recognized_products(trace: Trace) -> dict[int, str]:
+    """Return the product of each device whose name in the trace does not tell it.
+
+    JAX names an AMD GPU by its architecture only; its size and memory tell which one it is.
+    """
+    products = {}
+    for number, peaks in peaks_of_devices(trace).items():
+        device = trace.described(number)
+        if peaks is None or device is None:
+            continue
+        if not device.name or _GENERIC_NAME.search(device.name):
+            products[number] = peaks.name
+    return products
 
 
 def device_models(

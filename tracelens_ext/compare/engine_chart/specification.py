@@ -52,6 +52,11 @@ class ChartInput:
         return encodable("_".join(part for part in parts if part))
 
 
+def are_bare_files(texts: Sequence[str]) -> bool:
+    """Return True if each text names a file that exists, and nothing else."""
+    return bool(texts) and all(text and Path(text).is_file() for text in texts)
+
+
 def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[ChartInput]:
     """Read the specifications of a chart's inputs.
 
