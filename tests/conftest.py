@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
-os.environ["TRACELENS_EXT_DEBUG"] = (
-    "1"  # an unexpected error fails the test that meets it
-)
+# an unexpected error fails the test that meets it
+os.environ["TRACELENS_EXT_DEBUG"] = "1"
 
 settings.register_profile(
     "same every time",

@@ -255,9 +255,8 @@ def ms_per_unit(column: str) -> float | None:
 
 def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
-    stacked = chart.kind == "stacked" and list(table.columns) != [
-        ""
-    ]  # pieces have names
+    # pieces have names
+    stacked = chart.kind == "stacked" and list(table.columns) != [""]
     labels = [
         label if label.strip() else "(all)" if stacked else "(none)"
         for label in table.index
@@ -323,9 +322,8 @@ def bar_piece(
 ) -> Plotly:
     """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
     texts = [*map(plotly_text, inside)]
-    some = [
-        value or None for value in values
-    ]  # a bar of no length would have an outline
+    # a bar of no length would have an outline
+    some = [value or None for value in values]
     line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
     about = {
         "customdata": hover,
@@ -351,9 +349,8 @@ def bars_spec(
     rows = [*range(len(sums))]
     at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
-    at_ends = trace(
-        "scatter", WHOLE, mode="text", **at, **texts
-    )  # true of whole bars only
+    # true of whole bars only
+    at_ends = trace("scatter", WHOLE, mode="text", **at, **texts)
     lowest = min(sums, default=0.0)
     highest = max(sums, default=0.0)
     bounds = {
@@ -467,9 +464,8 @@ def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
     if unit == "ms" and 0 < longest < 1:
         return "µs", 1e3
-    return (
-        ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)
-    )  # up to four digits
+    # up to four digits
+    return ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:

@@ -63,22 +63,19 @@ class DevicePeaks:
     """The peaks of one device."""
 
     name: str  #: the product
-    matrix: Mapping[
-        str, float
-    ]  #: data type → 10^12 operations a second of the matrix engine
+    #: data type → 10^12 operations a second of the matrix engine
+    matrix: Mapping[str, float]
     vector: Mapping[str, float]  #: the same of the vector engine
     memory: float  #: bandwidth of device memory, 10^9 bytes a second
-    link: float | None = (
-        None  #: bandwidth to the host in one direction, likewise; None: unknown
-    )
+    #: bandwidth to the host in one direction, likewise; None: unknown
+    link: float | None = None
     names: tuple[str, ...] = ()  #: what traces call it; `*` stands for anything
     units: int = 0  #: compute units (multiprocessors); 0: not known
     warp: int = 0  #: threads of a warp or wave; 0: not known
     memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
     cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
-    partitions: bool = (
-        False  #: whether a device of a trace may be a part of the product
-    )
+    #: whether a device of a trace may be a part of the product
+    partitions: bool = False
     source: str = ""  #: where the numbers are from
 
     def peak(self, engine: str, data_type: str) -> Peak | None:
