@@ -210,9 +210,9 @@ def test_a_trace_without_gpu_work_says_so() -> None:
         None,
     )
     (line,) = found.recording_lines
-    assert (
-        line
-        == "There is no GPU work in the trace; record it with ProfilerActivity.CUDA."
+    assert line == (
+        "The trace has no GPU work. "
+        "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
     assert summary_sentence(found) == ""
 

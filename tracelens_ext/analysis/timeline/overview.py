@@ -102,7 +102,8 @@ def overview(work: GpuEvents, covered: CategoryCoverage) -> list[tuple[str, obje
         facts.append(("Rank", rank))
     steps = find_iterations(work.tree)
     if len(steps):
-        facts.append(("Steps", steps.label(steps.whole) or "none whole"))
+        is_complete = steps.whole if len(work) else steps.finished
+        facts.append(("Steps", steps.label(is_complete) or "none whole"))
     facts += [
         ("Events", provenance.present),
         ("Events dropped", provenance.dropped_text or "none"),
