@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -273,6 +273,16 @@ class Findings:
     first_sentences: Sequence[str] = ()
     #: what the analyzed time is spent on, a sentence each
     time_use: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __bool__(self) -> bool:
+        """True even without findings: that none was found is an answer, too."""
+        return True
 
     def __repr__(self) -> str:
         """Return a line that says how much is explained, and the titles."""
