@@ -49,18 +49,18 @@ def finding_blocks(
     worthwhile = [finding for finding in findings.findings if is_shown(finding)]
     shown = findings.findings if whole else worthwhile[:_MOST]
     for rank, finding in enumerate(shown, 1):
-        yield [*lines, ""]
+        yield lines + [""]
         title = folded(finding.title, width - len(_INDENT))
         indented = textwrap.indent("\n".join(title), _INDENT)
         yield bold(f"{rank:>2}. {indented.lstrip()}")
         lines = _finding_lines(finding, width)
     if findings.findings:
-        lines += ["", *folded(_SEE, width)]
+        lines += [""] + folded(_SEE, width)
     hidden = len(findings.findings) - len(shown)
     if hidden:
         small = len(findings.findings) - len(worthwhile)
         reason = f", {small} of which would save less than 1 % each" if small else ""
-        lines += ["", *folded(f"{hidden} more{reason}: --all shows them.", width)]
+        lines += [""] + folded(f"{hidden} more{reason}: --all shows them.", width)
     yield lines
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: The tables that are as small as the number of ranks.
 _SMALL_TABLES = ("verdicts", "collective_groups", "wait_origins", "clocks", "overlap")
 #: The tables, in the order in which they are shown; those that grow with the calls come last.
-TABLES = (*_SMALL_TABLES, "collective_sync", "collective_waits")
+TABLES = _SMALL_TABLES + ("collective_sync", "collective_waits")
 PAGE = "ranks.html"
 
 

@@ -35,7 +35,7 @@ KEYED_TABLES = (
     "findings",
 )
 #: The folders of parts.
-TABLES = (*KEYED_TABLES, *RANK_TABLES)
+TABLES = KEYED_TABLES + RANK_TABLES
 
 #: Columns that have no type of their own in a table without rows. A column has one type in all
 #: parts.

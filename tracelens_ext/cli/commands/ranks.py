@@ -57,7 +57,7 @@ def ranks(
         "wait_us", ascending=False, kind="stable"
     )
     part = Part(f"{len(calls):,} calls, by wait", calls, _CALL_COLUMNS, top)
-    blocks = [*verdict_blocks(tables["verdicts"]), part]
+    blocks = list(verdict_blocks(tables["verdicts"])) + [part]
     report = Report("The ranks of a job", tables, [("Results", store.url)])
     show(report, blocks, json=json)
 
