@@ -230,7 +230,7 @@ CATEGORIES: Mapping[str, int] = {
     "gpu_user_annotation": EventKind.GPU_ANNOTATION,
 }
 #: The category of each kind, as Kineto writes it today.
-WORDS: Mapping[int, str] = {kind: word for word, kind in reversed(CATEGORIES.items())}
+WORDS: Mapping[int, str] = {kind: word for word, kind in list(CATEGORIES.items())[::-1]}
 #: Beyond the kinds of events: metadata, and what cannot be an event.
 METADATA = 254
 NO_PHASE = 255
