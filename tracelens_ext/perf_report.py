@@ -31,6 +31,7 @@ from tracelens_ext.report.tables.options import ReportOptions, takes_report_opti
 from tracelens_ext.report.tables.registry import check_names, offered_tables
 from tracelens_ext.report.tables.table import ONLY_BY_NAME, Table
 from tracelens_ext.report.tables.units import FIRST_FACTS
+from tracelens_ext.roofline.peaks import recognized_products
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 Result = TypeVar("Result")
@@ -178,7 +179,9 @@ class _ReportBuilder:
         failures = self.analyzer.failures
         with failures.isolate("The overview"):
             overview_facts = overview.overview(
-                self.analyzer.gpu_events, self.analyzer.coverage
+                self.analyzer.gpu_events,
+                self.analyzer.coverage,
+                recognized_products(self.analyzer.trace),
             )
         facts += overview_facts[:1]
         with failures.isolate("The summary of the recording"):

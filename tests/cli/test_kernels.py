@@ -234,7 +234,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             ["--sort", "name"],
-            "'count', 'duration', 'percentage', 'duration-percentage'",
+            "'count', 'total', 'duration', 'percentage', 'duration-percentage'",
         ),
         (["--gap-sort", "name"], "avggap"),
         (

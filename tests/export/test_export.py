@@ -74,9 +74,8 @@ def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
 
 def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
     start = np.arange(400).repeat(2)
-    start[1::2] += (
-        10_000  # two waves of 400 events, each of which crosses all others of its wave
-    )
+    # two waves of 400 events, each of which crosses all others of its wave
+    start[1::2] += 10_000
     end = start + 5_000
     lane = fit_lanes(np.zeros(800, dtype=np.int64), start, end)
     for wave in (0, 1):

@@ -148,9 +148,8 @@ def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
 ) -> None:
     """What it waits for is done; the host stands still, in what it is in."""
     maker = TraceMaker()
-    for number in range(
-        10
-    ):  # what waits among the first ten may do so for work of before
+    # what waits among the first ten may do so for work of before
+    for number in range(10):
         maker.launched(
             "earlier", number * 10 - 100, 10, correlation=10 + number, at=-900
         )

@@ -98,11 +98,14 @@ def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer'
         function = with_option_groups(implementation)
         alone.command(command.name, cls=CarefulCommand)(function)
     made: Any = get_group(alone).commands[command.name]
-    made.help = (
-        made.help or command.summary
-    )  # without docstrings, as under `python -OO`
+    # without docstrings, as under `python -OO`
+    made.help = made.help or command.summary
     made.help_sections = command.help_sections
-    for part in (made,) + tuple(getattr(made, "commands", {}).values()):
+    if command.runs_program:
+        made.allow_interspersed_args = False
+    parts = [made]
+    parts.extend(getattr(made, "commands", {}).values())
+    for part in parts:
         part.epilog = _examples_text(command.examples)
         # click cuts it at the width
         part.short_help = (part.help or "").split("\n\n")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -34,7 +34,8 @@ class Intervals(NamedTuple):
     device_index: IntArray  #: the device, an index into `Claim.devices`
     gap: IntArray  #: the gap that it is a part of, `NONE` where a GPU event runs
     event: Int64Array  #: the GPU event that runs, `NONE` in a gap
-    thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
+    #: the host thread that a gap waits for, `NONE` for an event, or if unknown
+    thread: Int64Array
 
     def chosen(self, which: BoolArray | Int64Array) -> Intervals:
         """Some of them."""
@@ -225,9 +226,8 @@ class Findings:
     """What was found in a trace."""
 
     total_ms: float  #: wall time from the first start of GPU work to its last end
-    findings: Sequence[
-        Finding
-    ] = ()  #: the largest saving first, those that inform only at the end
+    #: the largest saving first, those that inform only at the end
+    findings: Sequence[Finding] = ()
     notes: Sequence[str] = ()  #: what could not be looked for, and why, a sentence each
     #: the idle time of each device in the wall time, as `gaps` divides it
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(
@@ -245,9 +245,18 @@ class Findings:
     judged_ms: float = 0.0  #: the part of the wall time that shares are of
     #: whether nothing was found though most of that was compared with something
     all_clear: bool = False
-    unknown: str = (
-        ""  #: where nothing was found and that is no all-clear: what is not known
-    )
+    #: where nothing was found and that is no all-clear: what is not known
+    unknown: str = ""
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __bool__(self) -> bool:
+        """True even without findings: that none was found is an answer, too."""
+        return True
 
     def __repr__(self) -> str:
         titles = "; ".join(each.title for each in self.findings)

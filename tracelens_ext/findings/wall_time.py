@@ -43,14 +43,12 @@ class WallTime:
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
         self.tracks = find_tracks(work, "device")
-        self.classified = classify_gaps(
-            work, "device"
-        )  #: the gaps with their causes, k of them
+        #: the gaps with their causes, k of them
+        self.classified = classify_gaps(work, "device")
         #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
-        self.free = np.ones(
-            len(work), dtype=bool
-        )  #: GPU events that nothing has claimed, (g,)
+        #: GPU events that nothing has claimed, (g,)
+        self.free = np.ones(len(work), dtype=bool)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
         self._devices = self.tracks.device_labels

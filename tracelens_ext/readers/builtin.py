@@ -157,9 +157,8 @@ def _is_perfetto(path: Path, head: bytes) -> object:
 def _is_json(_: Path, head: bytes) -> bool:
     """Whether a file begins as a JSON object or list does; one that is no trace is refused."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
-    return (
-        text.startswith((b"{", b"[")) and text[1:2] != b"\0"
-    )  # which UTF-16 has there
+    # which UTF-16 has there
+    return text.startswith((b"{", b"[")) and text[1:2] != b"\0"
 
 
 READERS: list[Reader] = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli.options import AnalysisOptions, DevicePeaks, TracesArgument
-from tracelens_ext.cli.screen import Block, Section, show, tell, trace_report
+from tracelens_ext.cli.screen import Block, Section, show, trace_report
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.hooks import Command
 from tracelens_ext.settings import Progress, ReadingOptions
@@ -46,7 +46,12 @@ def findings(
     analysis: AnalysisOptions,
 ) -> None:
     """Show what would save the most time, how much, why, where, and what to do about it."""
-    from tracelens_ext.cli.load import find_traces, show_problems, without_repetitions
+    from tracelens_ext.cli.load import (
+        find_traces,
+        show_problems,
+        tell_errors,
+        without_repetitions,
+    )
     from tracelens_ext.cli.parallel import each_trace
     from tracelens_ext.report.formats import nested_json_text
 
@@ -83,8 +88,7 @@ def findings(
         (document,) = documents
         del document["trace"]
         typer.echo(nested_json_text(document))
-    for problem in problems:
-        tell(str(problem))
+    tell_errors(problems)
     if problems:
         raise typer.Exit(1)
 

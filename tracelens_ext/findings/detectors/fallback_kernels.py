@@ -45,9 +45,8 @@ class _Fallback:
     label: str  #: what they are
     pattern: str  #: of their names
     saved_share: float  #: the share of their time that the usual kernel saves
-    matrix_type: str = (
-        ""  #: a device whose matrix units have this data type is no reason
-    )
+    #: a device whose matrix units have this data type is no reason
+    matrix_type: str = ""
 
 
 _FALLBACKS: Final = (

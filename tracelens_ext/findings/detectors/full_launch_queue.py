@@ -88,6 +88,5 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
         )
         is_busy = busy_ns >= _LEAST_BUSY_SHARE * trace.dur[calls_of_device]
         calls_under_busy_device.append(calls_of_device[is_busy])
-    return distinct(
-        np.concatenate(calls_under_busy_device)
-    )  # one may launch on several devices
+    # one may launch on several devices
+    return distinct(np.concatenate(calls_under_busy_device))

@@ -169,7 +169,8 @@ def _size(row: RooflineRow) -> int:
     if not operation.tensors or not is_pass:
         return 0
     if cost.family == "Reduce_fwd" and cost.parameters.get("num_output_elems", 1) == 1:
-        return 0  # a norm of gradients, a loss: nothing goes on from there element by element
+        # a norm of gradients, a loss: nothing goes on from there element by element
+        return 0
     largest = max(operation.tensors, key=lambda tensor: tensor.elements)
     if largest.written < _LARGE_BYTES:
         return 0

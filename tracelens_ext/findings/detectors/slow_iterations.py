@@ -134,9 +134,8 @@ class _Times(NamedTuple):
 
 def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     """Return what is claimed, and what is left, of each iteration."""
-    of_gpu = (
-        iterations.started_in
-    )  # as what an iteration took is the time between two moments
+    # as what an iteration took is the time between two moments
+    of_gpu = iterations.started_in
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     count = len(iterations)
     works = np.zeros((len(wall.tracks), count + 1))

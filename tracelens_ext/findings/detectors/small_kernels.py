@@ -78,9 +78,8 @@ def small_kernels(inspection: Inspection) -> Finding | None:
     is_chosen = np.zeros(len(work), dtype=bool)
     is_chosen[order] = is_free_kernel & is_long_run[run]
     share = np.zeros(len(work))
-    share[order] = (
-        1.0 - 1.0 / np.maximum(count_of_run, 1)[run]
-    )  # one kernel of each run stays
+    # one kernel of each run stays
+    share[order] = 1.0 - 1.0 / np.maximum(count_of_run, 1)[run]
     claim = wall.claim_events(is_chosen, share)
 
     duration = work.duration[claim.events]

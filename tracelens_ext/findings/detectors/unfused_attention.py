@@ -145,9 +145,8 @@ class _AttentionChains(NamedTuple):
     """Softmaxes with their products, and what lies between them and passes over the scores."""
 
     softmax: Int64Array  #: the row of the roofline of each softmax, (c,)
-    products: (
-        Int64Array  #: those of products before and after it, `NONE` for none, (c, 4)
-    )
+    #: those of products before and after it, `NONE` for none, (c, 4)
+    products: Int64Array
     of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
 
 
@@ -155,9 +154,8 @@ class _Nearest(NamedTuple):
     """The nearest products on one side of s softmaxes, as positions by stream and start."""
 
     products: Int64Array  #: at most two, `NONE` for none, (s, 2)
-    edge: (
-        Int64Array  #: the last kernel of the farthest one, or the softmax itself, (s,)
-    )
+    #: the last kernel of the farthest one, or the softmax itself, (s,)
+    edge: Int64Array
 
 
 class _Search:
@@ -175,9 +173,8 @@ class _Search:
             of_operation(lambda _, size: size, column)[order]
             for column in zip(*sizes_of_rows, strict=True)
         ]
-        self.sizes = np.stack(
-            columns, axis=1
-        )  #: as `_score_sizes` of each event, (g, 3)
+        #: as `_score_sizes` of each event, (g, 3)
+        self.sizes = np.stack(columns, axis=1)
         begins_call = np.append(True, self.call[1:] != self.call[:-1])
         self.softmax = np.flatnonzero((self.scores > 0) & begins_call)
         is_backward = of_operation(_is_backward)[order[self.softmax]] > 0
