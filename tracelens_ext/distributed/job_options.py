@@ -16,7 +16,7 @@ from tracelens_ext.hooks import default_registry
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, VERSION, ReadingOptions
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
-LAYOUT = 4
+LAYOUT = 5
 
 
 @dataclass(frozen=True)
