@@ -27,6 +27,7 @@ MODULES = (
     "findings",
     "what_if",
     "roofline",
+    "reproduce",
     "explain",
     "compare",
     "chart",
