@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens_ext.cli.options import AnalysisOptions, Capture, Force, GraphReadingFlags
-from tracelens_ext.cli.screen import STANDARD_OUTPUT, tell, write_text
+from tracelens_ext.cli.screen import STANDARD_OUTPUT, tell, tell_written, write_text
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
 
@@ -187,9 +187,7 @@ def _write(reproduction: Reproduction, output: Path) -> None:
     if not reproduction.count:
         raise UsageError("none of the chosen operations can be reproduced")
     write_text(output, reproduction.script)
-    if output != STANDARD_OUTPUT:
-        operations = "operation" if reproduction.count == 1 else "operations"
-        tell(f"Wrote {output}: {reproduction.count} {operations}; run it with python")
+    tell_written([output])
 
 
 COMMAND = Command(
