@@ -199,7 +199,7 @@ def test_attention_in_parts_saves_what_a_fused_kernel_does_not_need() -> None:
     assert found.id == "unfused-attention"
     assert 1e3 * found.claimed_ms == pytest.approx(2 * (1900 - FUSED_US))
     assert found.saving_low_ms == pytest.approx(2e-3 * (1900 - 2 * FUSED_US))
-    assert "40% of the peak" in found.confidence_reason
+    assert "40 % of the peak" in found.confidence_reason
     assert found.where["scores"][0].name == "64×2048×2048"
 
 

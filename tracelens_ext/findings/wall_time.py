@@ -172,6 +172,11 @@ class WallTime:
 
     # Idle time.
 
+    def forgo_idle_time(self) -> None:
+        """Leave all idle time to nobody, because it may be time in which the GPU worked."""
+        nothing = np.zeros(len(self.idle.gap), dtype=bool)
+        self.idle = self.idle.chosen(nothing)
+
     def claim_idle(self, which: BoolArray) -> Claim:
         """Claim some of the pieces of `idle`."""
         claimed = self.idle.chosen(which)

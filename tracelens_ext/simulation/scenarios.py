@@ -98,6 +98,7 @@ class Removed:
     #: nodes that run beside the rest instead, on their stream, (n,); None for none
     beside: BoolArray | None
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
+    host_factor: float = 0.0  #: what is left of those times
     #: by how much each node starts sooner after its call, ns, (n,)
     sooner: Int64Array | int = 0
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
@@ -338,7 +339,7 @@ class _ChangedProgram:
         self.sooner = self.sooner + removed.sooner
         self.tail = self.tail + removed.tail
         self.standstill = self.standstill + removed.standstill
-        self.scale_host(removed.host, 0.0)
+        self.scale_host(removed.host, removed.host_factor)
 
     def scale_host(
         self, times: Sequence[tuple[Int64Array, Int64Array]], factor: float

@@ -11,56 +11,86 @@ from tracelens_ext.findings.attribution import around, frames_around
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    Remedy,
+)
 from tracelens_ext.trace import EventKind
 
 TEXT: Final = FindingText(
-    title="Waiting for the GPU leaves it without work for {saving}",
-    advice=(
-        "Do not ask for values of the GPU in the loop: .item(), .cpu(), .tolist(), print(), "
-        "nonzero() and conditions on tensors all wait for it. Keep them on the GPU, ask for "
-        "them every few iterations, or copy them with non_blocking=True and look later."
+    title="CPU-GPU synchronization: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("serving",),
+            follows=(Fact.ASYNC_SCHEDULING,),
+            advice=(
+                "Find out which result the engine waits for at the places below, and sample "
+                "on the GPU."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Let the engine schedule the next step while the GPU computes (asynchronous or "
+                "overlapped scheduling), and sample on the GPU."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Avoid reading GPU values in the loop: .item(), .cpu(), .tolist(), print(), "
+                "nonzero() and conditions on tensors all wait. Keep values on the GPU and read "
+                "them every few iterations."
+            ),
+            snippet="loss_sum += loss.detach()  # and .item() once at the end",
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice=(
+                "Avoid reading values in the loop: float(), print() and numpy.asarray() wait "
+                "for the GPU. Read them every few steps."
+            ),
+            snippet="losses.append(loss)  # and jax.device_get(losses) at the end",
+        ),
+        AdviceVariant(
+            kinds=("tensorflow",),
+            advice=(
+                "Avoid reading values in the loop: .numpy() and print() wait for the GPU. Read "
+                "them every few steps."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native", "unknown"),
+            advice=(
+                "Avoid waiting for the whole device in the loop: let streams wait for events, "
+                "copy asynchronously from pinned memory, and launch the next work before "
+                "reading results."
+            ),
+            snippet="cudaStreamWaitEvent(stream, event)",
+            excludes=(Fact.AMD,),
+        ),
+        AdviceVariant(
+            advice=(
+                "Avoid waiting for the whole device in the loop: let streams wait for events, "
+                "copy asynchronously from pinned memory, and launch the next work before "
+                "reading results."
+            ),
+        ),
     ),
-    snippet="loss_sum += loss.detach()  # and .item() once at the end",
     reason=(
-        "without the wait the host would have launched earlier by as long as it waited, unless "
-        "it needs the value that it asks for"
+        "without the wait the CPU could launch earlier by as long as it waited, unless it "
+        "needs the value"
     ),
     evidence={
         "calls": EvidenceText(
-            "calls that waited before the GPU idled", "calls", "gap_summary"
+            "calls that waited before the GPU went idle", "calls", "gap_summary"
         ),
-        "cpu_ms": EvidenceText("host time in them", "ms", "tree"),
+        "cpu_ms": EvidenceText("CPU time in them", "ms", "tree"),
         "idle_ms": EvidenceText("idle time after them", "ms", "gap_summary"),
-    },
-    advice_for={
-        "serving": Advice(
-            (
-                "Let the engine schedule the next step while the GPU computes the present one "
-                "(asynchronous or overlapped scheduling), and sample on the GPU."
-            ),
-        ),
-        "jax": Advice(
-            (
-                "Do not look at values in the loop: float(), print() and numpy.asarray() wait "
-                "for the GPU. Keep them on it, or look every few steps."
-            ),
-            "losses.append(loss)  # and jax.device_get(losses) at the end",
-        ),
-        "tensorflow": Advice(
-            (
-                "Do not look at values in the loop: .numpy() and print() wait for the GPU. "
-                "Keep them on it, or look every few steps."
-            ),
-        ),
-        "other": Advice(
-            (
-                "Do not wait for the whole device in the loop: let streams wait for events, "
-                "copy asynchronously from pinned memory, and launch the next work before "
-                "looking at results."
-            ),
-            "cudaStreamWaitEvent(stream, event)",
-        ),
     },
 )
 
