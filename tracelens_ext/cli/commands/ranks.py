@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -149,17 +150,29 @@ def _add_files(sources: _Sources, path: Path) -> bool:
 
 
 def _check_results(folder: Path) -> None:
-    """Refuse a folder of this machine with neither results nor dumps.
+    """Say what to do first if a folder of this machine has no results of a fleet.
 
     Raises:
-        TraceNotFoundError: it is such a folder.
+        UsageError: it holds traces.
+        TraceNotFoundError: it holds neither results, nor traces, nor dumps.
     """
-    if folder.is_dir() and not (folder / "verdicts.parquet").exists():
-        problem = (
-            "holds neither results of fleet nor dumps of PyTorch's flight recorder"
+    from tracelens_ext.distributed.storage import DONE
+    from tracelens_ext.trace_files import traces_in
+
+    has_results = (folder / DONE).exists() or (folder / "verdicts.parquet").exists()
+    if has_results or not folder.is_dir():
+        return
+    traces = traces_in(folder)
+    if traces:
+        count = f"{len(traces):,} trace{'s' if len(traces) > 1 else ''}"
+        quoted = shlex.quote(str(folder))
+        raise UsageError(
+            f"{folder}: holds {count}, and no results of fleet yet; run first: "
+            f"tracelens-ext fleet {quoted} -o results; then: tracelens-ext ranks results"
         )
-        remedy = "name the folder that fleet wrote, or the dumps (nccl_trace_rank_0 …)"
-        raise TraceNotFoundError(folder, problem, remedy)
+    problem = "holds neither results of fleet nor dumps of PyTorch's flight recorder"
+    remedy = "name the folder that fleet wrote, or the dumps (nccl_trace_rank_0 …)"
+    raise TraceNotFoundError(folder, problem, remedy)
 
 
 def _tables_of_results(results: str) -> tuple[dict[str, pd.DataFrame], str]:
@@ -202,10 +215,13 @@ def _tables_of_traces(
 
 
 def _show_results(results: str, top: int, *, json: bool) -> None:
+    from tracelens_ext.cli.pipeline_blocks import pipeline_blocks
     from tracelens_ext.cli.verdict_blocks import verdict_blocks
 
     tables, url = _tables_of_results(results)
-    blocks = [*verdict_blocks(tables["verdicts"]), _calls_part(tables, top)]
+    blocks = list(verdict_blocks(tables["verdicts"]))
+    blocks.extend(pipeline_blocks(tables["pipeline_stages"]))
+    blocks.append(_calls_part(tables, top))
     report = Report("The ranks of a job", tables, [("Results", url)])
     show(report, blocks, json=json)
 
