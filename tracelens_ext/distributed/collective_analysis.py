@@ -125,20 +125,20 @@ class _JobTask:
             tables.update(
                 job_tables(matched, iterations, communication, self.settings, failures)
             )
-        self._add_pipelines(tables, failures)
+        pipelines = self._add_pipelines(tables, failures)
         for name, frame in tables.items():
             self.store.put_table(name, frame)
         has_html = find_spec("jinja2") is not None and find_spec("plotly") is not None
         if has_html and self.store.is_local and "verdicts" in tables:
             with failures.isolate("The page of all ranks"):
                 page = Path(self.store.path_of(PAGE))
-                write_page(page, tables, self.links, failures)
+                write_page(page, tables, self.links, failures, pipelines)
         small = {name: tables[name] for name in _SMALL_TABLES if name in tables}
         return RankTables(small, failures.messages)
 
     def _add_pipelines(
         self, tables: dict[str, pd.DataFrame], failures: PartFailures
-    ) -> None:
+    ) -> PipelineJob:
         """Add the table of the stages of a pipeline, and what is wrong with it to `verdicts`."""
         pipelines = PipelineJob()
         with failures.isolate(f"The table {STAGES_TABLE}"):
@@ -150,6 +150,7 @@ class _JobTask:
                 known = tables.get("verdicts", verdicts[:0])
                 parts = [part for part in (known, verdicts) if len(part)]
                 tables["verdicts"] = pd.concat(parts, ignore_index=True)
+        return pipelines
 
     def _pipelines(self, failures: PartFailures) -> PipelineJob:
         """Return the pipelines of the job."""
