@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracelens_ext.errors import UsageError
 
-_RANKS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_RANKS = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _MOST_RANKS = 1_000_000
 _FORM = "give a number of stages, such as 4, or the ranks of each, such as 0-3/4-7"
 
@@ -29,7 +29,7 @@ class StageNames:
         Raises:
             UsageError: it has another form, or a rank is in two stages.
         """
-        if text.isdecimal() and len(text) <= len(str(_MOST_RANKS)):
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_RANKS)):
             count = int(text)
             if count < 2:
                 raise UsageError(f"a pipeline of {count} stages is none; {_FORM}")
