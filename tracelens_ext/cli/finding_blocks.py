@@ -69,7 +69,7 @@ def finding_blocks(
     if whole:
         shown = list(findings.findings)
     for rank, finding in enumerate(shown, 1):
-        yield [*lines, ""]
+        yield lines + [""]
         title = _title_lines(finding, width)
         indented = textwrap.indent("\n".join(title), _INDENT)
         yield bold(f"{rank:>2}. {indented.lstrip()}")
@@ -81,7 +81,8 @@ def finding_blocks(
         hint = _MORE
         if verbose:
             hint = _SEE
-        lines += ["", *folded(hint, width)]
+        lines += [""]
+        lines += folded(hint, width)
     small = len(findings.findings) - len(worthwhile)
     left_out = len(findings.findings) - len(shown) - small
     if left_out > 0:
@@ -154,7 +155,7 @@ def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
         counts[number] = max(parts[number].fewest, counts[number] - excess)
     result: list[str] = []
     for part, count in zip(parts, counts, strict=True):
-        lines = _first_lines(part.lines, count, text_width)
+        lines = _shortened(part.lines, count, text_width)
         result.extend(_labeled(part.label, lines, _LABEL_WIDTH))
     return result
 
@@ -180,10 +181,16 @@ def _short_texts(
     yield "where", where, 0, 1
 
 
-def _first_lines(lines: Sequence[str], count: int, width: int) -> list[str]:
-    """Return the first lines; the last of them says so if there are more."""
+def _shortened(lines: Sequence[str], count: int, width: int) -> list[str]:
+    """Return a text in so many lines at most: without its last clauses, or cut off."""
     if count >= len(lines):
         return list(lines)
+    clauses = " ".join(lines).split("; ")
+    while len(clauses) > 1:
+        clauses.pop()
+        shorter = folded("; ".join(clauses), width)
+        if len(shorter) <= count:
+            return shorter
     last = lines[count - 1]
     room = width - len(_ELLIPSIS)
     if len(last) > room:

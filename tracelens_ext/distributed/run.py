@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from tracelens_ext.distributed.cluster import (
 from tracelens_ext.distributed.collective_analysis import PAGE
 from tracelens_ext.distributed.collective_analysis import TABLES as COLLECTIVE_TABLES
 from tracelens_ext.distributed.inputs import FleetInput, find_inputs
-from tracelens_ext.distributed.job import TraceJob
+from tracelens_ext.distributed.job import MERGED_RANKS, TraceJob
 from tracelens_ext.distributed.job_options import JobOptions, portable_rules
 from tracelens_ext.distributed.pipeline.stage_names import StageNames
 from tracelens_ext.distributed.reductions import REDUCTIONS
@@ -134,7 +134,7 @@ def run_fleet(
     store.claim(_written_names(), force=force)
     plan = _plan(sources, store, options)
     run = FleetRun(
-        store, plan.jobs, plan.markers, not_found, ranks_per_node, stage_names
+        store, list(plan.jobs), plan.markers, not_found, ranks_per_node, stage_names
     )
     process_count = min(worker_count, len(plan.remaining))
     with (
@@ -148,16 +148,16 @@ def run_fleet(
             for finished in run_jobs(
                 client, plan.remaining, attempts, in_order=in_order
             ):
-                run.finished[finished.job.source.stem] = finished
+                run.add(finished)
                 report_progress.add(finished)
         return finish(client, run)
 
 
 def _written_names() -> list[str]:
     """Return the names of all that a fleet writes in the folder of its results."""
-    tables = ("traces", "failures", *REDUCTIONS, *COLLECTIVE_TABLES)
+    tables = ("traces", "failures") + REDUCTIONS + COLLECTIVE_TABLES
     files = [f"{table}.parquet" for table in tables]
-    return [*files, *PART_TABLES, PAGE, DONE]
+    return files + list(PART_TABLES) + [PAGE, DONE]
 
 
 class _Plan(NamedTuple):
@@ -179,12 +179,31 @@ def _plan(
     """Return the jobs, and which of them are still to be done."""
     key = options.key
     markers = store.markers()
-    jobs = [
-        TraceJob(source, place, store, options, key)
-        for place, source in enumerate(sources)
-    ]
+    merged = {stem for stem, about in markers.items() if MERGED_RANKS in about}
+    jobs: list[TraceJob] = []
+    for place, source in enumerate(sources):
+        job = TraceJob(source, place, store, options, key)
+        jobs += _jobs_of_ranks(job, markers) or [job]
     remaining = [job for job in jobs if not job.is_done(markers.get(job.source.stem))]
+    for stem in merged:
+        del markers[stem]  # their parts are those of their ranks
     return _Plan(jobs, remaining, markers)
+
+
+def _jobs_of_ranks(
+    job: TraceJob, markers: Mapping[str, Mapping[str, object]]
+) -> list[TraceJob]:
+    """Return a job for each rank that was merged into a file, if an earlier run did them all."""
+    about = markers.get(job.source.stem)
+    if not job.is_done(about) or about is None:
+        return []
+    ranks = about.get(MERGED_RANKS)
+    if not isinstance(ranks, list):
+        return []
+    jobs = [job.of_rank(rank) for rank in ranks]
+    if not all(part.is_done(markers.get(part.source.stem)) for part in jobs):
+        return []
+    return jobs
 
 
 class _FleetProgress:
@@ -223,7 +242,7 @@ def _worker_count(
     count = default_workers(sources) if workers is None else workers
     if count < 0:
         raise UsageError(f"{count} workers are too few; give 0 for this process alone")
-    for url in (store.url, *(source.url for source in sources)):
+    for url in (store.url,) + tuple(source.url for source in sources):
         if count and url.startswith(_IN_MEMORY):
             raise UsageError(
                 f"{url}: is in the memory of this process; needs 0 workers"

@@ -257,7 +257,7 @@ def _by_category(table: pd.DataFrame) -> pd.DataFrame:
     ]
     if not times:
         return table.assign(category="")
-    long = table[["phase", *times]].melt(id_vars=["phase"], value_name="gpu_busy_ms")
+    long = table[["phase"] + times].melt(id_vars=["phase"], value_name="gpu_busy_ms")
     long["category"] = long["variable"].str.removesuffix("_time_ms")
     return long
 
@@ -298,8 +298,10 @@ PHASES = Table(
         Column("gpu_ms_per_step", "of an average step"),
         Column("gpu_us_per_token", "GPU time by tokens"),
         Column("idle_ms", "of the devices, before GPU events of the phase"),
-        Column("busy_%", "busy time in percent of busy and idle time"),
-        Column("tokens_per_s", "by busy and idle time"),
+        Column(
+            "busy_%", "busy time in percent of busy and idle time, as far as recorded"
+        ),
+        Column("tokens_per_s", "by busy and idle time, as far as recorded"),
         Column(
             "tokens_per_s_without_idle",
             "by busy time: what the GPU could reach if it never idled",
