@@ -17,7 +17,8 @@ from tracelens_ext.cli import run
 from tracelens_ext.errors import MergedRanksError, UsageError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.trace.merged_ranks import find_merged_ranks, trace_of_rank
+from tracelens_ext.trace.merged_ranks import find_merged_ranks
+from tracelens_ext.trace.rank_traces import trace_of_rank
 
 if TYPE_CHECKING:
     from tracelens_ext.distributed import FleetResult

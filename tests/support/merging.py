@@ -89,6 +89,12 @@ def as_processes(documents: Sequence[Document]) -> Document:
     return _with_first_members(documents, _labelled(documents, lambda _, pid: pid))
 
 
+def as_one_gpu_each(documents: Sequence[Document]) -> Document:
+    """As `as_processes`, where the GPU of each rank has the number 0."""
+    events = _labelled(documents, lambda _, pid: pid if pid >= 4000 else 0)
+    return _with_first_members(documents, events)
+
+
 MERGED: dict[str, Callable[[Sequence[Document]], object]] = {
     "sglang": as_sglang,
     "named ranks": as_named_ranks,
@@ -97,6 +103,7 @@ MERGED: dict[str, Callable[[Sequence[Document]], object]] = {
     "list of documents": as_list_of_documents,
     "list of infos": as_list_of_infos,
     "processes": as_processes,
+    "one GPU each": as_one_gpu_each,
 }
 
 

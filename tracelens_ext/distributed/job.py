@@ -34,7 +34,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache, open_cache
 from tracelens_ext.trace import NS_PER_MS, Trace
-from tracelens_ext.trace.merged_ranks import find_merged_ranks, trace_of_rank
+from tracelens_ext.trace.merged_ranks import find_merged_ranks
+from tracelens_ext.trace.rank_traces import trace_of_rank
 
 _COPY_BYTES = 1 << 22
 #: What the marker of a file notes into which ranks were merged: their numbers.

@@ -58,7 +58,7 @@ def read_trace(
     whole = _read_whole(source, progress, cache, registry, reading)
     if reading.rank is None:
         return whole
-    from tracelens_ext.trace.merged_ranks import rank_of_merged_file
+    from tracelens_ext.trace.rank_traces import rank_of_merged_file
 
     return rank_of_merged_file(whole, reading.rank)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.intervals import stable_order
+from tracelens_ext.trace.merged_ranks import reuses_ids
 from tracelens_ext.trace.trace import HOST_KINDS, NONE, Trace
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def corrected(trace: Trace, *, streams_run_in_order: bool = True) -> Trace:
         is_copy |= _host_events_written_twice(trace)
         trace = _without(trace, is_copy)
         streams = _by_stream(trace)
-    if not streams_run_in_order:
+    # What GPU events of several ranks seem to do on one stream, they do on several.
+    if not streams_run_in_order or reuses_ids(trace):
         return trace
     return _with_possible_ends(trace, streams)
 

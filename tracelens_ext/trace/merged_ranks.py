@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.errors import UsageError
 from tracelens_ext.text import one_line
 from tracelens_ext.trace.trace import (
     LAUNCH_KINDS,
-    ArgColumn,
     BoolArray,
     Int64Array,
-    IntArray,
-    Provenance,
     Trace,
-    distributed_info,
 )
 
 _IN_BRACKETS: Final = re.compile(
@@ -44,9 +39,11 @@ _PLACE: Final = re.compile(r"([A-Za-z]+)[-_ ]?(\d{1,7})(?!\d)")
 _AXES: Final = ("PP", "DP", "TP")
 #: Share of the GPU events of a device that must have a launch before them in its process.
 _LEAST_SHARE: Final = 0.99
+#: Share of the launches of a process that must have a GPU event beside them in the file.
+_LEAST_STARTED: Final = 0.9
 #: Clocks of CPU and GPU may differ by this, ns.
 _CLOCKS_NS: Final = 1_000_000
-_MOST_NAMED: Final = 8
+MOST_NAMED: Final = 8
 
 
 class Label(NamedTuple):
@@ -63,6 +60,9 @@ class MergedRank:
     number: int  #: its rank
     label: str  #: what the file calls it; empty where it has no label
     processes: tuple[int | str, ...]  #: its processes, as the file spells them
+    #: which events are its own, (n,), where GPUs of several ranks have the same process; None: all
+    #: events of its processes
+    rows: BoolArray | None = None
 
 
 def find_merged_ranks(trace: Trace) -> tuple[MergedRank, ...]:
@@ -76,24 +76,6 @@ def find_merged_ranks(trace: Trace) -> tuple[MergedRank, ...]:
     if labels:
         return _by_label(trace, labels)
     return _by_process(trace)
-
-
-def rank_of_merged_file(trace: Trace, number: int) -> Trace:
-    """Return the events of one rank of a file.
-
-    Raises:
-        UsageError: the file does not hold that rank.
-    """
-    ranks = find_merged_ranks(trace)
-    for rank in ranks:
-        if rank.number == number:
-            return trace_of_rank(trace, rank)
-    recorded = distributed_info(trace.metadata).get("rank")
-    if not ranks and recorded in (None, number):
-        return trace
-    numbers = ", ".join(str(rank.number) for rank in ranks[:_MOST_NAMED])
-    held = f"holds the ranks {numbers}" if ranks else f"is of rank {recorded}"
-    raise UsageError(f"{trace.provenance.path}: {held}, not rank {number}")
 
 
 # By labels.
@@ -173,7 +155,7 @@ def _by_label(
 def _has_events_of_gpus_or_launches(
     trace: Trace, processes: Sequence[int | str]
 ) -> bool:
-    is_of_process = _is_of_processes(trace, processes)
+    is_of_process = is_of_processes(trace, processes)
     rows = np.concatenate((trace.gpu_rows, trace.rows_of(*LAUNCH_KINDS)))
     return bool(is_of_process[trace.thread[rows]].any())
 
@@ -227,7 +209,7 @@ def _by_process(trace: Trace) -> tuple[MergedRank, ...]:
         return ()
     host_of_gpu = processes.hosts_of_gpus()
     if set(host_of_gpu.values()) != set(processes.hosts):
-        return ()
+        return _by_place(trace, processes)
     numbers = _recorded_ranks(trace, len(processes.hosts))
     ranks = []
     for number, host in zip(numbers, processes.hosts_in_file_order, strict=True):
@@ -238,10 +220,37 @@ def _by_process(trace: Trace) -> tuple[MergedRank, ...]:
     return tuple(sorted(ranks, key=lambda rank: rank.number))
 
 
+def _by_place(trace: Trace, processes: _Processes) -> tuple[MergedRank, ...]:
+    """Return the ranks of a file in which their events stand one after another, if they do.
+
+    Their GPUs may have the same process, as where every rank sees one GPU, with the number 0.
+    """
+    host_of_row = processes.hosts_of_rows()
+    if host_of_row is None:
+        return ()
+    numbers = _recorded_ranks(trace, len(processes.hosts))
+    ranks = []
+    for number, host in zip(numbers, processes.hosts_in_file_order, strict=True):
+        rows = host_of_row == host
+        threads = np.unique(trace.thread[rows]).tolist()
+        names = dict.fromkeys(trace.threads[thread][0] for thread in threads)
+        ranks.append(MergedRank(number, "", tuple(names), rows))
+    return tuple(sorted(ranks, key=lambda rank: rank.number))
+
+
+def reuses_ids(trace: Trace) -> bool:
+    """Tell if processes of a trace reuse each other's correlation ids, as merged ranks do.
+
+    Where GPU events are filed under the processes that launched them, ids count within these.
+    """
+    processes = _Processes(trace)
+    return processes.reuse_ids and not processes.launch_on_themselves
+
+
 def _recorded_ranks(trace: Trace, count: int) -> list[int]:
     """Return the ranks that `distributedInfo` lists for the parts of a file, else their places."""
     numbers = []
-    for info in _listed_infos(trace.metadata):
+    for info in listed_infos(trace.metadata):
         rank = info.get("rank")
         if type(rank) is int and rank >= 0:
             numbers.append(rank)
@@ -273,7 +282,7 @@ class _Processes:
         self._gpu_rows = gpu_rows[trace.correlation[gpu_rows] > 0]
         self._gpu_process = self._codes(self._gpu_rows)
         launches = trace.rows_of(*LAUNCH_KINDS)
-        if len(np.unique(self._codes(launches))) < 2:
+        if np.count_nonzero(np.bincount(self._codes(launches))) < 2:
             launches = launches[:0]  # as in an ordinary trace, at no cost
         is_used = np.isin(
             trace.correlation[launches], trace.correlation[self._gpu_rows]
@@ -286,6 +295,11 @@ class _Processes:
         ids = trace.correlation[self._launches]
         is_reused = (np.diff(ids) == 0) & (np.diff(self._launch_process) != 0)
         self.reuse_ids = bool(is_reused.any())
+
+    @property
+    def launch_on_themselves(self) -> bool:
+        """Tell if GPU events are filed under processes that launch."""
+        return bool(np.isin(self.hosts, self._gpu_process).any())
 
     def _codes(self, rows: Int64Array) -> Int64Array:
         trace = self._trace
@@ -336,8 +350,51 @@ class _Processes:
             return beside if beside in possible else None
         return possible[0] if len(possible) == 1 else None
 
+    def hosts_of_rows(self) -> Int64Array | None:
+        """Return the host among whose events each event stands, (n,); None if that is not certain.
+
+        Between two hosts an event is of the first, unless only the second can have launched it.
+        """
+        if not self._stand_apart:
+            return None
+        hosts = self.hosts_in_file_order
+        starts = [self._ranges[host].first for host in hosts]
+        rows = np.arange(len(self._trace))
+        place = np.maximum(np.searchsorted(starts, rows, "right") - 1, 0)
+        place_of_event = place[self._gpu_rows]
+        could_launch = np.array(
+            [self._could_launch(host, self._gpu_rows) for host in hosts]
+        )
+        next_place = np.minimum(place_of_event + 1, len(hosts) - 1)
+        events = np.arange(len(self._gpu_rows))
+        ends = np.array([self._ranges[host].last for host in hosts])
+        is_between = self._gpu_rows > ends[place_of_event]
+        belongs_to_next = is_between & ~could_launch[place_of_event, events]
+        belongs_to_next &= could_launch[next_place, events]
+        place_of_event = np.where(belongs_to_next, next_place, place_of_event)
+        if could_launch[place_of_event, events].mean() < _LEAST_SHARE:
+            return None
+        place[self._gpu_rows] = place_of_event
+        host_of_row = np.array(hosts, dtype=np.int64)[place]
+        for host in hosts:
+            if self._started_share(host, host_of_row) < _LEAST_STARTED:
+                return None
+        return host_of_row
+
+    def _started_share(self, host: int, host_of_row: Int64Array) -> float:
+        """Return the share of the launches of a host of which a GPU event is its own."""
+        trace = self._trace
+        launches = self._launches[self._launch_process == host]
+        events = self._gpu_rows[host_of_row[self._gpu_rows] == host]
+        has_event = np.isin(trace.correlation[launches], trace.correlation[events])
+        return float(has_event.mean())
+
     def _launched_share(self, host: int, events: Int64Array) -> float:
         """Return the share of GPU events that a launch of a process may have started."""
+        return float(self._could_launch(host, events).mean())
+
+    def _could_launch(self, host: int, events: Int64Array) -> BoolArray:
+        """Return which GPU events a launch of a process may have started, shape of `events`."""
         trace = self._trace
         launches = self._launches[self._launch_process == host]
         ids = trace.correlation[launches]
@@ -345,7 +402,8 @@ class _Processes:
         place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         has_launch = ids[place] == wanted
         starts_later = trace.ts[events] >= trace.ts[launches[place]] - _CLOCKS_NS
-        return float((has_launch & starts_later).mean())
+        could_launch: BoolArray = has_launch & starts_later
+        return could_launch
 
     def _host_beside(self, events: Int64Array) -> int:
         """Return the host among whose events in the file most of some events stand."""
@@ -368,100 +426,14 @@ class _Processes:
         return others
 
 
-# Taken out.
-
-
-def trace_of_rank(trace: Trace, rank: MergedRank) -> Trace:
-    """Return the events of one rank as a trace of their own, as if it had been read alone."""
-    is_kept = _is_of_processes(trace, rank.processes)[trace.thread]
-    rows = np.flatnonzero(is_kept)
-    new_row = (np.cumsum(is_kept) - 1).astype(np.int32)
-    start = trace.ts[rows]
-    first = int(start.min(initial=2**62)) if len(rows) else 0
-    names = _Used.of(trace.name[rows])
-    threads = _Used.of(trace.thread[rows])
-    categories = _Used.of(trace.category[rows])
-    labels = labels_of_processes(trace)
-    spelled = {process: process for process, _ in trace.threads}
-    spelled |= {process: label.process for process, label in labels.items()}
-    kept_threads = [trace.threads[code] for code in threads.old_codes]
-    return replace(
-        trace,
-        ts=start - first,
-        dur=trace.dur[rows],
-        name=names.new_codes,
-        kind=trace.kind[rows],
-        thread=threads.new_codes,
-        correlation=trace.correlation[rows],
-        external_id=trace.external_id[rows],
-        category=categories.new_codes,
-        names=[trace.names[code] for code in names.old_codes],
-        threads=[(spelled[process], thread) for process, thread in kept_threads],
-        categories=[trace.categories[code] for code in categories.old_codes],
-        args=_arguments_of(trace.args, is_kept, new_row),
-        base_ns=trace.base_ns + first,
-        metadata=_metadata_of(trace.metadata, rank.number),
-        process_names=_of_processes(trace.process_names, rank, spelled),
-        process_labels=_of_processes(trace.process_labels, rank, spelled),
-        thread_names={
-            (spelled[process], thread): name
-            for (process, thread), name in trace.thread_names.items()
-            if process in rank.processes
-        },
-        provenance=_provenance_of(trace.provenance, rank, len(rows)),
-        instructions=trace.instructions.selected(is_kept, new_row),
-    )
-
-
-def _is_of_processes(trace: Trace, processes: Sequence[int | str]) -> BoolArray:
+def is_of_processes(trace: Trace, processes: Sequence[int | str]) -> BoolArray:
     """Return which of the threads of a trace are of some processes, (len(threads),)."""
     wanted = set(processes)
     is_wanted = [process in wanted for process, _ in trace.threads]
     return np.array(is_wanted, dtype=bool)
 
 
-class _Used(NamedTuple):
-    """The codes of a column that occur, numbered anew in the order of their first rows."""
-
-    old_codes: list[int]
-    new_codes: Any  #: as the column, (m,), int32
-
-    @classmethod
-    def of(cls, column: IntArray) -> _Used:
-        """Number the codes of a column anew."""
-        distinct, first, place = np.unique(
-            column, return_index=True, return_inverse=True
-        )
-        order = np.argsort(first, kind="stable")
-        number = np.empty(len(distinct), dtype=np.int32)
-        number[order] = np.arange(len(distinct), dtype=np.int32)
-        return cls(distinct[order].tolist(), number[place])
-
-
-def _arguments_of(
-    args: Mapping[str, ArgColumn], is_kept: BoolArray, new_row: IntArray
-) -> dict[str, ArgColumn]:
-    columns = {}
-    for name, column in args.items():
-        selected = column.selected(is_kept, new_row)
-        if len(selected.rows):
-            columns[name] = selected
-    return columns
-
-
-def _of_processes(
-    texts: Mapping[int | str, str],
-    rank: MergedRank,
-    spelled: Mapping[int | str, int | str],
-) -> dict[int | str, str]:
-    kept = {}
-    for process, text in texts.items():
-        if process in rank.processes:
-            kept[spelled[process]] = text
-    return kept
-
-
-def _listed_infos(metadata: Mapping[str, object]) -> list[Mapping[str, object]]:
+def listed_infos(metadata: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the `distributedInfo` of the parts of a file, where it is a list."""
     listed = metadata.get("distributedInfo")
     if not isinstance(listed, list):
@@ -469,56 +441,13 @@ def _listed_infos(metadata: Mapping[str, object]) -> list[Mapping[str, object]]:
     return [info for info in listed if isinstance(info, dict)]
 
 
-def _metadata_of(metadata: Mapping[str, object], number: int) -> dict[str, object]:
-    """Return the metadata of one rank.
-
-    Where the file has the `distributedInfo` of one part, what holds for all ranks is kept of it:
-    the size of the world, and the process groups that the rank is in.
-    """
-    for info in _listed_infos(metadata):
-        if info.get("rank") == number:
-            return {**metadata, "distributedInfo": dict(info)}
-    shared = dict(distributed_info(metadata))
-    if shared.get("rank") != number:
-        groups = shared.get("pg_config")
-        if isinstance(groups, list):
-            shared["pg_config"] = [group for group in groups if _has(group, number)]
-        else:
-            shared.pop("pg_config", None)
-    return {**metadata, "distributedInfo": {**shared, "rank": number}}
-
-
-def _has(group: object, rank: int) -> bool:
-    if not isinstance(group, dict):
-        return False
-    members = group.get("ranks")
-    return isinstance(members, list) and rank in members
-
-
-def _provenance_of(whole: Provenance, rank: MergedRank, count: int) -> Provenance:
-    """Return where the events of a rank come from; what the whole file lost is in its notes."""
-    notes = list(whole.all_notes)
-    called = f" ({one_line(rank.label)})" if rank.label else ""
-    notes.append(
-        f"The file holds several ranks; these are the events of rank {rank.number}{called}."
-    )
-    return replace(
-        whole,
-        present=count,
-        metadata_events=0,
-        dropped={},
-        unread={},
-        notes=tuple(notes),
-    )
-
-
 def rank_labels(ranks: Sequence[MergedRank]) -> str:
     """Return the numbers of ranks, with their labels, for a message."""
     texts = []
-    for rank in ranks[:_MOST_NAMED]:
+    for rank in ranks[:MOST_NAMED]:
         label = one_line(rank.label)
         is_number = not label or _RANK.fullmatch(label)
         texts.append(str(rank.number) if is_number else f"{rank.number} ({label})")
-    if len(ranks) > _MOST_NAMED:
+    if len(ranks) > MOST_NAMED:
         texts.append("…")
     return ", ".join(texts)
