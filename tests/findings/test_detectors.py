@@ -130,7 +130,7 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
         ("Memcpy HtoD (Pinned -> Device)", {"exposed-copy": 10.0}),
         (
             "Memcpy DtoH (Device -> Pageable)",
-            {"pageable-copies": 3.0, "synchronisation": 7.0},
+            {"pageable-copies": 3.0, "synchronisation": 6.0, "host-bound": 1.0},
         ),
     ],
 )
@@ -146,7 +146,7 @@ def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -
 def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
     call: str,
 ) -> None:
-    """What it waits for is done; the host stands still, in what it is in."""
+    """What it waits for is done. The CPU has the gap only if it is seen to work in it."""
     maker = TraceMaker()
     for number in range(
         10
@@ -160,7 +160,7 @@ def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
     if call:
         for start in (11 * MS, 15 * MS):  # a longer one would be start-up
             maker.call(call, start, 4 * MS)
-    expected = {"allocator": 8.0, "host-bound": 2.0} if call else {"host-bound": 10.0}
+    expected = {"allocator": 8.0, "host-bound": 2.0} if call else {}
     assert savings(maker) == expected
 
 

@@ -177,10 +177,7 @@ def _is_late(wall: WallTime) -> BoolArray:
     """Tell in which intervals of idle time the GPU waits for a launch."""
     idle = wall.idle
     of_cpu = (Cause.HOST.code, Cause.LAUNCH_OVERHEAD.code, Cause.SYNCHRONIZATION.code)
-    is_late = np.isin(idle.cause, of_cpu)
-    # Why something starts late that was launched long before is not known, unless the CPU, too,
-    # stood still.
-    is_late |= wall.may_wait(idle) & wall.nothing_launched[idle.gap]
+    is_late: BoolArray = np.isin(idle.cause, of_cpu)
     return is_late
 
 

@@ -1,37 +1,45 @@
-"""Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
+"""Idle time in and after calls in which the CPU waits for the GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-import numpy as np
-
-from tracelens_ext.analysis.idle_time import causes
-from tracelens_ext.findings.attribution import around, frames_around
+from tracelens_ext.analysis.idle_time.causes import Cause, blocking_calls
 from tracelens_ext.findings.detector import detector
-from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.finding import Finding, Place
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
-from tracelens_ext.trace import EventKind
+from tracelens_ext.findings.waiting_calls import WaitingCalls
+from tracelens_ext.text import ms_text
 
 TEXT: Final = FindingText(
-    title="Waiting for the GPU leaves it without work for {saving}",
+    title="CPU\u2013GPU synchronization leaves the GPU idle for {saving}{place}",
     advice=(
-        "Do not ask for values of the GPU in the loop: .item(), .cpu(), .tolist(), print(), "
-        "nonzero() and conditions on tensors all wait for it. Keep them on the GPU, ask for "
+        "Do not read values of the GPU in the loop: .item(), .cpu(), .tolist(), print(), "
+        "nonzero() and conditions on tensors all wait for it{copied}. Keep them on the GPU, read "
         "them every few iterations, or copy them with non_blocking=True and look later."
     ),
     snippet="loss_sum += loss.detach()  # and .item() once at the end",
     reason=(
-        "without the wait the host would have launched earlier by as long as it waited, unless "
-        "it needs the value that it asks for"
+        "without the wait the CPU would launch earlier by as long as it waited, unless it needs "
+        "the value that it asks for"
     ),
     evidence={
         "calls": EvidenceText(
             "calls that waited before the GPU idled", "calls", "gap_summary"
         ),
-        "cpu_ms": EvidenceText("host time in them", "ms", "tree"),
-        "idle_ms": EvidenceText("idle time after them", "ms", "gap_summary"),
+        "cpu_ms": EvidenceText("CPU time in them", "ms", "tree"),
+        "period_ms": EvidenceText("they recur every", "ms", "tree"),
+        "per_iteration": EvidenceText(
+            "of them in each iteration", "calls", "iterations"
+        ),
+        "during_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
+        "idle_ms": EvidenceText(
+            "idle time until the CPU is ahead again", "ms", "gap_summary"
+        ),
+        "copies": EvidenceText("of them wait for a copy", "calls", "kernels"),
+        "copy_bytes": EvidenceText("size of most of these copies", "bytes", "kernels"),
     },
     advice_for={
         "serving": Advice(
@@ -64,28 +72,75 @@ TEXT: Final = FindingText(
     },
 )
 
+#: A part of the idle time that is named in the title, as a share of it.
+_NAMED_SHARE: Final = 0.5
+#: What the advice adds where the CPU waits for copies to the device.
+_PAGEABLE_TO_DEVICE: Final = (
+    ", and so does .to(device) of a tensor in pageable memory: create it on the GPU, or "
+    "pin it"
+)
+
 
 @detector("synchronisation", TEXT, remedy=Remedy.WAITS_NO_LONGER)
 def synchronisation(inspection: Inspection) -> Finding | None:
-    """Idle time after a wait of the CPU, at most what it waited: by so much it would be ahead."""
+    """Idle time in and after calls in which the CPU waits for the GPU."""
     wall = inspection.wall
-    work = inspection.work
-    call_of_gap = wall.classified.synchronizing_call
-    idle_after = wall.claim_idle_after(call_of_gap)
-    idle_during = wall.claim_idle_during(causes.blocking_calls(work))
-    call_of_interval = call_of_gap[idle_after.intervals.gap]
-    calls = np.unique(call_of_interval)
+    # Of a blocking copy, the time in which the GPU is about to start it is the CPU's by its cause.
+    in_calls = wall.claim_idle_during(blocking_calls(inspection.work))
+    claim = in_calls + wall.claim_idle(wall.idle.cause == Cause.SYNCHRONIZATION.code)
+    if not inspection.is_worth(claim):
+        return None
+    waiting = WaitingCalls(inspection, claim)
+    places = waiting.places()
     numbers = {
-        "calls": len(calls),
-        "cpu_ms": inspection.host_ms(calls),
-        "idle_ms": idle_after.saving_ms,
+        "calls": len(waiting.calls),
+        "cpu_ms": inspection.host_ms(waiting.calls),
+        "period_ms": waiting.period_ms,
+        "per_iteration": waiting.per_iteration,
+        "during_ms": waiting.during_ms,
+        "idle_ms": claim.saving_ms - waiting.during_ms,
+        "copies": waiting.copies.count or None,
+        "copy_bytes": waiting.copies.usual_bytes,
     }
-    where = {
-        "operations": around(
-            work, (EventKind.CPU_OP,), call_of_interval, idle_after.ns
-        ),
-        "python_frames": frames_around(work, call_of_interval, idle_after.ns),
-    }
+    copied = ""
+    if waiting.copies.from_pageable and waiting.copies.to_device:
+        copied = _PAGEABLE_TO_DEVICE
     return inspection.finding(
-        "synchronisation", idle_after + idle_during, numbers, text=TEXT, where=where
+        "synchronisation",
+        claim,
+        numbers,
+        text=TEXT,
+        where=places,
+        values={
+            "place": _most_of_it(waiting, places, claim.saving_ms),
+            "copied": copied,
+        },
     )
+
+
+def _most_of_it(
+    waiting: WaitingCalls, places: Mapping[str, Sequence[Place]], total_ms: float
+) -> str:
+    """Return where most of the idle time comes from, as the title goes on; else nothing."""
+    call = _with_most(places["calls"], total_ms)
+    if call is None:
+        return ""
+    operation = _with_most(places["operations"], total_ms)
+    count = call.count
+    words = f": {call.name} waits"
+    if operation is not None:
+        count = operation.count
+        words = f": {operation.name} waits in {call.name}"
+    words += waiting.copies.in_words
+    if count > 1:
+        words += f", {count:,} times"
+    if waiting.period_ms is not None:
+        words += f", every {ms_text(waiting.period_ms)}"
+    return words
+
+
+def _with_most(places: Sequence[Place], total_ms: float) -> Place | None:
+    """Return the first place if it has most of a time."""
+    if places and places[0].saving_ms > _NAMED_SHARE * total_ms:
+        return places[0]
+    return None
