@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
 .PHONY: demo test test-rest test-all lint check bench fuzz clean
 
 ## demo: write a demo trace, print its tables, write report.xlsx
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/tracelens-ext demo demo/trace.json.gz --force
 	$(BIN)/tracelens-ext report demo/trace.json.gz -o report.xlsx
 
@@ -48,10 +49,15 @@ fuzz: $(READY)
 	$(BIN)/python fuzz/native.py --seconds $(FUZZ_SECONDS) || [ $$? = 2 ]
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-$(READY): pyproject.toml $(wildcard tracelens_ext/readers/*/_native.c)
+## What a user installs; the tools of developers come on top with the first target that needs them.
+$(INSTALLED): pyproject.toml setup.py $(wildcard tracelens_ext/readers/*/_native.c)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[html]'
+	touch $@
+
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,html]'
 	touch $@
 

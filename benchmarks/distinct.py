@@ -79,9 +79,8 @@ def written(path: Path, differs: dict[str, int], most: int = _MOST_BYTES) -> int
 
 def _operation(n: int, differs: dict[str, int]) -> str:
     values = {key: n if most == 1 else n % most for key, most in differs.items()}
-    deep = (
-        "depth" in differs
-    )  # each operation within the one before, and its launch in it
+    # each operation within the one before, and its launch in it
+    deep = "depth" in differs
     return _EVENTS.format(
         n=n + 1,
         ts=n * 5 + 1,

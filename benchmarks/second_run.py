@@ -40,9 +40,8 @@ def seconds(arguments: list[str], cache: Path) -> float:
     """The processor's time that a command takes in a fresh process on one core."""
     environment = os.environ | {"TRACELENS_EXT_CACHE_DIR": str(cache)}
     environment.pop("TRACELENS_EXT_NO_CACHE", None)
-    environment.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # an installation has compiled modules
+    # an installation has compiled modules
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(
         [sys.executable, "-m", "tracelens_ext", *arguments],
         env=environment,

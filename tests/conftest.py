@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import platform
 import signal
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
-os.environ["TRACELENS_EXT_DEBUG"] = (
-    "1"  # an unexpected error fails the test that meets it
-)
+# an unexpected error fails the test that meets it
+os.environ["TRACELENS_EXT_DEBUG"] = "1"
 
 settings.register_profile(
     "same every time",
@@ -40,6 +40,7 @@ settings.load_profile("same every time")
 # `make test` asks for these; what it leaves out, `make test-all` tries.
 settings.register_profile("few examples", settings(), max_examples=15)
 
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 #: What tests with a mark do; `make test` leaves them to `make test-all`.
@@ -92,6 +93,8 @@ def _missing(item: pytest.Item) -> str | None:
     """What a test needs and this machine does not have."""
     if item.get_closest_marker("real_data") is not None and not SHARED.is_dir():
         return "that need ../shared"
+    if item.get_closest_marker("torch") is not None and not HAS_TORCH:
+        return "that need PyTorch"
     for mark in item.iter_markers("skipif"):
         if mark.args[0]:
             reason: str = mark.kwargs["reason"]

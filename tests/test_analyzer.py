@@ -225,9 +225,8 @@ def test_unlinked_events_count_unless_told_otherwise() -> None:
     ):
         times = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
         assert times["busy_time"] == busy
-        assert (
-            analyzer.get_df_kernel_summary()["count"].sum() == 2
-        )  # in the tables either way
+        # in the tables either way
+        assert analyzer.get_df_kernel_summary()["count"].sum() == 2
     told = TreePerfAnalyzer(half_linked().document(), include_unlinked_kernels=False)
     assert any(
         "do not count in the timeline" in note
@@ -435,9 +434,8 @@ def test_no_repr_is_longer_than_a_few_lines_and_html_escapes_names(
     for each in [analyzer, analyzer.trace, *shown]:
         assert len(repr(each)) <= 500
         assert "\n" not in repr(each)
-    monkeypatch.setitem(
-        sys.modules, "plotly", None
-    )  # `show` is a page where there is one
+    # `show` is a page where there is one
+    monkeypatch.setitem(sys.modules, "plotly", None)
     for each in shown:
         page = each._repr_html_()  # type: ignore[attr-defined]
         assert "<table" in page

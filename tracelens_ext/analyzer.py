@@ -199,9 +199,8 @@ class TreePerfAnalyzer(TableMethods):
 
     def show(self) -> Report:
         """Return the report, which a notebook shows as its page."""
-        perf_report = import_module(
-            "tracelens_ext.perf_report"
-        )  # a layer above this one
+        # a layer above this one
+        perf_report = import_module("tracelens_ext.perf_report")
         return cast("Report", perf_report.build_perf_report(self, for_page=True))
 
     @property

@@ -24,6 +24,12 @@ def ordered_tables() -> list[Table]:
     from tracelens_ext.analysis.call_tree_chart import CALL_TREE
     from tracelens_ext.analysis.collectives import COLL_ANALYSIS
     from tracelens_ext.analysis.coverage.report_tables import RECORDING
+    from tracelens_ext.analysis.cpu_time.tables import (
+        CPU_DATA_LOADING,
+        CPU_ITERATIONS,
+        CPU_PYTHON_FRAMES,
+        CPU_TIMELINE,
+    )
     from tracelens_ext.analysis.cuda_graphs.tables import (
         GRAPH_CAPTURES,
         GRAPH_LAUNCHES,
@@ -148,7 +154,11 @@ def ordered_tables() -> list[Table]:
         CRITICAL_PATH,
         ITERATIONS,
         ITERATION_STATISTICS,
+        CPU_TIMELINE,
+        CPU_ITERATIONS,
+        CPU_DATA_LOADING,
         CPU_OPS,
+        CPU_PYTHON_FRAMES,
         TREE,
         KERNEL_STATISTICS,
         KERNEL_FULL_NAMES,

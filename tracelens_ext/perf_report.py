@@ -15,7 +15,7 @@ from tracelens_ext.analysis.timeline import overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import CategorizerLike
 from tracelens_ext.compatibility.tracelens import knows_tracelens
-from tracelens_ext.findings.summary import summary_sentence
+from tracelens_ext.findings.summary import first_sentences, summary_sentence
 from tracelens_ext.hooks import (
     Offered,
     PluginAnswerError,
@@ -31,6 +31,7 @@ from tracelens_ext.report.tables.options import ReportOptions, takes_report_opti
 from tracelens_ext.report.tables.registry import check_names, offered_tables
 from tracelens_ext.report.tables.table import ONLY_BY_NAME, Table
 from tracelens_ext.report.tables.units import FIRST_FACTS
+from tracelens_ext.roofline.peaks import recognized_products
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 Result = TypeVar("Result")
@@ -178,19 +179,32 @@ class _ReportBuilder:
         failures = self.analyzer.failures
         with failures.isolate("The overview"):
             overview_facts = overview.overview(
-                self.analyzer.gpu_events, self.analyzer.coverage
+                self.analyzer.gpu_events,
+                self.analyzer.coverage,
+                recognized_products(self.analyzer.trace),
             )
         facts += overview_facts[:1]
         with failures.isolate("The summary of the recording"):
             lines = recording_lines(self.analyzer.gpu_events)
             facts += zip(FIRST_FACTS, lines, strict=False)
-        if self.cited:
-            with failures.isolate("The summary of the findings"):
-                findings = self.analyzer.findings(self.options.device_peaks)
-                facts.append((FIRST_FACTS[-1], summary_sentence(findings)))
+        with failures.isolate("The summary of the findings"):
+            verdict = self._verdict()
+            if verdict:
+                facts.append((FIRST_FACTS[-1], verdict))
         facts += overview_facts[1:]
         facts.append(("Sheets left out", self._left_out()))
         return facts
+
+    def _verdict(self) -> str:
+        """Return what the findings come to; without any, what is not in their heading."""
+        if "findings" not in self.tables:
+            return ""
+        findings = self.analyzer.findings(self.options.device_peaks)
+        sentences = first_sentences(findings)
+        if not self.cited:
+            heading = summary_sentence(findings)
+            sentences = [sentence for sentence in sentences if sentence != heading]
+        return " ".join(sentences)
 
     def _left_out(self) -> str:
         """Name the tables that are asked for and not there, and what the trace lacks for them."""

@@ -7,7 +7,11 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_SMALL_DOCUMENT_BYTES: Final = 65_536
+#: What stands in every JSON document of events: of a Chrome trace, and of rocprofv3's.
+_MARKS_OF_EVENTS: Final = (b'"ph"', b'"traceEvents"', b"rocprofiler-sdk")
 
 
 def trace_suffixes() -> tuple[str, ...]:
@@ -111,6 +115,23 @@ def _without_others(paths: Iterable[Path]) -> list[Path]:
 
     files = [path for path in paths if path.is_file() and not made_here(path)]
     return [file for file in files if not _is_other_database(file)]
+
+
+def is_likely_trace(path: Path) -> bool:
+    """Return True for a file that is named like a trace, and does not look like another thing.
+
+    Programs keep much else in JSON: a small document without events is none.
+    """
+    if not is_trace_name(path.name) or not path.is_file():
+        return False
+    if not path.name.lower().endswith(".json"):
+        return not _is_other_database(path)
+    with suppress(OSError), path.open("rb") as file:  # whoever reads it says why
+        beginning = file.read(_SMALL_DOCUMENT_BYTES + 1)
+        is_whole = len(beginning) <= _SMALL_DOCUMENT_BYTES
+        if is_whole:
+            return any(mark in beginning for mark in _MARKS_OF_EVENTS)
+    return True
 
 
 def _is_other_database(path: Path) -> bool:

@@ -422,9 +422,8 @@ def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(
 def test_launches_that_ran_something_are_no_nodes(tmp_path: Path) -> None:
     recording = Recording()
     recording.maker.launched("gemm", 4, 5, correlation=900, at=1, api="hipLaunchKernel")
-    recording.maker.annotation(
-        "capture_8_FULL", 0, 50
-    )  # without calls that begin and end it
+    # without calls that begin and end it
+    recording.maker.annotation("capture_8_FULL", 0, 50)
     recording.maker.op("aten::mm", 20, 10)
     call = {"kernel": "gemm"}
     recording.maker.call("hipLaunchKernel", 22, 3, correlation=901, args=call)
@@ -489,11 +488,8 @@ def test_launches_without_a_kernel_name_match_as_a_whole_or_not_at_all(
 
 def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     """NVIDIA's profiler does not, and a replay may differ by a few kernels from its capture."""
-    unsure = [
-        Op("top", ["topk"]),
-        Op("norm", ["rms"]),
-        Op("top", ["sort"]),
-    ]  # which is which?
+    # which is which?
+    unsure = [Op("top", ["topk"]), Op("norm", ["rms"]), Op("top", ["sort"])]
     ops = [*LAYER, *unsure, Op("head", ["gemm_2"])]
     capture = Recording(api="cuda")
     capture.warm_up(ops)
@@ -512,12 +508,8 @@ def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     assert operations(
         "gemm", "attend", "reduce", "new", "topk", "rms", "sort", "gemm_2"
     ) == (
-        layer
-        | {
-            "top": 1,
-            "norm": 1,
-            "head": 1,
-        }  # of "new" and "topk" either may be the first
+        # of "new" and "topk" either may be the first
+        layer | {"top": 1, "norm": 1, "head": 1}
     )
     assert operations("gemm", "attend", "reduce", ("gemm_2", 8)) == layer | {"head": 1}
 

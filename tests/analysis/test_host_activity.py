@@ -66,9 +66,8 @@ def test_against_a_plain_loop(
             if 2 * (min(trace.end[each], ends[at]) - max(trace.ts[each], begins[at]))
             >= ends[at] - begins[at]
         ]
-        if (
-            row == NONE
-        ):  # of two that cover half each, the first may have ended by the middle
+        # of two that cover half each, the first may have ended by the middle
+        if row == NONE:
             middle = begins[at] + (ends[at] - begins[at]) // 2
             assert all(trace.end[each] <= middle for _, each in covering)
         else:

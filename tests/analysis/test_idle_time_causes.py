@@ -198,9 +198,8 @@ def test_no_dependency() -> None:
 
 def test_launch_overhead() -> None:
     assert cause(queued(108)) == "launch overhead"
-    assert (
-        cause(queued(120)) == "launch overhead"
-    )  # 20 µs, where nothing tells the usual latency
+    # 20 µs, where nothing tells the usual latency
+    assert cause(queued(120)) == "launch overhead"
     assert cause(queued(120.001)) == "unknown"
 
 

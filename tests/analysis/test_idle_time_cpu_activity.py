@@ -164,7 +164,8 @@ def test_nested_events_agree_with_a_plain_loop(
         if open_until and (
             start + duration > open_until[-1][1] or start == open_until[-1][0]
         ):
-            continue  # crossing, or as long as another: which is inside is not for this test
+            # crossing, or as long as another: which is inside is not for this test
+            continue
         open_until.append((start, start + duration))
         maker.op(f"op {start} {duration}", start, duration)
     at = 0

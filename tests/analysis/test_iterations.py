@@ -42,9 +42,8 @@ def test_a_gpu_event_runs_long_after_its_step() -> None:
     maker = TraceMaker()
     maker.annotation("ProfilerStep#1", 0, 100)
     maker.annotation("ProfilerStep#2", 100, 100)
-    maker.call(
-        "cudaLaunchKernel", 50, correlation=1, thread=2
-    )  # as the backward pass does
+    # as the backward pass does
+    maker.call("cudaLaunchKernel", 50, correlation=1, thread=2)
     maker.kernel(GEMM, 500, 10, correlation=1)
     iterations = found(maker)
     assert iterations.of_gpu.tolist() == [0]
@@ -175,11 +174,8 @@ def test_every_launch_is_in_the_step_around_it(
     [
         ("nvidia/nccl", 3, "ProfilerStep#4 to #6"),
         ("nvidia/training_large", 5, "ProfilerStep#2 to #6"),
-        (
-            "edge/amd_mi250",
-            1,
-            "ProfilerStep#1",
-        ),  # a second was opened and stopped at once
+        # a second was opened and stopped at once
+        ("edge/amd_mi250", 1, "ProfilerStep#1"),
         ("edge/one_triton_kernel", 0, ""),  # still open when the recording ended
         ("graphs/vllm_decode_hip_graph", 0, ""),
     ],

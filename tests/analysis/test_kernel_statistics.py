@@ -114,9 +114,8 @@ def test_a_row_says_all_about_its_kernels() -> None:
 
 def test_full_names_are_those_of_the_selection() -> None:
     maker = some()
-    maker.kernel(
-        "Memset (Device)", 900, 1
-    )  # a kernel of the name of a memset: a row of its own
+    # a kernel of the name of a memset: a row of its own
+    maker.kernel("Memset (Device)", 900, 1)
     work = TreePerfAnalyzer(maker.document()).work
     names = kernel_full_names(work)
     assert names.to_dict("records")[:3] == [

@@ -42,9 +42,8 @@ def _nested() -> TraceMaker:
 def test_direct_time_is_the_ops_own_and_subtree_time_includes_what_is_below() -> None:
     rows = _rows(_nested().document())
     assert rows["aten::outer"]["total_direct_kernel_time"] == 20
-    assert (
-        rows["aten::outer"]["total_subtree_kernel_time"] == 35
-    )  # [100, 125) and [130, 140)
+    # [100, 125) and [130, 140)
+    assert rows["aten::outer"]["total_subtree_kernel_time"] == 35
     assert rows["aten::outer"]["direct_kernel_count"] == 2
     assert rows["aten::inner"]["total_direct_kernel_time"] == 20
     assert rows["aten::inner"]["total_subtree_kernel_time"] == 20

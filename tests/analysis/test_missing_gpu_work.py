@@ -43,7 +43,8 @@ def test_a_trace_of_the_cpu_is_told_how_to_record_the_gpu() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
     assert said_of(maker) == (
-        "There is no GPU work in the trace; record it with ProfilerActivity.CUDA."
+        "The trace has no GPU work. "
+        "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
 
 

@@ -591,9 +591,8 @@ def test_the_specification_to_the_byte() -> None:
     ranges: list[list[object]] = [
         ["Name", "Projected Start (ns)", "Projected Duration (ns)"]
     ]
-    ranges += [
-        [TAG, 10**10 * n, 8_578_016_800] for n in range(5)
-    ]  # of the average that it shows
+    # of the average that it shows
+    ranges += [[TAG, 10**10 * n, 8_578_016_800] for n in range(5)]
     ranges.append([TAG + "x", 1, 1])
     class_map = load_configuration(GPA / "config.json").class_map
     assert class_map is not None

@@ -97,9 +97,8 @@ def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts
     columns = ["step", "tokens", "generation_requests"]
     assert steps[columns].to_numpy().tolist() == [[inner, tokens, generating]]
     assert steps["gpu_busy_ms"].tolist() == [busy / 1000]
-    assert (
-        len(analyzer.get_df_phases()) == 1
-    )  # the outer annotation alone has all the work
+    # the outer annotation alone has all the work
+    assert len(analyzer.get_df_phases()) == 1
 
 
 def test_an_annotation_that_rounding_lets_end_after_the_one_around_it_is_within() -> (
@@ -157,9 +156,8 @@ def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
     prefill = row(frame, "prefill")
     decode = row(frame, "decode")
     assert (prefill["idle_ms"], decode["idle_ms"]) == (0, 0.075)
-    assert (
-        decode["idle_host_ms"] == 0.061
-    )  # launched long after the GPU had run out of work
+    # launched long after the GPU had run out of work
+    assert decode["idle_host_ms"] == 0.061
     assert decode["busy_%"] == pytest.approx(100 * 15 / 90)
     assert decode["tokens_per_s"] == pytest.approx(1 / 90e-6)
     assert decode["tokens_per_s_without_idle"] == pytest.approx(1 / 15e-6)
@@ -205,9 +203,8 @@ def test_without_annotations_shapes_show_the_steps() -> None:
     assert frame["gpu_busy_ms"].sum() == 0.05
     assert "inferred" in analyzer.serving_steps().note
     maker.op("MmBackward0", 900, 5)
-    assert not len(
-        TreePerfAnalyzer(maker.document()).serving_steps()
-    )  # that is training
+    # that is training
+    assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
 
 
 def test_annotations_of_the_gpu_alone_do_too() -> None:
@@ -263,9 +260,8 @@ def test_attention_among_convolutions_of_images_is_no_language_model() -> None:
     maker.op("aten::_scaled_dot_product_flash_attention", 100, 20, args=sizes)
     maker.launched("sdpa", 140, 5, correlation=1, at=102)
     assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
-    model_pass(
-        maker, 200, [2, 7], 11
-    )  # with a vocabulary it is one, whatever else it sees
+    # with a vocabulary it is one, whatever else it sees
+    model_pass(maker, 200, [2, 7], 11)
     assert len(TreePerfAnalyzer(maker.document()).serving_steps()) == 1
 
 

@@ -186,6 +186,11 @@ def test_bars_of_one_file_and_model_are_told_apart() -> None:
     assert set(seconds()) == {"llama_vllm_run2_0", "llama_vllm_run2_1"}
 
 
+def test_a_trace_alone_gets_the_built_in_categories() -> None:
+    assert chart("run2.sqlite", "-q") == 0
+    assert set(seconds()) == {"run2_0"}
+
+
 def test_too_little_elapsed_time_is_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -200,8 +205,8 @@ def test_too_little_elapsed_time_is_a_warning(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name an input"),
-        (["run2.sqlite"], "expected FILE,ENGINE,MODEL,SECONDS"),
+        ([], "name a trace"),
+        (["run2.sqlite,vllm"], "expected FILE,ENGINE,MODEL,SECONDS"),
         (["run2.sqlite,vllm,llama,-3"], "no number of seconds"),
         (
             ["run2.sqlite,vlm,llama,3"],

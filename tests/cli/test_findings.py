@@ -63,23 +63,51 @@ def test_all_about_a_finding_fits_the_terminal(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    shown = findings(capsys, "slow.json")
+    shown = findings(capsys, "slow.json", "--verbose")
     assert max(map(len, shown.splitlines())) <= min(width, 120)
     joined = " ".join(shown.split())
-    assert "Findings explain 4.0 ms (44.4 %) of the judged time of 9.0 ms" in joined
-    assert (
-        " 1. The host launches too slowly: the GPU idles for 4.0 ms (44.4 %)" in joined
-    )
+    assert "Findings explain 4.0 ms (44.4 %) of 9.0 ms of analyzed time." in joined
+    assert " 1. CPU launches too slowly: 4.0 ms (44.4 %)" in joined
     assert "operations aten::mm 3.8 ms (×4)" in joined
-    for label in ("advice", "confidence", "evidence", "more"):
+    for label in ("saves", "advice", "confidence", "evidence", "more"):
         assert re.search(rf"(?m)^    {label} +\S", shown), label
+
+
+@pytest.mark.parametrize("op", ["aten::mm", "a::" + "long_name_" * 30])
+def test_a_finding_has_at_most_eight_lines_at_80_columns(
+    op: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(Path("one.json"), slow_host(op))
+    shown = findings(capsys, "one.json")
+    (block,) = re.findall(r"(?s)\n( 1\. .*?)\n\n", shown)
+    lines = block.splitlines()
+    assert len(lines) <= 8
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1:] if line[4] != " "] == [
+        "saves",
+        "why",
+        "do",
+        "where",
+    ]
+    assert "evidence" not in block
+
+
+def test_a_trace_with_nothing_to_fix_says_what_its_time_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = " ".join(findings(capsys, "busy.json").split())
+    assert "The GPU is busy for 100.0 % of the analyzed time (1.8 ms)." in shown
+    assert "Largest kernels: gemm 100 %." in shown
+    capsys.readouterr()
+    report("busy.json")
+    assert "The GPU is busy for 100.0 %" in capsys.readouterr().out
 
 
 def test_a_clean_trace_has_nothing_to_save(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(findings(capsys, "busy.json").split())
     assert NOTHING not in shown
     assert (
-        "No shapes were recorded: 100.0 % of the judged time cannot be compared"
+        "No shapes were recorded, so 100.0 % of the analyzed time cannot be compared"
         in shown
     )
     assert NO_SHAPES.format(how="torch.profiler.profile(record_shapes=True)") in shown
@@ -144,9 +172,10 @@ def test_the_terminal_of_a_report_begins_with_findings(
     report("slow.json")
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("What would save the most time")
-    assert lines[at + 1 : at + 4] == [
-        "1. The host launches too slowly: the GPU idles for 4.0 ms (44.4 %)",
-        "   medium confidence; the largest part: aten::mm",
+    assert lines[at + 1 : at + 5] == [
+        "1. CPU launches too slowly: 4.0 ms (44.4 %)",
+        "   saves 2.0 to 4.0 ms (22.2 to 44.4 %); medium confidence",
+        "   mostly in aten::mm",
         "Where, why and what to do: tracelens-ext findings slow.json",
     ]
     assert at < lines.index("GPU timeline")
@@ -220,7 +249,7 @@ def test_every_format_has_the_sheet() -> None:
     first, second = re.findall(r"(?m)^## (.*)$", markdown)[:2]
     assert (first, second) == ("What would save the most time", "recording")
     assert markdown.index("Recording: ") < markdown.index(first)
-    assert csv.startswith("finding,title,saving_ms")
+    assert csv.startswith("finding,title,saving,saving_ms")
     (row,) = json.loads(document)["tables"]["findings"]
     assert row["claimed_ms"] == pytest.approx(4.0)
     assert row["where"].startswith("operations: aten::mm 3.8 ms (×4)")

@@ -234,7 +234,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             ["--sort", "name"],
-            "'count', 'duration', 'percentage', 'duration-percentage'",
+            "'count', 'total', 'duration', 'percentage', 'duration-percentage'",
         ),
         (["--gap-sort", "name"], "avggap"),
         (
@@ -308,7 +308,10 @@ def test_a_trace_without_gpu_work(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("trace.json"), maker)
     out = printed(capsys, "-g", "-v", "-o", "k.txt", "--gap-output", "g.txt")
     assert "Total kernel launches: 0" in out
-    why = "There is no GPU work in the trace; record it with ProfilerActivity.CUDA."
+    why = (
+        "The trace has no GPU work. "
+        "If the program uses a GPU, record it with ProfilerActivity.CUDA."
+    )
     assert why in out
     assert why in printed(capsys)
     assert json.loads(printed(capsys, "--json"))["notes"][0].startswith(why)

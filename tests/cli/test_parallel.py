@@ -73,9 +73,8 @@ def outcome(
     written: dict[str, object] = {}
     for path in sorted(Path("out").rglob("*")):
         if path.suffix == ".xlsx":
-            with zipfile.ZipFile(
-                path
-            ) as package:  # all but the time at which it was written
+            # all but the time at which it was written
+            with zipfile.ZipFile(path) as package:
                 names = [
                     name for name in package.namelist() if name != "docProps/core.xml"
                 ]

@@ -42,8 +42,7 @@ def test_plugins_new(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert run(["plugins", "new", "my-kernels"]) == 0
     assert "my-kernels/pyproject.toml" in capsys.readouterr().out
     rules = tmp_path / "my-kernels" / "src" / "my_kernels" / "rules.toml"
-    assert (
-        load_pack(rules).name == "my-kernels"
-    )  # so that two plugins can be told apart
+    # so that two plugins can be told apart
+    assert load_pack(rules).name == "my-kernels"
     assert run(["plugins", "new", "my-kernels"]) == 1
     assert run(["plugins", "new", "no good"]) == 2

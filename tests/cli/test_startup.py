@@ -119,7 +119,6 @@ def test_a_command_that_does_not_exist(
     assert run(wrong) == 2
     shown = capsys.readouterr().err
     assert f"No such command '{wrong[-1]}'" in shown
-    if hasattr(
-        typer.main.get_command(app), "suggest_commands"
-    ):  # not in old releases of typer
+    # not in old releases of typer
+    if hasattr(typer.main.get_command(app), "suggest_commands"):
         assert said in shown

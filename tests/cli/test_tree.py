@@ -413,9 +413,8 @@ def test_a_deep_tree_is_streamed_and_its_indentation_ends(
     found = merged_tree(TreePerfAnalyzer(path).work)
     tracemalloc.start()
     (line,) = folded_stacks(found)
-    assert (
-        tracemalloc.get_traced_memory()[1] < 2_000_000
-    )  # a path for each node were 20 MB
+    # a path for each node were 20 MB
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
     assert line.count(";") == 3001
     tracemalloc.stop()
 

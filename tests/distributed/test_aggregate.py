@@ -129,7 +129,8 @@ def test_tables_of_a_trace_without_gpu_events() -> None:
     filled = trace_tables(full, "t", rank)
     for name, frame in trace_tables(analyzer, "t", rank).items():
         if name in ("rank_calls", "rank_iterations", "overlap"):
-            continue  # those of ranks without work are left out when they are put together
+            # those of ranks without work are left out when they are put together
+            continue
         assert not len(frame), name
         assert list(frame)[:3] == ["trace", "rank", "device"]
         assert len(filled[name]), name

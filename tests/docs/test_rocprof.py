@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rocprof_maker import training
+from tests.support.rpd_maker import training as rpd_training
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 
@@ -20,7 +21,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "rocm" / "csv" / _PREF
 
 
 def test_there_are_examples() -> None:
-    assert len(_COMMANDS) == 8
+    assert len(_COMMANDS) == 9
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
@@ -35,6 +36,7 @@ def test_commands(
     training().write_json(tmp_path / "run_results.json")
     training().write_csv(tmp_path)
     training().write_csv(tmp_path, "prefill_")
+    rpd_training().write(tmp_path / "run.rpd")
     assert run(shlex.split(command)) == 0
     assert capsys.readouterr().out
 

@@ -18,12 +18,14 @@ import tracelens_ext
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.perf_report import build_perf_report
+from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS
 from tracelens_ext.report.tables.registry import offered_tables, tables_by_method
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.report.tables.table import Table
+    from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS
+from tracelens_ext.report.tables.table import Table
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
 HEAD = "| column | unit | |\n|---|---|---|\n"
@@ -125,6 +127,7 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
     )
     described = {sheet.name: sheet for sheet in sheets()}
     elsewhere = {"graph_operations", "graph_captures", "gpu_counters", *OF_ENGINES}
+    elsewhere |= {sheet.name for sheet in sheets() if NO_GPU_EVENTS in sheet.when}
     assert list(report.sheets) == [name for name in described if name not in elsewhere]
     for name, table in report.sheets.items():
         columns = described[name].columns
@@ -137,7 +140,7 @@ def test_a_trace_without_gpu_events_has_a_sheet_of_the_registry_too() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 50)
     report = build_perf_report(TreePerfAnalyzer(maker.document()))
-    assert list(report.sheets) == ["recording", "cpu_ops"]
+    assert list(report.sheets) == ["recording", "cpu_timeline", "cpu_ops"]
     name, table = list(report.sheets.items())[-1]
     (sheet,) = [sheet for sheet in sheets() if sheet.name == name]
     assert [column.name for column in sheet.columns] == list(table.columns)

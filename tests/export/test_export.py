@@ -28,7 +28,7 @@ from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_lengt
 from tracelens_ext.analysis.timeline.time_axis import time_axis
 from tracelens_ext.cli import run
 from tracelens_ext.export.tracks import fit_lanes
-from tracelens_ext.simulation.simulation import Simulation
+from tracelens_ext.simulation.simulation import Assessment, Simulation, State
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -74,9 +74,8 @@ def test_in_a_lane_events_nest_or_follow_and_no_lane_is_wasted(
 
 def test_hundreds_of_lanes_hold_what_they_can_and_are_used_again() -> None:
     start = np.arange(400).repeat(2)
-    start[1::2] += (
-        10_000  # two waves of 400 events, each of which crosses all others of its wave
-    )
+    # two waves of 400 events, each of which crosses all others of its wave
+    start[1::2] += 10_000
     end = start + 5_000
     lane = fit_lanes(np.zeros(800, dtype=np.int64), start, end)
     for wave in (0, 1):
@@ -270,7 +269,8 @@ def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
             maker.launched("k", at + 20, 60, correlation=number, at=at)
     trace = tmp_path / "t.json"
     trace.write_text(json.dumps(maker.document()))
-    monkeypatch.setattr(Simulation, "_judged", ("withheld", "of the test"))
+    withheld = Assessment(State.WITHHELD, "of the test")
+    monkeypatch.setattr(Simulation, "_assessment", withheld)
     document = exported(trace, tmp_path / "e.json", "--findings")
     (hole,) = of_lane(document, "recording")
     (part,) = recording_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")

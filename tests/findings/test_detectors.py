@@ -148,9 +148,8 @@ def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
 ) -> None:
     """What it waits for is done. The CPU has the gap only if it is seen to work in it."""
     maker = TraceMaker()
-    for number in range(
-        10
-    ):  # what waits among the first ten may do so for work of before
+    # what waits among the first ten may do so for work of before
+    for number in range(10):
         maker.launched(
             "earlier", number * 10 - 100, 10, correlation=10 + number, at=-900
         )
@@ -301,7 +300,7 @@ def test_copies_of_nsight_know_pageable_memory_and_their_rate(
     (finding,) = [each for each in found if each.id.endswith(("copy", "copies"))]
     evidence = {each.what: each.value for each in finding.evidence}
     assert finding.id == ident
-    assert evidence["they move, to the device"] == pytest.approx(5.0)
+    assert evidence["rate to the device"] == pytest.approx(5.0)
     assert finding.confidence == ("high" if told else "medium")
 
 
@@ -310,8 +309,7 @@ def test_times_of_a_trace_of_microseconds_are_told_in_them() -> None:
     maker.gpu("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 5, 30)
     maker.launched("k", 40, 8, correlation=2, at=2)
     title = findings_of(maker)["pageable-copies"].title
-    assert "take 30.0 µs" in title
-    assert "without it 16.0 µs" in title
+    assert ": 30.0 µs" in title
 
 
 def ranks(late: int) -> TraceMaker:

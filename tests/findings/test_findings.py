@@ -210,9 +210,9 @@ def test_a_trace_without_gpu_work_says_so() -> None:
         None,
     )
     (line,) = found.recording_lines
-    assert (
-        line
-        == "There is no GPU work in the trace; record it with ProfilerActivity.CUDA."
+    assert line == (
+        "The trace has no GPU work. "
+        "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
     assert summary_sentence(found) == ""
 
@@ -280,3 +280,12 @@ def test_all_evidence_names_a_sheet_or_a_command(name: str) -> None:
     assert {
         each.see for finding in found_in(name).findings for each in finding.evidence
     } <= known
+
+
+def test_findings_are_iterated_and_counted() -> None:
+    maker = TraceMaker()
+    maker.op("aten::mm", 0, 10)
+    findings = TreePerfAnalyzer(maker.document()).findings()
+    assert list(findings) == list(findings.findings)
+    assert len(findings) == len(findings.findings)
+    assert findings

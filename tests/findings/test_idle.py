@@ -59,7 +59,7 @@ def test_an_operation_of_the_cpu_has_the_time_of_its_hole() -> None:
     found = findings_of(maker)
     assert found["cpu-operation"].claimed_ms == pytest.approx(7.0)
     assert found["cpu-operation"].title.startswith(
-        "aten::randn (of 2 such) works on the CPU"
+        "GPU waits while the CPU runs aten::randn (the longest of 2 operations)"
     )
     assert found["host-bound"].claimed_ms == pytest.approx(1.0, rel=0.05)
 
@@ -159,10 +159,12 @@ def test_a_few_long_gaps_lead_the_line_and_the_median_is_theirs() -> None:
     )
     finding = findings_of(maker)["host-bound"]
     assert finding.title.startswith(
-        "2 gaps of 10.0 ms make 100 % of what the GPU idles"
+        "GPU waits for the CPU, mostly in 2 gaps of 10.0 ms"
     )
     (median,) = [
-        each.value for each in finding.evidence if each.what.startswith("half of it")
+        each.value
+        for each in finding.evidence
+        if each.what.startswith("half of the time")
     ]
     assert median == pytest.approx(10 * MS)
 

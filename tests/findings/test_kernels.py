@@ -162,9 +162,8 @@ def test_casts_by_their_types_or_else_by_their_kernels() -> None:
     kernels = Kernels().rest()
     kernels.run("aten::copy_", 40, tensor(4096, 4096, kind=FP32), tensor(4096, 4096))
     kernels.run("aten::copy_", 20, kernel=CASTING)
-    kernels.run(
-        "aten::copy_", 30, X, X, kernel=CASTING
-    )  # the types say that it is none
+    # the types say that it is none
+    kernels.run("aten::copy_", 30, X, X, kernel=CASTING)
     (found,) = kernels.findings().findings
     assert found.id == "dtype-casts"
     assert found.claimed_ms == pytest.approx(0.060)
@@ -200,7 +199,7 @@ def test_attention_in_parts_saves_what_a_fused_kernel_does_not_need() -> None:
     assert found.id == "unfused-attention"
     assert 1e3 * found.claimed_ms == pytest.approx(2 * (1900 - FUSED_US))
     assert found.saving_low_ms == pytest.approx(2e-3 * (1900 - 2 * FUSED_US))
-    assert "40% of the peak" in found.confidence_reason
+    assert "40 % of the peak" in found.confidence_reason
     assert found.where["scores"][0].name == "64×2048×2048"
 
 
@@ -287,9 +286,8 @@ def test_passes_in_parts_are_told_by_names_where_shapes_are_missing() -> None:
         kernels.run("", 40, kernel=SILU, blocks=500)
         if product:
             kernels.run("", 300, kernel=product)
-        kernels.run(
-            "", 60, kernel=MUL, blocks=blocks
-        )  # with as many blocks, and at most a product
+        # with as many blocks, and at most a product
+        kernels.run("", 60, kernel=MUL, blocks=blocks)
     for name, us in NORM.items():
         kernels.run("", us, kernel=name)
     kernels.run("", 1000, kernel="nvjet_hsh_128x256_64x4")

@@ -174,12 +174,8 @@ def _slow_all_reduces(room: Room, _: DevicePeaks) -> None:
     [
         (16, [8, 9, 10, 11], False, True),
         (16, [0, 8], False, False),  # on two machines
-        (
-            4,
-            [0, 1, 2, 3],
-            False,
-            False,
-        ),  # of eight GPUs: perhaps one on each of four machines
+        # of eight GPUs: perhaps one on each of four machines
+        (4, [0, 1, 2, 3], False, False),
         (0, [], True, True),
     ],
 )

@@ -20,6 +20,7 @@ from tests.support.nsys_export_maker import training
 from tests.support.perfetto_maker import begin, end, thread_track, trace
 from tests.support.rocprof_maker import RunMaker
 from tests.support.rocprof_maker import training as rocprof_training
+from tests.support.rpd_maker import training as rpd_training
 from tests.support.statistics_helpers import GPU_TRACE
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import PluginRegistry, Reader, hookimpl, load_registry
@@ -69,6 +70,7 @@ def samples(folder: Path) -> dict[str, Path]:
     files = {
         "PyTorch profiler (Kineto) JSON": folder / "trace.json",
         "rocprofv3 database (rocpd)": rocprof.write_rocpd(folder / "run_results.db"),
+        "rocmProfileData database (rpd)": rpd_training().write(folder / "run.rpd"),
         "rocprofv3 JSON": rocprof.write_json(folder / "run_results.json"),
         "rocprofv3 tables (CSV)": only_kernels.write_csv(folder),
         "rocprof results": database_of_rocprof(folder),
@@ -96,6 +98,7 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
         "Nsight Systems report",
         "rocprof results",
         "rocprofv3 database (rocpd)",
+        "rocmProfileData database (rpd)",
         "rocprofv3 JSON",
         "rocprofv3 tables (CSV)",
         "Nsight Systems SQLite export",
@@ -126,7 +129,13 @@ def test_folders_ask_the_readers(tmp_path: Path) -> None:
     found = {path.name for path in traces_in(tmp_path)}
     # Of a report and its export of one name it is the export.
     expected = {"text.json", "x.SQLITE", "x.JSON", "x.JSON.GZ", "x.XPLANE.PB"}
-    expected |= {"x_RESULTS.DB", "xRESULTS.DB", "xKERNEL_TRACE.CSV"}
+    expected |= {
+        "x.RPD",
+        "x.RPD.GZ",
+        "x_RESULTS.DB",
+        "xRESULTS.DB",
+        "xKERNEL_TRACE.CSV",
+    }
     assert found == expected | {"x.PFTRACE", "x.PFTRACE.GZ", "x.PERFETTO-TRACE"}
 
 
@@ -147,7 +156,7 @@ def test_a_folder_leaves_out_databases_that_no_reader_knows(tmp_path: Path) -> N
         "damaged_header.sqlite",
         "only_the_magic.sqlite",
     }
-    others |= {"results.db", "run.pftrace"}
+    others |= {"results.db", "run.pftrace", "run.rpd"}
     assert found == rocprof | others | {"run.trace.json", "run.xplane.pb"}
 
 

@@ -195,9 +195,8 @@ _VALUES = (
 @given(st.data())
 def test_any_values(data: st.DataObject) -> None:
     maker = training()
-    maker.connection.execute(
-        "DROP TABLE META_DATA_EXPORT"
-    )  # to be made again, and without types
+    # to be made again, and without types
+    maker.connection.execute("DROP TABLE META_DATA_EXPORT")
     untyped: dict[str, list[str]] = {}
     for table, definition in TABLES.items():
         if table == "StringIds":

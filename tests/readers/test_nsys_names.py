@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens_ext.readers.emitted_operations import emitted_op
 from tracelens_ext.readers.nsys.export_schema import api_name, memcpy_name
-from tracelens_ext.readers.nsys.nvtx import emitted_op
 from tracelens_ext.trace.linking import is_graph_launch
 
 

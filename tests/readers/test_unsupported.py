@@ -51,7 +51,6 @@ BINARY = {
 
 
 TABLES = {
-    "rocmProfileData": ["rocpd_api", "rocpd_op", "rocpd_string", "rocpd_metadata"],
     "Ascend's profiler": ["STRING_IDS", "TASK", "CANN_API", "COMPUTE_TASK_INFO"],
     "DLProf": ["dlprof_metadata", "ops"],
 }

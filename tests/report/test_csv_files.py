@@ -76,9 +76,8 @@ def test_any_text_comes_back(
 ) -> None:
     frame = pd.DataFrame(rows, columns=["one", "two\r", "number"], dtype=object)
     if coded:
-        texts = pd.Index(
-            frame["one"].unique(), dtype=object
-        )  # Arrow refuses half characters
+        # Arrow refuses half characters
+        texts = pd.Index(frame["one"].unique(), dtype=object)
         frame["one"] = pd.Categorical(frame["one"], categories=texts)
     (path,) = write_tables(tmp_path_factory.getbasetemp() / "any", {"t": frame})
     text = path.read_bytes().decode("utf-8")  # valid, whatever the names held

@@ -55,9 +55,8 @@ def _no_leftovers(
 ) -> Iterator[None]:
     """No temporary file of XlsxWriter stays."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    aborted = (
-        request.node.get_closest_marker("filterwarnings") is not None
-    )  # a write is
+    # a write is
+    aborted = request.node.get_closest_marker("filterwarnings") is not None
     if aborted:
         gc.freeze()  # what tests before have made is not looked through again
     yield
@@ -495,14 +494,12 @@ def test_a_table_reads_well(tmp_path: Path) -> None:
     assert widths["B"] >= len("Flash Attention Forward")
     assert int(widths["C"]) == 52  # the long name does not make the column longer …
     assert sheet["C4"].value == KERNELS["kernel_name"][2]  # … and is there in full,
-    assert (
-        sheet["C4"].alignment.horizontal == "fill"
-    )  # cut on sight at the column's edge
+    # cut on sight at the column's edge
+    assert sheet["C4"].alignment.horizontal == "fill"
     assert not sheet["C4"].alignment.wrap_text
     assert sheet["C2"].alignment.horizontal != "fill"  # which would repeat a short one
-    assert (
-        sheet.row_dimensions[2].height == sheet.row_dimensions[4].height
-    )  # not by their texts
+    # not by their texts
+    assert sheet.row_dimensions[2].height == sheet.row_dimensions[4].height
     assert sheet.print_title_rows == "$1:$1"
     assert (sheet.page_setup.orientation, sheet.page_setup.fitToHeight) == (
         "landscape",
@@ -656,9 +653,8 @@ def test_the_archive_is_well_formed(tmp_path: Path) -> None:
         names = archive.namelist()
         assert len(names) == len(set(names))
         parts = {name: ElementTree.fromstring(archive.read(name)) for name in names}  # noqa: S314
-        assert all(
-            info.extract_version <= 20 for info in archive.infolist()
-        )  # plain zip
+        # plain zip
+        assert all(info.extract_version <= 20 for info in archive.infolist())
     typed = {
         part.get("PartName", "").lstrip("/")
         for part in parts["[Content_Types].xml"]

@@ -119,11 +119,8 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         ["Exposed communication", "10.0%", "20.00 ms of 30.00 ms communication"],
         ["GPU idle", "60.0%", "120.0 ms without GPU work"],
         ["Top category", "GEMM", "84.2% of GPU time, 84.25 ms"],
-        [
-            "Top operation",
-            "aten::mm",
-            "40.2% of GPU time, 40.25 ms",
-        ],  # (unlinked) is none
+        # (unlinked) is none
+        ["Top operation", "aten::mm", "40.2% of GPU time, 40.25 ms"],
     ]
     assert [item.content() for item in root.with_id("notes").parent.all("li")] == [
         "Look < here."
@@ -211,9 +208,8 @@ def test_hostile_names_stay_texts(tmp_path: Path) -> None:
     for element in page.root.everything():
         assert element.tag not in ("img", "svg", "b", "i", "br")
         assert not [name for name in element.attributes if name.startswith("on")]
-    assert "1337" not in page.source.replace(
-        scripts[1].content(), ""
-    )  # 7 * 191: no template ran
+    # 7 * 191: no template ran
+    assert "1337" not in page.source.replace(scripts[1].content(), "")
     assert page.root.all("h1")[0].content() == cleaned(everywhere)
     assert page.root.with_id("notes").parent.all("li")[0].content() == cleaned(
         everywhere
@@ -277,9 +273,8 @@ def test_a_cell_of_a_notebook_has_the_page_in_a_frame_of_its_own(
     cell = report._repr_html_()
     assert len(cell) < 4_000_000
     start, rest = cell.split(" srcdoc='")
-    assert start.startswith(
-        "<iframe sandbox='allow-scripts' "
-    )  # without the notebook's origin
+    # without the notebook's origin
+    assert start.startswith("<iframe sandbox='allow-scripts' ")
     source, end = rest.split("'", maxsplit=1)
     assert end == "></iframe>"
     assert "<" not in source
@@ -385,9 +380,8 @@ def test_columns_of_unusual_types(tmp_path: Path) -> None:
             "list": [["GEMM"], [], ["a", "b"]],
         }
     )
-    frame.columns = pd.Index(
-        ["a", "a", "b", "c", "d", ("x", "y")], dtype=object
-    )  # names repeat
+    # names repeat
+    frame.columns = pd.Index(["a", "a", "b", "c", "d", ("x", "y")], dtype=object)
     write_page(tmp_path / "report.html", {"t": frame})
     assert read_page(tmp_path / "report.html").frame(0) == [
         (1, 0.1, "a", "True", "2024-01-01 00:00:00", "['GEMM']"),
@@ -445,9 +439,8 @@ def test_findings_unfold_and_stand_on_the_axis(
         card = page.root.with_id(f"finding-{name}")
         assert card.all("h3")[0].content() == mark["name"] == found[name].title
         drawn = sum(mark["x"])
-        assert (
-            drawn >= found[name].claimed_ms * 0.999
-        )  # stretches that nearly touch are joined
+        # stretches that nearly touch are joined
+        assert drawn >= found[name].claimed_ms * 0.999
         shown = card.all("details")[0].content()
         assert all(each.what[:40] in shown for each in found[name].evidence)
         frames = [

@@ -408,9 +408,8 @@ def test_the_page_can_be_printed(browser: Browser, small: Path, tmp_path: Path) 
     printed = (tmp_path / "report.pdf").read_bytes()
     assert printed.startswith(b"%PDF")
     assert len(printed) > 20_000
-    browser.wait_for(
-        "document.querySelector('.main-svg').clientWidth > 1100"
-    )  # as before
+    # as before
+    browser.wait_for("document.querySelector('.main-svg').clientWidth > 1100")
     assert browser.complaints() == []
 
 

@@ -207,9 +207,8 @@ def test_absent_empty_and_strange_tables_give_no_chart() -> None:
 def test_a_category_has_one_colour_everywhere() -> None:
     assert colour_of("GEMM") == colour_of("gemm") == colour_of("computation_time")
     assert colour_of("idle_time") == colour_of("CPU(non-GPU)") == "#aab1bd"
-    assert (
-        colour_of("my fused op") == "#c47e4f"
-    )  # of a plugin: follows from the name alone
+    # of a plugin: follows from the name alone
+    assert colour_of("my fused op") == "#c47e4f"
     grey = {
         colour_of(name) for name in ("(3 others)", "(unlinked)", "Uncategorized", "")
     }

@@ -257,9 +257,8 @@ def test_of_many_a_bar_is_the_mean_of_some(count: int, seed: int) -> None:
 
 
 def test_hostile_names_are_text() -> None:
-    names = pd.Series(
-        list(HOSTILE), dtype=object
-    )  # one that pyarrow's texts cannot hold
+    # one that pyarrow's texts cannot hold
+    names = pd.Series(list(HOSTILE), dtype=object)
     frame = iterations(len(HOSTILE)).assign(iteration=names, odd="idle_time_ms")
     found = figures(frame)["Iterations"]
     for at, name in enumerate(HOSTILE):

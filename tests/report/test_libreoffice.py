@@ -127,7 +127,6 @@ def test_charts_are_drawn(folder: Path) -> None:
     (chart,) = [
         page for page in pages if "GPU time by category (ms)" in page and "200" in page
     ]
-    assert chart.index("GEMM") < chart.index(
-        "Flash Attention Forward"
-    )  # the longest on top
+    # the longest on top
+    assert chart.index("GEMM") < chart.index("Flash Attention Forward")
     assert "All of it (ms)" in text

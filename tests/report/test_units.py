@@ -55,12 +55,8 @@ def test_unit_of_a_column(column: str, quantity: Quantity, symbol: str) -> None:
     ("column", "fractions", "largest", "expected"),
     [
         ("total_time_ms", True, 12.5, '#,##0.000" ms"'),
-        (
-            "total_time_ms",
-            True,
-            0.00237,
-            '#,##0.00000" ms"',
-        ),  # three digits of the largest
+        # three digits of the largest
+        ("total_time_ms", True, 0.00237, '#,##0.00000" ms"'),
         ("avg_time_us", False, 150, '#,##0.000" µs"'),
         ("percent", True, 100, '#,##0.00"%"'),
         ("count", False, 10, "#,##0"),

@@ -300,8 +300,8 @@ def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
     for n in range(1, 13):
         maker.call("cudaLaunchKernel", 100 * n - 50, 2, correlation=n, thread=n)
         maker.kernel(f"k{n}", 100 * n, 90, stream=n, correlation=n)
-    monkeypatch.setattr("tracelens_ext.simulation.replay._MOST_THREADS", 3)
-    for module in ("dependency_graph", "simulation"):
+    monkeypatch.setattr("tracelens_ext.simulation.host_clocks._MOST_THREADS", 3)
+    for module in ("blocking_calls", "simulation"):
         monkeypatch.setattr(f"tracelens_ext.simulation.{module}.MOST_TRACKS", 3)
     simulation = simulated(maker)
     assert simulation.state == "warned"
@@ -312,7 +312,7 @@ def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
 def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[int]]:
     """When all ends, when each node starts and each block returns, a step a node."""
     program = replay.program
-    offset, block_offset, last_offset, duration, tail, gap, wall = replay.columns(
+    offset, block_offset, last_offset, duration, tail, gap, wall = replay.parameters(
         change
     )
     source = dict(program.waits.tolist())
@@ -388,7 +388,8 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
         for node in np.flatnonzero(key < begin).tolist()
         if random.random() < 0.2
     ]
-    constants = {"latency": numbers(count, 0, 9), "gap": numbers(count, -2, 5)}
+    latency = numbers(count, 0, 9)
+    gap = numbers(count, -2, 5)
     program = SimpleNamespace(
         track=track,
         tracks=range(streams),
@@ -406,11 +407,15 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
         unusual_tail=numbers(blocks, 0, 1) * 7,
         standstill=np.where(is_wait, 0, numbers(count, 0, 1) * 11),
         clocks=SimpleNamespace(end=numbers(clocks, 60, 90)),
-        constant={**constants, "tail": np.full(count, 3)}.__getitem__,
+        latency=latency,
+        gap=gap,
+        tail=np.full(count, 3),
     )
     changes = [Change(), Change(duration=program.duration * 2, gap=0.5, at_least=100)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelens_ext.simulation.replay._ROWS_AT_ONCE", rows_at_once)
+        patch.setattr(
+            "tracelens_ext.simulation.replay_order._ROWS_AT_ONCE", rows_at_once
+        )
         replay = Replay(cast("DependencyGraph", program))
         walls, unchanged = replay.run(changes)
     wall, starts, returned = run_by_node(replay, changes[0])

@@ -67,9 +67,8 @@ def _gpu_time_of_json(data: bytes) -> tuple[int, int] | None:
         )
         events = document["traceEvents"] if isinstance(document, dict) else document
         if not any("cat" in event for event in events):
-            return (
-                None  # JAX's for viewers: what is GPU work, the names of its lines say
-            )
+            # JAX's for viewers: what is GPU work, the names of its lines say
+            return None
         found = [
             event["dur"]
             for event in events
@@ -245,9 +244,8 @@ _GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
 def what_was_read(trace: Trace) -> tuple[object, ...]:
     """All that a trace says, comparable."""
     made = trace.provenance
-    rows = json.dumps(
-        rows_read(trace), sort_keys=True
-    )  # NaN is no equal of itself; as text it is
+    # NaN is no equal of itself; as text it is
+    rows = json.dumps(rows_read(trace), sort_keys=True)
     labels = trace.process_names, trace.process_labels, trace.thread_names
     return rows, dict(made.dropped), made.metadata_events, made.present, labels
 

@@ -216,9 +216,8 @@ def test_an_id_that_no_kernel_carries_may_be_reused() -> None:
     maker.call("cudaDeviceSynchronize", 90, correlation=1000, process=500)
     maker.call("cudaDeviceSynchronize", 90, correlation=1000, process=501)
     assert tree_of(maker).linked.all()
-    again = maker.call(
-        "cudaLaunchKernel", 100, correlation=1, process=500
-    )  # an id twice in one
+    # an id twice in one
+    again = maker.call("cudaLaunchKernel", 100, correlation=1, process=500)
     kernel = maker.kernel("k", 105, 2, correlation=1)
     assert tree_of(maker).parent(kernel) == again
 

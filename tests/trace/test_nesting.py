@@ -178,9 +178,8 @@ def test_what_must_hold_of_any_tree(given_intervals: list[Interval]) -> None:
     depth = depths(nesting.parent)
     ends = subtree_ends(nesting.parent, depths(nesting.parent))
     ordered = [given_intervals[i] for i in nesting.order.tolist()]
-    assert sorted(nesting.order.tolist()) == list(
-        range(len(given_intervals))
-    )  # none is lost
+    # none is lost
+    assert sorted(nesting.order.tolist()) == list(range(len(given_intervals)))
     assert [i.thread for i in ordered] == sorted(i.thread for i in ordered)
     for at, above in enumerate(parent):
         chain = ancestors(parent, at)
@@ -191,9 +190,8 @@ def test_what_must_hold_of_any_tree(given_intervals: list[Interval]) -> None:
             assert ordered[above].start <= ordered[at].start
             assert ordered[at].end <= ordered[above].end + LATE_END_NS
         below = [i for i in range(len(parent)) if at in ancestors(parent, i)]
-        assert below == list(
-            range(at + 1, int(ends[at]))
-        )  # one range, just after the event
+        # one range, just after the event
+        assert below == list(range(at + 1, int(ends[at])))
 
 
 def ancestors(parent: list[int], at: int) -> list[int]:
@@ -226,10 +224,8 @@ def test_inside_beside_and_touching() -> None:
         1,
     ]
     assert parents([Interval(0, 0, 5), Interval(0, 5, 9)]) == [ROOT, ROOT]
-    assert parents([Interval(0, 0, 5), Interval(0, 5, 5)]) == [
-        ROOT,
-        0,
-    ]  # empty, at the end
+    # empty, at the end
+    assert parents([Interval(0, 0, 5), Interval(0, 5, 5)]) == [ROOT, 0]
 
 
 def test_overlapping_events_are_siblings() -> None:

@@ -91,9 +91,8 @@ class ModuleStacks(NamedTuple):
     """The modules around launchers."""
 
     innermost_class: list[str]  #: the class of the innermost module, `NA` for none
-    stacks: list[
-        str
-    ]  #: the name of the launcher and all modules, innermost first; a list as text
+    #: the name of the launcher and all modules, innermost first; a list as text
+    stacks: list[str]
 
 
 def call_stacks(
@@ -109,9 +108,8 @@ def call_stacks(
     path_of_gpu, paths = module_of_gpu(work)
     path_of_launcher = np.full(len(names), NONE, dtype=np.int64)
     has_launcher = np.flatnonzero(launcher_of_gpu != NONE)
-    first_last = has_launcher[
-        ::-1
-    ]  # so that the first event of a launcher is written last
+    # so that the first event of a launcher is written last
+    first_last = has_launcher[::-1]
     path_of_launcher[launcher_of_gpu[first_last]] = path_of_gpu[first_last]
     modules_of_path = []
     for path in paths:
@@ -251,9 +249,8 @@ class _NestedFrames(NamedTuple):
 
     rows: Int64Array  #: the frames, parents before children, (m,)
     parent: Int64Array  #: the frame around each, an index, `ROOT` without one, (m,)
-    frame_of_row: (
-        Int64Array  #: the frame around each event of the trace, `NONE` without, (n,)
-    )
+    #: the frame around each event of the trace, `NONE` without, (n,)
+    frame_of_row: Int64Array
 
 
 def _nest_recorded(

@@ -401,9 +401,8 @@ class RuleMatch:
     place: str  #: the file and rule, or the plugin
     pattern: str | None = None  #: the rule's pattern, or None for Python
     about: str | None = None  #: what the rule says it is for, or None
-    condition: str | None = (
-        None  #: the rule's condition on the launching operation, or None
-    )
+    #: the rule's condition on the launching operation, or None
+    condition: str | None = None
     holds: bool = True  #: whether the launching operation fulfils the condition
 
 

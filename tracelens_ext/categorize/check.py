@@ -221,9 +221,8 @@ def _slowest_search(bound: BoundRule) -> float:
     slowest = 0.0
     for text in _hard_texts(bound):
         seconds = seconds_to_search(text)
-        if (
-            seconds >= _SLOW_SECONDS
-        ):  # the machine may have been busy with something else
+        # the machine may have been busy with something else
+        if seconds >= _SLOW_SECONDS:
             seconds = min(seconds, seconds_to_search(text))
         slowest = max(slowest, seconds)
         if slowest >= _HANG_SECONDS:

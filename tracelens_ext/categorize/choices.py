@@ -95,9 +95,8 @@ class Choices(NamedTuple):
 
     registry: PluginRegistry
     offered: Sequence[Offered[RulePack]]  #: of plugins
-    selectable: Mapping[
-        str, Offered[RulePack]
-    ]  #: those that have to be chosen, by name
+    #: those that have to be chosen, by name
+    selectable: Mapping[str, Offered[RulePack]]
     passed_over: Sequence[str] = ()  #: a line for each file of the user that is no map
 
 
@@ -197,9 +196,8 @@ def user_maps(
     """
     packs: list[RulePack] = []
     files: list[Path] = []
-    with suppress(
-        OSError, RuntimeError
-    ):  # absent, or another user's, as in a container
+    # absent, or another user's, as in a container
+    with suppress(OSError, RuntimeError):
         files = sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
     for path in files:
         with registry.guard("configuration folder"):

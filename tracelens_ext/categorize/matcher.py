@@ -168,9 +168,8 @@ def _compiled(bound: BoundRule, field: str, pattern: str) -> TimedPattern:
         ) from None
 
 
-_prefilter_of = lru_cache(maxsize=16)(
-    Prefilter
-)  # all analyzers of a process have the same rules
+# all analyzers of a process have the same rules
+_prefilter_of = lru_cache(maxsize=16)(Prefilter)
 
 
 class Matcher:
@@ -296,9 +295,8 @@ class BoundPack:
 
     pack: RulePack  #: the pack
     origin: Origin  #: where it came from
-    limited: bool = (
-        True  #: search its patterns under a time limit; False for vetted packs
-    )
+    #: search its patterns under a time limit; False for vetted packs
+    limited: bool = True
 
     @property
     def name(self) -> str:

@@ -59,9 +59,8 @@ def requirements(pattern: str) -> list[Requirement]:
 
     The most telling come first; none when the pattern cannot be judged safely.
     """
-    if (
-        not pattern.isascii()
-    ):  # upper and lower case are not one letter for one everywhere
+    # upper and lower case are not one letter for one everywhere
+    if not pattern.isascii():
         return []
     try:
         group = _read_group(_TOKEN.finditer(pattern), depth=0)

@@ -80,12 +80,12 @@ class Rule:
     """One line of knowledge: names that this pattern finds belong to this category."""
 
     category: str  #: what the kernel does, in the words reports show
-    pattern: str  #: a regular expression, searched (not anchored) in the name, case-sensitive
+    #: a regular expression, searched (not anchored) in the name, case-sensitive
+    pattern: str
     #: what the rule is for, in a few words, or None where its pattern says it
     about: str | None = None
-    vendor: str | None = (
-        None  #: whose GPU the kernel runs on (`nvidia`, `amd`, `any`), or None
-    )
+    #: whose GPU the kernel runs on (`nvidia`, `amd`, `any`), or None
+    vendor: str | None = None
     library: str | None = None  #: where the kernel comes from (`cublasLt`), or None
     #: a regular expression that the launching CPU operation must contain, or None
     cpu_op: str | None = None
@@ -114,9 +114,8 @@ class RulePack:
     name: str  #: what users select it by and reports call it
     rules: tuple[Rule, ...]  #: in the order they were written
     priority: int = 0  #: between packs of one origin, higher first, then by name
-    selectable: bool = (
-        False  #: when True, the pack takes part only when a user chooses it
-    )
+    #: when True, the pack takes part only when a user chooses it
+    selectable: bool = False
     #: `kernel` packs look at kernel names, `op` packs at names of CPU operations
     kind: PackKind = "kernel"
     source: str | None = None  #: the file it came from, or None

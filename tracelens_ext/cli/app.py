@@ -98,10 +98,11 @@ def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer'
         function = with_option_groups(implementation)
         alone.command(command.name, cls=CarefulCommand)(function)
     made: Any = get_group(alone).commands[command.name]
-    made.help = (
-        made.help or command.summary
-    )  # without docstrings, as under `python -OO`
+    # without docstrings, as under `python -OO`
+    made.help = made.help or command.summary
     made.help_sections = command.help_sections
+    if command.runs_program:
+        made.allow_interspersed_args = False
     for part in (made, *getattr(made, "commands", {}).values()):
         part.epilog = _examples_text(command.examples)
         # click cuts it at the width

@@ -68,7 +68,8 @@ class CarefulCommand(TyperCommand):
         value_counts = self._value_counts(ctx)
         words = iter(args)
         for word in words:
-            if word == "--":
+            begins_program = not self.allow_interspersed_args and word[:1] != "-"
+            if word == "--" or begins_program:
                 break
             option = _option_word(word, value_counts)
             values = list(islice(words, option.values))
@@ -137,9 +138,8 @@ class CarefulCommand(TyperCommand):
 
 def _option_word(word: str, value_counts: Mapping[str, int]) -> _OptionWord:
     """Return the option in a word that awaits values; the word itself where none does."""
-    is_flags_in_one_word = word not in value_counts and re.match(
-        "-[^-]", word
-    )  # as in -vt
+    # as in -vt
+    is_flags_in_one_word = word not in value_counts and re.match("-[^-]", word)
     if not is_flags_in_one_word:
         return _OptionWord(word, value_counts.get(word, 0))
     for position, letter in enumerate(word[1:], start=2):

@@ -1,4 +1,4 @@
-"""Findings on a terminal: all about each, or the first ones in two lines each."""
+"""Findings on a terminal: eight lines for each, all about each, or the first ones in a report."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens_ext.cli.screen import WIDEST_TEXT, Block, bold, folded
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,100 +21,209 @@ if TYPE_CHECKING:
 
 _FIRST = 3
 _MOST = 8  # of all
-_LABEL_WIDTH = 12  # of the labels on the left
+#: Lines of a finding without `--verbose`.
+_MOST_LINES = 8
+_MOST_TITLE_LINES = 2
+_LABEL_WIDTH = 7  # of the labels on the left
+_WIDE_LABEL_WIDTH = 12  # with `--verbose`
 _PLACE_NAME_WIDTH = 64
 _INDENT = "    "
+_ELLIPSIS = " …"
 _SEE = (
-    "In brackets: the sheet of the report (gap_… with --gaps) "
+    "In parentheses: the sheet of the report (gap_… with --gaps) "
     "or the command that shows the number."
 )
+_MORE = "--verbose shows the evidence, all places and the page about each finding."
 
 
 def is_shown(finding: Finding) -> bool:
     """Return whether a finding is shown without `--all`: it informs, or saves 1 % and more."""
-    from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
-
-    return finding.informs_only or finding.saving_percent >= LEAST_SHARE_PERCENT
+    return finding.is_worthwhile
 
 
 def finding_blocks(
-    trace: Path, findings: Findings, whole: bool, console: Console
+    trace: Path,
+    findings: Findings,
+    whole: bool,
+    console: Console,
+    *,
+    verbose: bool = False,
 ) -> Iterator[Block]:
-    """Yield the findings of a trace: the first that are worth it, or all."""
+    """Yield the findings of a trace: the first that are worth it, or all.
+
+    Args:
+        trace: the file.
+        findings: its findings.
+        whole: True for all of them.
+        console: the terminal.
+        verbose: True for all about each; else as much as fits into eight lines.
+    """
+    from tracelens_ext.findings.summary import hidden_findings
+
     width = min(console.width, WIDEST_TEXT)
     lines = folded(f"Trace: {trace}", width, "  ")
-    for sentence in _first_sentences(findings):
+    for sentence in _first_sentences(findings, verbose=verbose):
         lines += folded(sentence, width)
-    worthwhile = [finding for finding in findings.findings if is_shown(finding)]
-    shown = findings.findings if whole else worthwhile[:_MOST]
+    worthwhile = findings.worthwhile
+    shown = worthwhile[:_MOST]
+    if whole:
+        shown = list(findings.findings)
     for rank, finding in enumerate(shown, 1):
         yield [*lines, ""]
-        title = folded(finding.title, width - len(_INDENT))
+        title = _title_lines(finding, width)
         indented = textwrap.indent("\n".join(title), _INDENT)
         yield bold(f"{rank:>2}. {indented.lstrip()}")
-        lines = _finding_lines(finding, width)
-    if findings.findings:
-        lines += ["", *folded(_SEE, width)]
-    hidden = len(findings.findings) - len(shown)
-    if hidden:
-        small = len(findings.findings) - len(worthwhile)
-        reason = f", {small} of which would save less than 1 % each" if small else ""
-        lines += ["", *folded(f"{hidden} more{reason}: --all shows them.", width)]
+        if verbose:
+            lines = _all_lines(finding, width)
+        else:
+            lines = _short_lines(finding, width, _MOST_LINES - len(title))
+    if shown:
+        hint = _MORE
+        if verbose:
+            hint = _SEE
+        lines += ["", *folded(hint, width)]
+    small = len(findings.findings) - len(worthwhile)
+    left_out = len(findings.findings) - len(shown) - small
+    if left_out > 0:
+        lines += folded(f"{left_out} more: --all shows them.", width)
+    if small and not whole:
+        lines += folded(hidden_findings(small), width)
     yield lines
 
 
-def _first_sentences(findings: Findings) -> list[str]:
+def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
     """Return what is said before the findings: the recording, the program, the simulation."""
-    from tracelens_ext.findings.summary import summary_sentence
+    from tracelens_ext.findings.summary import first_sentences
 
     sentences = [
         f"Recording: {' '.join(findings.recording_lines)}",
-        summary_sentence(findings),
+        *first_sentences(findings),
     ]
     if findings.program:
         program = findings.program
-        sentences.append(f"Program: {program['kind']} ({program['because']})")
-    if findings.findings and findings.model:
-        model = findings.model
-        if model["state"] == "good":
-            error = f"{model['error_percent']:+.2f} %"
-            sentences.append(
-                f"Savings overlap. They are a replay's, which misses the wall time by {error}."
-            )
-        else:
-            sentences.append(
-                f"Savings are no more than what is claimed: {model['reason']}."
-            )
+        reason = _cut(program["because"], _PLACE_NAME_WIDTH)
+        sentences.append(f"Program: {program['kind']} ({reason})")
+    if findings.worthwhile and findings.model:
+        sentence = _simulation_sentence(findings)
+        if verbose or findings.model["state"] != "good":
+            sentences.append(sentence)
     return sentences
 
 
-def _finding_lines(finding: Finding, width: int) -> list[str]:
-    """Return all about a finding but its title: labels on the left, texts beside them."""
+def _simulation_sentence(findings: Findings) -> str:
+    """Return how good the simulation is that the savings are from."""
+    model = findings.model
+    if model["state"] == "good":
+        error = f"{model['error_percent']:+.2f} %"
+        return f"Savings are simulated (error {error}) and do not add up."
+    return f"Savings are upper bounds: {model['reason']}."
+
+
+def _title_lines(finding: Finding, width: int) -> list[str]:
+    """Return the title in at most two lines."""
+    room = width - len(_INDENT)
+    title = folded(finding.title, room)
+    if len(title) <= _MOST_TITLE_LINES:
+        return title
+    return folded(_cut(finding.title, _MOST_TITLE_LINES * room - 10), room)
+
+
+class _ShortPart(NamedTuple):
+    """A part of the short form of a finding."""
+
+    label: str
+    lines: list[str]
+    order: int  #: parts of a higher order are cut first
+    fewest: int = 1  #: lines that are left of it
+
+
+def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
+    """Return what it saves, why, what to do, in code, and where, in so many lines at most."""
     text_width = width - len(_INDENT) - _LABEL_WIDTH
-    lines = []
+    parts = []
+    for label, text, order, fewest in _short_texts(finding, text_width):
+        if text:
+            lines = folded(text, text_width)
+            parts.append(_ShortPart(label, lines, order, min(fewest, len(lines))))
+    counts = [len(part.lines) for part in parts]
+    by_order = sorted(range(len(parts)), key=lambda number: -parts[number].order)
+    for number in by_order:
+        excess = sum(counts) - most
+        if excess <= 0:
+            break
+        counts[number] = max(parts[number].fewest, counts[number] - excess)
+    result: list[str] = []
+    for part, count in zip(parts, counts, strict=True):
+        lines = _first_lines(part.lines, count, text_width)
+        result.extend(_labeled(part.label, lines, _LABEL_WIDTH))
+    return result
+
+
+def _short_texts(
+    finding: Finding, text_width: int
+) -> Iterator[tuple[str, str, int, int]]:
+    """Yield label, text, order and fewest lines of each part of the short form."""
+    from tracelens_ext.findings.summary import (
+        place_text,
+        places_of_most_telling_kind,
+        saving_phrase,
+    )
+
+    yield "saves", saving_phrase(finding).removeprefix("saves "), 0, 1
+    yield "why", f"{finding.confidence} confidence: {finding.confidence_reason}", 3, 1
+    yield "do", finding.advice, 1, 2
+    yield "code", finding.snippet, 2, 1
+    where = ""
+    places = places_of_most_telling_kind(finding)
+    if places:
+        where = place_text(places[0], lambda name: _cut(name, text_width - 20))
+    yield "where", where, 0, 1
+
+
+def _first_lines(lines: Sequence[str], count: int, width: int) -> list[str]:
+    """Return the first lines; the last of them says so if there are more."""
+    if count >= len(lines):
+        return list(lines)
+    last = lines[count - 1]
+    room = width - len(_ELLIPSIS)
+    if len(last) > room:
+        last = last[:room].rpartition(" ")[0] or last[:room]
+    return [*lines[: count - 1], f"{last.rstrip(' ,;:')}{_ELLIPSIS}"]
+
+
+def _all_lines(finding: Finding, width: int) -> list[str]:
+    """Return all about a finding but its title: labels on the left, texts beside them."""
+    text_width = width - len(_INDENT) - _WIDE_LABEL_WIDTH
+    lines: list[str] = []
     for label, text in _parts(finding):
-        rows = zip_longest([label], folded(text, text_width), fillvalue="")
-        for left, line in rows:
-            lines.append(f"{_INDENT}{left:<{_LABEL_WIDTH}}{line}".rstrip())
+        lines += _labeled(label, folded(text, text_width), _WIDE_LABEL_WIDTH)
     return lines
+
+
+def _labeled(label: str, lines: Sequence[str], label_width: int) -> Iterator[str]:
+    """Yield lines with a label beside the first."""
+    for left, line in zip_longest([label], lines, fillvalue=""):
+        yield f"{_INDENT}{left:<{label_width}}{line}".rstrip()
 
 
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Yield label and text of each part, in the order of the page."""
-    from tracelens_ext.findings.summary import evidence_text, place_texts
+    from tracelens_ext.findings.summary import evidence_text, place_texts, saving_phrase
 
+    saving = saving_phrase(finding)
+    if saving:
+        yield "saves", saving.removeprefix("saves ")
+    yield "confidence", f"{finding.confidence}: {finding.confidence_reason}"
     yield "advice", finding.advice
     if finding.snippet:
-        yield "", finding.snippet
-    bounds = {"at least": finding.saving_low_ms, "at most": finding.saving_high_ms}
-    saves = [f"{word} {ms_text(ms)}" for word, ms in bounds.items() if ms is not None]
-    if saves:
-        yield "saves", ", ".join(saves)
-    yield "confidence", f"{finding.confidence}: {finding.confidence_reason}"
+        yield "code", finding.snippet
     for label, text in place_texts(finding, _cut).items():
         yield label.removeprefix("python "), text
     for number, evidence in enumerate(finding.evidence):
-        yield "" if number else "evidence", evidence_text(evidence)
+        label = "evidence"
+        if number:
+            label = ""
+        yield label, evidence_text(evidence)
     yield "more", finding.documentation
 
 
@@ -136,12 +244,16 @@ def first_findings(
     for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
         yield folded(f"{rank}. {row['title']}", width, "   ")
         second = f"   {row['confidence']} confidence"
-        place = row["largest_place"]
+        if row["saving"]:
+            second = f"   {row['saving']}; {row['confidence']} confidence"
+        lines = [second]
+        place = str(row["largest_place"])
         if place:
-            second += "; the largest part: "
-            second += _cut(str(place), width - len(second))
-        yield [second]
-    more = f", and {len(table) - _FIRST} more" if len(table) > _FIRST else ""
+            lines.append(f"   mostly in {_cut(place, width - 13)}")
+        yield lines
+    more = ""
+    if len(table) > _FIRST:
+        more = f", and {len(table) - _FIRST} more"
     yield [
         f"Where, why and what to do{more}: tracelens-ext findings {shlex.quote(trace)}"
     ]

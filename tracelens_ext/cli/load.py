@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 Advance = Callable[[int, int | None, int | None], None]
 
 _PATIENCE_S = 1.0
+#: So many files that are no traces are told in one line, with some of their names.
+_MANY_FILES = 3
+_FILES_NAMED = 3
 _NO_MEMORY = "there is not enough memory for it"
 
 
@@ -269,6 +272,26 @@ def show_plugin_problems(analyzer: TreePerfAnalyzer) -> None:
     """Say on standard error which plugins failed; the notes have the parts that failed."""
     failures = analyzer.failures.messages
     show_problems([problem for problem in analyzer.problems if problem not in failures])
+
+
+def tell_errors(errors: Sequence[TracelensError]) -> None:
+    """Say on standard error which traces could not be read; files that are none in one line."""
+    not_traces = [error for error in errors if type(error) is TraceFormatError]
+    if len(not_traces) < _MANY_FILES:
+        not_traces = []
+    for error in errors:
+        if error not in not_traces:
+            tell(str(error))
+    if not_traces:
+        names = [Path(error.path).name for error in not_traces]
+        shown = ", ".join(names[:_FILES_NAMED])
+        more = len(names) - _FILES_NAMED
+        if more > 0:
+            shown += f" and {more:,} more"
+        tell(
+            f"{len(names):,} files are not traces, and were skipped: {shown}; "
+            "name one of them to see why"
+        )
 
 
 def show_problems(

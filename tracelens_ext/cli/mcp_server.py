@@ -38,9 +38,10 @@ from tracelens_ext.report.formats import nested_json_text, plain_column, plain_h
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.registry import find_table
 from tracelens_ext.report.tables.units import unit_of
+from tracelens_ext.roofline.peaks import recognized_products
 from tracelens_ext.settings import ReadingOptions, is_below
 from tracelens_ext.simulation.scenarios import parse_change
-from tracelens_ext.trace_files import is_trace_name, only_trace
+from tracelens_ext.trace_files import is_likely_trace, only_trace
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -81,7 +82,13 @@ class Questions:
         judged = analyzer.findings()
         sheets = database.tables_of_report().values()
         return {
-            "facts": dict(overview(analyzer.work, analyzer.coverage)),
+            "facts": dict(
+                overview(
+                    analyzer.work,
+                    analyzer.coverage,
+                    recognized_products(analyzer.trace),
+                )
+            ),
             "recording": judged.recording_lines,
             "program": judged.program,
             "verdict": [
@@ -299,7 +306,7 @@ class Questions:
         """The traces in a folder and below it, by the paths that name them."""
         root = next(root for root in self._folders if is_below(folder, [root]))
         seen = islice(folder.rglob("*"), _MOST_FILES)
-        files = [each for each in seen if is_trace_name(each.name) and each.is_file()]
+        files = [path for path in seen if is_likely_trace(path)]
         inside = [each for each in files if is_below(each, self._folders)]
         return sorted(each.relative_to(root).as_posix() for each in inside)
 

@@ -18,13 +18,11 @@ class PluginStatus:
     """A plugin and how it fares."""
 
     plugin: Plugin  #: the plugin
-    packs: tuple[
-        str, ...
-    ]  #: the names of its rule packs, those to choose marked with `*`
+    #: the names of its rule packs, those to choose marked with `*`
+    packs: tuple[str, ...]
     works: bool  #: whether some of it works: a pack, a reader, a hook that did not fail
-    problems: tuple[
-        str, ...
-    ]  #: what is wrong with it, a line each; empty when nothing is
+    #: what is wrong with it, a line each; empty when nothing is
+    problems: tuple[str, ...]
 
 
 def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:

@@ -53,9 +53,8 @@ class Part:
     columns: Sequence[str] | None = None
     rows: int | None = None  #: the first ones; all by default
     keep: Sequence[str] = ()  #: columns that are left out last
-    name_width: int = (
-        20  #: of the first column, as long as there are columns that do not fit
-    )
+    #: of the first column, as long as there are columns that do not fit
+    name_width: int = 20
 
     @classmethod
     def of(

@@ -36,7 +36,8 @@ class Aligned:
     """One table of all traces: k rows, t traces."""
 
     keys: pd.DataFrame  #: the columns that name the rows, k of them
-    ns: Int64Array  #: time of each row in each trace, of all its iterations together, (k, t)
+    #: time of each row in each trace, of all its iterations together, (k, t)
+    ns: Int64Array
     count: Int64Array  #: GPU events, likewise
     calls: Int64Array  #: calls of operations, likewise
 

@@ -55,9 +55,8 @@ class Budget:
 
     def __str__(self) -> str:
         sign = ">" if self.above else "<"
-        limit = (
-            Decimal(self.limit.numerator) / self.limit.denominator
-        )  # it has few decimals
+        # it has few decimals
+        limit = Decimal(self.limit.numerator) / self.limit.denominator
         return f"{self.name} {sign} {limit.normalize():+f} {self.unit}"
 
     def crossed_by(

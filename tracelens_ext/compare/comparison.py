@@ -181,9 +181,8 @@ class Comparison:
         verdicts = []
         for index, ratios in enumerate(self._ratios_by_calls, start=1):
             letter = self.letters[index]
-            if (
-                kind != "trace" and ratios.work is not None
-            ):  # else the two share nothing
+            # else the two share nothing
+            if kind != "trace" and ratios.work is not None:
                 speed = ns_per_unit[index] / ns_per_unit[0] if ns_per_unit[0] else None
                 ratios = WorkAndSpeed(counts[index] / counts[0], speed)
             rows = table

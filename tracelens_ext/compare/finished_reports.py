@@ -35,9 +35,8 @@ class _ReportSheet:
     """A sheet that is read; columns are found by their plain names (`plain_name`)."""
 
     name: str
-    keys: Mapping[
-        str, str
-    ]  #: columns that name the rows → what a measurement calls them
+    #: columns that name the rows → what a measurement calls them
+    keys: Mapping[str, str]
     time: str  #: the column of times
     ns_per_unit: float = NS_PER_MS  #: of the times
     count: str = ""  #: the column of counts; empty for none

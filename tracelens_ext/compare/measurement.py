@@ -89,13 +89,11 @@ class Measurement:
     #: figures of its whole iterations together; None when there are none
     whole_iterations: Figures | None = None
     iterations: int = 0  #: how many those are
-    iterations_told: str = (
-        "not in the report"  #: how many, which ones, and which are not whole
-    )
+    #: how many, which ones, and which are not whole
+    iterations_told: str = "not in the report"
     report: str = ""  #: the program whose report was measured; empty for a trace
-    notes: tuple[
-        str, ...
-    ] = ()  #: what the reader of a comparison should know of it, clauses
+    #: what the reader of a comparison should know of it, clauses
+    notes: tuple[str, ...] = ()
     period: Period | None = None  #: in which kernel names come back
     #: time lost against the best case by operation and shapes, ms; None where no shapes are known
     lost: pd.DataFrame | None = None
@@ -300,9 +298,8 @@ def _idle_changes(
     """
     first_start = minima(iteration, start, len(run))
     last_end = maxima(iteration, end, len(run))
-    is_busy = (
-        first_start < np.iinfo(np.int64).max
-    )  # the device has work in these iterations
+    # the device has work in these iterations
+    is_busy = first_start < np.iinfo(np.int64).max
     order = np.argsort(first_start, kind="stable")
     order = order[is_busy[order]]
     latest_end = np.maximum.accumulate(last_end[order])

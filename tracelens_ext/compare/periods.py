@@ -38,9 +38,8 @@ _SMALLEST_SIZE = 1e-9
 class Period:
     """A period that comes back."""
 
-    count: (
-        float  #: how often, in kernels of a typical one; whole where the recording is
-    )
+    #: how often, in kernels of a typical one; whole where the recording is
+    count: float
     confidence: float  #: share of the GPU time in stretches that are alike, 0 to 1
 
 

@@ -74,9 +74,8 @@ class PlaceWork:
 
     calls: int  #: of its operation, those in which anything was launched
     first: int = 0  #: when the first GPU event started, ns
-    kernels: Mapping[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  #: name → `KernelTime`
+    #: name → `KernelTime`
+    kernels: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 #: The places of GPU events, with all that encloses them.
@@ -148,9 +147,8 @@ def places(
         if work is None:
             result[place] = PlaceWork(calls)
             continue
-        if (
-            place.chain[0] in STAND_IN_OPERATIONS
-        ):  # every GPU event is a call of its own
+        # every GPU event is a call of its own
+        if place.chain[0] in STAND_IN_OPERATIONS:
             calls = sum(kernel.events for kernel in work.kernels.values())
         result[place] = PlaceWork(calls, work.first, work.kernels)
     return result
@@ -309,7 +307,8 @@ def _paths(gpu_events: GpuEvents) -> _PathsOfGpu:
 class _RangesOfGpu(NamedTuple):
     """Paths of NVTX ranges, or HLO modules."""
 
-    code: Int64Array  #: of each GPU event, an index into `paths`, `NONE` without a path, (g,)
+    #: of each GPU event, an index into `paths`, `NONE` without a path, (g,)
+    code: Int64Array
     paths: list[str]
 
 

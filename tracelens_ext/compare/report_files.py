@@ -249,9 +249,8 @@ class _UsedByWorkbook:
             raise _too_large(self.path, what, _NAME_OTHER_FORM)
         has_too_many_cells = self._cell_elements > _MAX_CELL_ELEMENTS
         if has_too_many_cells or self._other_elements > _MAX_OTHER_ELEMENTS:
-            cells = (
-                _MAX_CELL_ELEMENTS // 2
-            )  # a cell has an element for itself and its value
+            # a cell has an element for itself and its value
+            cells = _MAX_CELL_ELEMENTS // 2
             what = f"{cells:,} cells, or {_MAX_OTHER_ELEMENTS:,} other elements"
             raise _too_large(self.path, what, _NAME_OTHER_FORM)
 

@@ -34,9 +34,8 @@ class ComparisonVerdict:
 
     text: str  #: a sentence
     work_ratio: float | None  #: its amount of work by that of the baseline
-    speed_ratio: (
-        float | None
-    )  #: its GPU time by that of the baseline, for the same work
+    #: its GPU time by that of the baseline, for the same work
+    speed_ratio: float | None
     places: pd.DataFrame  #: the rows that changed most
 
 

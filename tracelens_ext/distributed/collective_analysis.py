@@ -83,9 +83,8 @@ class _JobTask:
 
     store: ResultStore
     communication: Markers  #: stem → what is noted of the trace's communication
-    has_parts: Mapping[
-        str, Sequence[str]
-    ]  #: table → the stems of the traces that have it
+    #: table → the stems of the traces that have it
+    has_parts: Mapping[str, Sequence[str]]
     settings: JobSettings
     links: Sequence[PageLink]
 

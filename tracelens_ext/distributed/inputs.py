@@ -90,9 +90,8 @@ def is_url(text: str) -> bool:
 class FoundInputs(NamedTuple):
     """What the arguments of a fleet name."""
 
-    traces: list[
-        FleetInput
-    ]  #: each trace once, sorted by name with numbers in their order
+    #: each trace once, sorted by name with numbers in their order
+    traces: list[FleetInput]
     problems: list[TraceNotFoundError]  #: one for each argument that names no trace
 
 

@@ -77,9 +77,8 @@ _SPREAD_COLUMNS = [
 class Reductions(NamedTuple):
     """The tables over all ranks, and what to say about them."""
 
-    tables: dict[
-        str, pd.DataFrame
-    ]  #: by their names in `REDUCTIONS`, without those that fail
+    #: by their names in `REDUCTIONS`, without those that fail
+    tables: dict[str, pd.DataFrame]
     notes: list[str]
 
 

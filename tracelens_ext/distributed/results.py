@@ -83,9 +83,8 @@ class FleetRun:
     markers: Markers  #: what is noted of earlier runs, by stem
     not_found: Sequence[TraceNotFoundError]  #: arguments that name no trace
     ranks_per_node: int | None
-    finished: dict[str, FinishedJob] = field(
-        default_factory=dict
-    )  #: of this run, by stem
+    #: of this run, by stem
+    finished: dict[str, FinishedJob] = field(default_factory=dict)
 
     def abouts(self) -> dict[str, Mapping[str, Any] | None]:
         """Return what is noted of each trace; None for those that failed."""

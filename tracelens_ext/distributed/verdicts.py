@@ -68,13 +68,11 @@ class Job:
     #: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock)
     calls: pd.DataFrame
     kernels: pd.DataFrame  #: of the calls; `start`, `end` on the common clock
-    stuck: (
-        pd.DataFrame
-    )  #: a row for each rank and group: what was launched and never recorded
+    #: a row for each rank and group: what was launched and never recorded
+    stuck: pd.DataFrame
     origins: pd.DataFrame  #: as in `wait_origins`
-    iterations: (
-        pd.DataFrame
-    )  #: a row for each rank and iteration: `total` and activities, ns
+    #: a row for each rank and iteration: `total` and activities, ns
+    iterations: pd.DataFrame
     #: rank → what it shares with the ranks that it is compared with
     place_of_rank: Mapping[int, object]
     world_size: int | None  #: how many ranks the job had; None if no trace says

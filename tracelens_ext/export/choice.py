@@ -35,9 +35,8 @@ WHOLE_TIME = Window(-(1 << 62), 1 << 62)
 class Choice:
     """Which events are exported."""
 
-    window: tuple[int, int] | None = (
-        None  #: start and end, ns; what touches it is in, whole
-    )
+    #: start and end, ns; what touches it is in, whole
+    window: tuple[int, int] | None = None
     #: the number of the one to export, with the GPU work that it launched
     iteration: int | None = None
     devices: frozenset[int] | None = None  #: of the GPU events; None for all

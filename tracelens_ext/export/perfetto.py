@@ -62,9 +62,8 @@ class Source:
     shift_ns: int = 0  #: what is added to its times
     error: str = ""  #: how well that is known, in words; empty to say nothing
     spans: Sequence[Span] = ()  #: what is drawn besides its events
-    failures: PartFailures = field(
-        default_factory=PartFailures
-    )  #: takes the tracks that fail
+    #: takes the tracks that fail
+    failures: PartFailures = field(default_factory=PartFailures)
 
 
 @dataclass
@@ -72,14 +71,12 @@ class ExportSummary:
     """What became of the events."""
 
     written: int = 0  #: how many events of the traces are in the export
-    left_out: Counter[str] = field(
-        default_factory=Counter
-    )  #: reason → how many are not
+    #: reason → how many are not
+    left_out: Counter[str] = field(default_factory=Counter)
     #: flows that Perfetto will not draw, as the GPU event begins before its launch
     backwards: int = 0
-    failures: list[str] = field(
-        default_factory=list
-    )  #: a sentence for each track that failed
+    #: a sentence for each track that failed
+    failures: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """Return all of it, in a line."""
@@ -427,9 +424,8 @@ class _TraceWriter:
         started = started[first]
         begins_late = trace.ts[self._rows[launch]] > trace.ts[self._rows[started]]
         self._summary.backwards += int(begins_late.sum())
-        first_number = (
-            self._own_process << _FLOW_ID_BITS
-        )  # several traces have several numbers
+        # several traces have several numbers
+        first_number = self._own_process << _FLOW_ID_BITS
         flow_ends: dict[int, _FlowEnd] = {}
         pairs = zip(launch.tolist(), started.tolist(), strict=True)
         for number, (start, end) in enumerate(pairs, first_number):

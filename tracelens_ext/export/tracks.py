@@ -37,12 +37,10 @@ class RecordedThread(NamedTuple):
 class Tracks:
     """Numbers for processes and threads, all different, and the events that name them."""
 
-    events: list[str] = field(
-        default_factory=list
-    )  #: the metadata events so far, as JSON texts
-    recorded: list[RecordedThread] = field(
-        default_factory=list
-    )  #: those with recorded events
+    #: the metadata events so far, as JSON texts
+    events: list[str] = field(default_factory=list)
+    #: those with recorded events
+    recorded: list[RecordedThread] = field(default_factory=list)
     _count: int = 0
 
     def process(self, *name_parts: str) -> int:
@@ -227,9 +225,8 @@ class _FurtherLanes:
 
 def _lanes_of_track(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     """Return the lanes of the events of one track, which are in the order of `fit_lanes`."""
-    open_ends_of_lane: list[
-        list[int]
-    ] = []  # of what is open in each, the outermost first
+    # of what is open in each, the outermost first
+    open_ends_of_lane: list[list[int]] = []
     further_lanes = _FurtherLanes()
     lanes = []
     for start, end in zip(starts, ends, strict=True):

@@ -117,7 +117,8 @@ def _of_gaps(
         find = partial(idle_moments, kinds)
         parts = _innermost(find, kinds, hosts.HostIntervals(thread, start, end))
         before = 0
-        columns = []  # of each part the row and the ns of moments, and the gap and the moments of
+        # of each part the row and the ns of moments, and the gap and the moments of
+        columns = []
         for moments, asked, (first, past, _, ns) in parts:  # stretches
             columns.append((moments.row, ns, gap[asked], first + before, past + before))
             before += len(ns)
@@ -127,9 +128,8 @@ def _of_gaps(
 
         def gaps_with(label: str) -> int:
             its = np.append(0, np.cumsum(code == labels.index(label)))
-            return len(
-                distinct(gaps[its[past] > its[first]])
-            )  # a place counts once in a gap
+            # a place counts once in a gap
+            return len(distinct(gaps[its[past] > its[first]]))
 
         found = ranked(code, labels, ns / devices)
         return [replace(place, count=gaps_with(place.name)) for place in found]

@@ -1,4 +1,4 @@
-"""Ask all detectors what they find in a trace, and a simulation of it what that saves."""
+"""Asks all detectors what they find in a trace, and a simulation of it what that saves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tracelens_ext.analysis.coverage.report_tables import (
     recording_dict,
     recording_lines,
 )
-from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.findings.inspection import (
@@ -24,9 +23,11 @@ from tracelens_ext.findings.inspection import (
     FailedPartError,
     Inspection,
 )
+from tracelens_ext.findings.ranking import ranked_findings
 from tracelens_ext.findings.removal import removed_by
-from tracelens_ext.findings.savings import with_savings
+from tracelens_ext.findings.savings import bounded, with_savings
 from tracelens_ext.findings.texts import Remedy
+from tracelens_ext.findings.time_use import idle_of_unknown_cause, time_use
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import (
     Offered,
@@ -42,6 +43,7 @@ from tracelens_ext.trace import NS_PER_MS, BoolArray
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
 from tracelens_ext.trace.intervals import union_length
+from tracelens_ext.trace.launches import find_launches
 
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 #: By so much the saving of a plugin's finding may exceed the attributed time.
@@ -51,6 +53,10 @@ _MOST: Final = 0.5
 #: Characters of a kernel's name in sentences.
 _NAME_LENGTH: Final = 80
 _ALL_FAILED: Final = "What the findings leave open is not known."
+_MOST_KERNELS_LACK: Final = (
+    "Most launches have no kernel in the recording, so idle time is not analyzed: the GPU may have "
+    "worked."
+)
 
 
 def find_findings(
@@ -96,28 +102,47 @@ def find_findings(
     inspection = Inspection(
         work, find_launchers, find_roofline, WallTime(work), failures=failures
     )
+    first_sentences = []
+    if _lacks_most_kernels(work):
+        inspection.wall.forgo_idle_time()
+        first_sentences.append(_MOST_KERNELS_LACK)
     findings = _ask_detectors(registry, inspection)
     inspection.idle_moments.cache_clear()  # a simulation needs memory, too
     model: Mapping[str, object] = {}
+    simulated = None
     with failures.isolate("The simulation"):
         simulation = simulate()
         tell_claims(simulation, findings, registry)
-        findings = with_savings(simulation, findings)
+        simulated = with_savings(simulation, findings)
         model = simulation.model()
-    has_claims = any(finding.claimed_ms for finding in findings)
+    if simulated is None:
+        simulated = bounded(findings)
+    has_claims = any(finding.claimed_ms for finding in simulated)
     unknown = _ALL_FAILED
+    sentences: list[str] = []
     with failures.isolate("What the findings leave open"), suppress(FailedPartError):
-        unknown = _what_is_left_open(inspection, has_claims=has_claims)
+        unknown = _what_is_left_open(inspection, first_sentences, has_claims=has_claims)
+    with failures.isolate("What the time is spent on"), suppress(FailedPartError):
+        sentences = time_use(inspection)
     return with_recording(
         recording.wall_ns / NS_PER_MS,
-        findings,
+        simulated,
         inspection.notes,
         all_clear=not unknown and not has_claims,
         unknown=unknown,
+        first_sentences=first_sentences,
+        time_use=sentences,
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
         parts=inspection.wall.parts(),
         model=model,
     )
+
+
+def _lacks_most_kernels(work: GpuEvents) -> bool:
+    """Return whether most launches have no GPU event in the file, so that idle time may be work."""
+    launches = find_launches(work)
+    is_lost = launches.lost[launches.is_kernel | launches.is_graph]
+    return len(is_lost) > 0 and bool(is_lost.mean() > _MOST)
 
 
 def tell_claims(
@@ -179,8 +204,7 @@ def _ask_detectors(registry: PluginRegistry, inspection: Inspection) -> list[Fin
             continue
         if finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT:
             findings.append(offered.item.with_advice(finding, kind))
-    findings.sort(key=lambda finding: -finding.saving_ms)
-    return findings
+    return ranked_findings(findings)
 
 
 def _ask_own(detector: Detector, inspection: Inspection) -> Finding | None:
@@ -234,14 +258,19 @@ def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> No
         raise PluginAnswerError(f"detector {detector.id!r}: {problem}")
 
 
-def _what_is_left_open(inspection: Inspection, *, has_claims: bool) -> str:
-    """Return what is not known if there are no findings; else add a note on idle time."""
-    if not has_claims:
-        return _what_is_unknown(inspection)
-    idle = _idle_of_unknown_cause(inspection, _MOST * inspection.judged_ns)
+def _what_is_left_open(
+    inspection: Inspection, first_sentences: list[str], *, has_claims: bool
+) -> str:
+    """Return what is not known if there are no findings.
+
+    Idle time of unknown cause that is most of the analyzed time comes before all findings.
+    """
+    idle = idle_of_unknown_cause(inspection, _MOST * inspection.judged_ns)
     if idle:
-        inspection.note(idle)
-    return ""
+        first_sentences.append(idle)
+    if has_claims:
+        return ""
+    return _what_is_unknown(inspection)
 
 
 def _what_is_unknown(inspection: Inspection) -> str:
@@ -255,27 +284,33 @@ def _what_is_unknown(inspection: Inspection) -> str:
     if _mean_busy_ns(inspection.wall, is_known) > _MOST * analyzed_ns:
         return ""
     unknown_ns = _mean_busy_ns(inspection.wall, ~is_known)
-    idle = _idle_of_unknown_cause(inspection, unknown_ns)
+    idle = idle_of_unknown_cause(inspection, unknown_ns)
     if idle:
         return idle
     if "shapes" in inspection.missing and not inspection.roofline.has_shapes:
-        part = f"{100 * unknown_ns / analyzed_ns:.1f} % of the judged time"
+        percent = 100 * unknown_ns / analyzed_ns
         how = inspection.missing["shapes"]
         return (
-            f"No shapes were recorded: {part} cannot be compared with anything: {how}."
+            f"No shapes were recorded, so {percent:.1f} % of the analyzed time cannot be "
+            f"compared with what the GPU can do; this records them: {how}."
         )
     groups = group_durations([work.name[~is_known]], work.duration[~is_known])
-    total_ns = int(groups.total.sum())
+    unknown_kernels_ns = int(groups.total.sum())
     largest_ns = int(groups.total[0])
-    subject = "work"
-    example = ""
-    if 2 * largest_ns > total_ns:
-        total_ns = largest_ns
-        subject = "one kernel"
-        example = f", {_cut(work.trace.names[int(groups.keys[0][0])])}"
-    share = 100 * total_ns / max(int(work.duration.sum()), 1)
-    sentence = f"{share:.0f} % of GPU time is {subject} that no model knows{example}"
-    return f"{sentence}: profile it with {inspection.kernel_profiler}."
+    all_ns = max(int(work.duration.sum()), 1)
+    profiler = inspection.kernel_profiler
+    if 2 * largest_ns > unknown_kernels_ns:
+        name = _cut(work.trace.names[int(groups.keys[0][0])])
+        percent = 100 * largest_ns / all_ns
+        return (
+            f"{percent:.0f} % of GPU time is one kernel without a performance model, {name}: "
+            f"profile it with {profiler}."
+        )
+    percent = 100 * unknown_kernels_ns / all_ns
+    return (
+        f"{percent:.0f} % of GPU time is in kernels without a performance model: profile them "
+        f"with {profiler}."
+    )
 
 
 def _cut(name: str) -> str:
@@ -283,23 +318,6 @@ def _cut(name: str) -> str:
     if len(name) <= _NAME_LENGTH:
         return name
     return f"{name[: _NAME_LENGTH - 1]}…"
-
-
-def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
-    """Return how much idle time has no cause, if it is so much at least; else empty."""
-    idle = inspection.wall.classified.intervals
-    length = (idle.end - idle.start)[idle.cause == Cause.UNKNOWN.code]
-    idle_ns = inspection.wall.mean_ms(length) * NS_PER_MS
-    if idle_ns < least_ns:
-        return ""
-    share = 100 * idle_ns / inspection.judged_ns
-    sentence = (
-        f"The GPU is idle for {share:.1f} % of the judged time, and why is not recorded"
-    )
-    how = inspection.missing.get("API calls")
-    if how:
-        sentence += f": {how}"
-    return f"{sentence}."
 
 
 def _mean_busy_ns(wall: WallTime, which: BoolArray) -> float:

@@ -1,12 +1,12 @@
-"""What a finding is and claims, and how a list of them is told to programs."""
+"""What a finding is, the time that is attributed to it, and the findings of a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -24,31 +24,34 @@ from tracelens_ext.trace.grouping import sums
 from tracelens_ext.trace.intervals import distinct, union
 
 Confidence = Literal["high", "medium", "low"]
+#: What saves less of the analyzed time is not worth anybody's attention, percent.
+LEAST_SHARE_PERCENT: Final = 1.0
 
 
 class Intervals(NamedTuple):
-    """Claimed stretches of time, apart on each device, i of them."""
+    """Attributed intervals of time, i of them; those of one device do not overlap."""
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array
     device_index: IntArray  #: the device, an index into `Claim.devices`
     gap: IntArray  #: the gap that it is a part of, `NONE` where a GPU event runs
     event: Int64Array  #: the GPU event that runs, `NONE` in a gap
-    thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
+    thread: Int64Array  #: the CPU thread that a gap waits for; `NONE` for an event, or if unknown
 
     def chosen(self, which: BoolArray | Int64Array) -> Intervals:
-        """Some of them."""
+        """Return the selected intervals."""
         return Intervals._make(column[which] for column in self)
 
     @classmethod
     def joined(cls, several: Iterable[Intervals]) -> Intervals:
-        """All of several."""
-        return cls._make(map(np.concatenate, zip(*several, strict=True)))
+        """Return the intervals of several in one."""
+        columns = zip(*several, strict=True)
+        return cls._make(np.concatenate(column) for column in columns)
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """Wall time that a finding claims. Sums are means over all devices that work."""
+    """Wall time that is attributed to a finding; sums are means over the devices that work."""
 
     intervals: Intervals
     devices: list[int | str]  #: what those devices are called
@@ -61,56 +64,55 @@ class Claim:
 
     @property
     def saving_ns(self) -> float:
-        """All of it."""
+        """Total attributed time in ns."""
         return float(self.ns_of_devices.sum()) / len(self.devices)
 
     @property
     def saving_ms(self) -> float:
-        """Likewise, ms."""
+        """Total attributed time in ms."""
         return self.saving_ns / NS_PER_MS
 
     @property
     def ns_of_devices(self) -> Int64Array:
-        """What is claimed of each device."""
-        its = self.intervals
-        return sums(its.device_index, its.end - its.start, len(self.devices))
+        """Attributed time of each device."""
+        intervals = self.intervals
+        length = intervals.end - intervals.start
+        return sums(intervals.device_index, length, len(self.devices))
 
     @cached_property
     def events(self) -> Int64Array:
-        """The GPU events of which it has something, (j,)."""
+        """The GPU events of which some time is attributed, (j,)."""
         return distinct(self.intervals.event[self.intervals.event != NONE])
 
     @cached_property
     def event_ns(self) -> Float64Array:
-        """What it has of each of them, (j,)."""
-        busy = self.intervals.event != NONE
-        number = np.searchsorted(self.events, self.intervals.event[busy])
-        return np.bincount(number, self.ns[busy], len(self.events)).astype(np.float64)
+        """The attributed time of each of those events, (j,)."""
+        is_busy = self.intervals.event != NONE
+        position = np.searchsorted(self.events, self.intervals.event[is_busy])
+        total = np.bincount(position, self.ns[is_busy], len(self.events))
+        return total.astype(np.float64)
 
     @property
     def idle_ns(self) -> float:
-        """What of it is idle time."""
-        its = self.intervals.chosen(self.intervals.gap != NONE)
-        return float((its.end - its.start).sum()) / len(self.devices)
+        """The part of the attributed time that is idle time."""
+        idle = self.intervals.chosen(self.intervals.gap != NONE)
+        return float((idle.end - idle.start).sum()) / len(self.devices)
 
     def as_records(self) -> list[dict[str, object]]:
-        """Its stretches of time by device, those that touch in one; ns from the wall's start."""
+        """Return the intervals by device, adjacent ones merged; ns from the wall's start."""
         records: list[dict[str, object]] = []
         for device_index, device in enumerate(self.devices):
-            its = self.intervals.chosen(self.intervals.device_index == device_index)
-            times = (
-                np.column_stack(union(its.start, its.end)) - self.wall_start
-            ).tolist()
-            records += [
-                {"device": device, "start_ns": a, "end_ns": b} for a, b in times
-            ]
+            is_on_device = self.intervals.device_index == device_index
+            intervals = self.intervals.chosen(is_on_device)
+            merged = np.column_stack(union(intervals.start, intervals.end))
+            for start, end in (merged - self.wall_start).tolist():
+                records.append({"device": device, "start_ns": start, "end_ns": end})
         return records
 
     def __add__(self, other: Claim) -> Claim:
-        """Both claims, which have nothing in common."""
-        return replace(
-            self, intervals=Intervals.joined((self.intervals, other.intervals))
-        )
+        """Return both claims, which do not overlap."""
+        both = Intervals.joined((self.intervals, other.intervals))
+        return replace(self, intervals=both)
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,16 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that costs wall time, and how to get rid of it."""
+    """A problem that costs wall time, and how to fix it."""
 
     id: str  #: which kind of finding; a trace has one of each at most
-    title: str  #: one sentence, with the number
-    #: wall time of this trace that the fix removes; 0 of one that informs only. A detector gives
-    #: what it claims; the replay makes it what is saved
+    title: str  #: the problem and its cost
+    #: wall time of this trace that the fix saves; 0 of one that informs only. A detector gives the
+    #: attributed time, and the simulation makes the saving of it
     saving_ms: float
-    share_percent: float  #: of the judged time, what it claims
+    share_percent: float  #: the attributed time, of the analyzed time
     confidence: Confidence  #: how sure it is that the fix saves as much
-    confidence_reason: str  #: why so sure, or why not, a clause or a sentence
+    confidence_reason: str  #: why so sure, or why not, a clause
     #: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what the
     #: trace has of them, the largest saving first
     where: Mapping[str, Sequence[Place]]
@@ -156,162 +158,214 @@ class Finding:
     saving_high_ms: float | None = None
     #: what it adds to what those before it save together, None where that is `saving_ms`
     saving_together_ms: float | None = None
-    #: whether the savings are what a replay of the trace is shorter by without the claim; else they
-    #: are the claim
+    #: True if the savings are what a simulation of the trace is shorter by without the attributed
+    #: time; else they are that time, which bounds them
     simulated: bool = False
-    #: the stretches of time that it claims, as the mean over the devices; None for a finding of a
-    #: plugin that tells only their sum
+    #: the attributed intervals; None for a finding of a plugin that tells only their sum
     claim: Claim | None = field(default=None, compare=False, repr=False)
 
     @property
     def claimed_ms(self) -> float:
-        """Wall time that it claims; no other finding claims any of it."""
-        return (
-            self.saving_ms if self.claim is None else self.claim.saving_ns / NS_PER_MS
-        )
+        """The attributed time; none of it belongs to another finding."""
+        if self.claim is None:
+            return self.saving_ms
+        return self.claim.saving_ns / NS_PER_MS
 
     @property
     def informs_only(self) -> bool:
-        """Whether it claims no wall time, as the price of something that was chosen."""
+        """True if no time is attributed to it, as to the price of something that was chosen."""
         return not self.claimed_ms
 
     @property
     def saving_percent(self) -> float:
-        """What it saves, of the judged time."""
-        return (
-            self.share_percent * self.saving_ms / self.claimed_ms
-            if self.claimed_ms
-            else 0.0
-        )
+        """The saving, of the analyzed time."""
+        return self.percent_of_analyzed(self.saving_ms)
+
+    def percent_of_analyzed(self, ms: float) -> float:
+        """Return a time as a percentage of the analyzed time."""
+        if not self.claimed_ms:
+            return 0.0
+        return self.share_percent * ms / self.claimed_ms
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """True if it is listed: it informs, or saves enough for attention."""
+        return self.informs_only or self.saving_percent >= LEAST_SHARE_PERCENT
 
     @property
     def wrong_field(self) -> str:
-        """The first field that is not what is said of it here; empty for none."""
+        """The first field that is not as described here; empty for none."""
         if self.confidence not in get_args(Confidence):
             return "confidence"
-        texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
-        fits = {name: isinstance(getattr(self, name), str) for name in texts}
-        for name in ("saving_ms", "share_percent", "saving_low_ms", "saving_high_ms"):
+        for name in (
+            "title",
+            "confidence_reason",
+            "advice",
+            "documentation",
+            "snippet",
+        ):
+            if not isinstance(getattr(self, name), str):
+                return name
+        for name in ("saving_ms", "share_percent"):
+            if not _is_amount(getattr(self, name)):
+                return name
+        for name in ("saving_low_ms", "saving_high_ms"):
             value = getattr(self, name)
-            value = (
-                0.0 if value is None and name.endswith(("low_ms", "high_ms")) else value
-            )
-            fits[name] = isinstance(value, int | float) and 0 <= value < inf
-        places = self.where.values() if isinstance(self.where, Mapping) else [None]
-        fits["where"] = all(_all_of(found, Place, "saving_ms") for found in places)
-        fits["evidence"] = _all_of(self.evidence, Evidence, "value")
-        return next((name for name, right in fits.items() if not right), "")
+            if value is not None and not _is_amount(value):
+                return name
+        if not isinstance(self.where, Mapping):
+            return "where"
+        for places in self.where.values():
+            if not _all_are(places, Place, "saving_ms"):
+                return "where"
+        if not _all_are(self.evidence, Evidence, "value"):
+            return "evidence"
+        return ""
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
-        """For JSON; with the stretches of time that it claims, or without."""
+        """Return it for JSON; with the attributed intervals, or without."""
         claim = self.claim
         record = asdict(replace(self, claim=None))
         del record["claim"]
         if self.saving_together_ms is None:
             record["saving_together_ms"] = self.saving_ms
-        of_devices = (claim.ns_of_devices / NS_PER_MS).tolist() if claim else []
-        both = zip(claim.devices if claim else [], of_devices, strict=True)
         record["claimed_ms"] = self.claimed_ms
-        record["devices"] = [
-            {"device": device, "claimed_ms": ms} for device, ms in both
-        ]
+        devices = []
+        if claim is not None:
+            of_devices_ms = (claim.ns_of_devices / NS_PER_MS).tolist()
+            for device, ms in zip(claim.devices, of_devices_ms, strict=True):
+                devices.append({"device": device, "claimed_ms": ms})
+        record["devices"] = devices
         if intervals:
-            record["intervals"] = claim.as_records() if claim else []
+            record["intervals"] = []
+            if claim is not None:
+                record["intervals"] = claim.as_records()
         return record
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in a trace."""
+    """The findings of a trace."""
 
     total_ms: float  #: wall time from the first start of GPU work to its last end
-    findings: Sequence[
-        Finding
-    ] = ()  #: the largest saving first, those that inform only at the end
+    #: what is expected to save most first, those that inform only at the end
+    findings: Sequence[Finding] = ()
     notes: Sequence[str] = ()  #: what could not be looked for, and why, a sentence each
     #: the idle time of each device in the wall time, as `gaps` divides it
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(
         default_factory=dict
     )
-    #: how good the replay is that simulated the savings
+    #: how good the simulation is that computed the savings
     model: Mapping[str, object] = field(default_factory=dict)
     #: the idle time in the parts of the recording
     parts: Sequence[Claim] = field(default=(), repr=False)
-    #: what the recording holds, as `recording.told.recording_dict`
+    #: what the recording holds, as `coverage.report_tables.recording_dict`
     recording: Mapping[str, object] = field(default_factory=dict)
     recording_lines: Sequence[str] = ()  #: the same in sentences
     #: `kind` of the program, and `because`, what shows it
     program: Mapping[str, str] = field(default_factory=dict)
-    judged_ms: float = 0.0  #: the part of the wall time that shares are of
-    #: whether nothing was found though most of that was compared with something
+    judged_ms: float = 0.0  #: the analyzed time, of which shares are
+    #: True if nothing was found though most of that was compared with something
     all_clear: bool = False
-    unknown: str = (
-        ""  #: where nothing was found and that is no all-clear: what is not known
-    )
+    #: what is not known, where nothing was found and that is no all-clear
+    unknown: str = ""
+    #: what comes before all findings, a sentence each
+    first_sentences: Sequence[str] = ()
+    #: what the analyzed time is spent on, a sentence each
+    time_use: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __bool__(self) -> bool:
+        """True even without findings: that none was found is an answer, too."""
+        return True
 
     def __repr__(self) -> str:
-        titles = "; ".join(each.title for each in self.findings)
-        said = f"{self.explained_ms:,.3f} of {self.judged_ms:,.3f} ms explained"
+        """Return a line that says how much is explained, and the titles."""
+        titles = "; ".join(finding.title for finding in self.findings)
+        explained = f"{self.explained_ms:,.3f} of {self.judged_ms:,.3f} ms explained"
         return short_repr(
-            f"{len(self.findings)} findings", f"{said}; {titles or self.unknown}"
+            f"{len(self.findings)} findings", f"{explained}; {titles or self.unknown}"
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a row a finding, what it saves, and what to do."""
-        from tracelens_ext.findings.summary import findings_table, summary_sentence
+        """Return what a notebook shows: a row for each finding, what it saves, what to do."""
+        from tracelens_ext.findings.summary import findings_table, first_sentences
 
         columns = [
             "title",
-            "saving_ms",
+            "saving",
             "% of judged time",
             "confidence",
             "largest_place",
+            "advice",
+            "snippet",
         ]
-        table = findings_table(self)[[*columns, "advice", "snippet"]]
-        lines = [*self.recording_lines, summary_sentence(self), *self.notes]
+        table = findings_table(self)[columns]
+        lines = [*self.recording_lines, *first_sentences(self), *self.notes]
         return cell_html("Findings", lines, {"What would save the most time": table})
 
     @property
+    def worthwhile(self) -> list[Finding]:
+        """Those that are listed: they inform, or save enough for attention."""
+        return [finding for finding in self.findings if finding.is_worthwhile]
+
+    @property
     def explained_ms(self) -> float:
-        """Wall time that the findings claim; each part of it is claimed once."""
+        """Wall time that is attributed to findings; each part of it to one."""
         return sum(finding.claimed_ms for finding in self.findings)
 
     @property
     def left_ms(self) -> float:
-        """Judged time that no finding claims."""
+        """Analyzed time that is attributed to no finding."""
         return max(0.0, self.judged_ms - self.explained_ms)
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
-        """For JSON; with the stretches of time that each finding claims, or without."""
+        """Return them for JSON; with the attributed intervals of each, or without."""
         recording = dict(self.recording)
         if intervals and self.parts:
-            both = zip(recording["parts"], self.parts, strict=True)  # type: ignore[call-overload]
-            recording["parts"] = [
-                {**part, "intervals": its.as_records()} for part, its in both
-            ]
-        named = (
-            "program",
-            "all_clear",
-            "total_ms",
-            "explained_ms",
-            "left_ms",
-            "idle_by_cause_ms",
-        )
+            parts: list[dict[str, object]] = []
+            described: Any = recording["parts"]
+            for part, claim in zip(described, self.parts, strict=True):
+                parts.append({**part, "intervals": claim.as_records()})
+            recording["parts"] = parts
+        findings = [finding.as_dict(intervals=intervals) for finding in self.findings]
         return {
             "recording": recording,
-            **{name: getattr(self, name) for name in (*named, "model")},
-            "findings": [each.as_dict(intervals=intervals) for each in self.findings],
-            "notes": list(self.notes),
+            "program": self.program,
+            "all_clear": self.all_clear,
+            "total_ms": self.total_ms,
+            "explained_ms": self.explained_ms,
+            "left_ms": self.left_ms,
+            "idle_by_cause_ms": self.idle_by_cause_ms,
+            "model": self.model,
+            "time_use": list(self.time_use),
+            "findings": findings,
+            "notes": list(dict.fromkeys([*self.first_sentences, *self.notes])),
         }
 
 
 def saving_text(saving_ms: float, share_percent: float) -> str:
-    """A saving as titles tell it."""
+    """Return a time as titles have it: `9.7 ms (6.5 %)`."""
     return f"{ms_text(saving_ms)} ({share_percent:.1f} %)"
 
 
-def _all_of(found: object, kind: type, number: str) -> bool:
-    return isinstance(found, list | tuple) and all(
-        isinstance(each, kind) and isinstance(getattr(each, number), int | float)
-        for each in found
-    )
+def _is_amount(value: object) -> bool:
+    """Return whether a value is a finite number that is not negative."""
+    return isinstance(value, int | float) and 0 <= value < inf
+
+
+def _all_are(values: object, kind: type, number: str) -> bool:
+    """Return whether values are a list of some class, with a number in one of its fields."""
+    if not isinstance(values, list | tuple):
+        return False
+    for value in values:
+        if not isinstance(value, kind):
+            return False
+        if not isinstance(getattr(value, number), int | float):
+            return False
+    return True

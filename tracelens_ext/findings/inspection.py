@@ -17,6 +17,7 @@ from tracelens_ext.analysis.idle_time.cpu_activity import idle_time_segments
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.attribution import places_of, ranked
 from tracelens_ext.findings.detector import Detector as Detector
+from tracelens_ext.findings.finding import LEAST_SHARE_PERCENT as LEAST_SHARE_PERCENT
 from tracelens_ext.findings.finding import (
     Claim,
     Confidence,
@@ -25,7 +26,8 @@ from tracelens_ext.findings.finding import (
     Place,
     saving_text,
 )
-from tracelens_ext.findings.texts import FindingText, VariantText
+from tracelens_ext.findings.program_facts import ProgramFacts
+from tracelens_ext.findings.texts import FindingText, VariantText, first_fitting
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline
@@ -47,8 +49,6 @@ from tracelens_ext.trace.grouping import (
 )
 from tracelens_ext.trace.intervals import covered, distinct
 
-#: What saves less of the judged time is not worth anybody's attention, percent.
-LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
 MOST_ELEMENTS: Final = 2**62
 #: What kernels that are bound by memory reach of its bandwidth.
@@ -191,6 +191,17 @@ class Inspection:
         time = max(float(self.work.duration[events].sum()), 1.0)
         return float(flops[events[first]].sum()) / time / 1e3
 
+    @cached_property
+    def facts(self) -> ProgramFacts:
+        """What the trace shows of the program and the device, as far as advice depends on it."""
+        return ProgramFacts(self.work, self._known_peaks)
+
+    def _known_peaks(self) -> Mapping[int, DevicePeaks | None]:
+        roofline = self._roofline_if_computed
+        if roofline is None:
+            return {}
+        return roofline.peaks
+
     @property
     def kernel_profiler(self) -> str:
         """What profiles single kernels on the trace's GPUs."""
@@ -310,58 +321,40 @@ class Inspection:
         unknown = texts.keys() - _TEXTS
         if unknown:
             raise TypeError(f"no such text: {', '.join(sorted(unknown))}")
-        variant_text = text.variants.get(variant, VariantText())
         saving_ms = 0.0
         share_percent = 0.0
         if claim is not None:
             saving_ms = claim.saving_ms
             share_percent = self.share_percent(claim)
-        template_values = {
-            "saving": saving_text(saving_ms, share_percent),
-            "share": share_percent,
-            **variant_text.values,
-            **(values or {}),
-        }
-
-        def chosen(name: str) -> str:
-            """The template of a text: as told, else of the variant, else of the finding."""
-            if name in texts:
-                return texts[name]
-            of_variant: str | None = getattr(variant_text, name)
-            if of_variant is not None:
-                return of_variant
-            of_finding: str = getattr(text, name)
-            return of_finding
-
-        def filled(name: str) -> str:
-            return _fill(chosen(name), template_values)
-
+        chosen_texts = _ChosenTexts(self, text, variant, texts)
+        chosen_texts.fill(
+            {"saving": saving_text(saving_ms, share_percent), "share": share_percent},
+            values or {},
+        )
         informs = informs or claim is None or text.informs_only
-        title = filled("title")
+        title = chosen_texts.get("title")
         places: Mapping[str, Sequence[Place]] = {}
         if claim is not None:
             places = places_of(self.work, claim, self.idle_moments, where)
             if not informs:
-                title += _worst_device(claim)
-        snippet = ""
-        if self.is_of_pytorch:
-            snippet = filled("snippet")
+                places = {**places, **_places_of_devices(claim)}
         if informs:
             claim = None
             saving_ms = 0.0
             share_percent = 0.0
+        page = chosen_texts.template("documentation")
         return Finding(
             id=detector,
             title=title,
             saving_ms=saving_ms,
             share_percent=share_percent,
-            confidence=cast("Confidence", chosen("confidence")),
-            confidence_reason=filled("reason"),
+            confidence=cast("Confidence", chosen_texts.template("confidence")),
+            confidence_reason=chosen_texts.get("reason"),
             where=places,
-            evidence=[*_evidence(text, numbers, template_values), *evidence],
-            advice=filled("advice"),
-            documentation=chosen("documentation") or f"docs/findings.md#{detector}",
-            snippet=snippet,
+            evidence=[*_evidence(text, numbers, chosen_texts.values), *evidence],
+            advice=chosen_texts.get("advice"),
+            documentation=page or f"docs/findings.md#{detector}",
+            snippet=chosen_texts.get("snippet"),
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
             claim=claim,
@@ -375,6 +368,8 @@ class Inspection:
         *,
         text: FindingText,
         places: Labelled | None = None,
+        variant: str = "",
+        values: Mapping[str, object] | None = None,
     ) -> Finding | None:
         """Return a finding of some GPU events; too small a claim is left to others.
 
@@ -384,6 +379,8 @@ class Inspection:
             numbers: of its evidence, besides `events` and `time_ms`, which are found here.
             text: what it says.
             places: further places: the code of each GPU event, `NONE` for none, (g,), and labels.
+            variant: which variant of `text`.
+            values: what stands for names in braces in texts.
         """
         if callable(claim):
             attributed = self.claim(claim)
@@ -401,6 +398,8 @@ class Inspection:
             {**self.size_of(attributed), **numbers},
             text=text,
             where=where,
+            variant=variant,
+            values=values,
         )
 
     def size_of(self, claim: Claim) -> dict[str, float | None]:
@@ -409,6 +408,59 @@ class Inspection:
             "events": len(claim.events),
             "time_ms": self.wall.mean_ms(self.work.duration[claim.events]),
         }
+
+
+class _ChosenTexts:
+    """The texts of a finding: as the detector tells, else of the variant, else of the finding."""
+
+    def __init__(
+        self,
+        inspection: Inspection,
+        text: FindingText,
+        variant: str,
+        given: Mapping[str, str],
+    ) -> None:
+        self.text = text
+        self.variant = text.variants.get(variant, VariantText())
+        self.values: dict[str, object] = {}
+        self._given = dict(given)
+        if "advice" not in given:
+            self._choose_advice(inspection)
+        elif not inspection.is_of_pytorch:
+            self._given["snippet"] = ""
+
+    def _choose_advice(self, inspection: Inspection) -> None:
+        """Choose the advice that fits the program and what the trace shows of it."""
+        kind = program_of(inspection.work.trace).kind
+        variants = self.variant.advices
+        if not variants and self.variant.advice is None:
+            variants = self.text.advices
+        chosen = first_fitting(variants, kind, inspection.facts)
+        if chosen is not None:
+            self._given["advice"] = chosen.text(inspection.facts)
+            self._given["snippet"] = chosen.snippet
+        if not inspection.is_of_pytorch and (chosen is None or not chosen.kinds):
+            self._given["snippet"] = ""
+
+    def fill(self, *values: Mapping[str, object]) -> None:
+        """Set what stands for names in braces; later values count."""
+        self.values = {}
+        for some_values in (values[0], self.variant.values, *values[1:]):
+            self.values.update(some_values)
+
+    def template(self, name: str) -> str:
+        """Return a text as it is declared."""
+        if name in self._given:
+            return self._given[name]
+        of_variant: str | None = getattr(self.variant, name)
+        if of_variant is not None:
+            return of_variant
+        of_finding: str = getattr(self.text, name)
+        return of_finding
+
+    def get(self, name: str) -> str:
+        """Return a text with the values of the names in braces."""
+        return _fill(self.template(name), self.values)
 
 
 def _fill(template: str, values: Mapping[str, object]) -> str:
@@ -440,10 +492,17 @@ def _evidence(
     return result
 
 
-def _worst_device(claim: Claim) -> str:
-    """Return which of several devices loses most, as a title goes on."""
+def _places_of_devices(claim: Claim) -> dict[str, Sequence[Place]]:
+    """Return what is attributed on each of several devices, the largest first."""
     if len(claim.devices) < 2:
-        return ""
-    of_devices = claim.ns_of_devices
-    worst = int(of_devices.argmax())
-    return f"; most on device {claim.devices[worst]}: {of_devices[worst] / NS_PER_MS:,.1f} ms"
+        return {}
+    of_devices_ms = claim.ns_of_devices / NS_PER_MS
+    intervals_of_devices = np.bincount(
+        claim.intervals.device_index, minlength=len(claim.devices)
+    )
+    places = []
+    for index in np.argsort(-of_devices_ms, kind="stable").tolist():
+        name = f"device {claim.devices[index]}"
+        count = int(intervals_of_devices[index])
+        places.append(Place(name, float(of_devices_ms[index]), count))
+    return {"devices": places}

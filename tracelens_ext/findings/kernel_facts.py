@@ -1,4 +1,4 @@
-"""What is known of kernels and their devices: blocks, compute capability."""
+"""What is known of kernels: their blocks, and how short is short."""
 
 from __future__ import annotations
 
@@ -10,26 +10,10 @@ import numpy as np
 
 from tracelens_ext.analysis.operations.arguments import argument_values
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
-from tracelens_ext.trace import Device, Float64Array
+from tracelens_ext.trace import Float64Array
 
 #: Shorter kernels, and passes, are mostly their own start and end: `small-kernels`.
 SHORT_NS: Final = 5_000
-_NVIDIA_WARP: Final = 32
-
-
-def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
-    """Return ten times NVIDIA's compute capability; 0: not known, or of another maker."""
-    if (
-        device
-        and device.capability
-        and device.warp == _NVIDIA_WARP
-        and "AMD" not in device.name
-    ):
-        return device.capability
-    if peaks is None:
-        return 0
-    return capability_of(peaks.name)
 
 
 def blocks_of_events(inspection: Inspection) -> Float64Array:

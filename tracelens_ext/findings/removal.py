@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from tracelens_ext.trace.grouping import sums
 
 #: Starts and ends of times of one clock of the CPU, since the window's start.
 Spans = tuple[Int64Array, Int64Array]
+#: What is left of the CPU's time where it gets rid of a part only.
+_PARTLY: Final = 0.5
 
 
 def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
@@ -61,6 +65,17 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         sooner=sooner,
         tail=tail,
         standstill=standstill,
+    )
+
+
+def partly_removed(removed: Removed) -> Removed:
+    """Return what goes if the CPU gets rid of half of its time only."""
+    return replace(
+        removed,
+        host_factor=_PARTLY,
+        sooner=removed.sooner // 2,
+        tail=removed.tail // 2,
+        standstill=removed.standstill // 2,
     )
 
 

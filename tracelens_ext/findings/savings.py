@@ -4,55 +4,102 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, get_args
+from typing import Final
 
 from tracelens_ext.findings.finding import Confidence, Finding, saving_text
+from tracelens_ext.findings.ranking import LEVELS, ranked_findings
+from tracelens_ext.findings.removal import partly_removed
 from tracelens_ext.simulation.scenarios import Named
 from tracelens_ext.simulation.simulation import Simulation, State
 from tracelens_ext.trace import NS_PER_MS
 
 #: An error of the simulation below which its dependencies alone tell how sure a saving is, percent.
 _SMALL_ERROR: Final = 3.0
-#: A saving that differs by less, as a share, is not told beside the attributed time.
-_SAME_SHARE: Final = 0.1
-#: The surest first.
-_LEVELS: Final[tuple[Confidence, ...]] = get_args(Confidence)
+#: A finding of more idle time than this, as a share, saves what the CPU makes of it.
+_IDLE_SHARE: Final = 0.1
+#: What a change is called in which only a part of the CPU's time goes.
+_PARTLY: Final = " partly"
+_UP_TO: Final = "up to "
 
 
 def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with what each saves, alone and after those before it, the most first.
+    """Return the findings with what each saves, alone and after those before it, the best first.
 
-    Where the simulation is not good, savings stay what they are: the attributed time.
+    Where the simulation is not good, savings stay what they are: the attributed time, which bounds
+    them, as the titles then say. What frees the CPU saves at least what remains if only half of its
+    time goes.
     """
-    has_claim = simulation.changes.claims.keys()
-    simulated = [finding for finding in findings if finding.id in has_claim]
-    others = [finding for finding in findings if finding.id not in has_claim]
+    changes = simulation.changes
+    claims = changes.claims
+    simulated = [finding for finding in findings if finding.id in claims]
+    others = [finding for finding in findings if finding.id not in claims]
     if not simulated:
         return list(findings)
+    partial_claims = {}
+    for finding in simulated:
+        if _depends_on_cpu(finding):
+            partial_claims[finding.id + _PARTLY] = partly_removed(claims[finding.id])
+    changes.claims = {**claims, **partial_claims}
+    try:
+        result = _simulated_savings(simulation, simulated)
+    finally:
+        changes.claims = claims
+    if result is None:
+        return bounded(findings)
+    return [*result, *others]
+
+
+def bounded(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings whose savings are not simulated: their titles say that they are bounds."""
+    result = []
+    for finding in findings:
+        title = finding.title
+        cost = saving_text(finding.saving_ms, finding.share_percent)
+        if not finding.informs_only and _UP_TO not in title:
+            title = title.replace(cost, _UP_TO + cost)
+        result.append(replace(finding, title=title))
+    return ranked_findings(result)
+
+
+def _depends_on_cpu(finding: Finding) -> bool:
+    """Return whether the saving depends on what the CPU does with the time that it gains."""
+    claim = finding.claim
+    return claim is not None and claim.idle_ns > _IDLE_SHARE * claim.saving_ns
+
+
+def _simulated_savings(
+    simulation: Simulation, findings: Sequence[Finding]
+) -> list[Finding] | None:
+    """Return findings with simulated savings, the best first; None if the simulation is bad."""
     savings = _Savings(simulation)
+    partial_ids = [
+        finding.id + _PARTLY for finding in findings if _depends_on_cpu(finding)
+    ]
     # A pass costs much the same for any number of changes. What has more time mostly saves more, so
     # that few sums, if any, are left for a second pass.
-    savings.simulate([*_alone(simulated), *_beginnings(simulated)])
+    first_pass = [*_alone(findings), *_beginnings(findings)]
+    ids_of_first_pass = [_ids(several) for several in first_pass]
+    ids_of_first_pass.extend(frozenset([ident]) for ident in partial_ids)
+    savings.simulate(ids_of_first_pass)
     if simulation.state is not State.GOOD:
-        return list(findings)
-    simulated.sort(key=lambda finding: -savings.of([finding]))
-    savings.simulate(_beginnings(simulated))
+        return None
     confidence = _confidence_of(simulation)
+    alone = []
+    for finding in findings:
+        low_ns = None
+        if _depends_on_cpu(finding):
+            low_ns = savings.of(frozenset([finding.id + _PARTLY]))
+        alone.append(_with_saving(finding, confidence, savings.alone(finding), low_ns))
+    in_order = ranked_findings(alone)
+    savings.simulate([_ids(several) for several in _beginnings(in_order)])
     result = []
     saved_before = 0
-    for several in _beginnings(simulated):
-        finding = several[-1]
-        saved = savings.of(several)
-        result.append(
-            _with_saving(
-                finding,
-                confidence,
-                saving_ms=savings.of([finding]) / NS_PER_MS,
-                together_ms=(saved - saved_before) / NS_PER_MS,
-            )
-        )
+    for several in _beginnings(in_order):
+        saved = savings.of(_ids(several))
+        together_ms = (saved - saved_before) / NS_PER_MS
+        result.append(replace(several[-1], saving_together_ms=together_ms))
         saved_before = saved
-    return result + others
+    return result
 
 
 def _alone(findings: Sequence[Finding]) -> list[Sequence[Finding]]:
@@ -72,34 +119,34 @@ class _Savings:
         self.simulation = simulation
         self._saved: dict[frozenset[str], int] = {}
 
-    def of(self, findings: Sequence[Finding]) -> int:
+    def of(self, ids: frozenset[str]) -> int:
         """Return what some findings save together, which was simulated."""
-        return self._saved[_ids(findings)]
+        return self._saved[ids]
 
-    def simulate(self, combinations: Iterable[Sequence[Finding]]) -> None:
-        """Simulate combinations of findings that were not simulated yet."""
-        asked = {}
-        for findings in combinations:
-            ids = _ids(findings)
-            if ids not in self._saved:
-                asked[ids] = findings
-        if not asked:
+    def alone(self, finding: Finding) -> int:
+        """Return what a finding saves by itself, which was simulated."""
+        return self._saved[frozenset([finding.id])]
+
+    def simulate(self, combinations: Iterable[frozenset[str]]) -> None:
+        """Simulate combinations of findings, by their ids, that were not simulated yet."""
+        missing = [ids for ids in dict.fromkeys(combinations) if ids not in self._saved]
+        if not missing:
             return
         changes = self.simulation.changes
         # One change at a time: each has as many numbers as the program.
         saved = self.simulation.saved(
-            changes.change(_change(each)) for each in asked.values()
+            changes.change(_named_change(ids)) for ids in missing
         )
-        self._saved.update(zip(asked, saved.tolist(), strict=True))
+        self._saved.update(zip(missing, saved.tolist(), strict=True))
 
 
 def _ids(findings: Sequence[Finding]) -> frozenset[str]:
     return frozenset(finding.id for finding in findings)
 
 
-def _change(findings: Sequence[Finding]) -> Named:
+def _named_change(ids: frozenset[str]) -> Named:
     """Return the change in which all that goes with some findings goes."""
-    return Named("", tuple((f"finding:{finding.id}", 0.0) for finding in findings))
+    return Named("", tuple((f"finding:{ident}", 0.0) for ident in sorted(ids)))
 
 
 @dataclass(frozen=True)
@@ -113,43 +160,45 @@ class _SimulationConfidence:
 def _confidence_of(simulation: Simulation) -> _SimulationConfidence:
     """Return how sure a simulation is, by the dependencies that its critical path hangs on."""
     known_share = simulation.known_edges
-    error = f"the replay of the trace is {simulation.error_percent:+.1f} % off"
     if known_share < 1.0:
         assumed = 100 * (1 - known_share)
-        reason = f"{error}; {assumed:.0f} % of the waits it hangs on are assumed"
+        reason = f"{assumed:.0f} % of the waits on the critical path are assumed"
         return _SimulationConfidence("medium", reason)
-    reason = f"{error}, by edges that the recording tells"
-    if abs(simulation.error_percent) <= _SMALL_ERROR:
-        return _SimulationConfidence("high", reason)
-    return _SimulationConfidence("medium", reason)
+    error = simulation.error_percent
+    if abs(error) <= _SMALL_ERROR:
+        return _SimulationConfidence("high", "")
+    return _SimulationConfidence("medium", f"the simulation is {error:+.1f} % off")
 
 
 def _with_saving(
     finding: Finding,
     confidence: _SimulationConfidence,
-    *,
-    saving_ms: float,
-    together_ms: float,
+    saving_ns: int,
+    low_ns: int | None,
 ) -> Finding:
-    """Return a finding with a simulated saving; what it says of more or less follows it."""
+    """Return a finding with a simulated saving; its least and most follow it."""
+    saving_ms = saving_ns / NS_PER_MS
     share = saving_ms / finding.claimed_ms
-    title = finding.title
-    if abs(1 - share) > _SAME_SHARE:
-        title += f"; without it {saving_text(saving_ms, share * finding.share_percent)} are saved"
     low_ms = finding.saving_low_ms
     if low_ms is not None:
         low_ms *= share
+    if low_ns is not None:
+        partial_ms = min(low_ns / NS_PER_MS, saving_ms)
+        if low_ms is None or partial_ms < low_ms:
+            low_ms = partial_ms
     high_ms = finding.saving_high_ms
     if high_ms is not None:
         high_ms = max(high_ms * share, saving_ms)
+    level = max(finding.confidence, confidence.level, key=LEVELS.index)
+    reason = finding.confidence_reason
+    if level != finding.confidence:
+        reason = f"{reason}; {confidence.reason}"
     return replace(
         finding,
-        title=title,
         saving_ms=saving_ms,
-        saving_together_ms=together_ms,
         simulated=True,
         saving_low_ms=low_ms,
         saving_high_ms=high_ms,
-        confidence=max(finding.confidence, confidence.level, key=_LEVELS.index),
-        confidence_reason=f"{finding.confidence_reason}; {confidence.reason}",
+        confidence=level,
+        confidence_reason=reason,
     )

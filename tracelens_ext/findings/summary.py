@@ -1,22 +1,21 @@
-"""Findings as a table, and their places and evidence as texts."""
+"""Findings as a table, and their savings, places and evidence in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import NO_NAME, ms_text
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Evidence, Finding, Findings
+    from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
 
-NOTHING: Final = (
-    "Nothing that was looked for would save more than 1 % of the judged time."
-)
+NOTHING: Final = "No finding would save more than 1 % of the analyzed time."
 _COLUMNS: Final = (
     "finding",
     "title",
+    "saving",
     "saving_ms",
     "claimed_ms",
     "% of judged time",
@@ -32,13 +31,18 @@ _COLUMNS: Final = (
     "snippet",
     "documentation",
 )
-#: Those of `findings`, and their types.
-_KINDS: Final = {
-    c: "float64" if c.endswith(("_ms", "time")) else "str" for c in _COLUMNS
-}
+_NUMBERS: Final = frozenset(
+    {
+        "saving_ms",
+        "claimed_ms",
+        "% of judged time",
+        "saving_low_ms",
+        "saving_high_ms",
+    }
+)
 #: What evidence cites that is no sheet.
 _COMMANDS: Final = frozenset({"gaps", "tree"})
-#: The share of a saving below which a place is not named in texts.
+#: The share of the attributed time below which a place is not named in texts.
 _LEAST_PLACE: Final = 0.02
 #: Kinds of places, the one that tells most of what to change first.
 _MOST_TELLING: Final = (
@@ -48,71 +52,179 @@ _MOST_TELLING: Final = (
     "kernels",
     "modules",
 )
+#: A saving that differs by less from the attributed time, as a share, needs no explanation.
+_SAME_SHARE: Final = 0.1
+#: A saving below this, percent of the analyzed time, is none.
+_NO_SAVING_PERCENT: Final = 0.05
 
 
-def findings_table(found: Findings) -> pd.DataFrame:
-    """A row a finding, in their order; columns as the sheet `findings`."""
-    rows = [
-        {
-            **vars(finding),
-            "finding": finding.id,
-            "claimed_ms": finding.claimed_ms,
-            "% of judged time": finding.share_percent,
-            "largest_place": largest_place(finding),
-            "where": " | ".join(
-                f"{kind}: {text}" for kind, text in place_texts(finding).items()
-            ),
-            "evidence": "; ".join(evidence_text(each) for each in finding.evidence),
-            "see": ", ".join(dict.fromkeys(cited(each) for each in finding.evidence)),
-            "documentation": f"{finding.documentation} of tracelens-ext's source",
-        }
-        for finding in found.findings
-    ]
-    return pd.DataFrame(rows, columns=_COLUMNS).astype(_KINDS)
+def findings_table(findings: Findings) -> pd.DataFrame:
+    """Return a row for each finding that is listed; columns as the sheet `findings`."""
+    rows = [_table_row(finding) for finding in findings.worthwhile]
+    types = {}
+    for column in _COLUMNS:
+        types[column] = "str"
+        if column in _NUMBERS:
+            types[column] = "float64"
+    return pd.DataFrame(rows, columns=list(_COLUMNS)).astype(types)
 
 
-def summary_sentence(found: Findings) -> str:
-    """How much of the judged time the findings explain; without any, whether all is well."""
-    if found.unknown or not found.findings:
-        return NOTHING if found.all_clear else found.unknown
-    share = 100.0 / max(found.judged_ms, 1e-6)
-    parts = (found.explained_ms, found.left_ms)
-    explained, left = (f"{ms_text(ms)} ({share * ms:.1f} %)" for ms in parts)
-    whole = f"the judged time of {ms_text(found.judged_ms)}"
-    return f"Findings explain {explained} of {whole}; {left} are left."
+def _table_row(finding: Finding) -> dict[str, object]:
+    """Return what the table has of a finding, by column."""
+    places = [f"{kind}: {text}" for kind, text in place_texts(finding).items()]
+    sources = [cited(evidence) for evidence in finding.evidence]
+    return {
+        "finding": finding.id,
+        "title": finding.title,
+        "saving": saving_phrase(finding),
+        "saving_ms": finding.saving_ms,
+        "claimed_ms": finding.claimed_ms,
+        "% of judged time": finding.share_percent,
+        "saving_low_ms": finding.saving_low_ms,
+        "saving_high_ms": finding.saving_high_ms,
+        "confidence": finding.confidence,
+        "confidence_reason": finding.confidence_reason,
+        "largest_place": largest_place(finding),
+        "where": " | ".join(places),
+        "evidence": "; ".join(evidence_text(each) for each in finding.evidence),
+        "see": ", ".join(dict.fromkeys(sources)),
+        "advice": finding.advice,
+        "snippet": finding.snippet,
+        "documentation": f"{finding.documentation} of tracelens-ext's source",
+    }
+
+
+def saving_phrase(finding: Finding) -> str:
+    """Return what fixing it saves, `saves about 6.6 ms (4.4 %)`; empty if it informs only.
+
+    Where the CPU decides how much, it is a range; without a good simulation, a bound.
+    """
+    if finding.informs_only:
+        return ""
+    percent = finding.saving_percent
+    amount = f"{ms_text(finding.saving_ms)} ({percent:.1f} %)"
+    if not finding.simulated:
+        return f"saves up to {amount}"
+    if percent < _NO_SAVING_PERCENT:
+        return "saves nothing: other work limits here"
+    low_ms = finding.saving_low_ms
+    if low_ms is not None and low_ms < (1 - _SAME_SHARE) * finding.saving_ms:
+        low_percent = finding.percent_of_analyzed(low_ms)
+        low = _without_unit(low_ms, finding.saving_ms)
+        high = ms_text(finding.saving_ms)
+        return f"saves {low} to {high} ({low_percent:.1f} to {percent:.1f} %)"
+    phrase = f"saves about {amount}"
+    share = finding.saving_ms / finding.claimed_ms
+    if share > 1 + _SAME_SHARE:
+        return f"{phrase}, as its launches hold up the CPU"
+    if share < 1 - _SAME_SHARE:
+        return f"{phrase}, as other work then becomes the limit"
+    return phrase
+
+
+def _without_unit(low_ms: float, high_ms: float) -> str:
+    """Return the lower end of a range, without the unit if the upper end has the same."""
+    low = ms_text(low_ms)
+    (number, _, unit) = low.partition(" ")
+    if ms_text(high_ms).endswith(f" {unit}"):
+        return number
+    return low
+
+
+def summary_sentence(findings: Findings) -> str:
+    """Return how much of the analyzed time is explained; without findings, if all is well."""
+    if findings.unknown:
+        return findings.unknown
+    if not findings.findings and not findings.all_clear:
+        return ""
+    if not findings.worthwhile:
+        return NOTHING
+    percent = 100.0 * findings.explained_ms / max(findings.judged_ms, 1e-6)
+    explained = f"{ms_text(findings.explained_ms)} ({percent:.1f} %)"
+    return f"Findings explain {explained} of {ms_text(findings.judged_ms)} of analyzed time."
+
+
+def hidden_findings(count: int) -> str:
+    """Return how many findings are not listed, and how to see them."""
+    if count == 1:
+        return "1 more finding saves less than 1 %; findings --all shows it."
+    return f"{count} more findings save less than 1 % each; findings --all shows them."
+
+
+def first_sentences(findings: Findings) -> list[str]:
+    """Return what is said before the findings; where none saves time, what the time is."""
+    sentences = [*findings.first_sentences]
+    summary = summary_sentence(findings)
+    if summary and summary not in sentences:
+        sentences.append(summary)
+    saves_time = any(not finding.informs_only for finding in findings.worthwhile)
+    if not saves_time:
+        sentences.extend(findings.time_use)
+    return sentences
+
+
+def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
+    """Return the places of the kind that tells most of what to change; none if unknown."""
+    for kind in (*_MOST_TELLING, *finding.where):
+        places = finding.where.get(kind)
+        if places:
+            return places
+    return ()
 
 
 def largest_place(finding: Finding) -> str:
-    """Where most of a finding is, of the kind of places that tells most; empty if unknown."""
-    kinds = [*_MOST_TELLING, *finding.where]
-    found = next((finding.where[kind] for kind in kinds if finding.where.get(kind)), ())
-    return (found[0].name or NO_NAME) if found else ""
+    """Return where most of a finding is, of the kind of places that tells most."""
+    places = places_of_most_telling_kind(finding)
+    if not places:
+        return ""
+    return places[0].name or NO_NAME
 
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
-    """The places of each kind in words, the largest first, names cut; not those with hardly any."""
-    told = {}
-    least = _LEAST_PLACE * finding.claimed_ms
+    """Return the places of each kind in words, the largest first; not those with hardly any.
+
+    Args:
+        finding: with the places.
+        cut: makes names shorter.
+    """
+    least_ms = _LEAST_PLACE * finding.claimed_ms
+    result = {}
     for kind, places in finding.where.items():
-        told[kind.replace("_", " ")] = "; ".join(
-            f"{cut(place.name) or NO_NAME} {ms_text(place.saving_ms)} (×{place.count:,})"
-            for place in places
-            if place.saving_ms >= least
-        )
-    return {kind: text for kind, text in told.items() if text}
+        texts = [
+            place_text(place, cut) for place in places if place.saving_ms >= least_ms
+        ]
+        if texts:
+            result[kind.replace("_", " ")] = "; ".join(texts)
+    return result
+
+
+def place_text(place: Place, cut: Callable[[str], str] = str) -> str:
+    """Return a place in words: `aten::addmm 1.8 ms (×80)`."""
+    name = cut(place.name) or NO_NAME
+    return f"{name} {ms_text(place.saving_ms)} (×{place.count:,})"
 
 
 def cited(evidence: Evidence) -> str:
-    """The sheet, or the whole command, that shows a number."""
-    return (
-        f"tracelens-ext {evidence.see}" if evidence.see in _COMMANDS else evidence.see
-    )
+    """Return the sheet, or the whole command, that shows a number."""
+    if evidence.see in _COMMANDS:
+        return f"tracelens-ext {evidence.see}"
+    return evidence.see
 
 
 def evidence_text(evidence: Evidence) -> str:
-    """A number with what it is and where it is seen."""
+    """Return a number with what it is and where it is seen."""
+    return f"{evidence.what}: {_amount_text(evidence)} ({cited(evidence)})"
+
+
+def _amount_text(evidence: Evidence) -> str:
+    """Return a number with its unit; of one thing in the singular."""
     value = evidence.value
     unit = evidence.unit
-    shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-    shown = ms_text(value) if unit == "ms" else f"{shown} {unit}" if unit else shown
-    return f"{evidence.what}: {shown} ({cited(evidence)})"
+    if unit == "ms":
+        return ms_text(value)
+    number = f"{value:,.1f}"
+    if isinstance(value, int):
+        number = f"{value:,}"
+    if value == 1 and unit.endswith("s") and "/" not in unit and unit != "µs":
+        unit = unit.removesuffix("s")
+    return f"{number} {unit}".rstrip()

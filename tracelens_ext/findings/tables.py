@@ -3,65 +3,81 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.context import FindingsContext
-from tracelens_ext.findings.finding import Findings
-from tracelens_ext.findings.summary import cited, findings_table, summary_sentence
+from tracelens_ext.findings.finding import Finding, Findings
+from tracelens_ext.findings.summary import (
+    cited,
+    findings_table,
+    hidden_findings,
+    summary_sentence,
+)
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.text import NO_NAME
 
+_DETAIL_COLUMNS: Final = ("finding", "kind", "name", "amount", "unit", "count", "see")
+
 
 def _details(
     context: FindingsContext, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame | None:
-    """Where each finding is, and the numbers it rests on."""
-    found = context.findings(device_peaks)
-    rows = [
-        (
-            finding.id,
-            kind,
-            each.name or NO_NAME,
-            each.saving_ms,
-            "ms",
-            float(each.count),
-            "",
-        )
-        for finding in found.findings
-        for kind, places in finding.where.items()
-        for each in places
-    ]
-    rows += [
-        (
-            finding.id,
-            "evidence",
-            each.what,
-            float(each.value),
-            each.unit,
-            np.nan,
-            cited(each),
-        )
-        for finding in found.findings
-        for each in finding.evidence
-    ]
-    columns = ["finding", "kind", "name", "amount", "unit", "count", "see"]
-    kinds = dict.fromkeys(columns, "str") | {"amount": "float64", "count": "float64"}
-    return pd.DataFrame(rows, columns=columns).astype(kinds) if rows else None
+    """Return where each finding is, and the numbers it rests on; None without any."""
+    findings = context.findings(device_peaks).worthwhile
+    rows: list[dict[str, object]] = []
+    for finding in findings:
+        rows.extend(_place_rows(finding))
+    for finding in findings:
+        rows.extend(_evidence_rows(finding))
+    if not rows:
+        return None
+    types = dict.fromkeys(_DETAIL_COLUMNS, "str")
+    types["amount"] = "float64"
+    types["count"] = "float64"
+    return pd.DataFrame(rows, columns=list(_DETAIL_COLUMNS)).astype(types)
 
 
-def _found(context: FindingsContext, options: ReportOptions) -> Findings:
+def _place_rows(finding: Finding) -> Iterator[dict[str, object]]:
+    for kind, places in finding.where.items():
+        for place in places:
+            yield {
+                "finding": finding.id,
+                "kind": kind,
+                "name": place.name or NO_NAME,
+                "amount": place.saving_ms,
+                "unit": "ms",
+                "count": float(place.count),
+                "see": "",
+            }
+
+
+def _evidence_rows(finding: Finding) -> Iterator[dict[str, object]]:
+    for evidence in finding.evidence:
+        yield {
+            "finding": finding.id,
+            "kind": "evidence",
+            "name": evidence.what,
+            "amount": float(evidence.value),
+            "unit": evidence.unit,
+            "count": np.nan,
+            "see": cited(evidence),
+        }
+
+
+def _findings_of(context: FindingsContext, options: ReportOptions) -> Findings:
     return context.findings(options.device_peaks)
 
 
 def _findings(
     context: FindingsContext, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
-    """What would save the most wall time, a row a finding; see `findings`."""
+    """Return what would save the most wall time, a row for each finding; see `findings`."""
     return findings_table(context.findings(device_peaks))
 
 
@@ -70,11 +86,16 @@ def _notes(
 ) -> Sequence[str]:
     if "findings" not in tables:
         return ()
-    return _found(context, options).notes
+    findings = _findings_of(context, options)
+    notes = [*findings.first_sentences, *findings.notes]
+    hidden = len(findings.findings) - len(findings.worthwhile)
+    if hidden:
+        notes.append(hidden_findings(hidden))
+    return notes
 
 
 def _heading_without_findings(context: FindingsContext, options: ReportOptions) -> str:
-    return summary_sentence(_found(context, options)).rstrip(".")
+    return summary_sentence(_findings_of(context, options)).rstrip(".")
 
 
 FINDINGS = Table(
@@ -85,27 +106,31 @@ FINDINGS = Table(
             "finding",
             "which kind of finding; [findings](findings.md) has a section on each",
         ),
-        Column("title", "what it is, a sentence"),
+        Column("title", "the problem and its cost"),
+        Column(
+            "saving",
+            "what fixing it saves, in words; a range where the CPU decides how much",
+        ),
         Column(
             "saving_ms",
-            "wall time that the fix removes, as a replay of the trace tells; savings overlap. "
-            "0 of what only informs",
+            "wall time that fixing it saves, as the simulation of the trace shows; savings do not "
+            "add up. 0 of what only informs",
         ),
         Column(
             "claimed_ms",
-            "wall time that it is about; no time is claimed by two findings",
+            "attributed wall time; none is attributed to two findings",
         ),
         Column(
             "% of judged time",
-            "the claim, of the time that was recorded and is no start-up",
+            "the attributed time, of the time that was recorded and is no warm-up",
         ),
         Column(
             "saving_low_ms",
-            "the least and the most that the fix saves; empty where that is the saving",
+            "the least that fixing it saves; empty where that is the saving",
         ),
         Column(
             "saving_high_ms",
-            "the least and the most that the fix saves; empty where that is the saving",
+            "the most that fixing it saves; empty where that is the saving",
         ),
         Column("confidence", "`high`, `medium` or `low`"),
         Column("confidence_reason", "why"),
@@ -132,7 +157,7 @@ FINDINGS = Table(
     answer_if_empty=_heading_without_findings,
     answer_columns=[
         "title",
-        "saving_ms",
+        "saving",
         "% of judged time",
         "advice",
         "confidence",

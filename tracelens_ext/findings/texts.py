@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from tracelens_ext.findings.finding import Confidence
+from tracelens_ext.findings.program_facts import Fact, ProgramFacts
+
+#: Kinds of programs of PyTorch that train or infer with a loop of their own, and all of PyTorch.
+PYTORCH_JOBS: Final = ("pytorch-training", "pytorch-inference")
+PYTORCH_PROGRAMS: Final = (*PYTORCH_JOBS, "serving")
 
 
 class Remedy(Enum):
@@ -46,16 +52,64 @@ class Advice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdviceVariant:
+    """What to change, where the program is of some kind and the trace shows some facts.
+
+    Attributes:
+        advice: what to change; its first sentence starts with a verb.
+        snippet: the change as a line of code; empty where no line does it.
+        kinds: the kinds of programs that it is for; empty for all.
+        follows: what the program does already, so that this is the next best; the finding names it.
+        requires: further facts that the trace has to show.
+        excludes: facts that it must not show.
+    """
+
+    advice: str
+    snippet: str = ""
+    kinds: Collection[str] = ()
+    follows: Collection[Fact] = ()
+    requires: Collection[Fact] = ()
+    excludes: Collection[Fact] = ()
+
+    def fits(self, kind: str, facts: ProgramFacts) -> bool:
+        """Return whether it is for a program of this kind of which a trace shows these facts."""
+        if self.kinds and kind not in self.kinds:
+            return False
+        if not all(facts.shows(fact) for fact in (*self.follows, *self.requires)):
+            return False
+        return not any(facts.shows(fact) for fact in self.excludes)
+
+    def text(self, facts: ProgramFacts) -> str:
+        """Return the advice with what the program does already."""
+        if not self.follows:
+            return self.advice
+        followed = ", ".join(facts.words(fact) for fact in self.follows)
+        return f"{self.advice} Already in use: {followed}."
+
+
+def first_fitting(
+    variants: Sequence[AdviceVariant], kind: str, facts: ProgramFacts
+) -> AdviceVariant | None:
+    """Return the first variant that fits; None for none."""
+    for variant in variants:
+        if variant.fits(kind, facts):
+            return variant
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class VariantText:
     """What one variant of a finding says instead of its `FindingText`; None for the same.
 
     Attributes:
+        advices: instead of `advice` and `snippet`, the first that fits.
         values: what stands for names in braces.
     """
 
     title: str | None = None
     advice: str | None = None
     snippet: str | None = None
+    advices: Sequence[AdviceVariant] = ()
     confidence: Confidence | None = None
     reason: str | None = None
     documentation: str | None = None
@@ -70,9 +124,12 @@ class FindingText:
     time in percent, and other names for what the detector tells in `values`.
 
     Attributes:
-        title: one sentence, with the number.
-        advice: what to change.
+        title: the problem and its cost, such as `Exposed communication: {saving}`.
+        advice: what to change, whatever the trace shows; its first sentence starts with a verb.
         snippet: the change as a line of code of PyTorch; empty where no line does it.
+        advices: instead of `advice` and `snippet`, the first that fits the program and what the
+            trace shows; the last fits any, and says what would have to be known if nothing is left
+            to advise.
         confidence: how sure it is that the fix saves as much.
         reason: why so sure, or why not, a clause or a sentence.
         documentation: the page about it, if that is not its section of `docs/findings.md`.
@@ -86,6 +143,7 @@ class FindingText:
     title: str = ""
     advice: str = ""
     snippet: str = ""
+    advices: Sequence[AdviceVariant] = ()
     confidence: Confidence = "medium"
     reason: str = ""
     documentation: str = ""

@@ -43,14 +43,12 @@ class WallTime:
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
         self.tracks = find_tracks(work, "device")
-        self.classified = classify_gaps(
-            work, "device"
-        )  #: the gaps with their causes, k of them
+        #: the gaps with their causes, k of them
+        self.classified = classify_gaps(work, "device")
         #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
-        self.free = np.ones(
-            len(work), dtype=bool
-        )  #: GPU events that nothing has claimed, (g,)
+        #: GPU events that nothing has claimed, (g,)
+        self.free = np.ones(len(work), dtype=bool)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
         self._devices = self.tracks.device_labels
@@ -133,6 +131,11 @@ class WallTime:
         return launched, np.where(others, np.append(thread, NONE)[at], launched)
 
     # Idle time.
+
+    def forgo_idle_time(self) -> None:
+        """Leave all idle time to nobody, because it may be time in which the GPU worked."""
+        nothing = np.zeros(len(self.idle.gap), dtype=bool)
+        self.idle = self.idle.chosen(nothing)
 
     def claim_idle(self, which: BoolArray) -> Claim:
         """Claim some of the pieces of `idle`."""

@@ -147,13 +147,14 @@ class Command:
     #: `module:function`, which is imported when the command is called. A parameter of the type
     #: `tracelens_ext.settings.ReadingOptions` gets the options about reading
     function: Any
-    group: str = (
-        "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
-    )
+    #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
+    group: str = "Look"
     #: what stands at the end of its help, without `tracelens-ext`
     examples: tuple[str, ...] = ()
     #: makes sections at the end of its help: title → rows of a name and what it means
     help_sections: Callable[[], Mapping[str, Sequence[tuple[str, str]]]] | None = None
+    #: its arguments are the command line of another program, whose options are not its own
+    runs_program: bool = False
 
 
 @_hookspec

@@ -108,9 +108,8 @@ class Plugin:
     module: str  #: what the entry point names
     distribution: str  #: the installed project it belongs to, with its version
     own: bool  #: True for what this distribution brings
-    hooks: tuple[
-        str, ...
-    ] = ()  #: the hooks it implements; empty when it could not be loaded
+    #: the hooks it implements; empty when it could not be loaded
+    hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +234,8 @@ class PluginRegistry:
             entry_point.name, entry_point.value, label, _is_own(entry_point)
         )
         is_second = self._manager.has_plugin(plugin.name)
-        if (
-            is_second
-        ):  # two of one name stay apart in listings and messages; it is not loaded
+        # two of one name stay apart in listings and messages; it is not loaded
+        if is_second:
             plugin = replace(plugin, name=f"{plugin.name} ({label})")
         with self.guard(plugin.name):
             try:
@@ -324,9 +322,8 @@ def _entry_points() -> list[EntryPoint]:
     return sorted(entry_points(group=PROJECT), key=own_first)
 
 
-_installed = cache(
-    _entry_points
-)  # of this process: looking for them takes milliseconds
+# of this process: looking for them takes milliseconds
+_installed = cache(_entry_points)
 
 
 def _only_own(*, plugins: bool) -> bool:

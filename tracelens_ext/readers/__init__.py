@@ -67,9 +67,8 @@ def read_trace(
     store = open_cache(cache, reading)
 
     def parse() -> Trace:
-        from tracelens_ext.readers.formats import (
-            read_file,
-        )  # a cached trace needs no reader
+        # a cached trace needs no reader
+        from tracelens_ext.readers.formats import read_file
 
         return cast(
             "Trace", read_file(source, progress, store, registry, reading, own=True)

@@ -154,9 +154,8 @@ class TraceBuilder:
             texts: argument → (rows among these m, codes of `texts`).
         """
         if any(find(columns).any() for find in _IMPOSSIBLE.values()):
-            for (
-                reason
-            ) in _IMPOSSIBLE:  # so that reasons are told in the order of first sight
+            # so that reasons are told in the order of first sight
+            for reason in _IMPOSSIBLE:
                 self.dropped.setdefault(reason, 0)
         for name, dtype in _COLUMNS.items():
             self._columns[name].append(columns[name].astype(dtype, copy=False))

@@ -66,6 +66,7 @@ def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None
 NSYS_REPORTS = (".nsys-rep", ".qdrep")
 NSYS_EXPORTS = (".sqlite",)
 ROCPD = ("_results.db",)
+RPD = (".rpd", ".rpd.gz")
 ROCPROF_JSON = ("_results.json", "_results.json.gz")
 ROCPROF_TABLES = ("kernel_trace.csv",)
 XPLANE = (".xplane.pb",)
@@ -128,6 +129,12 @@ def _is_rocpd(path: Path, head: bytes) -> bool:
     return ".db" in path.suffixes if known is None else known
 
 
+def _is_rpd(path: Path, head: bytes) -> bool:
+    """Whether a file has the tables of rocmProfileData; of one that is gzipped, its name."""
+    known = _is_database("rocprof.rpd", "RpdDatabase", path, head)
+    return ".rpd" in path.suffixes if known is None else known
+
+
 def _is_rocprof_results(path: Path, head: bytes) -> object:
     """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
     is_json = _ROCPROF_RESULTS.match(head)
@@ -150,9 +157,8 @@ def _is_perfetto(path: Path, head: bytes) -> object:
 def _is_json(_: Path, head: bytes) -> bool:
     """Whether a file begins as a JSON object or list does; one that is no trace is refused."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
-    return (
-        text.startswith((b"{", b"[")) and text[1:2] != b"\0"
-    )  # which UTF-16 has there
+    # which UTF-16 has there
+    return text.startswith((b"{", b"[")) and text[1:2] != b"\0"
 
 
 READERS: list[Reader] = [
@@ -176,6 +182,13 @@ READERS: list[Reader] = [
         fits=_is_rocpd,
         how_to_record=f"{_ROCPROF} -- python train.py",
         suffixes=ROCPD,
+    ),
+    FormatReader(
+        name="rocmProfileData database (rpd)",
+        module="rocprof.rpd",
+        fits=_is_rpd,
+        how_to_record="runTracer.sh -o run.rpd python train.py",
+        suffixes=RPD,
     ),
     FormatReader(
         name="rocprofv3 JSON",

@@ -75,9 +75,8 @@ class _WatchedLines:
     def __init__(self, opened: ByteSource, encoding: str) -> None:
         self._lines = _lines(opened, encoding)
         self.quotes = 0  #: quotes since this was set to 0
-        self.last_ends = (
-            False  #: False if the last line does not end, as in a file that is cut off
-        )
+        #: False if the last line does not end, as in a file that is cut off
+        self.last_ends = False
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:

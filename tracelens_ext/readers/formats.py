@@ -207,6 +207,10 @@ def _name_of_copy(direction: str, source: str, target: str) -> str:
 # Files of other tools are recognized, so that the message says what to do.
 
 _UNPACK = "unpack it and give one trace of it"
+_ANALYZE_WORKBOOK = (
+    "give the trace that the report was made of, or compare reports with: "
+    "tracelens-ext compare"
+)
 _TAR_PLACE = slice(257, 263)
 #: How text in other encodings begins: with a byte order mark, or with a bracket.
 _ENCODINGS = (
@@ -255,6 +259,8 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
             path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)"
         )
     expected = "see the formats that are read with: tracelens-ext formats"
+    if name.endswith(".xlsx"):
+        return TraceFormatError(path, "is a workbook, not a trace", _ANALYZE_WORKBOOK)
     for magic, what, remedy in _MAGIC:
         if text.startswith(magic):
             return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)

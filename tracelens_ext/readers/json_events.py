@@ -425,7 +425,8 @@ class EventStream(Generic[B]):
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
         if self._source.compressed and not self._source.reading.salvage:
-            self._source.drain()  # text out of a damaged gzip stream is no fault of the JSON's
+            # text out of a damaged gzip stream is no fault of the JSON's
+            self._source.drain()
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:

@@ -22,10 +22,6 @@ class OtherDatabase:
     fits: Callable[[str, Collection[str]], bool]
 
 
-def _is_rocm_profile_data(_: str, tables: Collection[str]) -> bool:
-    return {"rocpd_api", "rocpd_op", "rocpd_string"} <= set(tables)
-
-
 def _is_of_ascend(_: str, tables: Collection[str]) -> bool:
     of_ascend = {
         "pytorch_api",
@@ -42,11 +38,6 @@ def _is_of_dlprof(name: str, tables: Collection[str]) -> bool:
 
 
 _DATABASES: Final = (
-    OtherDatabase(
-        "is a database of rocmProfileData (RPD), which is not read",
-        "record with rocprofv3 --sys-trace, or with torch.profiler",
-        _is_rocm_profile_data,
-    ),
     OtherDatabase(
         "is a database of Ascend's profiler (msprof), which is not read",
         "open it with MindStudio Insight",

@@ -85,9 +85,8 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            binary = getattr(
-                source, "buffer", source
-            )  # of a text file: bytes are decoded here
+            # of a text file: bytes are decoded here
+            binary = getattr(source, "buffer", source)
             if isinstance(binary, io.BufferedReader):
                 file = binary
             else:

@@ -153,9 +153,8 @@ class Database(Tables):
             yield
         except (sqlite3.Error, MemoryError, UnicodeDecodeError) as error:
             reason = one_line(str(error))
-            if isinstance(
-                error, MemoryError
-            ):  # a length in it that is wrong, as a rule
+            # a length in it that is wrong, as a rule
+            if isinstance(error, MemoryError):
                 reason = "it asks for more memory than there is"
             elif isinstance(error, UnicodeDecodeError):  # SQLite quotes what is damaged
                 reason = "its texts are no UTF-8"

@@ -267,9 +267,8 @@ def _write_charts(
     cells.checked(sheet.set_column(_CHART_COLUMNS + 1, last_column, _NUMBER_WIDTH))
     sheet.hide_gridlines(2)
     sheet.set_landscape()
-    sheet.set_print_scale(
-        _PRINT_SCALE
-    )  # not fitted to the page: that ignores page breaks
+    # not fitted to the page: that ignores page breaks
+    sheet.set_print_scale(_PRINT_SCALE)
     sheet.set_margins(top=0.5, bottom=0.5)
     sheet.set_h_pagebreaks(page_breaks)
     # Printed are the charts alone: their tables would make them small.
@@ -395,9 +394,8 @@ def _number_axis(data: _ChartData) -> dict[str, Any]:
     symbol = unit_of(data.chart.value_column).symbol
     axis = dict(_AXIS)
     if float(numbers.min()) >= 0:
-        axis["min"] = (
-            0  # a bar that starts elsewhere than at zero shows a wrong proportion
-        )
+        # a bar that starts elsewhere than at zero shows a wrong proportion
+        axis["min"] = 0
     axis["num_format"] = _axis_format(symbol, largest)
     axis["major_gridlines"] = {"visible": True, "line": _LINE}
     return axis

@@ -202,9 +202,8 @@ def page_of(
     chart_figures = page_figures(sheets, report.charts, failures)
     notes = [*report.notes, *contents.notes]
     notes += [message for message in failures.messages if message not in notes]
-    sheet_keys = dict.fromkeys(
-        sheets, ""
-    )  # a link to a table that failed leads to the top
+    # a link to a table that failed leads to the top
+    sheet_keys = dict.fromkeys(sheets, "")
     sheet_keys |= {name: table.key for name, table in contents.tables.items()}
     page = render_page(
         title=cleaned(report.title),

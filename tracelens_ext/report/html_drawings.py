@@ -143,9 +143,8 @@ _HOST = -1
 _MOST_FIGURES = 4
 _MOST_BARS = 10
 _NAME = 36
-_WORTH_DRAWING = (
-    0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
-)
+# of the largest peak: the host of a job on GPUs allocates a few bytes
+_WORTH_DRAWING = 0.01
 #: Operations that tell nothing of what the memory is for; those around them do.
 _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "

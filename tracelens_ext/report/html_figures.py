@@ -8,6 +8,7 @@ takes `<b>`, `<a href>` and entities in a label for markup.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -28,6 +29,8 @@ from tracelens_ext.report.terminal import safe_text
 _HOVER_LINE = 60
 _HOVER_LINES = 12
 _MS_PER_S = 1000.0
+#: Of a number that is shown.
+_DIGITS = 4
 
 _SIGNATURE = re.compile("::|<|^void ")
 
@@ -102,12 +105,25 @@ def percent_text(share: float) -> str:
 def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False) -> str:
     """Show an amount, and its share of a whole when there is one."""
     sign = "+" if signed and amount > 0 else ""
-    text = duration_text(amount) if unit == "ms" else f"{amount:,.4g} {unit}".strip()
+    if unit in _MS_PER:
+        text = duration_text(amount * _MS_PER[unit])
+    else:
+        text = f"{number_text(amount)} {unit}".strip()
     return (
         f"{sign}{text} ({percent_text(100.0 * amount / whole)})"
         if whole
         else sign + text
     )
+
+
+def number_text(value: float) -> str:
+    """Show a number with four digits, or all those before its point; never with an exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits_before_point = math.floor(math.log10(abs(value))) + 1
+    decimals = max(_DIGITS - digits_before_point, 0)
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def in_one_line(text: str) -> str:
@@ -239,9 +255,8 @@ def ms_per_unit(column: str) -> float | None:
 
 def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
-    stacked = chart.kind == "stacked" and list(table.columns) != [
-        ""
-    ]  # pieces have names
+    # pieces have names
+    stacked = chart.kind == "stacked" and list(table.columns) != [""]
     labels = [
         label if label.strip() else "(all)" if stacked else "(none)"
         for label in table.index
@@ -273,9 +288,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
         colour = colour_of(str(name)) if stacked else of_bars
         pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
     ends = [  # in the unit of the axis
-        f"{amount * scale:{'+' if unit.signed else ''},.4g}\u00a0{axis}".rstrip()
-        + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
-        for amount in sums
+        _end_of_bar(amount, scale, axis, whole, signed=unit.signed) for amount in sums
     ]
     key = f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}"
     words = _in_words([short(label, _IN_WORDS) for label in labels], sums, whole)
@@ -289,6 +302,17 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     return Figure(key, cleaned(chart.title), words, legend, chart.sheet, spec, numbers)
 
 
+def _end_of_bar(
+    amount: float, scale: float, axis: str, whole: float, *, signed: bool
+) -> str:
+    """Return what stands at the end of a bar: its amount in the unit of the axis, its share."""
+    sign = "+" if signed and amount > 0 else ""
+    text = f"{sign}{number_text(amount * scale)}\u00a0{axis}".rstrip()
+    if not whole:
+        return text
+    return f"{text} ({percent_text(100.0 * amount / whole)})"
+
+
 def bar_piece(
     place: int,
     values: Sequence[float],
@@ -298,9 +322,8 @@ def bar_piece(
 ) -> Plotly:
     """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
     texts = [*map(plotly_text, inside)]
-    some = [
-        value or None for value in values
-    ]  # a bar of no length would have an outline
+    # a bar of no length would have an outline
+    some = [value or None for value in values]
     line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
     about = {
         "customdata": hover,
@@ -326,9 +349,8 @@ def bars_spec(
     rows = [*range(len(sums))]
     at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
-    at_ends = trace(
-        "scatter", WHOLE, mode="text", **at, **texts
-    )  # true of whole bars only
+    # true of whole bars only
+    at_ends = trace("scatter", WHOLE, mode="text", **at, **texts)
     lowest = min(sums, default=0.0)
     highest = max(sums, default=0.0)
     bounds = {
@@ -442,9 +464,8 @@ def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
     if unit == "ms" and 0 < longest < 1:
         return "µs", 1e3
-    return (
-        ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)
-    )  # up to four digits
+    # up to four digits
+    return ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:

@@ -112,9 +112,8 @@ def _checked_target(shown: str) -> Path:
         raise OutputError(
             "the output file has no name; give a path such as report.xlsx"
         )
-    final = (
-        Path(shown).parent.resolve() / Path(shown).name
-    )  # a link itself, not where it leads
+    # a link itself, not where it leads
+    final = Path(shown).parent.resolve() / Path(shown).name
     problem = ""
     if final.is_dir() or shown.endswith(("/", os.sep)):
         problem = "it is a folder; give the name of a file in it"

@@ -57,9 +57,8 @@ class Report:
     answers: Sequence[Answer] = ()  #: what a workbook and the terminal show first
     #: what JSON has beside all that, by its name
     members: Mapping[str, object] = field(default_factory=dict)
-    source_url: str = (
-        ""  #: where a page links lines of Python, with `{path}` and `{line}`
-    )
+    #: where a page links lines of Python, with `{path}` and `{line}`
+    source_url: str = ""
 
     def __repr__(self) -> str:
         rows = ", ".join(

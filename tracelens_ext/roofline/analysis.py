@@ -61,17 +61,15 @@ class RooflineRow:
     operation: Operation  #: name, arguments, kernels
     count: int  #: its calls
     gpu_ns: int  #: their GPU time
-    is_host_copy: bool = (
-        False  #: whether it copies between host and device for the most part
-    )
+    #: whether it copies between host and device for the most part
+    is_host_copy: bool = False
     cost: Cost | None = None  #: of a call; None without a model
     why_no_model: str | None = None  #: why there is none
     model: str | None = None  #: the name of the model; None without one
     #: the best case of all calls; None without a model or a known device
     roofline_ns: float | None = None
-    bound: str | None = (
-        None  #: `compute`, `memory` or `link`: what limits the best case
-    )
+    #: `compute`, `memory` or `link`: what limits the best case
+    bound: str | None = None
     #: 10^12 operations a second of its engine and type; None where it is not known
     peak: float | None = None
     why_slow: str = ""  #: what shows of the reason for the time lost
@@ -345,9 +343,8 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
         "data_type": _of_costs(rows, "data_type"),
         "model": [row.model for row in rows],
         "why_no_model": [row.why_no_model for row in rows],
-        "tflops_per_s": total_flops
-        / measured_ns
-        / 1e3,  # 1,000 a ns are 10^12 a second
+        # 1,000 a ns are 10^12 a second
+        "tflops_per_s": total_flops / measured_ns / 1e3,
         "tb_per_s": total_bytes / measured_ns / 1e3,
         "roofline_time_ms": best_ns / NS_PER_MS,
         "bound": [row.bound for row in rows],

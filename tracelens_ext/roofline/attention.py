@@ -23,12 +23,10 @@ class _Positions(NamedTuple):
     causal: int  #: the flag, or the kind of mask: 0 for none
     heads_first: bool  #: [B, H, N, D], else [B, N, H, D]
     lengths: int | None = None  #: the cumulated lengths of sequences
-    window: int | None = (
-        None  #: the window to the left; to the right follows; negative for none
-    )
-    top_left: bool = (
-        False  #: whether a causal mask counts from the beginning of the keys
-    )
+    #: the window to the left; to the right follows; negative for none
+    window: int | None = None
+    #: whether a causal mask counts from the beginning of the keys
+    top_left: bool = False
 
 
 _FLASH_FORWARD: Final = _Positions(query=0, causal=5, heads_first=False, window=6)
@@ -119,9 +117,8 @@ def attention(operation: Operation) -> Cost:
     keys_and_values = bytes_read(key, value) * visible.keys // max(key_length, 1)
     moved = bytes_read(query) + keys_and_values + result_bytes
     is_backward = positions.query > 0
-    if (
-        is_backward
-    ):  # also reads the gradient of the result, and writes those of Q, K and V
+    # also reads the gradient of the result, and writes those of Q, K and V
+    if is_backward:
         flops = flops * 5 // 2
         moved += result_bytes + query.written + key.written + value.written
     return Cost(

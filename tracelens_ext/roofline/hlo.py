@@ -311,7 +311,8 @@ class _Computation(NamedTuple):
     """A computation of a program."""
 
     instructions: Sequence[Message]
-    root: int  #: the identifier of the instruction whose result is that of the computation
+    #: the identifier of the instruction whose result is that of the computation
+    root: int
 
 
 def _bytes_read_by(users: Sequence[Message], parameter: int, whole: int) -> int:

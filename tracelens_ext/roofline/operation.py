@@ -152,12 +152,10 @@ class Operation:
     dims: tuple[object, ...] = ()
     types: tuple[str, ...] = ()  #: of each argument
     strides: tuple[object, ...] = ()  #: of each argument, as `dims`
-    concrete: tuple[
-        str, ...
-    ] = ()  #: numbers, flags and lists as text; empty for tensors
-    kernels: tuple[
-        str, ...
-    ] = ()  #: the names of the GPU events that its calls launched
+    #: numbers, flags and lists as text; empty for tensors
+    concrete: tuple[str, ...] = ()
+    #: the names of the GPU events that its calls launched
+    kernels: tuple[str, ...] = ()
     #: what the step of a serving engine that its calls are part of computes; None for those whose
     #: model needs none (`roofline/serving.py` lists the others)
     batch: Batch | None = None

@@ -48,9 +48,8 @@ class OperationGroups:
     """The operations that launched GPU work, by name and arguments; k groups."""
 
     operations: list[Operation]  #: name, arguments and kernels of each
-    texts: dict[
-        str, list[str]
-    ]  #: each argument of `ARGUMENTS` as the tables show it, k texts each
+    #: each argument of `ARGUMENTS` as the tables show it, k texts each
+    texts: dict[str, list[str]]
     count: Int64Array  #: calls, (k,)
     gpu_ns: Int64Array  #: busy time of what they launched, (k,)
     host_copy_ns: Int64Array  #: of it, copies between host and device, (k,)

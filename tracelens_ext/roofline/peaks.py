@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ _UNNAMED_DEVICE: Final = "your device"
 #: No figure of a device is as large.
 _LARGEST_NUMBER: Final = 1e9
 _BYTES_IN_KILOBYTE: Final = 1024
+#: A name that tells the architecture, and not which GPU it is.
+_GENERIC_NAME: Final = re.compile(r"compute capability|\bgfx\d")
 
 
 class Peak(NamedTuple):
@@ -60,22 +63,19 @@ class DevicePeaks:
     """The peaks of one device."""
 
     name: str  #: the product
-    matrix: Mapping[
-        str, float
-    ]  #: data type → 10^12 operations a second of the matrix engine
+    #: data type → 10^12 operations a second of the matrix engine
+    matrix: Mapping[str, float]
     vector: Mapping[str, float]  #: the same of the vector engine
     memory: float  #: bandwidth of device memory, 10^9 bytes a second
-    link: float | None = (
-        None  #: bandwidth to the host in one direction, likewise; None: unknown
-    )
+    #: bandwidth to the host in one direction, likewise; None: unknown
+    link: float | None = None
     names: tuple[str, ...] = ()  #: what traces call it; `*` stands for anything
     units: int = 0  #: compute units (multiprocessors); 0: not known
     warp: int = 0  #: threads of a warp or wave; 0: not known
     memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
     cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
-    partitions: bool = (
-        False  #: whether a device of a trace may be a part of the product
-    )
+    #: whether a device of a trace may be a part of the product
+    partitions: bool = False
     source: str = ""  #: where the numbers are from
 
     def peak(self, engine: str, data_type: str) -> Peak | None:
@@ -323,6 +323,21 @@ def _peaks_of_device(device: Device) -> DevicePeaks | None:
         clock_hz=device.clock_hz,
         bandwidth=device.bandwidth,
     )
+
+
+def recognized_products(trace: Trace) -> dict[int, str]:
+    """Return the product of each device whose name in the trace does not tell it.
+
+    JAX names an AMD GPU by its architecture only; its size and memory tell which one it is.
+    """
+    products = {}
+    for number, peaks in peaks_of_devices(trace).items():
+        device = trace.described(number)
+        if peaks is None or device is None:
+            continue
+        if not device.name or _GENERIC_NAME.search(device.name):
+            products[number] = peaks.name
+    return products
 
 
 def device_models(

@@ -37,9 +37,8 @@ _MOST_TENSORS: Final = 4  # that the text of shapes has
 class ModelledShare:
     """How much of the GPU time has a performance model."""
 
-    percent: (
-        float  #: of the GPU time of operations, without copies between host and device
-    )
+    #: of the GPU time of operations, without copies between host and device
+    percent: float
     #: names the operation without a model that takes longest, its percent, and why
     largest: str
 

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from enum import IntEnum
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from tracelens_ext.analysis.idle_time.cpu_activity import (
-    HostIntervals,
-    innermost_during,
-)
-from tracelens_ext.lazy import pd
+from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.replay import Replay, Replayed
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_US, EventKind
+from tracelens_ext.trace import NONE, BoolArray, Int64Array
+from tracelens_ext.trace.lookup import values_at
 
-if TYPE_CHECKING:
-    from tracelens_ext.simulation.simulation import Simulation
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
-#: What a segment is of: a node runs, or what comes before it; the host's time; what blocks it.
-RUNS, GAP, LAUNCH, HOST, SYNC = range(5)
-#: What bound a start, for each edge.
-EDGES: Final = ("", "stream", "wait", "launch", "sync", "not in the file")
-_NO, _STREAM, _WAIT, _CALL, _SYNC, _UNKNOWN = range(6)
+class Part(IntEnum):
+    """What a segment is."""
+
+    RUNS = 0  #: a node runs
+    GAP = 1  #: the time between a node and what it waited for on the GPU
+    LAUNCH = 2  #: the latency from a call to its node
+    HOST = 3  #: time of the host
+    SYNC = 4  #: a call that blocks the host
+
+
+class Edge(IntEnum):
+    """What bound the start of a segment; the order is that of `EDGE_LABELS`."""
+
+    NONE = 0
+    STREAM = 1
+    WAIT = 2
+    LAUNCH = 3
+    SYNC = 4
+    UNKNOWN = 5
+
+
+EDGE_LABELS: Final = ("", "stream", "wait", "launch", "sync", "not in the file")
+
+
+class Segment(NamedTuple):
+    """A row of `CriticalPath`; its fields in that order."""
+
+    start: int
+    end: int
+    part: Part
+    source: int
+    edge: Edge
+    known: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,235 +56,197 @@ class CriticalPath:
 
     start: Int64Array  #: ns since the window's start, (s,)
     end: Int64Array  #: (s,)
-    what: Int64Array  #: `RUNS`, `GAP` …, (s,)
+    part: Int64Array  #: a `Part`, (s,)
     #: the node; of a sync the block; the row of `Replay.recorded` from which host time runs, (s,)
-    of: Int64Array
-    edge: Int64Array  #: an index into `EDGES`: what bound it, (s,)
-    known: BoolArray  #: whether the recording says so, (s,)
+    source: Int64Array
+    edge: Int64Array  #: an `Edge`: what bound it, (s,)
+    known: BoolArray  #: True where the recording says so, (s,)
+
+    def segments(self) -> Iterator[Segment]:
+        """Yield the segments in order of time."""
+        return map(
+            Segment,
+            self.start.tolist(),
+            self.end.tolist(),
+            self.part.tolist(),
+            self.source.tolist(),
+            self.edge.tolist(),
+            self.known.tolist(),
+        )
 
     @property
     def known_share(self) -> float:
-        """Which share of the waits the recording tells."""
-        waits = np.isin(self.what, (GAP, SYNC)) & np.isin(
-            self.edge, (_WAIT, _SYNC, _UNKNOWN)
-        )
-        return float(self.known[waits].mean()) if waits.any() else 1.0
+        """The share of the waits that the recording tells."""
+        is_wait = np.isin(self.part, (Part.GAP, Part.SYNC))
+        is_wait &= np.isin(self.edge, (Edge.WAIT, Edge.SYNC, Edge.UNKNOWN))
+        if not is_wait.any():
+            return 1.0
+        return float(self.known[is_wait].mean())
 
 
 def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     """Walk back from the end of the unchanged replay to its beginning."""
-    program = replay.program
-    clocks = replay.clocks
-    blocks = len(replay.program.block_start)
-    edge, before = (column.tolist() for column in _bound_by(replay, replayed))
-    start = replayed.start.tolist()
-    returned = replayed.returned.tolist()
-    end = (replayed.start + program.duration).tolist()
-    known = np.ones(len(end), dtype=bool)
-    known[program.waits[:, 0]] = program.wait_known
-    # What each block waits for that ends last, the first of several, and whether that is known.
-    block, node = program.awaited.T
-    order = np.lexsort((-np.arange(len(node)), np.array(end, dtype=np.int64)[node]))
-    is_known_block = program.awaited_known & (program.unusual_tail[block] == 0)
-    told = zip(node[order].tolist(), is_known_block[order].tolist(), strict=True)
-    awaited = dict(zip(block[order].tolist(), told, strict=True))
-    latency = replay.latency.tolist()
-    tail = replay.tail.tolist()
-    standstill = program.standstill.tolist()
-    segments: list[tuple[int, int, int, int, int, bool]] = []
-    time = replayed.wall
+    return _Walk(replay, replayed).run()
 
-    def back_to(
-        begin: int, what: int, of: int, edge: int = _NO, known: bool = True
+
+class _LastAwaited(NamedTuple):
+    """What a block waits for that ends last."""
+
+    node: int
+    known: bool  #: True if the recording says so
+
+
+class _Walk:
+    """A walk from the end of a replay to its beginning, a segment at a time, the last one first.
+
+    It is either at a node, or at a moment of the host: a row of `Replay.recorded` from which time
+    of the host runs.
+    """
+
+    def __init__(self, replay: Replay, replayed: Replayed) -> None:
+        program = replay.program
+        self._replay = replay
+        self._replayed = replayed
+        self._segments: list[Segment] = []
+        self._time = replayed.wall  #: where the last segment begins
+        end = replayed.start + program.duration
+        bounds = _find_bounds(replay, replayed)
+        # Lists, as numbers are read one by one.
+        self._start = replayed.start.tolist()
+        self._end = end.tolist()
+        self._returned = replayed.returned.tolist()
+        self._edge = bounds.edge.tolist()
+        self._node_before = bounds.node.tolist()
+        self._latency = replay.latency.tolist()
+        self._tail = replay.tail.tolist()
+        self._standstill = program.standstill.tolist()
+        self._is_known = np.ones(len(end), dtype=bool)
+        self._is_known[program.waits[:, 0]] = program.wait_known
+        self._last_awaited = _find_last_awaited(program, end)
+
+    def run(self) -> CriticalPath:
+        """Return the segments in order of time."""
+        node = NONE
+        row = NONE
+        if self._time in self._end:
+            node = self._end.index(self._time)
+        elif self._replay.clocks:
+            row = self._row_of_last_clock()
+        while self._time > 0 and not (node == row == NONE):
+            if node != NONE:
+                node, row = self._pass_node(node)
+            else:
+                node, row = self._pass_host(row)
+        self._back_to(0, Part.GAP, NONE, Edge.UNKNOWN, known=False)
+        return _path_of(self._segments[::-1])
+
+    def _back_to(
+        self, start: int, part: Part, source: int, edge: Edge, *, known: bool = True
     ) -> None:
-        nonlocal time
-        if begin < time:
-            segments.append((begin, time, what, of, edge, known))
-            time = begin
+        """Add the segment from a time to the last segment, if it has a length."""
+        if start < self._time:
+            segment = Segment(start, self._time, part, source, edge, known)
+            self._segments.append(segment)
+            self._time = start
 
-    is_host = time not in end
-    if is_host and clocks:
-        last = replayed.returned[replay.base_of_clock] + replay.offsets[2]
-        at = int(replay.base_of_clock[int(np.argmax(last))])
-    elif not is_host:
-        at = end.index(time)
-    while time > 0:
-        if is_host:
-            back_to(returned[at], HOST, at)
-            if not clocks <= at < clocks + blocks:
-                break
-            last_node, is_known = awaited[at - clocks]
-            ready = returned[at] - tail[at - clocks]
-            is_host = end[last_node] < ready
-            back_to(ready, SYNC, at - clocks, _SYNC, is_known or is_host)
-            at = int(replay.base_of_block[at - clocks]) if is_host else last_node
-            continue
-        back_to(start[at], RUNS, at)
-        if standstill[at] and edge[at] in (_CALL, _STREAM):
-            back_to(start[at] - standstill[at], GAP, at, _UNKNOWN, False)
-        if edge[at] == _CALL:
-            back_to(start[at] - standstill[at] - latency[at], LAUNCH, at, _CALL)
-            is_host = True
-            at = int(replay.base_of_node[at])
-            continue
-        if before[at] == NONE:
-            break
-        back_to(
-            end[before[at]], GAP, at, edge[at], bool(known[at]) and edge[at] != _UNKNOWN
-        )
-        at = before[at]
-    back_to(0, GAP, NONE, _UNKNOWN, False)
-    start_ns, end_ns, what, of, by, sure = (
-        np.array(segments[::-1], np.int64).reshape(-1, 6).T
-    )
-    return CriticalPath(start_ns, end_ns, what, of, by, sure > 0)
+    def _row_of_last_clock(self) -> int:
+        """Return from where the time of the clock runs that ends last."""
+        base = self._replay.base_of_clock
+        end = self._replayed.returned[base] + self._replay.offsets.clock_end
+        return int(base[int(np.argmax(end))])
+
+    def _pass_host(self, row: int) -> tuple[int, int]:
+        """Pass time of the host and the block before it; return the node or the row before."""
+        replay = self._replay
+        returned = self._returned[row]
+        self._back_to(returned, Part.HOST, row, Edge.NONE)
+        block = row - replay.clocks
+        if not 0 <= block < len(self._tail):
+            return NONE, NONE
+        awaited = self._last_awaited[block]
+        ready = returned - self._tail[block]
+        host_was_later = self._end[awaited.node] < ready
+        is_known = awaited.known or host_was_later
+        self._back_to(ready, Part.SYNC, block, Edge.SYNC, known=is_known)
+        if host_was_later:
+            return NONE, int(replay.base_of_block[block])
+        return awaited.node, NONE
+
+    def _pass_node(self, node: int) -> tuple[int, int]:
+        """Pass a node and what it waited for; return the node or the row before."""
+        edge = self._edge[node]
+        start = self._start[node]
+        called = start - self._standstill[node]
+        self._back_to(start, Part.RUNS, node, Edge.NONE)
+        if self._standstill[node] and edge in (Edge.LAUNCH, Edge.STREAM):
+            self._back_to(called, Part.GAP, node, Edge.UNKNOWN, known=False)
+        if edge == Edge.LAUNCH:
+            launched = called - self._latency[node]
+            self._back_to(launched, Part.LAUNCH, node, Edge.LAUNCH)
+            return NONE, int(self._replay.base_of_node[node])
+        before = self._node_before[node]
+        if before == NONE:
+            return NONE, NONE
+        is_known = bool(self._is_known[node]) and edge != Edge.UNKNOWN
+        self._back_to(self._end[before], Part.GAP, node, edge, known=is_known)
+        return before, NONE
 
 
-def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Array]:
-    """What bound the start of each node, an index into `EDGES`, and the node that did, if any."""
+class _Bounds(NamedTuple):
+    """What bound the start of each node."""
+
+    edge: Int64Array  #: an `Edge`, (n,)
+    node: Int64Array  #: the node that it waited for, `NONE` without, (n,)
+
+
+def _find_bounds(replay: Replay, replayed: Replayed) -> _Bounds:
     program = replay.program
     start = replayed.start
-    track = program.track
     end = start + program.duration
-    follows = np.append(False, track[1:] == track[:-1])[: len(track)]
-    before = np.where(follows, np.arange(len(track)) - 1, NONE)
-    source = np.full(len(track), NONE, dtype=np.int64)
-    source[program.waits[:, 0]] = program.waits[:, 1]
-    waits = (source != NONE) & (end[source] == start)
-    ready = replayed.returned[replay.base_of_node] + replay.offsets[0]
-    calls = (program.call != NONE) & (ready == start)
-    follows &= end[before] + replay.gap_and_standstill == start
-    edge = np.select([waits, calls, follows], [_WAIT, _CALL, _STREAM], _UNKNOWN)
-    return edge, np.where(waits, source, before)
+    nodes = np.arange(len(start))
+    node_before = np.where(program.nodes.follows, nodes - 1, NONE)
+    awaited = np.full(len(start), NONE, dtype=np.int64)
+    awaited[program.waits[:, 0]] = program.waits[:, 1]
 
-
-_OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-
-
-def described(simulation: Simulation, nodes: Int64Array) -> pd.DataFrame:
-    """Kind, category, name, operation and stream of nodes; empty, and -1, where they have none."""
-    program = simulation.program
-    changes = simulation.changes
-    work = program.work
-    node = np.maximum(nodes, 0)
-    event = np.where(nodes == NONE, NONE, program.event[node])
-    real = event != NONE
-    kind = np.where(work.is_communication[event], "communication", "kernel")
-    kind = np.where(changes.is_copy[node], "copy", kind)
-    code, labels = changes.category
-    operation, operations = work.tree.cpu_op_label_of_gpu
-    columns = {
-        "kind": np.where(real, kind, "gap"),
-        "category": _labels(np.where(real, code[node], NONE), labels),
-        "name": _labels(np.where(real, work.name[event], NONE), work.trace.names),
-        "operation": _labels(np.where(real, operation[event], NONE), operations),
-        "stream": np.where(
-            nodes == NONE, NONE, program.tracks.stream[program.track[node]]
-        ),
-    }
-    return pd.DataFrame(columns)
-
-
-def _labels(code: IntArray, labels: Sequence[str]) -> npt.NDArray[np.object_]:
-    """What codes stand for; empty for `NONE`."""
-    return np.array([*labels, ""], dtype=object)[code]
-
-
-def path_table(simulation: Simulation, path: CriticalPath) -> pd.DataFrame:
-    """The segments of a critical path, host time cut where launching calls begin and end."""
-    program = simulation.program
-    work = simulation.program.work
-    segment, start, end, marked = _cut(simulation, path)
-    what = path.what[segment]
-    of = path.of[segment]
-    on_stream = np.isin(what, (RUNS, GAP, LAUNCH))
-    table = described(simulation, np.where(on_stream, of, NONE))
-    runs = what == RUNS
-    host = what == HOST
-    called = what == LAUNCH
-    table["kind"] = np.select(
-        [what == GAP, what == SYNC, called | (host & marked), host, runs & marked],
-        ["gap", "sync", "launch", "host", "other rank"],
-        table["kind"],
+    by_wait = (awaited != NONE) & (values_at(end, awaited) == start)
+    launched = replayed.returned[replay.base_of_node] + replay.offsets.node
+    by_launch = program.nodes.is_called & (launched == start)
+    free_again = values_at(end, node_before) + replay.gap_and_standstill
+    by_stream = program.nodes.follows & (free_again == start)
+    edge = np.select(
+        [by_wait, by_launch, by_stream],
+        [Edge.WAIT, Edge.LAUNCH, Edge.STREAM],
+        Edge.UNKNOWN,
     )
-    sure = simulation.waits_known | (table["kind"] != "communication").to_numpy()
-    table.loc[~runs, ["category", "name"]] = ""
-    launch = work.tree.launch_of_gpu[program.event[of[called]]]
-    table.loc[called, "name"] = _labels(work.trace.name[launch], work.trace.names)
-    for column, kinds in (("name", LAUNCH_KINDS), ("operation", _OPERATIONS)):
-        table.loc[host, column] = _host(
-            simulation, kinds, of[host], start[host], end[host]
-        )
-    table.insert(0, "start_us", start / NS_PER_US)
-    table.insert(1, "duration_us", (end - start) / NS_PER_US)
-    table["edge"] = _labels(path.edge[segment], EDGES)
-    table["known"] = path.known[segment] & sure
-    return table
+    return _Bounds(edge, np.where(by_wait, awaited, node_before))
 
 
-def _cut(
-    simulation: Simulation, path: CriticalPath
-) -> tuple[Int64Array, Int64Array, Int64Array, BoolArray]:
-    """Cut host time at launching calls, and collectives where their waiting ends."""
-    program = simulation.program
-    replay = simulation.replay
-    intervals = simulation.changes.host_intervals("launch")
-    calls = [np.ravel(np.column_stack(of_clock)) for of_clock in intervals]
-    pieces: list[tuple[int, int, int, bool]] = []
-    columns = (column.tolist() for column in (path.what, path.of, path.start, path.end))
-    for segment, (what, of, begin, stop) in enumerate(zip(*columns, strict=True)):
-        cuts = np.empty(0, dtype=np.int64)
-        if what == RUNS and program.waiting[of]:
-            cuts = np.array(
-                [begin, simulation.replayed.start[of] + program.waiting[of]]
-            )
-        elif what == HOST and of < len(replay.clock):
-            later = simulation.replayed.returned[of] - replay.recorded[of]
-            of_clock = calls[replay.clock[of]]
-            first, last = np.searchsorted(of_clock, [begin - later, stop - later])
-            cuts = of_clock[first:last] + later
-            cuts = np.append(begin, cuts) if first % 2 else cuts
-        bounds = [begin, *cuts.clip(begin, stop).tolist(), stop]
-        pieces += [
-            (segment, a, b, n % 2 > 0)
-            for n, (a, b) in enumerate(pairwise(bounds))
-            if a < b
-        ]
-    cut = np.array(pieces, dtype=np.int64).reshape(-1, 4).T
-    return cut[0], cut[1], cut[2], cut[3] > 0
+def _find_last_awaited(
+    program: DependencyGraph, end: Int64Array
+) -> dict[int, _LastAwaited]:
+    """Return what each block waits for that ends last; of several, the first one."""
+    block, node = program.awaited.T
+    is_known = program.awaited_known & (program.unusual_tail[block] == 0)
+    # Later entries replace earlier ones: the last to end, and the first of equals, comes last.
+    order = np.lexsort((-np.arange(len(node)), end[node]))
+    last_awaited: dict[int, _LastAwaited] = {}
+    for number, awaited, known in zip(
+        block[order].tolist(),
+        node[order].tolist(),
+        is_known[order].tolist(),
+        strict=True,
+    ):
+        last_awaited[number] = _LastAwaited(awaited, known)
+    return last_awaited
 
 
-def _host(
-    simulation: Simulation, kinds: Sequence[EventKind], *pieces: Int64Array
-) -> npt.NDArray[np.object_]:
-    """The innermost event of some kinds that covers at least half of each piece of host time.
-
-    Of each the row of `Replay.recorded` from which it runs, its start and its end.
-    """
-    of, start, end = pieces
-    replay = simulation.replay
-    work = simulation.program.work
-    later = (
-        simulation.replayed.returned[of]
-        - replay.recorded[of]
-        - simulation.program.window[0]
-    )
-    clock = np.append(replay.clock, NONE)[np.minimum(of, len(replay.clock))]
-    result = np.full(len(of), NONE, dtype=np.int64)
-    for thread, number in enumerate(simulation.program.clocks.of_thread.tolist()):
-        asked = (
-            np.flatnonzero((clock == number) & (result == NONE))
-            if number != NONE
-            else of[:0]
-        )
-        if len(asked):
-            threads = np.full(len(asked), thread)
-            begin = start[asked] - later[asked]
-            stop = end[asked] - later[asked]
-            intervals = HostIntervals(threads, begin, stop)
-            result[asked] = innermost_during(
-                work.trace, kinds, intervals, ("ProfilerStep#",)
-            )
-    return _labels(
-        np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names
+def _path_of(segments: list[Segment]) -> CriticalPath:
+    rows = np.array(segments, dtype=np.int64).reshape(-1, len(Segment._fields))
+    return CriticalPath(
+        start=rows[:, 0],
+        end=rows[:, 1],
+        part=rows[:, 2],
+        source=rows[:, 3],
+        edge=rows[:, 4],
+        known=rows[:, 5] > 0,
     )

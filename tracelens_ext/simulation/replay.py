@@ -5,38 +5,46 @@ Threads that take turns share a clock of the host, and waiting is no part of its
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    BoolArray,
-    EventKind,
-    Int64Array,
-    IntArray,
-    runtime_calls,
-)
-from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import last_before, running_maximum
-from tracelens_ext.trace.intervals import distinct, union
+from tracelens_ext.simulation.replay_order import Chunk, Order
+from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
+from tracelens_ext.trace.grouping import last_before
+from tracelens_ext.trace.intervals import Union, distinct, union
+from tracelens_ext.trace.lookup import values_at
 
 if TYPE_CHECKING:
     from tracelens_ext.simulation.dependency_graph import DependencyGraph
 
-Scaled = tuple[Int64Array, Int64Array, float]
-Curve = tuple[Int64Array, Int64Array] | None
-Offsets = tuple[Int64Array, Int64Array, Int64Array]
-
-_ROWS_AT_ONCE: Final = 4096
 _NUMBERS_AT_ONCE: Final = 1 << 21
 _NEVER: Final = -(2**62)
+_FAR: Final = 2**62
+
+
+class Scaled(NamedTuple):
+    """Intervals of a clock that take another time, ns since the window's start."""
+
+    start: Int64Array
+    end: Int64Array
+    factor: float  #: what their time is multiplied by
+
+
+class Curve(NamedTuple):
+    """The changed time of a clock, a line between each two of k points."""
+
+    recorded: Int64Array  #: ns since the window's start, ascending, (k,)
+    changed: Float64Array  #: how much time has passed by then, ns, (k,)
+
+    def time_between(self, start: Int64Array, end: Int64Array) -> Int64Array:
+        """Return how long recorded intervals take, each limit rounded, ns."""
+        changed_end = np.rint(np.interp(end, self.recorded, self.changed))
+        changed_start = np.rint(np.interp(start, self.recorded, self.changed))
+        return changed_end.astype(np.int64) - changed_start.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,27 +52,45 @@ class Change:
     """A program with other durations; as recorded by default."""
 
     duration: Int64Array | None = None  #: of each node, ns
-    host: Sequence[Curve] = ()  #: the time of each clock; as recorded without
+    #: the time of each clock; None for one that runs as recorded
+    host: Sequence[Curve | None] = ()
     gap: float = 1.0  #: what gaps are multiplied by
     at_least: int = 0  #: how long it lasts anyhow, ns
-    sooner: Int64Array | int = (
-        0  #: by how much each node starts sooner after its call, ns, (n,)
-    )
+    #: by how much each node starts sooner after its call, ns, (n,)
+    sooner: Int64Array | int = 0
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
-    standstill: Int64Array | int = (
-        0  #: by how much each node stands still for less, ns, (n,)
-    )
+    #: by how much each node stands still for less, ns, (n,)
+    standstill: Int64Array | int = 0
 
 
 @dataclass(eq=False)
 class Replayed:
-    """The unchanged replay: when each node and each block ended, and all of it, ns."""
+    """The unchanged replay: when each node started and each block returned, and all of it, ns."""
 
     start: Int64Array  #: of each node, (n,)
-    returned: (
-        Int64Array  #: of the beginning of each clock, 0, and of each block, (k + b,)
-    )
+    #: of the beginning of each clock, 0, and of each block, (k + b,)
+    returned: Int64Array
     wall: int
+
+
+class Offsets(NamedTuple):
+    """How long things happen after what they follow in the time of their clock, ns."""
+
+    node: Int64Array  #: from the base of each node to its earliest start, (n,)
+    block: Int64Array  #: from the base of each block to its start, (b,)
+    clock_end: Int64Array  #: from the base of each clock's end to it, (k,)
+
+
+class Parameters(NamedTuple):
+    """All that a pass knows of one change, ns."""
+
+    node_offset: Int64Array  #: as in `Offsets`, (n,)
+    block_offset: Int64Array  #: (b,)
+    clock_end_offset: Int64Array  #: (k,)
+    duration: Int64Array  #: of each node, (n,)
+    tail: Int64Array  #: of each block, (b,)
+    gap: Int64Array  #: before each node, (n,)
+    at_least: int  #: how long it lasts anyhow
 
 
 class Replay:
@@ -84,403 +110,329 @@ class Replay:
         self.clocks = len(program.clocks.end)
         clock_numbers = np.arange(self.clocks)
         self.clock = np.append(clock_numbers, program.block_clock)
-        self.recorded = np.concatenate((clock_numbers * 0, program.block_end, [0]))
-        order = np.argsort(program.block_clock, kind="stable")
-        clock = program.block_clock[order]
-        begin = program.block_start[order]
-        end = program.block_end[order]
+        begin_of_clock = np.zeros_like(clock_numbers)
+        self.recorded = np.concatenate((begin_of_clock, program.block_end, [0]))
 
-        def base(of: Int64Array, moment: Int64Array) -> Int64Array:
-            at = last_before(clock, end, of, moment + 1)
-            at = np.minimum(
-                at, last_before(clock, begin, of, moment)
-            )  # which may take no time
-            return np.where(at == NONE, of, self.clocks + np.append(order, 0)[at])
-
-        called = program.call != NONE
-        real = program.event != NONE
+        is_called = program.call != NONE
+        is_event = program.event != NONE
         # A hole may begin after its turn: what blocks between the two has not returned by then.
-        self.base_of_node = base(program.clock, np.minimum(program.call, program.key))
-        self.base_of_node[~called] = len(self.clock)
-        self.base_of_block = base(program.block_clock, program.block_start)
-        self.base_of_clock = base(clock_numbers, program.clocks.end)
-        self.latency = np.where(called & real, program.constant("latency"), 0)
-        self.gap = np.where(real, program.constant("gap"), 0)
+        called = np.minimum(program.call, program.key)
+        self.base_of_node = self._base(program.clock, called)
+        self.base_of_node[~is_called] = len(self.clock)
+        self.base_of_block = self._base(program.block_clock, program.block_start)
+        self.base_of_clock = self._base(clock_numbers, program.clocks.end)
+
+        self.latency = np.where(is_called & is_event, program.latency, 0)
+        self.gap = np.where(is_event, program.gap, 0)
+        self.standstill = program.standstill
+        self.gap_and_standstill = self.gap + self.standstill
+        block, node = program.awaited.T
         self.tail = np.zeros(len(program.block_start), dtype=np.int64)
-        self.tail[program.awaited[:, 0]] = program.constant("tail")[
-            program.awaited[:, 1]
-        ]
+        self.tail[block] = program.tail[node]
         is_unusual = program.unusual_tail > 0
         self.tail[is_unusual] = program.unusual_tail[is_unusual]
-        self.standstill = program.standstill
-        self.offsets = self.host_time(())
-        # Others by the identity of the curves, which are kept with them.
-        self._changed: dict[int, tuple[Offsets, Sequence[Curve]]] = {}
-        self.order = _Order(program, self.gap)
-        self.gap_and_standstill = self.gap + self.standstill
 
-    def host_time(self, curves: Sequence[Curve]) -> Offsets:
-        """From the base of each node to its earliest start, of each block, and of each end."""
+        self.offsets = self._offsets(())
+        # Those of other curves by the identity of the curves, which are kept with them.
+        self._offsets_by_curves: dict[int, tuple[Offsets, Sequence[Curve | None]]] = {}
+        self.order = Order(program, self.gap)
+
+    def _base(self, clock: Int64Array, time: Int64Array) -> Int64Array:
+        """Return the row of the last block of a clock that returned by a time, or its beginning."""
         program = self.program
-        found = []
-        for base, until in (
-            (self.base_of_node, np.maximum(program.call, 0)),
-            (self.base_of_block, program.block_start),
-            (self.base_of_clock, program.clocks.end),
-        ):
-            begin = np.minimum(self.recorded[base], until)
-            clock = np.append(self.clock, NONE)[base]
-            length = until - begin
-            for number, curve in enumerate(curves):
-                if curve is not None:
-                    mine = clock == number
-                    length[mine] = np.rint(np.interp(until[mine], *curve)).astype(
-                        np.int64
-                    )
-                    length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(
-                        np.int64
-                    )
-            found.append(length)
-        return found[0] + self.latency + self.standstill, found[1], found[2]
+        by_clock = np.argsort(program.block_clock, kind="stable")
+        clock_of_block = program.block_clock[by_clock]
+        start = program.block_start[by_clock]
+        end = program.block_end[by_clock]
+        last_returned = last_before(clock_of_block, end, clock, time + 1)
+        # A block that takes no time may return when it is called itself: it began before.
+        last_begun = last_before(clock_of_block, start, clock, time)
+        last = np.minimum(last_returned, last_begun)
+        row_of_block = self.clocks + values_at(by_clock, last)
+        return np.where(last == NONE, clock, row_of_block)
+
+    def _offsets(self, curves: Sequence[Curve | None]) -> Offsets:
+        """Return how long things happen after their base, by the curves of the clocks."""
+        program = self.program
+        called = np.maximum(program.call, 0)
+        node = self._host_time(self.base_of_node, called, curves)
+        return Offsets(
+            node=node + self.latency + self.standstill,
+            block=self._host_time(self.base_of_block, program.block_start, curves),
+            clock_end=self._host_time(self.base_of_clock, program.clocks.end, curves),
+        )
+
+    def _host_time(
+        self, base: Int64Array, until: Int64Array, curves: Sequence[Curve | None]
+    ) -> Int64Array:
+        """Return the time of the host from rows of `recorded` until recorded times, ns."""
+        begin = np.minimum(self.recorded[base], until)
+        clock = values_at(self.clock, base)
+        length = until - begin
+        for number, curve in enumerate(curves):
+            if curve is not None:
+                is_of_clock = clock == number
+                length[is_of_clock] = curve.time_between(
+                    begin[is_of_clock], until[is_of_clock]
+                )
+        return length
+
+    def _changed_offsets(self, curves: Sequence[Curve | None]) -> Offsets:
+        """Return the offsets of curves, found once for the same ones."""
+        if not curves:
+            return self.offsets
+        known = self._offsets_by_curves
+        if id(curves) not in known:
+            most = _NUMBERS_AT_ONCE // max(len(self.program.track), 1)
+            while len(known) > most:
+                oldest = next(iter(known))
+                del known[oldest]
+            known[id(curves)] = (self._offsets(curves), curves)
+        offsets, _ = known[id(curves)]
+        return offsets
 
     def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
-        """The wall time of each change, ns, and the unchanged replay."""
+        """Return the wall time of each change, ns, and the unchanged replay."""
         most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
-        todo = iter(changes)
-        first = _Pass(self, chain((Change(),), islice(todo, most - 1)))
-        walls = [first.run()]
-        unchanged = Replayed(first.start, first.returned[:, 0].copy(), int(walls[0][0]))
-        del first
-        walls += [
-            _Pass(self, chain((each,), islice(todo, most - 1))).run() for each in todo
-        ]
+        remaining = iter(changes)
+        first_changes = [Change()]
+        first_changes.extend(islice(remaining, most - 1))
+        first_pass = _Pass(self, first_changes)
+        walls = [first_pass.run()]
+        unchanged = Replayed(
+            start=first_pass.start,
+            returned=first_pass.returned[:, 0].copy(),
+            wall=int(walls[0][0]),
+        )
+        del first_pass  # its matrices go before the next pass makes others
+        for change in remaining:
+            changes_of_pass = [change]
+            changes_of_pass.extend(islice(remaining, most - 1))
+            walls.append(_Pass(self, changes_of_pass).run())
         return np.concatenate(walls)[1:], unchanged
 
-    def columns(self, change: Change) -> tuple[Any, ...]:
-        """Offsets of nodes, blocks, ends of clocks; durations, tails, gaps; the least time."""
+    def parameters(self, change: Change) -> Parameters:
+        """Return all that a pass knows of a change."""
         program = self.program
-        host = change.host
-        if host and id(host) not in self._changed:
-            while len(self._changed) > _NUMBERS_AT_ONCE // max(len(program.track), 1):
-                del self._changed[next(iter(self._changed))]  # the oldest
-            self._changed[id(host)] = self.host_time(host), host
-        node, block, last = self._changed[id(host)][0] if host else self.offsets
-        duration = program.duration if change.duration is None else change.duration
+        offsets = self._changed_offsets(change.host)
+        node_offset = offsets.node
+        duration = program.duration
+        if change.duration is not None:
+            duration = change.duration
         gap = self.gap_and_standstill
         if change.gap != 1.0:
-            gap = np.rint(self.gap * change.gap).astype(np.int64) + self.standstill
+            scaled_gap = np.rint(self.gap * change.gap).astype(np.int64)
+            gap = scaled_gap + self.standstill
         if not isinstance(change.standstill, int):
             shorter = np.minimum(change.standstill, self.standstill)
             gap = gap - shorter
-            node = node - np.where(program.call != NONE, shorter, 0)
+            is_called = program.call != NONE
+            node_offset = node_offset - np.where(is_called, shorter, 0)
         # Several changes may each take the same latency, or the same tail.
-        node = node - np.minimum(change.sooner, self.latency)
-        tail = self.tail - np.minimum(change.tail, np.maximum(self.tail, 0))
-        return node, block, last, duration, tail, gap, change.at_least
+        sooner = np.minimum(change.sooner, self.latency)
+        shorter_tail = np.minimum(change.tail, np.maximum(self.tail, 0))
+        return Parameters(
+            node_offset=node_offset - sooner,
+            block_offset=offsets.block,
+            clock_end_offset=offsets.clock_end,
+            duration=duration,
+            tail=self.tail - shorter_tail,
+            gap=gap,
+            at_least=change.at_least,
+        )
 
 
-class _Order:
-    """In which order a pass runs the n nodes and b blocks of a program.
+class _Run(NamedTuple):
+    """The nodes of a stream in a chunk, r of them, while they run; a column a change.
 
-    Blocks, and every so many calls, cut it into chunks. In a chunk streams run each by itself, but
-    for its marks: nodes that wait, and nodes of the chunk that they wait for.
-
-    Attributes:
-        steps: by chunk the runs of nodes, (chunk, 0, first, stop), then blocks, (chunk, 1, b, 0).
-        mark, by_node, marks_by_node: the nodes of the m marks in the order of calls; sorted; and
-            which mark each of those is.
-        before, source: the mark before each on its stream, and the one it waits for, as numbers
-            from the first mark of the chunk on; `NONE` without, and for one of an earlier chunk.
-        awaited: the node that each mark waits for, `NONE` for one that does not wait.
-        bounds: where the marks of each chunk begin, and end.
+    `elapsed` is the time that the nodes of the run before each one take, with the gaps between.
+    `ready` is when each may start, less that.
     """
 
-    def __init__(self, program: DependencyGraph, gap: Int64Array) -> None:
-        key = program.key
-        track = program.track
-        cuts = np.sort(np.append(program.block_start, np.sort(key)[::_ROWS_AT_ONCE]))
-        chunk = np.searchsorted(cuts, key)
-        of_block = np.searchsorted(cuts, program.block_start)
-        first = np.flatnonzero(_new(track) | _new(chunk))
-        stop = np.append(first, len(key))[1:]
-        runs = zip(*map(np.ndarray.tolist, (chunk[first], first, stop)), strict=True)
-        self.steps = [(number, 0, begin, end) for number, begin, end in runs]
-        self.steps += [
-            (number, 1, block, 0) for block, number in enumerate(of_block.tolist())
-        ]
-        self.steps.sort()
-        by_call = np.lexsort((program.waits[:, 0], key[program.waits[:, 0]]))
-        node, source = program.waits[by_call].T
-        # Who has waited for a node of a stream has waited for all before it, unless work overlaps.
-        overlaps = bool((gap < 0).any())
-        pair = track[node] * (int(track.max(initial=0)) + 1) + track[source]
-        by_pair = np.argsort(pair, kind="stable")
-        latest = running_maximum(pair[by_pair], source[by_pair])[0]
-        waits = by_pair[
-            _new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair]) | overlaps
-        ]
-        node = node[waits]
-        source = source[waits]
-        own = source[chunk[source] == chunk[node]]
-        by_node = distinct(np.append(node, own))
-        order = np.lexsort((by_node, key[by_node]))
-        self.mark = by_node[order]
-        self.marks_by_node = np.argsort(order)
-        self.bounds = np.searchsorted(chunk[self.mark], np.arange(len(cuts) + 2))
-        begin = self.bounds[chunk[self.mark]]
-        follows = np.append(NONE, self.marks_by_node)[: len(order)]
-        follows = np.where(_new(track[by_node]) | _new(chunk[by_node]), NONE, follows)[
-            order
-        ]
-        self.before = np.where(follows == NONE, NONE, follows - begin)
-        self.awaited = np.full(len(order), NONE)
-        self.awaited[self.marks_by_node[np.searchsorted(by_node, node)]] = source
-        here = (self.awaited != NONE) & (chunk[self.awaited] == chunk[self.mark])
-        self.source = np.full(len(order), NONE)
-        at = np.searchsorted(by_node, self.awaited[here])
-        self.source[here] = self.marks_by_node[at] - begin[here]
-        self.by_node = by_node
+    nodes: slice
+    track: int
+    ready: Int64Array  #: (r, c)
+    elapsed: Int64Array  #: (r, c)
+    marked: Int64Array  #: which of the nodes are marks, in their order
+    marks: Int64Array  #: the marks that those are, from the first one of the chunk on
 
-    def marks_of(self, rows: slice) -> Int64Array:
-        """The marks among some nodes, in their order."""
-        begin, end = np.searchsorted(self.by_node, (rows.start, rows.stop))
-        return self.marks_by_node[begin:end]
+
+class _ChunkMarks(NamedTuple):
+    """What is known of the m marks of a chunk, while its runs are run; a column a change."""
+
+    #: the greatest `ready` of the nodes from the mark before each one on, (m, c)
+    ready: Int64Array
+    elapsed: Int64Array  #: as of the run, at the start of each mark, (m, c)
+    elapsed_at_end: Int64Array  #: at its end, (m, c)
 
 
 class _Pass:
     """One pass in the order of calls; a row a node or a block, a column a change."""
 
-    def __init__(self, replay: Replay, changes: Iterable[Change]) -> None:
+    def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
         self.replay = replay
         self.program = replay.program
-        program = replay.program
-        *times, gaps, least = zip(*map(replay.columns, changes), strict=True)
-        self.offset = np.column_stack(
-            times.pop(0)
-        )  # each list goes before the next matrix comes
-        self.block_offset, self.last_offset = (
-            np.column_stack(times.pop(0)) for _ in range(2)
-        )
-        self.end = np.column_stack(
-            times.pop(0)
-        )  # how long each takes, and then when it ended
-        self.tail = np.column_stack(times.pop(0))
-        self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
-        self.wall = np.array(least)
-        self.earliest = program.earliest[:, None]
-        self.start = np.zeros(len(program.track), dtype=np.int64)
-        self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
-        self.reached = np.full(
-            (len(program.tracks), len(least)), _NEVER
-        )  # the end of each stream
+        nodes = len(self.program.track)
+        blocks = len(self.program.block_start)
+        count = len(changes)
+        self.offset = np.empty((nodes, count), dtype=np.int64)
+        self.block_offset = np.empty((blocks, count), dtype=np.int64)
+        self.clock_end_offset = np.empty((replay.clocks, count), dtype=np.int64)
+        self.tail = np.empty((blocks, count), dtype=np.int64)
+        self.wall = np.empty(count, dtype=np.int64)
+        #: how long each node takes, and once it has run, when it ended
+        self.end = np.empty((nodes, count), dtype=np.int64)
+        gaps: list[Int64Array] = []
+        for column, change in enumerate(changes):
+            parameters = replay.parameters(change)
+            self.offset[:, column] = parameters.node_offset
+            self.block_offset[:, column] = parameters.block_offset
+            self.clock_end_offset[:, column] = parameters.clock_end_offset
+            self.tail[:, column] = parameters.tail
+            self.end[:, column] = parameters.duration
+            self.wall[column] = parameters.at_least
+            gaps.append(parameters.gap)
+        if all(gap is gaps[0] for gap in gaps):
+            del gaps[1:]  # one column for all changes
+        self.gap = np.column_stack(gaps)
+        self.earliest = self.program.earliest[:, None]
+        self.start = np.zeros(nodes, dtype=np.int64)
+        self.returned = np.zeros((len(replay.recorded), count), dtype=np.int64)
+        #: the end of each stream so far
+        self.reached = np.full((len(self.program.tracks), count), _NEVER)
+        self._nodes_of_block: list[list[int]] = [[] for _ in range(blocks)]
+        for block, node in self.program.awaited.tolist():
+            self._nodes_of_block[block].append(node)
 
     def run(self) -> Int64Array:
-        """The wall times, (c,)."""
+        """Return the wall times, (c,)."""
         replay = self.replay
-        base = replay.base_of_block.tolist()
-        awaited: list[list[int]] = [[] for _ in base]
-        for block, node in self.program.awaited.tolist():
-            awaited[block].append(node)
-        for (chunk, is_block), steps in groupby(replay.order.steps, itemgetter(0, 1)):
-            if not is_block:
-                self._run_streams(chunk, [slice(*step[2:]) for step in steps])
-                continue
-            for _, _, block, _ in steps:
-                time = self.returned[base[block]] + self.block_offset[block]
-                time = np.maximum(
-                    time, self.end[awaited[block]].max(axis=0, initial=_NEVER)
-                )
-                self.returned[replay.clocks + block] = time + self.tail[block]
-        ends = self.returned[replay.base_of_clock] + self.last_offset
-        every = np.concatenate((self.wall[None], self.reached, ends))
-        self.wall = every.max(axis=0)
+        bases = replay.base_of_block.tolist()
+        for chunk in replay.order.chunks:
+            if chunk.runs:
+                self._run_streams(chunk)
+            for block in chunk.blocks:
+                self._run_block(block, bases[block])
+        ends = self.returned[replay.base_of_clock] + self.clock_end_offset
+        all_ends = np.concatenate((self.wall[None], self.reached, ends))
+        self.wall = all_ends.max(axis=0)
         return self.wall
 
-    def _run_streams(self, chunk: int, runs: Sequence[slice]) -> None:
+    def _run_block(self, block: int, base: int) -> None:
+        """Let a block return when all that it waits for has ended."""
+        called = self.returned[base] + self.block_offset[block]
+        awaited_nodes = self._nodes_of_block[block]
+        awaited_end = self.end[awaited_nodes].max(axis=0, initial=_NEVER)
+        row = self.replay.clocks + block
+        self.returned[row] = np.maximum(called, awaited_end) + self.tail[block]
+
+    def _run_streams(self, chunk: Chunk) -> None:
         """Run the nodes of a chunk.
 
         Each starts when it may and its predecessor has ended: with c the time that the ones before
-        it take, at c + the greatest (ready - c) so far, which needs no loop.
+        it take, at c + the greatest (ready - c) so far, which needs no loop. A stream with gaps of
+        1, whose nodes take 10 and are ready at 0, 5 and 40:
+
+            c = 0, 11, 22; ready - c = 0, -6, 18; the greatest = 0, 0, 18; start = 0, 11, 40
         """
-        order = self.replay.order
-        parts = []
-        marks = slice(*order.bounds[chunk : chunk + 2].tolist())
-        awaited = order.awaited[marks]
-        # At each mark: the greatest (ready - c) since the one before it; c; and c at its end.
-        least, begun, ended = np.empty(
-            (3, len(awaited), len(self.wall)), dtype=np.int64
+        shape = (chunk.marks.stop - chunk.marks.start, len(self.wall))
+        marks = _ChunkMarks(
+            ready=np.empty(shape, dtype=np.int64),
+            elapsed=np.empty(shape, dtype=np.int64),
+            elapsed_at_end=np.empty(shape, dtype=np.int64),
         )
-        for rows in runs:
-            track = self.program.track[rows.start]
-            gaps = self.gap[rows]
-            own = order.marks_of(rows)
-            at = order.mark[own] - rows.start
-            own = own - marks.start
-            ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
-            np.maximum(ready, self.earliest[rows], out=ready)
-            ready[at[awaited[own] != NONE]] = _NEVER
-            taken = np.zeros_like(ready)
-            np.cumsum(self.end[rows][:-1] + gaps[1:], axis=0, out=taken[1:])
-            ready -= taken
-            np.maximum(ready[0], self.reached[track] + gaps[0], out=ready[0])
-            if len(own):
-                begins = np.append(0, at[:-1] + 1)
-                least[own] = np.maximum.reduceat(ready[: at[-1] + 1], begins)
-                begun[own] = taken[at]
-                ended[own] = taken[at] + self.end[rows][at]
-            parts.append((rows, track, ready, taken, at, own))
-        if len(awaited):
-            self._mark(marks, least, begun, ended)
-        for rows, track, ready, taken, at, own in parts:
-            ready[at] = least[own]
-            start = np.maximum.accumulate(ready, axis=0) + taken
-            self.start[rows] = start[:, 0]
-            self.end[rows] += start
-            self.reached[track] = self.end[rows.stop - 1]
+        runs = [self._prepare(nodes, chunk, marks) for nodes in chunk.runs]
+        if shape[0]:
+            self._run_marks(chunk, marks)
+        for run in runs:
+            run.ready[run.marked] = marks.ready[run.marks]
+            start = np.maximum.accumulate(run.ready, axis=0) + run.elapsed
+            self.start[run.nodes] = start[:, 0]
+            self.end[run.nodes] += start
+            self.reached[run.track] = self.end[run.nodes.stop - 1]
 
-    def _mark(
-        self, marks: slice, least: Int64Array, begun: Int64Array, ended: Int64Array
-    ) -> None:
-        """Make `least` the greatest (ready - c) so far at each mark of a chunk, waits included."""
-        order = self.replay.order
-        awaited = self.replay.order.awaited[marks]
-        before = order.before[marks]
-        source = order.source[marks]
-        earlier = (awaited != NONE) & (source == NONE)
-        late = self.end[awaited[earlier]] - begun[earlier]
-        least[earlier] = np.maximum(least[earlier], late)
-        found = list(least)
-        later = ended[source] - begun
-        for own, late, last, its in zip(
-            found, later, before.tolist(), source.tolist(), strict=True
+    def _prepare(self, nodes: slice, chunk: Chunk, marks: _ChunkMarks) -> _Run:
+        """Return when nodes of a stream may start, and set what marks need of that."""
+        replay = self.replay
+        track = int(self.program.track[nodes.start])
+        marks_of_nodes = replay.order.marks.of_nodes(nodes)
+        marked = replay.order.marks.node[marks_of_nodes] - nodes.start
+        awaited = replay.order.marks.awaited_node[marks_of_nodes]
+        gaps = self.gap[nodes]
+        duration = self.end[nodes]
+
+        ready = self.returned[replay.base_of_node[nodes]] + self.offset[nodes]
+        np.maximum(ready, self.earliest[nodes], out=ready)
+        ready[marked[awaited != NONE]] = (
+            _NEVER  # these are ready when what they await ends
+        )
+        elapsed = np.zeros_like(ready)
+        np.cumsum(duration[:-1] + gaps[1:], axis=0, out=elapsed[1:])
+        ready -= elapsed
+        np.maximum(ready[0], self.reached[track] + gaps[0], out=ready[0])
+
+        rows = marks_of_nodes - chunk.marks.start
+        if len(rows):
+            after_last_mark = np.append(0, marked[:-1] + 1)
+            until_last = ready[: marked[-1] + 1]
+            marks.ready[rows] = np.maximum.reduceat(until_last, after_last_mark)
+            marks.elapsed[rows] = elapsed[marked]
+            marks.elapsed_at_end[rows] = elapsed[marked] + duration[marked]
+        return _Run(nodes, track, ready, elapsed, marked, rows)
+
+    def _run_marks(self, chunk: Chunk, marks: _ChunkMarks) -> None:
+        """Make `ready` the greatest so far at each mark of a chunk, waits included."""
+        order = self.replay.order.marks
+        awaited_node = order.awaited_node[chunk.marks]
+        awaited_mark = order.awaited_mark[chunk.marks]
+        before = order.before[chunk.marks]
+
+        awaits_earlier_chunk = (awaited_node != NONE) & (awaited_mark == NONE)
+        awaited_end = self.end[awaited_node[awaits_earlier_chunk]]
+        ready = awaited_end - marks.elapsed[awaits_earlier_chunk]
+        marks.ready[awaits_earlier_chunk] = np.maximum(
+            marks.ready[awaits_earlier_chunk], ready
+        )
+        ready_of_mark = list(marks.ready)  # rows that are changed in place
+        # `NONE` reads the last mark here; it is not used.
+        later_than_awaited = marks.elapsed_at_end[awaited_mark] - marks.elapsed
+        for ready, mark_before, awaited, later in zip(
+            ready_of_mark,
+            before.tolist(),
+            awaited_mark.tolist(),
+            later_than_awaited,
+            strict=True,
         ):
-            if last != NONE:
-                np.maximum(own, found[last], out=own)
-            if its != NONE:
-                np.maximum(own, found[its] + late, out=own)
+            if mark_before != NONE:
+                np.maximum(ready, ready_of_mark[mark_before], out=ready)
+            if awaited != NONE:
+                np.maximum(ready, ready_of_mark[awaited] + later, out=ready)
 
 
-def _new(number: IntArray) -> BoolArray:
-    """Whether each of some numbers begins a run of equal ones."""
-    return np.append(True, np.diff(number) != 0)[: len(number)]
+def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:
+    """Return the time of a clock of which intervals are scaled.
 
-
-def run_starts(number: IntArray) -> Int64Array:
-    """Where runs of equal numbers begin."""
-    return np.flatnonzero(_new(number))
-
-
-#: Calls that the program waits in, or that the GPU waits for; others are time of the host.
-_TELLING: Final = runtime_calls.any_of(
-    re.compile(r"(?:cuda|hip|cu)(?:\w*Launch|Memset|\w*Synchronize)"),
-    runtime_calls.LAUNCHES_KERNEL,
-    runtime_calls.COPIES,
-    runtime_calls.WAITS_FOR_DEVICE,
-    runtime_calls.WAITS_FOR_STREAM,
-    runtime_calls.WAITS_FOR_EVENT,
-    runtime_calls.STREAM_WAITS_FOR_EVENT,
-    runtime_calls.RECORDS_EVENT,
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Clocks:
-    """Which clock each thread goes by, k clocks of t threads; the first calls most."""
-
-    of_thread: Int64Array  #: `NONE` for a thread without calls, (t,)
-    end: (
-        Int64Array  #: the last end of the calls of each, since the window's start, (k,)
-    )
-
-
-def telling_calls(work: GpuEvents) -> Int64Array:
-    """The calls that launch, wait or are waited for, in file order.
-
-    Whatever its name is, a call with GPU work has launched that.
+    Factors of intervals that overlap multiply; `frozen` intervals take what was recorded.
     """
-    named = work.trace.rows_named(_TELLING, *LAUNCH_KINDS)
-    return np.union1d(named, work.tree.launch_of_gpu[work.tree.linked])
-
-
-#: Threads that may get a clock each; the others, which call least, share the last one.
-_MOST_THREADS = 256
-
-
-def find_clocks(work: GpuEvents, window: tuple[int, int]) -> Clocks:
-    """Give each thread that calls the runtime a clock.
-
-    A thread joins the clock of another of its process where all that it records falls in pauses of
-    that one: it was handed the work, as autograd's thread is. Others keep their own.
-    """
-    trace = work.trace
-    told = [telling_calls(work), trace.rows_of(EventKind.CPU_OP)]
-    calls, rows = (
-        r[
-            (trace.ts[r] < window[1])
-            & (np.maximum(trace.end_of(r), trace.ts[r] + 1) > window[0])
-        ]
-        for r in (told[0], np.concatenate(told))
-    )
-    count = np.bincount(trace.thread[calls], minlength=len(trace.threads))
-    of_thread = np.full(len(trace.threads), NONE, dtype=np.int64)
-    busy: list[
-        tuple[Int64Array, Int64Array, Int64Array]
-    ] = []  # of a clock: its calls, all points
-    end: list[int] = []
-    calling_threads = np.argsort(-count, kind="stable")[: np.count_nonzero(count)]
-    for number in calling_threads[:_MOST_THREADS].tolist():
-        mine, called = (r[trace.thread[r] == number] for r in (rows, calls))
-        intervals = union(trace.ts[mine], trace.end_of(mine))
-        points = np.concatenate((trace.ts[mine], trace.end_of(mine)))
-        first = trace.ts[called]
-        last = trace.end_of(called)
-        process = trace.process_of_thread == trace.process_of_thread[number]
-        there = [c for c in np.unique(of_thread[process]).tolist() if c != NONE]
-        clock = next((c for c in there if _fits(intervals, busy[c])), len(busy))
-        of_thread[number] = clock
-        if clock == len(busy):
-            busy.append((first[:0], first[:0], points[:0]))
-            end.append(0)
-        joined = zip(busy[clock][:2], (first, last), strict=True)
-        calling = union(*(np.concatenate(pair) for pair in joined))
-        busy[clock] = (*calling, np.sort(np.append(busy[clock][2], points)))
-        end[clock] = max(end[clock], min(int(last.max()), window[1]) - window[0])
-    if len(others := calling_threads[_MOST_THREADS:]):
-        of_thread[others] = len(busy) - 1
-        last = trace.end_of(calls[np.isin(trace.thread[calls], others)])
-        end[-1] = max(end[-1], min(int(last.max()), window[1]) - window[0])
-    return Clocks(of_thread, np.array(end, dtype=np.int64))
-
-
-def _fits(intervals: tuple[Int64Array, ...], busy: tuple[Int64Array, ...]) -> bool:
-    """Whether intervals lie where a clock's threads record nothing and are in no call."""
-    (start, end) = intervals
-    (call_start, call_end, points) = busy
-    alone = np.searchsorted(points, start, "right") == np.searchsorted(
-        points, end, "left"
-    )
-    at = np.searchsorted(call_start, start, "right")
-    return bool(
-        np.all(alone & (np.append(np.iinfo(np.int64).min, call_end)[at] <= start))
-    )
-
-
-def host_curve(
-    scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]
-) -> Curve:
-    """The time of a clock of which intervals are scaled, which multiply; `frozen` ones stay."""
     if not scaled:
         return None
-    terms = [*scaled, (*frozen, NONE)]
-    far = 2**62
-    edges = distinct(
-        np.concatenate([t for term in terms for t in term[:2]] + [[0, far]])
-    )
-    factor = np.ones(len(edges))
-    for start, end, times in terms:
-        first, last = union(start, end)
-        at = np.searchsorted(first, edges, "right")
-        inside = edges < np.append(-1, last)[at]
-        factor[inside] = 1.0 if times == NONE else factor[inside] * times
-    passed = np.append(0.0, np.cumsum(np.diff(edges) * factor[:-1]))
-    return edges, passed
+    edges = [np.array([0, _FAR]), frozen.start, frozen.end]
+    for term in scaled:
+        edges.append(term.start)
+        edges.append(term.end)
+    recorded = distinct(np.concatenate(edges))
+    factor = np.ones(len(recorded))
+    for term in scaled:
+        factor[_begins_in(recorded, union(term.start, term.end))] *= term.factor
+    factor[_begins_in(recorded, frozen)] = 1.0
+    changed = np.zeros(len(recorded))
+    changed[1:] = np.cumsum(np.diff(recorded) * factor[:-1])
+    return Curve(recorded, changed)
+
+
+def _begins_in(time: Int64Array, intervals: Union) -> BoolArray:
+    """Return which times lie in an interval, or are its start."""
+    begun = np.searchsorted(intervals.start, time, "right")
+    end_of_last = values_at(intervals.end, begun - 1)
+    is_inside: BoolArray = time < end_of_last
+    return is_inside

@@ -20,7 +20,6 @@ from tracelens_ext.simulation.replay import (
     Curve,
     Scaled,
     host_curve,
-    run_starts,
 )
 from tracelens_ext.trace import (
     HOST_KINDS,
@@ -29,14 +28,25 @@ from tracelens_ext.trace import (
     EventKind,
     Int64Array,
     IntArray,
+    Trace,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.intervals import union
+from tracelens_ext.trace.intervals import begins_run, union
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
 _TERM: Final = re.compile(r"(.+?)=([0-9]{0,9}\.?[0-9]{1,9})(?:,|$)")
 _FINDING: Final = "finding:"
 _MOST_KNOWN: Final = 32
+#: What a change may name beside categories.
+_NAMES_OF_CHANGES: Final = [
+    "kernels",
+    "copies",
+    "communication",
+    "launch",
+    "gaps",
+    "host",
+]
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,14 @@ class Named:
 
     text: str  #: as a table shows them: a single one without its factor
     terms: tuple[tuple[str, float], ...]  #: what is multiplied, and by what
+
+    @property
+    def factor(self) -> float | None:
+        """What is multiplied by; None if several things are."""
+        if len(self.terms) > 1:
+            return None
+        _, factor = self.terms[0]
+        return factor
 
 
 def parse_change(text: str) -> Named:
@@ -80,13 +98,12 @@ class Removed:
     #: nodes that run beside the rest instead, on their stream, (n,); None for none
     beside: BoolArray | None
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
-    sooner: Int64Array | int = (
-        0  #: by how much each node starts sooner after its call, ns, (n,)
-    )
+    host_factor: float = 0.0  #: what is left of those times
+    #: by how much each node starts sooner after its call, ns, (n,)
+    sooner: Int64Array | int = 0
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
-    standstill: Int64Array | int = (
-        0  #: by how much each node stands still for less, ns, (n,)
-    )
+    #: by how much each node stands still for less, ns, (n,)
+    standstill: Int64Array | int = 0
 
 
 @dataclass(eq=False)
@@ -97,7 +114,9 @@ class Changes:
     #: what goes with each finding, by its id
     claims: Mapping[str, Removed] = field(default_factory=dict)
     #: what `_curves` has found, with the intervals, so that no other has their identity
-    known: dict[Hashable, tuple[object, Sequence[Curve]]] = field(default_factory=dict)
+    known: dict[Hashable, tuple[object, Sequence[Curve | None]]] = field(
+        default_factory=dict
+    )
 
     @property
     def _work(self) -> GpuEvents:
@@ -105,38 +124,39 @@ class Changes:
 
     def _nodes_of(self, events: BoolArray) -> BoolArray:
         """The nodes of some GPU events, (n,)."""
-        return np.append(events, False)[self.program.event]
+        return values_at(events, self.program.event, missing=False)
 
     @cached_property
     def is_copy(self) -> BoolArray:
-        """Whether each node is a copy or a memset, (n,)."""
-        return self._nodes_of(
-            self._work.is_copy | (self._work.kind == EventKind.MEMSET)
-        )
+        """True for a copy or a memset, (n,)."""
+        is_memset = self._work.kind == EventKind.MEMSET
+        return self._nodes_of(self._work.is_copy | is_memset)
 
     @cached_property
     def category(self) -> tuple[IntArray, list[str]]:
         """The category of each node, an index into the labels, `NONE` for none, (n,)."""
-        found = self._work.categories
-        if found is None:
+        categories = self._work.categories
+        if categories is None:
             return np.full(len(self.program.event), NONE), []
-        return np.append(found.code, NONE)[self.program.event], found.labels
+        code_of_node = values_at(categories.code, self.program.event)
+        return code_of_node, categories.labels
 
     @property
     def _categories(self) -> list[str]:
         code, labels = self.category
-        return [labels[i] for i in np.unique(code[code != NONE]).tolist()]
+        used_codes = np.unique(code[code != NONE]).tolist()
+        return [labels[used] for used in used_codes]
 
     def default(self) -> list[Named]:
         """Return what is tried unless something is asked for."""
-        terms: list[tuple[str, float]] = []
+        changes: list[Named] = []
         for category in self._categories:
-            terms.append((category, 0.5))
-            terms.append((category, 0.0))
+            changes.append(_single_change(category, 0.5))
+            changes.append(_single_change(category, 0.0))
         names = ["kernels", "copies", "launch", "host"]
         names.extend(_FINDING + ident for ident in self.claims)
-        terms.extend((name, 0.0) for name in names)
-        return [Named(name, ((name, factor),)) for name, factor in terms]
+        changes.extend(_single_change(name, 0.0) for name in names)
+        return changes
 
     def change(self, named: Named) -> Change:
         """Return the changed durations."""
@@ -182,42 +202,36 @@ class Changes:
         """
         program = self.program
         real = program.event != NONE
-        overlap = np.where(real, np.minimum(program.constant("gap"), 0), 0)
+        overlap = np.where(real, np.minimum(program.gap, 0), 0)
         # With c the time that all work up to a node takes: the node ends at c less the least c at
         # which any node so far began.
         ended = np.cumsum(work_ns + overlap)
         began = ended - work_ns
         longest = 0
-        for start, stop in pairwise(
-            [*run_starts(program.track).tolist(), len(work_ns)]
-        ):
-            reach = ended[start:stop] - np.minimum.accumulate(began[start:stop])
+        first_of_stream = np.flatnonzero(begins_run(program.track))
+        limits = np.append(first_of_stream, len(work_ns)).tolist()
+        for first, stop in pairwise(limits):
+            reach = ended[first:stop] - np.minimum.accumulate(began[first:stop])
             longest = max(longest, int(reach.max()))
         return longest
 
-    def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve]:
+    def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve | None]:
         """Return the time of each clock of which intervals are scaled, found once for the same."""
-        key = tuple(
-            tuple((id(start), id(end), factor) for start, end, factor in of_clock)
-            for of_clock in scaled
-        )
+        if not any(scaled):
+            return []
+        key = tuple(_identity(of_clock) for of_clock in scaled)
         if key not in self.known:
-            if (
-                len(self.known) >= _MOST_KNOWN
-            ):  # what `--change` names has new intervals each time
-                self.known.clear()
-            curves: Sequence[Curve] = []
-            if any(scaled):
-                curves = [
-                    host_curve(of_clock, self.program.frozen) for of_clock in scaled
-                ]
-            self.known[key] = scaled, curves
-        return self.known[key][1]
+            if len(self.known) >= _MOST_KNOWN:
+                self.known.clear()  # what `--change` names has new intervals each time
+            frozen = self.program.frozen
+            curves = [host_curve(of_clock, frozen) for of_clock in scaled]
+            self.known[key] = (scaled, curves)
+        _, known_curves = self.known[key]
+        return known_curves
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""
-        trace = self._work.trace
-        (prefix, _, rest) = name.partition(":")
+        prefix, _, label = name.partition(":")
         kernels: BoolArray = (self.program.event != NONE) & ~self.is_copy
         if name == "kernels":
             return kernels
@@ -225,32 +239,42 @@ class Changes:
             return self.is_copy
         if name == "communication":
             return self._nodes_of(self._work.is_communication)
-        if prefix == "op" and rest:
-            return self._inside(rest) & kernels
-        if prefix == "kernel" and rest:
-            matching = trace.names_matching(
-                UserPattern(rest, "--change kernel:").search
-            )
-            if not (found := self._nodes_of(matching[self._work.name]) & kernels).any():
+        if prefix == "op" and label:
+            return self._launched_in(label) & kernels
+        if prefix == "kernel" and label:
+            matching = self._nodes_of(self._events_named(label)) & kernels
+            if not matching.any():
                 raise UsageError(f"--change {name}: no kernel's name matches")
-            return found
-        code, labels = self.category
-        same = [each for each in self._categories if each.casefold() == name.casefold()]
-        if not same:
-            others = ("kernels", "copies", "communication", "launch", "gaps", "host")
-            raise _unknown("category", name, [*self._categories, *others])
-        return np.isin(code, labels.index(same[0]))
+            return matching
+        return self._nodes_of_category(name)
 
-    def _inside(self, name: str) -> BoolArray:
+    def _nodes_of_category(self, name: str) -> BoolArray:
+        """The nodes of a category, whose name may differ in case."""
+        code, labels = self.category
+        for category in self._categories:
+            if category.casefold() == name.casefold():
+                is_chosen: BoolArray = code == labels.index(category)
+                return is_chosen
+        raise _unknown("category", name, self._categories + _NAMES_OF_CHANGES)
+
+    def _events_named(self, pattern: str) -> BoolArray:
+        """The GPU events whose names match a pattern, (g,)."""
+        search = UserPattern(pattern, "--change kernel:").search
+        return self._work.trace.names_matching(search)[self._work.name]
+
+    def _launched_in(self, name: str) -> BoolArray:
         """The nodes launched in operations of a name, at any depth."""
         tree = self._work.tree
         trace = self._work.trace
-        marked = tree.is_operation & trace.named(trace.name[tree.rows], name.__eq__)
-        if not marked.any():
-            there = np.unique(trace.name[tree.rows[tree.is_operation]]).tolist()
-            raise _unknown("operation", name, [trace.names[i] for i in there])
-        inside = marked | (nearest_marked(tree.parent_position, marked) != ROOT)
-        return self._nodes_of(np.append(inside, False)[tree.launch_position_of_gpu])
+        has_name = trace.named(trace.name[tree.rows], name.__eq__)
+        is_chosen = tree.is_operation & has_name
+        if not is_chosen.any():
+            operations = tree.rows[tree.is_operation]
+            raise _unknown("operation", name, _distinct_names(trace, operations))
+        nearest = nearest_marked(tree.parent_position, is_chosen)
+        is_inside = is_chosen | (nearest != ROOT)
+        launch = tree.launch_position_of_gpu
+        return self._nodes_of(values_at(is_inside, launch, missing=False))
 
     def host_intervals(self, name: str) -> list[tuple[Int64Array, Int64Array]]:
         """Return times of the host that a name stands for, by clock, since the window's start."""
@@ -280,10 +304,7 @@ class Changes:
         host_rows = trace.rows_of(*HOST_KINDS)
         rows: Int64Array = host_rows[trace.named(trace.name[host_rows], name.__eq__)]
         if not len(rows):
-            names = [
-                trace.names[code] for code in np.unique(trace.name[host_rows]).tolist()
-            ]
-            raise _unknown("host event", name, names)
+            raise _unknown("host event", name, _distinct_names(trace, host_rows))
         return rows
 
 
@@ -296,14 +317,12 @@ class _ChangedProgram:
         self.duration = program.duration  #: of each node, ns
         #: of each node without what runs beside the rest, ns
         self.own_duration = program.duration
-        self.beside: list[
-            BoolArray
-        ] = []  #: for each finding the nodes that run beside the rest
+        #: for each finding the nodes that run beside the rest
+        self.beside: list[BoolArray] = []
         self.sooner: Int64Array | int = 0  #: by how much each node starts sooner
         self.tail: Int64Array | int = 0  #: by how much each block returns sooner
-        self.standstill: Int64Array | int = (
-            0  #: by how much each node stands still for less
-        )
+        #: by how much each node stands still for less
+        self.standstill: Int64Array | int = 0
         self.scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]  #: by clock
 
     def remove(self, removed: Removed) -> None:
@@ -320,7 +339,7 @@ class _ChangedProgram:
         self.sooner = self.sooner + removed.sooner
         self.tail = self.tail + removed.tail
         self.standstill = self.standstill + removed.standstill
-        self.scale_host(removed.host, 0.0)
+        self.scale_host(removed.host, removed.host_factor)
 
     def scale_host(
         self, times: Sequence[tuple[Int64Array, Int64Array]], factor: float
@@ -328,7 +347,7 @@ class _ChangedProgram:
         """Multiply times of the host, which are given by clock."""
         for scaled, (start, end) in zip(self.scaled, times, strict=True):
             if len(start):
-                scaled.append((start, end, factor))
+                scaled.append(Scaled(start, end, factor))
 
     def scale_nodes(self, nodes: BoolArray, factor: float) -> None:
         """Multiply the work of some nodes; their waiting for other ranks stays."""
@@ -342,7 +361,24 @@ class _ChangedProgram:
         return np.where(nodes, self.waiting + work_ns, duration)
 
 
-def _unknown(what: str, name: str, there: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(name, there, n=3, cutoff=0.5) or there[:20]
-    has = f"; it has {', '.join(near)}" if near else ""
-    return UsageError(f"--change: the trace has no {what} {name!r}{has}")
+def _single_change(name: str, factor: float) -> Named:
+    return Named(name, ((name, factor),))
+
+
+def _identity(scaled: Sequence[Scaled]) -> Hashable:
+    """Return what tells scaled intervals from others, without a look at their times."""
+    return tuple((id(term.start), id(term.end), term.factor) for term in scaled)
+
+
+def _distinct_names(trace: Trace, rows: IntArray) -> list[str]:
+    codes = np.unique(trace.name[rows]).tolist()
+    return [trace.names[code] for code in codes]
+
+
+def _unknown(what: str, name: str, names: Sequence[str]) -> UsageError:
+    """Return the error for a name that nothing in the trace has, with similar ones."""
+    message = f"--change: the trace has no {what} {name!r}"
+    similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:20]
+    if similar:
+        message += f"; it has {', '.join(similar)}"
+    return UsageError(message)

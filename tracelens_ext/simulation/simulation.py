@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,18 +18,18 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table, Tables
-from tracelens_ext.simulation.critical_path import (
-    CriticalPath,
-    critical_path,
-    described,
-    path_table,
-)
-from tracelens_ext.simulation.dependency_graph import MOST_TRACKS, DependencyGraph
-from tracelens_ext.simulation.replay import Change, Replay, Replayed, telling_calls
+from tracelens_ext.simulation.blocking_calls import MOST_TRACKS
+from tracelens_ext.simulation.critical_path import CriticalPath, critical_path
+from tracelens_ext.simulation.dependency_graph import DependencyGraph
+from tracelens_ext.simulation.host_clocks import synchronizing_calls
+from tracelens_ext.simulation.path_table import PathDescriber
+from tracelens_ext.simulation.replay import Change, Replay, Replayed
 from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, distributed_info
+from tracelens_ext.simulation.window import Window
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array, distributed_info
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent
+from tracelens_ext.trace.lookup import values_at
 
 #: Errors beyond which the replay is warned of, and withheld, percent.
 _WARNED: Final = 5.0
@@ -38,11 +38,18 @@ _KEYS: Final = ["kind", "category"]
 
 
 class State(StrEnum):
-    """Whether a simulation can be relied on."""
+    """How far a simulation can be relied on."""
 
     GOOD = "good"
     WARNED = "warned"
     WITHHELD = "withheld"
+
+
+class Assessment(NamedTuple):
+    """How far a simulation can be relied on, and why no further."""
+
+    state: State
+    reason: str  #: empty for a good one
 
 
 class Simulation:
@@ -59,15 +66,12 @@ class Simulation:
         device: int | None = None,
         waits: pd.DataFrame | None = None,
     ) -> None:
-        trace = work.trace
         if not len(work):
             raise UsageError("the trace has no GPU events, so nothing can be replayed")
         Selection(device=device).of(work)
-        if iteration is None:
-            rows = np.concatenate((telling_calls(work), work.rows))
-            window = int(trace.ts[rows].min()), int(trace.end_of(rows).max())
-        else:
-            window = span_of_step(work, iteration)
+        window = _whole_window(work)
+        if iteration is not None:
+            window = Window(*span_of_step(work, iteration))
         self.program = DependencyGraph(
             work, window, device, closes=iteration is not None
         )
@@ -80,7 +84,8 @@ class Simulation:
     @cached_property
     def replayed(self) -> Replayed:
         """The unchanged replay."""
-        return self.replay.run([])[1]
+        _, replayed = self.replay.run([])
+        return replayed
 
     def saved(self, changes: Iterable[Change]) -> Int64Array:
         """What each change saves, ns; the unchanged program is run beside them."""
@@ -90,100 +95,121 @@ class Simulation:
     @property
     def error_percent(self) -> float:
         """By how much the unchanged replay misses the recorded wall time."""
-        start, end = self.program.window
-        return 100.0 * (self.replayed.wall / max(end - start, 1) - 1.0)
+        recorded = max(self.program.window.length, 1)
+        return 100.0 * (self.replayed.wall / recorded - 1.0)
 
     @property
     def state(self) -> State:
-        """Whether it can be relied on."""
-        return self._judged[0]
+        """How far it can be relied on."""
+        return self._assessment.state
 
     @cached_property
-    def _judged(self) -> tuple[State, str]:
+    def _assessment(self) -> Assessment:
+        program = self.program
         error = self.error_percent
-        if not (self.program.call != NONE).any():
-            why = "no call in the window launched GPU work: what that waits for is unknown"
-            return State.WITHHELD, why
-        if abs(error) <= _WARNED:
-            streams = len(np.unique(self.program.track))
-            why = f"of {streams:,} streams the waits of {MOST_TRACKS} were looked for"
-            if streams > MOST_TRACKS:
-                return State.WARNED, why
-            return State.GOOD, ""
-        too = "short"
-        why = "something waits for what"
-        if error > 0:
-            too = "long"
-            why = "work overlaps, or begins early, in ways that"
-        why += " the recording does not tell"
-        if self.program.contradicted:
-            why += (
-                f"; {self.program.contradicted:,} waits contradict the recorded times"
+        if not program.nodes.is_called.any():
+            reason = (
+                "no call in the window launched GPU work: "
+                "what that waits for is unknown"
             )
-        why = f"the unchanged replay is {abs(error):.1f} % too {too}: {why}"
+            return Assessment(State.WITHHELD, reason)
+        if abs(error) <= _WARNED:
+            streams = len(np.unique(program.track))
+            if streams <= MOST_TRACKS:
+                return Assessment(State.GOOD, "")
+            reason = (
+                f"of {streams:,} streams the waits of {MOST_TRACKS} were looked for"
+            )
+            return Assessment(State.WARNED, reason)
+        if error > 0:
+            too = "too long"
+            why = "work overlaps, or begins early, in ways that"
+        else:
+            too = "too short"
+            why = "something waits for what"
+        why += " the recording does not tell"
+        if program.contradicted:
+            why += f"; {program.contradicted:,} waits contradict the recorded times"
+        reason = f"the unchanged replay is {abs(error):.1f} % {too}: {why}"
         if abs(error) > _WITHHELD:
-            return State.WITHHELD, why
-        return State.WARNED, why
+            return Assessment(State.WITHHELD, reason)
+        return Assessment(State.WARNED, reason)
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
         program = self.program
-        (state, reason) = self._judged
-        busy = np.bincount(program.track, program.duration, len(program.tracks))
-        constants = program.constants[int(program.tracks.device[busy.argmax()])]
-        told = {f"{name}_us": ns / NS_PER_US for name, ns in constants.items()}
-        judged = {
+        assessment = self._assessment
+        busy_ns = np.bincount(program.track, program.duration, len(program.tracks))
+        busiest_device = int(program.tracks.device[busy_ns.argmax()])
+        constants = program.constants[busiest_device]
+        return {
             "error_percent": self.error_percent,
-            "state": str(state),
-            "reason": reason,
+            "state": str(assessment.state),
+            "reason": assessment.reason,
+            "latency_us": constants.latency / NS_PER_US,
+            "gap_us": constants.gap / NS_PER_US,
+            "tail_us": constants.tail / NS_PER_US,
+            "edges": program.edges,
         }
-        return {**judged, **told, "edges": program.edges}
 
     def window(self) -> dict[str, float]:
         """The window and its wall times, for JSON."""
-        start, end = self.program.window
-        recorded = (end - start) / NS_PER_MS
-        replayed = self.replayed.wall / NS_PER_MS
-        at = {"start_us": start / NS_PER_US, "end_us": end / NS_PER_US}
-        return at | {"wall_ms": recorded, "replayed_ms": replayed}
+        window = self.program.window
+        return {
+            "start_us": window.start / NS_PER_US,
+            "end_us": window.end / NS_PER_US,
+            "wall_ms": window.length / NS_PER_MS,
+            "replayed_ms": self.replayed.wall / NS_PER_MS,
+        }
 
     def lines(self) -> list[str]:
         """The error, the constants and the edges in words, a line each."""
-        window = self.window()
-        (state, reason) = self._judged
-        replayed = (
-            f"{window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded"
-        )
-        found = [f"Replay: {replayed}: error {self.error_percent:+.2f} %, {state}"]
-        found += [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
-        for device, its in self.program.constants.items():
-            constants = [f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items()]
-            found.append(f"Device {device}: launch {', '.join(constants)}")
-        edges = ", ".join(
-            f"{count:,} {kind}" for kind, count in self.program.edges.items()
-        )
-        return [*found, f"Edges: {edges}"]
+        assessment = self._assessment
+        replayed_ms = self.replayed.wall / NS_PER_MS
+        recorded_ms = self.program.window.length / NS_PER_MS
+        wall = f"{replayed_ms:,.3f} ms for {recorded_ms:,.3f} ms recorded"
+        error = f"error {self.error_percent:+.2f} %"
+        lines = [f"Replay: {wall}: {error}, {assessment.state}"]
+        reason = assessment.reason
+        if reason:
+            lines.append(f"{reason[0].upper()}{reason[1:]}.")
+        for device, constants in self.program.constants.items():
+            latency_us = constants.latency / NS_PER_US
+            gap_us = constants.gap / NS_PER_US
+            tail_us = constants.tail / NS_PER_US
+            lines.append(
+                f"Device {device}: launch latency {latency_us:,.3f} µs, "
+                f"gap {gap_us:,.3f} µs, tail {tail_us:,.3f} µs"
+            )
+        edges = self.program.edges.items()
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in edges)
+        lines.append(f"Edges: {counts}")
+        return lines
 
     def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
         """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
 
         None where the replay is withheld.
         """
-        asked = self.changes.default() if changes is None else changes
-        saved = self.saved([self.changes.change(each) for each in asked])
+        named = changes
+        if named is None:
+            named = self.changes.default()
+        saved_ns = self.saved([self.changes.change(change) for change in named])
         if self.state == State.WITHHELD:
-            asked = []
-            saved = saved[:0]
-        factors = [each.terms[0][1] if len(each.terms) == 1 else None for each in asked]
+            named = []
+            saved_ns = saved_ns[:0]
         columns = {
-            "change": pd.Series([each.text for each in asked], dtype="str"),
-            "factor": np.array(factors, dtype=np.float64),
-            "wall_ms": (self.replayed.wall - saved) / NS_PER_MS,
-            "saved_ms": saved / NS_PER_MS,
-            "saved (%)": percent(saved, self.replayed.wall),
+            "change": pd.Series([change.text for change in named], dtype="str"),
+            "factor": np.array([change.factor for change in named], dtype=np.float64),
+            "wall_ms": (self.replayed.wall - saved_ns) / NS_PER_MS,
+            "saved_ms": saved_ns / NS_PER_MS,
+            "saved (%)": percent(saved_ns, self.replayed.wall),
         }
-        order = np.arange(len(asked)) if changes else np.argsort(-saved, kind="stable")
-        return pd.DataFrame(columns).take(order).reset_index(drop=True)
+        table = pd.DataFrame(columns)
+        if not changes:
+            by_saving = np.argsort(-saved_ns, kind="stable")
+            table = table.take(by_saving)
+        return table.reset_index(drop=True)
 
     @cached_property
     def _path(self) -> CriticalPath:
@@ -191,49 +217,61 @@ class Simulation:
 
     @property
     def known_edges(self) -> float:
-        """Which share of the waits on the critical path the recording tells."""
+        """The share of the waits on the critical path that the recording tells."""
         return self._path.known_share
+
+    @property
+    def _describer(self) -> PathDescriber:
+        return PathDescriber(
+            self.replay, self.replayed, self.changes, waits_known=self.waits_known
+        )
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
         """The segments in order of time, as the sheet `critical_path`."""
-        return path_table(self, self._path)
+        return self._describer.table(self._path)
 
     def critical_path_summary(self) -> pd.DataFrame:
         """The critical path by kind and category, as the sheet of that name."""
+        segments = self.critical_path.groupby(_KEYS, sort=False)
+        on_path_ms = segments["duration_us"].sum() / 1e3
+        on_path = on_path_ms.rename("on_path_ms").reset_index()
+        summary = on_path.merge(self._total_work(), "left", _KEYS)
+        on_path_ns = NS_PER_MS * summary["on_path_ms"].to_numpy()
+        summary.insert(3, "on_path (%)", percent(on_path_ns, self.replayed.wall))
+        return summary.sort_values(
+            ["on_path_ms"] + _KEYS, ascending=[False, True, True], ignore_index=True
+        )
+
+    def _total_work(self) -> pd.DataFrame:
+        """The time of all GPU events by kind and category, on the path or not."""
         program = self.program
-        table = self.critical_path
-        found = (table.groupby(_KEYS, sort=False)["duration_us"].sum() / 1e3).rename(
-            "on_path_ms"
-        )
-        real = np.flatnonzero(program.event != NONE)
-        works = described(self, real)[_KEYS].assign(
-            ns=(program.duration - program.waiting)[real]
-        )
-        waits = works.assign(kind="other rank", ns=program.waiting[real])
-        sums = (
-            pd.concat((works, waits)).groupby(_KEYS, sort=False)["ns"].sum() / NS_PER_MS
-        )
-        result = found.reset_index().merge(
-            sums.rename("total_ms").reset_index(), "left", _KEYS
-        )
-        share = percent(NS_PER_MS * result["on_path_ms"].to_numpy(), self.replayed.wall)
-        result.insert(3, "on_path (%)", share)
-        ascending = [False, True, True]
-        return result.sort_values(
-            ["on_path_ms", *_KEYS], ascending=ascending, ignore_index=True
-        )
+        events = np.flatnonzero(program.nodes.is_event)
+        waiting_ns = program.waiting[events]
+        work = self._describer.describe(events)[_KEYS]
+        work["ns"] = program.duration[events] - waiting_ns
+        waits = work.assign(kind="other rank", ns=waiting_ns)
+        groups = pd.concat((work, waits)).groupby(_KEYS, sort=False)
+        total_ms = groups["ns"].sum() / NS_PER_MS
+        return total_ms.rename("total_ms").reset_index()
 
 
-_NUMBERS: Final = ["rank", "start_us", "wait_us"]
+def _whole_window(work: GpuEvents) -> Window:
+    """Return the window from the first launch or GPU event to the end of the last one."""
+    trace = work.trace
+    rows = np.concatenate((synchronizing_calls(work), work.rows))
+    return Window(int(trace.ts[rows].min()), int(trace.end_of(rows).max()))
+
+
+_WAIT_COLUMNS: Final = ["rank", "start_us", "wait_us"]
 
 
 def read_waits(path: Path) -> pd.DataFrame:
     """Read a `collective_waits.parquet`."""
     try:
-        table = pd.read_parquet(path, columns=["call", *_NUMBERS])[_NUMBERS].astype(
-            np.float64
-        )
+        # The column `call` tells this table from others.
+        table = pd.read_parquet(path, columns=["call"] + _WAIT_COLUMNS)
+        waits = table[_WAIT_COLUMNS].astype(np.float64)
     except ImportError:
         raise UsageError(
             "--waits needs pyarrow; install tracelens-ext[parquet]"
@@ -243,7 +281,8 @@ def read_waits(path: Path) -> pd.DataFrame:
         raise UsageError(
             f"--waits {path}: no table of collective_waits ({reason})"
         ) from None
-    return pd.DataFrame(table[np.isfinite(table).all(axis=1)]).sort_values("start_us")
+    is_finite = np.isfinite(waits).all(axis=1)
+    return pd.DataFrame(waits[is_finite]).sort_values("start_us")
 
 
 def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
@@ -252,25 +291,30 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     The rank is the one that the trace says, else the one whose calls start when the trace's do.
     """
     work = program.work
-    mine = np.flatnonzero(
-        (program.event != NONE) & work.is_communication[program.event]
-    )
-    begun = work.start[program.event[mine]]
+    nodes = np.flatnonzero(values_at(work.is_communication, program.event, False))
+    start = work.start[program.event[nodes]]
     rank = distributed_info(work.trace.metadata).get("rank")
     if not isinstance(rank, int):
-        fits = np.isin(np.rint(waits["start_us"]), np.rint(begun / NS_PER_US))
-        rank = int(waits.loc[fits, "rank"].mode().head(1).sum())
+        starts_together = np.isin(
+            np.rint(waits["start_us"]), np.rint(start / NS_PER_US)
+        )
+        ranks = waits.loc[starts_together, "rank"]
+        rank = int(ranks.mode().head(1).sum())  # 0 if no call starts together
     waits = waits[waits["rank"] == rank]
-    start = np.append(waits["start_us"].to_numpy() * NS_PER_US, np.inf)
-    at = np.searchsorted(start, begun - NS_PER_US)
-    found = np.abs(start[at] - begun) <= NS_PER_US
-    if not found.any():
-        why = f"no call of rank {rank} starts when a collective of the trace does"
-        raise UsageError(f"--waits: {why}")
-    result = np.zeros_like(program.duration)
-    ns = np.rint(waits["wait_us"].to_numpy()[at[found]] * NS_PER_US).astype(np.int64)
-    result[mine[found]] = np.clip(ns, 0, program.duration[mine[found]])
-    return result
+
+    start_of_call = waits["start_us"].to_numpy() * NS_PER_US
+    wait_of_call = waits["wait_us"].to_numpy() * NS_PER_US
+    call = np.searchsorted(start_of_call, start - NS_PER_US)
+    distance = np.abs(values_at(start_of_call, call, missing=np.inf) - start)
+    is_matched = distance <= NS_PER_US
+    if not is_matched.any():
+        reason = f"no call of rank {rank} starts when a collective of the trace does"
+        raise UsageError(f"--waits: {reason}")
+    matched = nodes[is_matched]
+    wait_ns = np.rint(wait_of_call[call[is_matched]]).astype(np.int64)
+    waiting = np.zeros_like(program.duration)
+    waiting[matched] = np.clip(wait_ns, 0, program.duration[matched])
+    return waiting
 
 
 class SimulationContext(AnalysisContext, Protocol):
@@ -310,8 +354,8 @@ def _what_if(
     Raises:
         UsageError: a change, the iteration or the device is of nothing that the trace has.
     """
-    asked = [parse_change(text) for text in changes] or None
-    return context.simulation(iteration, device).what_if(asked)
+    named = [parse_change(text) for text in changes]
+    return context.simulation(iteration, device).what_if(named or None)
 
 
 def _critical_path(
@@ -328,8 +372,14 @@ def _critical_path_summary(
     return context.simulation(iteration, device).critical_path_summary()
 
 
-_PATH = ("Critical path", "critical_path_summary", "kind", "on_path_ms")
-_CHART = Chart(*_PATH, kind="stacked", on="page")
+_CHART = Chart(
+    "Critical path",
+    "critical_path_summary",
+    "kind",
+    "on_path_ms",
+    kind="stacked",
+    on="page",
+)
 WHAT_IF = Table(
     name="what_if",
     shows="The wall time if something took longer or shorter, by a replay of the trace",

@@ -56,10 +56,10 @@ class CallTree:
     Raises MergedRanksError where several ranks in the file reuse each other's correlation ids.
     """
 
-    rows: Int64Array  #: the host events in tree order: thread by thread, parents first, (m,)
-    parent_position: (
-        Int32Array  #: position in `rows` → that of the parent, `ROOT` without, (m,)
-    )
+    #: the host events in tree order: thread by thread, parents first, (m,)
+    rows: Int64Array
+    #: position in `rows` → that of the parent, `ROOT` without, (m,)
+    parent_position: Int32Array
     #: row of each GPU event's launch, `NONE` when unlinked; that of a graph for its events, (g,)
     launch_of_gpu: Int64Array
 

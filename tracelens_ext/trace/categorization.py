@@ -50,12 +50,10 @@ class Categorizer(Protocol):
 class Categorizers:
     """The categorizers of a run; those that may not be needed are made when they are."""
 
-    chosen: (
-        Categorizer | None
-    )  #: what the user chose; None if kernels get no categories
-    make_builtin: Callable[
-        [], Categorizer
-    ]  #: the built-in packs alone, whatever was chosen
+    #: what the user chose; None if kernels get no categories
+    chosen: Categorizer | None
+    #: the built-in packs alone, whatever was chosen
+    make_builtin: Callable[[], Categorizer]
     make_default: Callable[[], Categorizer]  #: what is used when nothing was chosen
 
 
@@ -65,4 +63,5 @@ class Categories:
 
     code: Int32Array  #: index into `labels`, shape (g,)
     labels: list[str]  #: the categories that occur
-    known: BoolArray  #: False where no rule knows an event, or only a map's catch-all, shape (g,)
+    #: False where no rule knows an event, or only a map's catch-all, shape (g,)
+    known: BoolArray

@@ -225,9 +225,8 @@ class GpuTracks:
 
     scope: Scope  #: which of the two
     process: list[int | str]  #: the process of each as the trace spells it, p of them
-    device: (
-        Int64Array  #: number of the device, `NONE` where the trace does not say, (p,)
-    )
+    #: number of the device, `NONE` where the trace does not say, (p,)
+    device: Int64Array
     stream: Int64Array  #: number of the stream; `NONE` also for a whole device, (p,)
     of_gpu: Int64Array  #: the track of each GPU event, (g,)
 
@@ -305,13 +304,14 @@ class Gaps:
 
     tracks: GpuTracks  #: the streams or devices
     track: Int64Array  #: of each gap, an index into those, (k,)
-    start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
+    #: when the event before ended, ns since the trace's first event, (k,)
+    start: Int64Array
     end: Int64Array  #: when the event after started, (k,)
     before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
-    after: (
-        Int64Array  #: the event that ended the gap, a place in `trace.gpu_rows`, (k,)
-    )
-    overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
+    #: the event that ended the gap, a place in `trace.gpu_rows`, (k,)
+    after: Int64Array
+    #: how much of the gap other streams of the device were busy, ns, (k,)
+    overlapped: Int64Array
 
     def __len__(self) -> int:
         return len(self.track)

@@ -39,17 +39,15 @@ def number_groups(keys: Sequence[IntArray]) -> Numbered:
     bound = 1
     for key in keys:
         ranked = ranks(key)
-        if (
-            bound * ranked.distinct > _MOST_COMBINATIONS
-        ):  # without holes again, before it overflows
+        # without holes again, before it overflows
+        if bound * ranked.distinct > _MOST_COMBINATIONS:
             number, bound = ranks(number)
         number = number * ranked.distinct + ranked.rank
         bound = bound * ranked.distinct
     number, count = ranks(number)
     first = np.empty(count, dtype=np.int64)
-    first[number[::-1]] = np.arange(
-        len(number) - 1, -1, -1
-    )  # the last to be written is the first
+    # the last to be written is the first
+    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
     return Numbered(first, number)
 
 
@@ -273,9 +271,8 @@ def items_before(
     least = int(asked_group.min(initial=0))
     questions_of_group = np.bincount(asked_group - least)
     present = np.flatnonzero(questions_of_group)
-    wanted = (present + least).astype(
-        group.dtype
-    )  # of another type, all groups were converted
+    # of another type, all groups were converted
+    wanted = (present + least).astype(group.dtype)
     begins = np.searchsorted(group, wanted, "left").tolist()
     ends = np.searchsorted(group, wanted, "right").tolist()
     last_of_group = np.cumsum(questions_of_group[present])

@@ -127,6 +127,14 @@ def inside(
     )
 
 
+def overlaps_any(start: Int64Array, end: Int64Array, others: Union) -> BoolArray:
+    """Return which intervals overlap one of others, or end when one of those starts."""
+    begun = np.searchsorted(others.start, end, side="right")
+    ended_before = np.searchsorted(others.end, start, side="right")
+    overlaps: BoolArray = begun > ended_before
+    return overlaps
+
+
 def stable_order(numbers: IntArray) -> Int64Array:
     """Return a stable argsort; numpy sorts numbers of 16 bits by radix, in linear time."""
     fits = numbers.min(initial=0) >= 0 and numbers.max(initial=0) < 1 << 16

@@ -27,7 +27,8 @@ class Launches:
     lost: BoolArray  #: True if no GPU event is theirs, (l,)
     is_graph: BoolArray  #: (l,)
     is_kernel: BoolArray  #: (l,)
-    device_index: Int64Array  #: the device, as in `find_tracks`, `NONE` where it is not known, (l,)
+    #: the device, as in `find_tracks`, `NONE` where it is not known, (l,)
+    device_index: Int64Array
 
 
 @cached_per_object
@@ -52,9 +53,8 @@ def find_launches(gpu_events: GpuEvents) -> Launches:
     rows = calls[np.argsort(trace.ts[calls], kind="stable")]
 
     has_work = np.isin(rows, gpu_events.tree.launch_of_gpu)
-    if (
-        not trace.conventions.gpu_by_process
-    ):  # of two calls with one id, one has the work
+    # of two calls with one id, one has the work
+    if not trace.conventions.gpu_by_process:
         has_work |= np.isin(trace.correlation[rows], trace.correlation[gpu_events.rows])
     name = trace.name[rows]
     return Launches(

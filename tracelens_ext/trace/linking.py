@@ -77,9 +77,8 @@ def _ids_of(trace: Trace, launches: Int64Array, gpu: Int64Array) -> _Ids:
     if trace.conventions.gpu_by_process:
         process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
         processes = int(process.max()) + 1
-        if (
-            int(ids.max()) >= 2**62 // processes
-        ):  # the ids are huge, but there are not many
+        # the ids are huge, but there are not many
+        if int(ids.max()) >= 2**62 // processes:
             ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
         ids = ids * processes + process
     return _Ids(ids[: len(launches)], ids[len(launches) :])

@@ -37,9 +37,8 @@ class Nesting:
     """Intervals in tree order: thread by thread, parents before their children."""
 
     order: Int32Array  #: position in tree order → index of the interval, shape (m,)
-    parent: (
-        Int32Array  #: position → position of the parent, `ROOT` without one, shape (m,)
-    )
+    #: position → position of the parent, `ROOT` without one, shape (m,)
+    parent: Int32Array
 
 
 def nest(
@@ -79,9 +78,8 @@ class _StrictNesting(NamedTuple):
     """Intervals that are within their parents."""
 
     nesting: Nesting
-    has_overlaps: (
-        bool  #: False if no interval overlaps the one before it without being within it
-    )
+    #: False if no interval overlaps the one before it without being within it
+    has_overlaps: bool
 
 
 def _nest_strictly(
@@ -177,9 +175,8 @@ def _with_cut_ends(
     wanted_end = ordered_end.copy()
     wanted_end[is_late] = ordered_end[sibling[is_late]]
     wanted_end = ends_within(nesting.parent, wanted_end)
-    is_left = (
-        wanted_end <= start[nesting.order]
-    )  # what only begins when the sibling has ended
+    # what only begins when the sibling has ended
+    is_left = wanted_end <= start[nesting.order]
     wanted_end[is_left] = ordered_end[is_left]
     result = cut_end.copy()
     result[nesting.order] = wanted_end

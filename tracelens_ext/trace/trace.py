@@ -155,15 +155,13 @@ class Provenance:
     path: str = "<memory>"  #: the file as the user named it, or `<memory>`
     format: str = ""  #: what the reader calls the format
     bytes_read: int = 0  #: size of the text, decompressed
-    present: int = (
-        0  #: events in the file; always rows + metadata events + the sum of `dropped`
-    )
+    #: events in the file; always rows + metadata events + the sum of `dropped`
+    present: int = 0
     metadata_events: int = 0  #: those that only name processes and threads
     #: reason → number of events that could not be used
     dropped: dict[str, int] = field(default_factory=dict)
-    notes: tuple[
-        str, ...
-    ] = ()  #: what else the user should know about the file, a sentence each
+    #: what else the user should know about the file, a sentence each
+    notes: tuple[str, ...] = ()
     #: kind of event, in the words of the file → number of events that no table shows
     unread: dict[str, int] = field(default_factory=dict)
 
@@ -213,7 +211,8 @@ class Replays:
     launch of the graph that replays them, parents before children. They took no time there.
     """
 
-    parent: Int32Array  #: the event around each, an index into them; `NONE` for the outermost, (r,)
+    #: the event around each, an index into them; `NONE` for the outermost, (r,)
+    parent: Int32Array
     graph_launch: Int64Array  #: row of the launch that replays each, (r,)
     #: row of the captured launch that each GPU event replays, `NONE` where it is not known, (g,)
     launch_of_gpu: Int64Array
@@ -228,9 +227,8 @@ class Trace:
     name: Int32Array  #: index into `names`, (n,)
     kind: npt.NDArray[np.uint8]  #: an `EventKind`, (n,)
     thread: Int32Array  #: index into `threads`, (n,)
-    correlation: (
-        Int64Array  #: id that a launch shares with its GPU events, `NONE` without, (n,)
-    )
+    #: id that a launch shares with its GPU events, `NONE` without, (n,)
+    correlation: Int64Array
     #: id of the CPU op, or of the one around a launch, `NONE` without, (n,)
     external_id: Int64Array
     category: Int32Array  #: index into `categories`, (n,)
@@ -240,9 +238,8 @@ class Trace:
     threads: list[tuple[int | str, int | str]]
     categories: list[str]  #: the trace's own words for the kinds of events
     args: Mapping[str, ArgColumn]  #: further arguments by their name in the trace
-    base_ns: int = (
-        0  #: absolute time of the first event in ns, in the clock of the trace
-    )
+    #: absolute time of the first event in ns, in the clock of the trace
+    base_ns: int = 0
     devices: tuple[Device, ...] = ()  #: the GPUs that the trace describes
     #: the document's other top-level members
     metadata: Mapping[str, object] = field(default_factory=dict)
@@ -259,9 +256,8 @@ class Trace:
     #: what `threads`, correlation ids and annotations mean
     conventions: Conventions = field(default_factory=Conventions)
     replays: Replays | None = None  #: the events that captures of graphs add
-    programs: tuple[
-        bytes, ...
-    ] = ()  #: compiled ones, each as the message `HloProto` of XLA
+    #: compiled ones, each as the message `HloProto` of XLA
+    programs: tuple[bytes, ...] = ()
     #: of operations: which program, shifted by `PROGRAM_SHIFT`, and which of its instructions, in
     #: their order there
     instructions: ArgColumn = field(default_factory=no_arg)
@@ -295,9 +291,8 @@ class Trace:
         """Return the recorded events of these kinds, in file order."""
         is_wanted = np.zeros(self.recorded, dtype=bool)
         recorded_kind = self.kind[: self.recorded]
-        for (
-            kind
-        ) in kinds:  # comparing a few times takes less time than one look-up an event
+        # comparing a few times takes less time than one look-up an event
+        for kind in kinds:
             is_wanted |= recorded_kind == kind
         return np.flatnonzero(is_wanted)
 

@@ -29,9 +29,8 @@ class Tensor:
 
     shape: tuple[int, ...]  #: its sizes
     dtype: str = "bf16"  #: its type as the data files spell it, such as ``bf16``
-    strides: tuple[
-        int, ...
-    ] = ()  #: in elements; those of a contiguous tensor unless given
+    #: in elements; those of a contiguous tensor unless given
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.strides:

@@ -57,6 +57,11 @@ def no_gpu_work(work: GpuEvents) -> str:
             f"There is no work of {whose} in the trace; record it with {accelerator}."
         )
     remedy = _RECORD_GPU.get(tool)
+    if tool == "torch":
+        return (
+            "The trace has no GPU work. "
+            f"If the program uses a GPU, record it with {remedy}."
+        )
     if remedy is not None:
         return f"There is no GPU work in the trace; record it with {remedy}."
     return "There is no GPU work in the trace."

@@ -66,15 +66,13 @@ class CapturedGraph:
 
     names: list[str]  #: of the host events, parents before children, (h,)
     kind: npt.NDArray[np.uint8]  #: an `EventKind`, (h,)
-    parent: (
-        Int32Array  #: index of the event around each, `ROOT` for the outermost, (h,)
-    )
+    #: index of the event around each, `ROOT` for the outermost, (h,)
+    parent: Int32Array
     #: argument → the events that have it, and its raw JSON texts
     args: dict[str, tuple[Int64Array, list[str]]]
     launches: Int64Array  #: index of each launch among the events, (k,)
-    nodes: list[
-        str
-    ]  #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
+    #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
+    nodes: list[str]
     #: as `nodes`, but nameless ones have the kernel that they launched outside of graphs, (k,)
     likely: list[str]
 
@@ -111,14 +109,12 @@ class Capture:
     """The graphs that were captured together, in order: a whole model, or a piece after another."""
 
     file: str  #: the trace that holds it
-    batch_size: (
-        int | None
-    )  #: requests or tokens that it was captured for; None if unknown
+    #: requests or tokens that it was captured for; None if unknown
+    batch_size: int | None
     mode: str  #: such as `FULL` or `PIECEWISE`; empty if unknown
     graphs: list[CapturedGraph]
-    likely_size: int | None = (
-        None  #: the batch size by the shapes of operations; None if unknown
-    )
+    #: the batch size by the shapes of operations; None if unknown
+    likely_size: int | None = None
 
 
 class _Segments(NamedTuple):
@@ -466,7 +462,8 @@ class GraphLaunches:
     #: the GPU events of each by stream and start, places in `trace.gpu_rows`
     events: list[Int64Array]
     stream: Int64Array  #: a number for the stream of each of those, launch after launch
-    step: Int64Array  #: a number for the step around each, another for each thread outside, (n,)
+    #: a number for the step around each, another for each thread outside, (n,)
+    step: Int64Array
     annotation: list[str]  #: the name of that step; empty outside
     tokens: Int64Array  #: how many it computes, `NONE` outside, (n,)
 

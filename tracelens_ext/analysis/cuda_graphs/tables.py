@@ -332,9 +332,8 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
         labels.append(
             f"{row['launches']:,} \u00d7 {row['kernels_per_launch']:,} kernels: {place}"
         )
-    if len(set(labels)) < len(
-        labels
-    ):  # same path, as many kernels, but not the same ones
+    # same path, as many kernels, but not the same ones
+    if len(set(labels)) < len(labels):
         labels = [f"#{number} {label}" for number, label in enumerate(labels, 1)]
     shares = {}
     for name, values in table.items():

@@ -256,9 +256,8 @@ def _segments(trace: Trace, rows: Int64Array, parent: IntArray) -> HostSegments:
     """
     inner_first = rows[::-1]
     thread = trace.thread[np.append(inner_first, rows)]
-    end = ends_within(
-        parent, trace.end_of(rows)
-    )  # events may end a little after their parents
+    # events may end a little after their parents
+    end = ends_within(parent, trace.end_of(rows))
     time = np.append(end[::-1], trace.ts[rows])
     position = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
     order = by_group_and_time(thread, time)

@@ -233,7 +233,8 @@ class NamedIterations(NamedTuple):
 
     iterations: Iterations
     labels: list[str]  #: what each is called
-    nested: int  #: how many annotations were left out because they lie in another that matches
+    #: how many annotations were left out because they lie in another that matches
+    nested: int
 
 
 def named_iterations(tree: CallTree, annotation: Expression | None) -> NamedIterations:

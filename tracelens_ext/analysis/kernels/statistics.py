@@ -23,7 +23,7 @@ from tracelens_ext.trace.grouping import (
     texts,
 )
 
-KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
+KernelSort = Literal["count", "total", "duration", "percentage", "duration-percentage"]
 
 
 class StatisticsSort(NamedTuple):
@@ -36,6 +36,7 @@ class StatisticsSort(NamedTuple):
 #: What each sort goes by.
 SORTS: dict[str, StatisticsSort] = {
     "count": StatisticsSort("count", "count"),
+    "total": StatisticsSort("total_time_us", "total duration"),
     "duration": StatisticsSort("avg_time_us", "average duration"),
     "percentage": StatisticsSort("% of launches", "percentage of total launches"),
     "duration-percentage": StatisticsSort(

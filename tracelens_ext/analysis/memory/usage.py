@@ -251,9 +251,8 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     for name in summed:
         aggregations[name] = (name, "sum")
     aggregations["kept_from_iterations"] = ("iteration", "nunique")
-    frame = by_owner(
-        owners, blocks, aggregations, sort=False
-    )  # in order of their first block
+    # in order of their first block
+    frame = by_owner(owners, blocks, aggregations, sort=False)
     frees = frame["frees"].where(frame["frees"] > 0)
     frame["mean_lifetime_us"] /= NS_PER_US
     frame["mean_lifetime_us"] /= frees

@@ -287,8 +287,7 @@ def _reduce_slices(
     # Equal slices are computed once: a thousand ranges may contain the same launches.
     distinct, number = grouping.number_groups([first, last])
     bounds = np.column_stack((first[distinct], last[distinct])).ravel()
-    padded = np.append(
-        values, values[-1:]
-    )  # the end of the last slice must be an index, too
+    # the end of the last slice must be an index, too
+    padded = np.append(values, values[-1:])
     reduced: Int64Array = function.reduceat(padded, bounds)[::2]
     return reduced[number]

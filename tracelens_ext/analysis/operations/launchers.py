@@ -105,10 +105,10 @@ def _launcher_positions(work: GpuEvents, events: IntArray) -> Int64Array:
 class _Forest(NamedTuple):
     """How k positions of the tree nest, in the order in which they were given."""
 
-    parent: Int32Array  #: the nearest of the positions above each, an index, `ROOT` without, (k,)
-    innermost_of_gpu: (
-        Int64Array  #: the innermost around each GPU event, `NONE` without one, (g,)
-    )
+    #: the nearest of the positions above each, an index, `ROOT` without, (k,)
+    parent: Int32Array
+    #: the innermost around each GPU event, `NONE` without one, (g,)
+    innermost_of_gpu: Int64Array
 
 
 def _forest(work: GpuEvents, positions: IntArray) -> _Forest:

@@ -20,9 +20,8 @@ class _Backward(NamedTuple):
     """Where the events of the tree are in the backward, t of them."""
 
     is_node: BoolArray  #: whether each event is an autograd node, (t,)
-    node_above: (
-        Int64Array  #: the node around each, a position, `ROOT` without one, (t,)
-    )
+    #: the node around each, a position, `ROOT` without one, (t,)
+    node_above: Int64Array
 
 
 @cached_per_object

@@ -381,9 +381,8 @@ def folded_stacks(
     has_target = target != ROOT
     values = sums(target[has_target], tree.self_ns[has_target], len(tree))
     remaining = int(tree.self_ns[~has_target].sum())
-    path: list[
-        str
-    ] = []  # to the node, which its descendants follow: one path is in memory
+    # to the node, which its descendants follow: one path is in memory
+    path: list[str] = []
     for node in np.flatnonzero(keep).tolist():
         name = tree.label(node).translate(_SEPARATORS).strip()
         name = _NUMBER_AT_END.sub(r"_\1", name)

@@ -182,9 +182,8 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     detail = np.array(
         [descriptions[code].detail for code in name_codes], dtype=np.int64
     )
-    most_detailed = np.lexsort((-detail, step_of_row))[
-        first_rows
-    ]  # the first of equal ones
+    # the first of equal ones
+    most_detailed = np.lexsort((-detail, step_of_row))[first_rows]
     step_names = [name_codes[index] for index in most_detailed.tolist()]
     return _steps_at(
         tree,

@@ -63,10 +63,8 @@ def _has_counters(context: AnalysisContext, _options: ReportOptions) -> bool:
 def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
     """Return a numeric argument of some events, NaN where an event has none, or no number."""
     column = work.trace.arg(name)
-    texts = [
-        *(column.texts or ()),
-        "",
-    ]  # the last is that of events without the argument
+    # the last is that of events without the argument
+    texts = [*(column.texts or ()), ""]
     unquoted = pd.Series(texts, dtype="str").str.strip('"')
     numbers = pd.to_numeric(unquoted, errors="coerce").to_numpy(np.float64)
     return numbers[column.at(rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,15 +85,25 @@ def _percent_of(part: int, total: int) -> float:
     return 100.0 * float(part) / total if total else 0.0
 
 
-def overview(work: GpuEvents, covered: CategoryCoverage) -> list[tuple[str, object]]:
-    """Return the facts: label and value, percentages 0 to 100, times in the unit of the label."""
+def overview(
+    work: GpuEvents,
+    covered: CategoryCoverage,
+    products: Mapping[int, str] | None = None,
+) -> list[tuple[str, object]]:
+    """Return the facts: label and value, percentages 0 to 100, times in the unit of the label.
+
+    Args:
+        work: the GPU events.
+        covered: how many of them have a launch and a category.
+        products: names of devices, by their numbers, that are better than those in the trace.
+    """
     trace = work.trace
     provenance = trace.provenance
     facts: list[tuple[str, object]] = [
         ("Trace", provenance.path),
         ("Format", provenance.format),
         ("Duration (ms)", trace.span_ns / NS_PER_MS),
-        ("Devices", devices(trace)),
+        ("Devices", devices(trace, products)),
     ]
     event_alone = lone_event(trace)
     if event_alone:
@@ -102,7 +113,8 @@ def overview(work: GpuEvents, covered: CategoryCoverage) -> list[tuple[str, obje
         facts.append(("Rank", rank))
     steps = find_iterations(work.tree)
     if len(steps):
-        facts.append(("Steps", steps.label(steps.whole) or "none whole"))
+        is_complete = steps.whole if len(work) else steps.finished
+        facts.append(("Steps", steps.label(is_complete) or "none whole"))
     facts += [
         ("Events", provenance.present),
         ("Events dropped", provenance.dropped_text or "none"),
@@ -192,14 +204,17 @@ def _shown(name: str) -> str:
     return f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def devices(trace: Trace) -> str:
-    """Return the GPUs that did the work, by the names in the trace."""
+def devices(trace: Trace, products: Mapping[int, str] | None = None) -> str:
+    """Return the GPUs that did the work, by their products or by the names in the trace."""
+    product_of_device = products or {}
     labels = []
     for number in np.unique(trace.device).tolist():
         if number == NONE:
             continue
         device = trace.described(number)
-        if device is not None and device.name:
+        if number in product_of_device:
+            labels.append(f"{number}: {product_of_device[number]}")
+        elif device is not None and device.name:
             labels.append(f"{number}: {device.name}")
         else:
             labels.append(f"GPU {number}")

@@ -133,7 +133,8 @@ GPU_TIMELINE = Table(
             "device",
             "time ms",
             kind="stacked",
-            series_column="type",  # The rows that do not overlap and add up to the total.
+            # The rows that do not overlap and add up to the total.
+            series_column="type",
             only=(
                 "computation_time",
                 "exposed_comm_time",

@@ -12,6 +12,7 @@ from tracelens_ext.hooks import Command, hookimpl
 
 #: The files, in the order of `--help` within its groups.
 MODULES = (
+    "record",
     "report",
     "kernels",
     "gaps",

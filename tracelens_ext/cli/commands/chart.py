@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tracelens_ext.compare.engine_chart.specification import ChartInput
     from tracelens_ext.settings import ReadingOptions
 
+#: What categorizes the kernels of traces that are named without engine and model.
+_BUILT_IN_CATEGORIES = "builtin"
 _SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
 
 
@@ -57,10 +59,11 @@ def chart(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE,ENGINE,MODEL,SECONDS",
+            metavar="FILE[,ENGINE,MODEL,SECONDS]",
             help=(
                 "A trace (.nsys-rep, .sqlite, PyTorch's .json), which map to use, and how long the"
-                " run takes without profiling; 0: the time in the trace."
+                " run takes without profiling; 0: the time in the trace. A trace alone gets the"
+                " built-in categories."
             ),
         ),
     ] = None,
@@ -121,13 +124,16 @@ def chart(
     from tracelens_ext.compare.engine_chart.page import check_results, write_results
     from tracelens_ext.compare.engine_chart.runs import grouped
     from tracelens_ext.compare.engine_chart.specification import (
+        are_bare_files,
         check_models,
         known_models,
         parse_inputs,
     )
 
-    has_map_for_each = rules.categorizer is None
     specifications = [*(in_file or ()), *(inputs or ())]
+    if rules.categorizer is None and are_bare_files(specifications):
+        rules = replace(rules, categorizer=_BUILT_IN_CATEGORIES)
+    has_map_for_each = rules.categorizer is None
     run_inputs = parse_inputs(specifications, bare_files=not has_map_for_each)
     if by_phase and per_device:
         raise UsageError(
@@ -135,7 +141,7 @@ def chart(
         )
     if not run_inputs:
         raise UsageError(
-            "name an input, FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart --help'"
+            "name a trace, or FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart --help'"
         )
     if has_map_for_each:
         skipped: list[str] = []

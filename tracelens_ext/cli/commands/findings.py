@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelens_ext.cli.options import AnalysisOptions, DevicePeaks, TracesArgument
-from tracelens_ext.cli.screen import Block, Section, show, tell, trace_report
+from tracelens_ext.cli.screen import Block, Section, show, trace_report
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.hooks import Command
 from tracelens_ext.settings import Progress, ReadingOptions
@@ -36,6 +36,13 @@ def findings(
             "--all", help="Show all findings, not the first eight that save 1 %."
         ),
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            help="Show the evidence and all places too, not eight lines per finding.",
+        ),
+    ] = False,
     intervals: Annotated[
         bool,
         typer.Option(
@@ -46,7 +53,12 @@ def findings(
     analysis: AnalysisOptions,
 ) -> None:
     """Show what would save the most time, how much, why, where, and what to do about it."""
-    from tracelens_ext.cli.load import find_traces, show_problems, without_repetitions
+    from tracelens_ext.cli.load import (
+        find_traces,
+        show_problems,
+        tell_errors,
+        without_repetitions,
+    )
     from tracelens_ext.cli.parallel import each_trace
     from tracelens_ext.report.formats import nested_json_text
 
@@ -75,7 +87,7 @@ def findings(
             if json:
                 documents.append(_document(of_trace, intervals=intervals))
             else:
-                _show(of_trace, whole=whole, is_first=is_first)
+                _show(of_trace, whole=whole, verbose=verbose, is_first=is_first)
             is_first = False
     if json and are_several:
         typer.echo(nested_json_text(documents))
@@ -83,8 +95,7 @@ def findings(
         (document,) = documents
         del document["trace"]
         typer.echo(nested_json_text(document))
-    for problem in problems:
-        tell(str(problem))
+    tell_errors(problems)
     if problems:
         raise typer.Exit(1)
 
@@ -123,12 +134,16 @@ def _findings_of(
     )
 
 
-def _show(of_trace: _TraceFindings, *, whole: bool, is_first: bool) -> None:
+def _show(
+    of_trace: _TraceFindings, *, whole: bool, verbose: bool, is_first: bool
+) -> None:
     """Print the findings of a trace."""
     from tracelens_ext.cli.finding_blocks import finding_blocks
 
     blocks: list[Block] = [] if is_first else [[""]]
-    make_blocks = partial(finding_blocks, of_trace.path, of_trace.findings, whole)
+    make_blocks = partial(
+        finding_blocks, of_trace.path, of_trace.findings, whole, verbose=verbose
+    )
     blocks.append(Section("findings", make_blocks))
     notes = dict.fromkeys([*of_trace.findings.notes, *of_trace.notes_of_screen])
     show(trace_report("Findings", of_trace.path, {}, notes), blocks)

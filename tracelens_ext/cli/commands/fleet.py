@@ -136,7 +136,7 @@ def fleet(
             progress=progress,
         )
     if json or not quiet:
-        show(_report(result), _blocks(result, top), json=json)
+        show(fleet_report(result), fleet_blocks(result, top), json=json)
     show_problems(result.problems)
     if result.failed:
         _tell_failures(result)
@@ -180,7 +180,7 @@ def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
         yield advance
 
 
-def _report(result: FleetResult) -> Report:
+def fleet_report(result: FleetResult) -> Report:
     """Return all tables as a report."""
     facts = [
         ("Results", result.out),
@@ -206,7 +206,7 @@ def _missing_sentence(ranks: list[int]) -> str:
     return f"Missing: no trace is of rank{plural} {listed}{ending}."
 
 
-def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
+def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     """Yield what was done, the verdicts, the spread over ranks, the slowest ranks."""
     from tracelens_ext.cli.verdict_blocks import verdict_blocks
 

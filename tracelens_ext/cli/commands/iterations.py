@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.analysis.iterations.measurement import IterationTable
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace.call_tree import CallTree
 
 _SUGGESTED = 5
@@ -63,6 +64,9 @@ def iterations(
 
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, replace(analysis, unlinked_kernels=unlinked_kernels))
+    if not len(analyzer.work):
+        _show_cpu_iterations(analyzer, trace, annotation, top, json=json)
+        return
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
@@ -70,6 +74,29 @@ def iterations(
     notes = [*table.notes, *recording_notes(analyzer, for_json=json)]
     report = trace_report("Iterations", trace, tables, notes)
     show(report, [*first_lines(analyzer.work, trace), *_blocks(table, top)], json=json)
+
+
+def _show_cpu_iterations(
+    analyzer: TreePerfAnalyzer,
+    trace: Path,
+    annotation: str | None,
+    top: int,
+    *,
+    json: bool,
+) -> None:
+    """Show the iterations of a trace without GPU work."""
+    from tracelens_ext.analysis.cpu_time.iterations import cpu_iterations
+    from tracelens_ext.cli.load import recording_notes
+
+    table = cpu_iterations(analyzer.tree, annotation)
+    if not len(table):
+        raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
+    notes = [*table.notes, *recording_notes(analyzer, for_json=json)]
+    tables = {"cpu_iterations": table.frame}
+    report = trace_report("Iterations", trace, tables, notes)
+    columns = [name for name in map(str, table.frame) if name not in ("odd", "whole")]
+    part = Part("Iterations on the CPU", table.frame, columns, top)
+    show(report, [*first_lines(analyzer.work, trace), part], json=json)
 
 
 def _blocks(table: IterationTable, top: int) -> Iterator[Block]:

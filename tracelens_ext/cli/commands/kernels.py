@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analysis.iterations.selection import Selection
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
-Sort = Literal["count", "duration", "percentage", "duration-percentage"]
+Sort = Literal["count", "total", "duration", "percentage", "duration-percentage"]
 
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
 _SOURCE_INDENT = 19
@@ -57,8 +57,8 @@ def kernels(
             "--sort",
             "-s",
             help=(
-                "count; duration: the average; percentage: of the launches;"
-                " duration-percentage: of the total duration."
+                "count; total: the total duration; duration: the average; percentage: the"
+                " share of launches; duration-percentage: the share of the total duration."
             ),
         ),
     ] = "count",

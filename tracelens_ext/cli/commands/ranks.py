@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracelens_ext.cli.screen import Part, show
+from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
 from tracelens_ext.report.report import Report
 
@@ -51,6 +54,7 @@ def ranks(
     from tracelens_ext.distributed.collective_analysis import TABLES
     from tracelens_ext.distributed.storage import ResultStore
 
+    _refuse_traces(results)
     store = ResultStore.at(results)
     tables = {name: store.get_table(name).to_pandas() for name in TABLES}
     calls = tables["collective_sync"].sort_values(
@@ -60,6 +64,24 @@ def ranks(
     blocks = [*verdict_blocks(tables["verdicts"]), part]
     report = Report("The ranks of a job", tables, [("Results", store.url)])
     show(report, blocks, json=json)
+
+
+def _refuse_traces(results: str) -> None:
+    """Say what to do first if a folder, or a file, holds traces and no results of `fleet`."""
+    from tracelens_ext.distributed.storage import DONE
+    from tracelens_ext.trace_files import traces_in
+
+    path = Path(results)
+    if not path.is_dir() or (path / DONE).exists():
+        return
+    traces = traces_in(path)
+    if traces:
+        count = f"{len(traces):,} trace{'s' if len(traces) > 1 else ''}"
+        folder = shlex.quote(results)
+        raise UsageError(
+            f"{results}: holds {count}, and no results of fleet yet; run first: "
+            f"tracelens-ext fleet {folder} -o results; then: tracelens-ext ranks results"
+        )
 
 
 COMMAND = Command(

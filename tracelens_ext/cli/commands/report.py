@@ -199,7 +199,7 @@ class _ReportRun:
         self, traces: Sequence[Path], problems: Sequence[TraceError]
     ) -> int:
         """Report on several traces, whatever becomes of each; return how many could not be."""
-        from tracelens_ext.cli.load import show_problems
+        from tracelens_ext.cli.load import show_problems, tell_errors
         from tracelens_ext.cli.parallel import each_trace
 
         shown_problems = set[str]()
@@ -210,14 +210,13 @@ class _ReportRun:
             partial(self.summarize, trace, places_of_trace, traces)
             for trace, places_of_trace in zip(traces, places, strict=True)
         ]
-        for problem in problems:
-            tell(str(problem))
+        errors: list[TracelensError] = list(problems)
         with each_trace(traces, tasks, self.analysis.reading) as results:
             for get_result in results:
                 try:
                     result = get_result()
                 except (TraceError, OutputError) as error:
-                    tell(str(error))
+                    errors.append(error)
                     measurements.append(None)
                     continue
                 show_problems(result.problems, shown_problems)
@@ -225,6 +224,7 @@ class _ReportRun:
                 measurements.append(result.measurement)
                 if not self.quiet:
                     tell_written(result.written)
+        tell_errors(errors)
         if rows and not self.quiet:
             summary = Part("Traces", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
             show_blocks([summary], console())

@@ -46,7 +46,7 @@ def tree(
             max=100,
             help=(
                 "Leave out what has less of the GPU's busy time, in %."
-                "  [default: 1, 0 with --folded and --json]"
+                "  [default: 1, 0 with --op, --folded and --json]"
             ),
         ),
     ] = None,
@@ -97,7 +97,8 @@ def tree(
             f"no operation that matches {op!r} has GPU work below it; see `tree`"
         )
     if min_percent is None:
-        min_percent = 0.0 if folded or as_json else _DEFAULT_MIN_PERCENT
+        shows_all = folded or as_json or pattern is not None
+        min_percent = 0.0 if shows_all else _DEFAULT_MIN_PERCENT
     if as_json:
         notes = _left_out(merged, depth, min_percent)
         notes += recording_notes(analyzer, for_json=True)
@@ -132,11 +133,12 @@ def _tree_lines(
         yield "No GPU events."
         return
     yield ""
-    unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
+    nodes = tree.kept(depth, min_percent).nonzero()[0].tolist()
+    longest_ns = max((int(tree.busy_ns[node]) for node in nodes), default=0)
+    unit, factor = fitting_unit("ms", longest_ns / _NS_PER_MS)
     ns_per_unit = _NS_PER_MS / factor
     yield f"{f'busy_time_{unit}':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
     percent = tree.percent()
-    nodes = tree.kept(depth, min_percent).nonzero()[0].tolist()
     printed = 0
     for position, node in enumerate(nodes):
         if printed > _MOST_PRINTED:

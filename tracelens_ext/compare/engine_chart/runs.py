@@ -38,16 +38,14 @@ class EngineRun:
     kernel: list[str]  #: the names, as the trace spells them, longest time first
     category: list[str]  #: of each kernel
     instances: Int64Array  #: GPU events of each kernel, shape (k,)
-    gpu_ns_of: (
-        Int64Array  #: time in which a kernel was the first to cover the GPU, shape (k,)
-    )
+    #: time in which a kernel was the first to cover the GPU, shape (k,)
+    gpu_ns_of: Int64Array
     elapsed_ns: int  #: the whole bar; never less than the GPU time
     elapsed_from: str  #: where that was taken from: `given`, `the trace` or `GPU time`
     devices: tuple[int, ...]  #: the GPUs of the trace whose events are in it
     notes: tuple[str, ...] = ()  #: what the reader should know, a sentence each
-    warnings: tuple[
-        str, ...
-    ] = ()  #: what the user should do something about, a clause each
+    #: what the user should do something about, a clause each
+    warnings: tuple[str, ...] = ()
 
     @property
     def gpu_ns(self) -> int:

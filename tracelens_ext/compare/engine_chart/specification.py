@@ -31,9 +31,8 @@ class ChartInput:
     #: the serving engine, the first half of a map's name; empty when none was given
     engine: str = ""
     model: str = ""  #: the model, the second half
-    elapsed_ns: int = (
-        0  #: how long the run took without profiling; 0 to take it from the trace
-    )
+    #: how long the run took without profiling; 0 to take it from the trace
+    elapsed_ns: int = 0
 
     @property
     def map_name(self) -> str:
@@ -50,6 +49,11 @@ class ChartInput:
                 break
         parts = [self.model, self.engine, name, str(position)]
         return encodable("_".join(part for part in parts if part))
+
+
+def are_bare_files(texts: Sequence[str]) -> bool:
+    """Return True if each text names a file that exists, and nothing else."""
+    return bool(texts) and all(text and Path(text).is_file() for text in texts)
 
 
 def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[ChartInput]:
@@ -87,9 +91,8 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
                 f"{text!r}: {label} is empty; expected {_FORM}, such as {_EXAMPLE}"
             )
     elapsed_s = _number(seconds)
-    is_valid = (
-        elapsed_s is not None and 0 <= elapsed_s <= _MAX_SECONDS
-    )  # NaN is not either
+    # NaN is not either
+    is_valid = elapsed_s is not None and 0 <= elapsed_s <= _MAX_SECONDS
     if elapsed_s is None or not is_valid:
         raise UsageError(
             f"{text!r}: {seconds!r} is no number of seconds; give how long the run takes without"

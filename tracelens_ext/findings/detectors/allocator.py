@@ -11,44 +11,76 @@ from tracelens_ext.analysis.memory.usage import find_memory, memory_by_operation
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.trace import LAUNCH_KINDS
 
 TEXT: Final = FindingText(
-    title="Allocating and freeing GPU memory keeps the GPU idle for {saving}",
-    advice=(
-        "PyTorch's allocator had to ask the driver, because what it had cached did not fit: "
-        "keep the sizes of batches constant (or pad them), let segments grow, and do not call "
-        "torch.cuda.empty_cache() in the loop. In the first iterations this is usual."
+    title="Allocating and freeing GPU memory: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            follows=(Fact.EXPANDABLE_SEGMENTS,),
+            advice=(
+                "Keep the sizes of batches constant (or pad them), and do not call "
+                "torch.cuda.empty_cache() in the loop, so that PyTorch's allocator need not "
+                "ask the driver."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Let segments of PyTorch's allocator grow, keep the sizes of batches constant, "
+                "and do not call torch.cuda.empty_cache() in the loop."
+            ),
+            snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice="Let XLA's allocator take the GPU's memory at the start.",
+            snippet="XLA_PYTHON_CLIENT_PREALLOCATE=true",
+        ),
+        AdviceVariant(
+            kinds=("tensorflow",),
+            advice="Let the allocator keep what it frees.",
+            snippet="TF_GPU_ALLOCATOR=cuda_malloc_async",
+        ),
+        AdviceVariant(
+            follows=(Fact.MEMORY_POOL,),
+            advice=(
+                "Let the pool keep what is freed (a release threshold), and allocate what "
+                "stays before the loop."
+            ),
+        ),
+        AdviceVariant(
+            excludes=(Fact.AMD,),
+            advice=(
+                "Allocate before the loop and reuse the memory, or let a pool keep what is "
+                "freed: cudaMallocAsync with a release threshold."
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Allocate before the loop and reuse the memory, or let a pool keep what is "
+                "freed: hipMallocAsync with a release threshold."
+            ),
+        ),
     ),
-    snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     confidence="high",
-    reason="the host was inside these calls during all of this idle time",
+    reason="the CPU was inside these calls during all of this idle time",
     evidence={
         "calls": EvidenceText("calls that allocate or free", "calls", "tree"),
-        "cpu_ms": EvidenceText("host time in them", "ms", "tree"),
+        "cpu_ms": EvidenceText("CPU time in them", "ms", "tree"),
         "idle_ms": EvidenceText("idle time within them", "ms", "gaps_longest"),
         "freed_again": EvidenceText(
             "blocks that an operation allocated and freed again",
             "blocks",
             "memory_by_operation",
-        ),
-    },
-    advice_for={
-        "jax": Advice(
-            "XLA's allocator had to ask the driver: let it take the GPU's memory at the start.",
-            "XLA_PYTHON_CLIENT_PREALLOCATE=true",
-        ),
-        "tensorflow": Advice(
-            "The allocator had to ask the driver: let it keep what it frees.",
-            "TF_GPU_ALLOCATOR=cuda_malloc_async",
-        ),
-        "other": Advice(
-            (
-                "Allocate before the loop and use the memory again, or let a pool keep what is "
-                "freed: cudaMallocAsync (hipMallocAsync) with a release threshold."
-            ),
-            "cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &bytes)",
         ),
     },
 )

@@ -12,32 +12,36 @@ from tracelens_ext.analysis.idle_time import causes
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.trace import EventKind, Int64Array
 from tracelens_ext.trace.launches import captures
 
 TEXT: Final = FindingText(
-    title="{longest} works on the CPU while the GPU idles for {saving}",
-    advice=(
-        "Make it on the GPU: create tensors with device='cuda' instead of moving them there, "
-        "and move inputs before they are computed with. What must stay on the CPU belongs on "
-        "another thread, beside the work of the GPU."
-    ),
-    snippet='x = torch.randn(size, device="cuda")  # not torch.randn(size).cuda()',
-    confidence="high",
-    reason="the launching thread was in these, and launched nothing, in all of this idle time",
-    evidence={
-        "operations": EvidenceText(
-            "operations and phases of the CPU", "events", "cpu_ops"
+    title="GPU waits while the CPU runs {longest}: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Run it on the GPU: create tensors with device='cuda' and move inputs before "
+                "computing with them. Move what must stay on the CPU onto another thread."
+            ),
+            snippet='x = torch.randn(size, device="cuda")  # not torch.randn(size).cuda()',
         ),
-    },
-    advice_for={
-        "other": Advice(
-            (
-                "Let the GPU compute it, or do it on another thread, beside the work of the "
-                "GPU, a step ahead."
+        AdviceVariant(
+            advice=(
+                "Run it on the GPU, or on another thread, a step ahead of the GPU."
             ),
         ),
+    ),
+    confidence="high",
+    reason="the launching thread was in it, and launched nothing, during all of this time",
+    evidence={
+        "operations": EvidenceText("CPU operations and phases", "events", "cpu_ops"),
     },
 )
 
@@ -71,7 +75,7 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
         return None
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
     if len(rows) > 1:
-        longest += f" (of {len(rows):,} such)"
+        longest += f" (the longest of {len(rows):,} operations)"
     return inspection.finding(
         "cpu-operation",
         claim,

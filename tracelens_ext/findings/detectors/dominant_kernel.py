@@ -18,13 +18,13 @@ from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.trace import NS_PER_MS
 
 TEXT: Final = FindingText(
-    title="{part:.1f} % of GPU time is one kernel, {name}, which no model knows",
-    advice="Find out what limits it, instruction by instruction: {command}",
+    title="Kernel {name} takes {part:.0f} % of GPU time and has no performance model",
+    advice="Find out what limits it with a kernel profiler: {command}",
     confidence="high",
-    reason="a trace tells how long a kernel takes, not what it could",
+    reason="a trace shows how long a kernel takes, not how long it would have to",
     evidence={
-        "calls": EvidenceText("calls of it", "GPU events", "kernels"),
-        "time_ms": EvidenceText("its time", "ms", "kernels"),
+        "calls": EvidenceText("calls", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
     },
     informs_only=True,
 )

@@ -10,24 +10,37 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import Device
 
 TEXT: Final = FindingText(
-    title="Kernels in double precision, in a program that is not, take {saving} too long",
-    advice=(
-        "Find where the doubles come from: a default data type, a Python or NumPy float in a "
-        "tensor, coordinates or masks of preprocessing. Make them single precision before they "
-        "are computed with."
+    title="Double-precision kernels in a lower-precision program: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Find where the doubles come from, and convert them before computing: a "
+                "default data type, a NumPy array or Python float made into a tensor, "
+                "coordinates, masks."
+            ),
+            snippet="x = x.float()  # and torch.tensor(values, dtype=torch.float32)",
+        ),
+        AdviceVariant(
+            advice=(
+                "Find where the doubles come from, and convert them before computing: "
+                "literals without `f`, defaults of a library, input data."
+            ),
+        ),
     ),
-    snippet="x = x.float()  # and torch.tensor(values, dtype=torch.float32)",
-    reason=(
-        "single precision moves half of the bytes, and computes as much faster as the device "
-        "has it; other kernels are in lower precision"
-    ),
+    reason="other kernels run in lower precision; accuracy may need these doubles",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("double-precision kernels", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
     },
 )

@@ -12,26 +12,45 @@ from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import bytes_of_row
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import AdviceVariant, EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.trace import NONE
 
 TEXT: Final = FindingText(
-    title="Converting tensors between data types takes {saving}",
-    advice=(
-        "Keep tensors in the type in which they are computed with: cast weights once, not in "
-        "every step (autocast caches them within its context only), let norms and losses take "
-        "bf16 and compute in fp32 inside, and compile, which fuses casts into their neighbours."
+    title="Data type conversions: {saving}",
+    advices=(
+        AdviceVariant(
+            follows=(Fact.COMPILED,),
+            advice=(
+                "Keep tensors in the type in which they are computed with: cast weights once "
+                "instead of in every step, and compile the code around these casts as well."
+            ),
+            snippet="model = model.to(torch.bfloat16)",
+        ),
+        AdviceVariant(
+            requires=(Fact.BEFORE_AMPERE,),
+            advice=(
+                "Keep tensors in the type in which they are computed with: cast weights once "
+                "instead of in every step, or compile the model, which fuses casts into their "
+                "neighbors."
+            ),
+            snippet="model = model.half()  # or torch.compile(model)",
+        ),
+        AdviceVariant(
+            advice=(
+                "Keep tensors in the type in which they are computed with: cast weights once "
+                "instead of in every step, or compile the model, which fuses casts into their "
+                "neighbors."
+            ),
+            snippet="model = model.to(torch.bfloat16)  # or torch.compile(model)",
+        ),
     ),
-    snippet="model = model.to(torch.bfloat16)  # or torch.compile(model)",
-    reason=(
-        "the kernels only cast; some casts are wanted for accuracy, and fused ones cost next "
-        "to nothing"
-    ),
+    reason="these kernels only convert; some conversions are wanted for accuracy",
     evidence={
-        "casts": EvidenceText("casts", "GPU events", "kernels"),
+        "casts": EvidenceText("conversions", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "roofline"),
         "gigabytes": EvidenceText("bytes that they move", "GB", "roofline"),
     },

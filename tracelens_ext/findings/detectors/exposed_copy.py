@@ -7,7 +7,14 @@ from typing import Final
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    Remedy,
+)
 from tracelens_ext.findings.transfer_facts import (
     WITHIN_DEVICE,
     claim_waits,
@@ -16,35 +23,85 @@ from tracelens_ext.findings.transfer_facts import (
 from tracelens_ext.trace.gpu_events import pageable_copies as are_pageable
 
 TEXT: Final = FindingText(
-    title="Copies that nothing hides take {saving}",
-    advice=(
-        "Copy batches from pinned memory without waiting for them, one batch ahead of the "
-        "computation; keep on the GPU what is copied again and again."
+    title="Exposed copies: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            follows=(Fact.PINNED_COPIES, Fact.COPY_STREAM),
+            advice=(
+                "Copy one batch further ahead, copy less (smaller types, decoding on the GPU), "
+                "or keep on the GPU what is copied again and again."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            follows=(Fact.PINNED_COPIES,),
+            advice=(
+                "Copy the next batch on a stream of its own while this one is computed, and "
+                "keep on the GPU what is copied again and again."
+            ),
+            snippet='with torch.cuda.stream(copy_stream): batch.to("cuda", non_blocking=True)',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Copy batches from pinned memory without waiting, one batch ahead of the "
+                "computation, and keep on the GPU what is copied again and again."
+            ),
+            snippet='DataLoader(…, pin_memory=True); batch.to("cuda", non_blocking=True)',
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice="Put the next batch on the device while this one is computed.",
+            snippet="batch = jax.device_put(next_batch)  # before the step that precedes it",
+        ),
+        AdviceVariant(
+            kinds=("tensorflow",),
+            advice="Put the next batch on the device while this one is computed.",
+            snippet='dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
+        ),
+        AdviceVariant(
+            follows=(Fact.PINNED_COPIES, Fact.COPY_STREAM),
+            advice=(
+                "Split the copies and the kernels that use them into parts that overlap, copy "
+                "less, or keep on the GPU what is copied again and again."
+            ),
+        ),
+        AdviceVariant(
+            follows=(Fact.PINNED_COPIES,),
+            advice=(
+                "Copy on a stream of its own, beside the kernels, and keep on the GPU what is "
+                "copied again and again."
+            ),
+        ),
+        AdviceVariant(
+            excludes=(Fact.AMD,),
+            advice=(
+                "Copy from pinned memory (cudaHostAlloc) on a stream of its own, beside the "
+                "kernels, and keep on the GPU what is copied again and again."
+            ),
+            kinds=("native", "unknown"),
+            snippet=(
+                "cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, copy_stream)"
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Copy from pinned memory (hipHostMalloc) on a stream of its own, beside the "
+                "kernels, and keep on the GPU what is copied again and again."
+            ),
+            kinds=("native", "unknown"),
+            snippet=(
+                "hipMemcpyAsync(device, pinned, bytes, hipMemcpyHostToDevice, copy_stream)"
+            ),
+        ),
     ),
-    snippet='DataLoader(…, pin_memory=True); batch.to("cuda", non_blocking=True)',
-    reason="the copies can run beside computation if what they copy is known early enough",
+    reason="a copy can run beside computation if what it copies is known early enough",
     evidence={
         "copies": EvidenceText("exposed copies", "GPU events", "gpu_timeline"),
-        "rate_to_device": EvidenceText("they move, to the device", "GB/s", "kernels"),
-        "rate_to_host": EvidenceText("they move, from it", "GB/s", "kernels"),
-        "idle_ms": EvidenceText("idle time of such waits", "ms", "gap_summary"),
-    },
-    advice_for={
-        "jax": Advice(
-            "Put the next batch onto the device while the present one is computed.",
-            "batch = jax.device_put(next_batch)  # before the step that precedes it",
-        ),
-        "tensorflow": Advice(
-            "Put the next batch onto the device while the present one is computed.",
-            'dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
-        ),
-        "other": Advice(
-            (
-                "Copy from pinned memory (cudaHostAlloc, hipHostMalloc) on a stream of its "
-                "own, beside the kernels; keep on the GPU what is copied again and again."
-            ),
-            "cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, copy_stream)",
-        ),
+        "rate_to_device": EvidenceText("rate to the device", "GB/s", "kernels"),
+        "rate_to_host": EvidenceText("rate from the device", "GB/s", "kernels"),
+        "idle_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
     },
 )
 

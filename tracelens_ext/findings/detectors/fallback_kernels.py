@@ -15,25 +15,84 @@ from tracelens_ext.findings.kernel_facts import (
     SHORT_NS,
     blocks_of_events,
 )
-from tracelens_ext.findings.texts import EvidenceText, FindingText
-from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    VariantText,
+)
+from tracelens_ext.trace import NONE, Float64Array, Int64Array
 
 TEXT: Final = FindingText(
-    title="Kernels for which there are far faster ones (naive, emulated, in parts) cost {saving}",
-    advice=(
-        "Look why the library has no better kernel: an unusual size, layout or data type, no "
-        "tuned kernels for this GPU, no units for the type. Change that (pad channels to "
-        "multiples of 8, another layout or type), let the library search, or update it. What "
-        "is in parts has a fused operation (rms_norm, silu_and_mul), or is fused by a compiler."
-    ),
-    snippet=(
-        "torch.backends.cudnn.benchmark = True  # and torch.compile(model) for what is in parts"
-    ),
+    title="Slow kernels where faster ones exist: {saving}",
+    advice="Find out why the library has no better kernel for these sizes and types.",
     confidence="low",
-    reason="the names tell what they are; how much faster others are is an assumption",
+    reason="the kernel names show what they are; how much faster others are is assumed",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("such kernels", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+    variants={
+        "library": VariantText(
+            title="Naive library kernels: {saving}",
+            advices=(
+                AdviceVariant(
+                    kinds=PYTORCH_PROGRAMS,
+                    excludes=(Fact.AMD,),
+                    advice=(
+                        "Let cuDNN search for a faster kernel, and avoid what leaves it none: "
+                        "odd channel counts (pad to multiples of 8), unusual layouts or types."
+                    ),
+                    snippet="torch.backends.cudnn.benchmark = True",
+                ),
+                AdviceVariant(
+                    kinds=PYTORCH_PROGRAMS,
+                    advice=(
+                        "Let MIOpen search for a faster kernel, and avoid what leaves it none: "
+                        "odd channel counts (pad to multiples of 8), unusual layouts or types."
+                    ),
+                    snippet="MIOPEN_FIND_MODE=NORMAL MIOPEN_FIND_ENFORCE=SEARCH",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Use a library kernel made for these sizes and types, update the "
+                        "library, or change what leaves it none: odd sizes, unusual layouts or "
+                        "types."
+                    ),
+                ),
+            ),
+        ),
+        "parts": VariantText(
+            title="Operations computed in parts: {saving}",
+            advices=(
+                AdviceVariant(
+                    kinds=("serving",),
+                    advice=(
+                        "Use the engine's fused operations for activation and norm "
+                        "(silu_and_mul, rms_norm)."
+                    ),
+                ),
+                AdviceVariant(
+                    follows=(Fact.COMPILED,),
+                    advice=(
+                        "Use a fused operation (rms_norm, a fused SwiGLU), or compile this "
+                        "part of the model as well."
+                    ),
+                    snippet="torch.nn.functional.rms_norm(x, (x.shape[-1],), weight)",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Compile the model, or use a fused operation (rms_norm, a fused "
+                        "SwiGLU)."
+                    ),
+                    snippet="model = torch.compile(model)",
+                ),
+            ),
+            confidence="medium",
+            reason="kernels follow each other as in an activation or norm computed in parts",
+        ),
     },
 )
 
@@ -45,9 +104,6 @@ class _Fallback:
     label: str  #: what they are
     pattern: str  #: of their names
     saved_share: float  #: the share of their time that the usual kernel saves
-    matrix_type: str = (
-        ""  #: a device whose matrix units have this data type is no reason
-    )
 
 
 _FALLBACKS: Final = (
@@ -58,15 +114,6 @@ _FALLBACKS: Final = (
     ),
     _Fallback(
         "im2col for a product", r"im2col|Im[23]d2Col|col2im|vol2col|col2vol", 1.0
-    ),
-    _Fallback(
-        "4 bit without units for it", r"(?:matmul_ogs|gemm|moe)\w*mxfp4", 0.5, "fp4"
-    ),
-    _Fallback(
-        "8 bit without units for it",
-        r"(?:matmul_ogs|gemm|moe)\w*(?:fp8|e4m3|e5m2)",
-        0.5,
-        "fp8",
     ),
 )
 #: PyTorch's passes by names of kernels, a letter each.
@@ -105,25 +152,23 @@ def fallback_kernels(inspection: Inspection) -> Finding | None:
     for number, fallback in enumerate(_FALLBACKS):
         is_fallback = inspection.named(re.compile(fallback.pattern, re.IGNORECASE))
         is_fallback &= reason == NONE
-        if fallback.matrix_type and is_fallback.any():
-            is_fallback &= _lacks_units(inspection, fallback.matrix_type)
         share[is_fallback] = fallback.saved_share
         reason[is_fallback] = number
     if not inspection.roofline.has_shapes:
         _add_rows(inspection, share, reason)
     labels = [each.label for each in (*_FALLBACKS, *_ROWS)]
+    saved_ns = share * inspection.work.duration
+    saved_of_rows_ns = float(saved_ns[reason >= len(_FALLBACKS)].sum())
+    variant = "library"
+    if 2 * saved_of_rows_ns > float(saved_ns.sum()):
+        variant = "parts"
     return inspection.finding_of_events(
-        "fallback-kernels", share, text=TEXT, places={"reasons": (reason, labels)}
+        "fallback-kernels",
+        share,
+        text=TEXT,
+        places={"reasons": (reason, labels)},
+        variant=variant,
     )
-
-
-def _lacks_units(inspection: Inspection, matrix_type: str) -> BoolArray:
-    """Tell which GPU events run on a device without matrix units for a data type, (g,)."""
-    devices = []
-    for device, peaks in inspection.roofline.peaks.items():
-        if peaks and matrix_type not in peaks.matrix:
-            devices.append(device)
-    return np.isin(inspection.work.trace.device, devices)
 
 
 def _add_rows(inspection: Inspection, share: Float64Array, reason: Int64Array) -> None:

@@ -10,24 +10,21 @@ from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.texts import EvidenceText, FindingText
-from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
 from tracelens_ext.trace.intervals import covered, distinct
 from tracelens_ext.trace.launches import find_launches
 
 TEXT: Final = FindingText(
-    title=(
-        "The queue of launches is full: {calls:,} launches block for {told}; the host is no "
-        "limit there"
-    ),
+    title="Launch queue full: {launches} for {told} on average",
     advice=(
-        "Nothing to do about the launches: the host is ahead, and long launch calls in tables "
-        "of the host are its waiting. What makes kernels faster saves time."
+        "Make the kernels faster; the CPU is ahead of the GPU here, and long launch calls in "
+        "CPU tables are its waiting."
     ),
     confidence="high",
     reason="the GPU was busy during these calls, and their kernels started after they returned",
     evidence={
         "calls": EvidenceText("launches that block", "calls", "tree"),
+        "total_ms": EvidenceText("CPU time in them", "ms", "tree"),
     },
 )
 
@@ -48,13 +45,15 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     if len(calls) < _FEWEST_CALLS or total_ns < _LEAST_SHARE * inspection.judged_ns:
         return None
     mean_us = total_ns / len(calls) / NS_PER_US
-    duration = f"{mean_us:,.0f} µs on average, {ms_text(total_ns / NS_PER_MS)} in all"
     return inspection.finding(
         "full-launch-queue",
         None,
-        {"calls": len(calls)},
+        {"calls": len(calls), "total_ms": total_ns / NS_PER_MS},
         text=TEXT,
-        values={"calls": len(calls), "told": duration},
+        values={
+            "launches": f"{len(calls):,} launches block",
+            "told": f"{mean_us:,.0f} µs",
+        },
     )
 
 
@@ -88,6 +87,5 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
         )
         is_busy = busy_ns >= _LEAST_BUSY_SHARE * trace.dur[calls_of_device]
         calls_under_busy_device.append(calls_of_device[is_busy])
-    return distinct(
-        np.concatenate(calls_under_busy_device)
-    )  # one may launch on several devices
+    # one may launch on several devices
+    return distinct(np.concatenate(calls_under_busy_device))

@@ -10,37 +10,44 @@ from tracelens_ext.analysis.coverage.warm_up import instantiations
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.trace.launches import captures, find_launches
 
 TEXT: Final = FindingText(
-    title="Graphs are captured again while the GPU idles for {saving}",
-    advice=(
-        "Capture each graph once and launch it often: keep addresses and sizes of its inputs "
-        "(copy into buffers that stay), keep one graph a size, and pad to those sizes."
-    ),
-    snippet="static_input.copy_(batch); graph.replay()",
-    confidence="high",
-    reason="the host was capturing or instantiating during all of this idle time",
-    evidence={
-        "captures": EvidenceText("captures", "captures", "tree"),
-        "graph_launches": EvidenceText("launches of graphs", "calls", "tree"),
-    },
-    advice_for={
-        "serving": Advice(
-            (
-                "Capture a graph for each batch size at the start and pad batches to those "
+    title="GPU waits for graph capture: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Capture a graph for each batch size at the start, and pad batches to those "
                 "sizes (the engine's list of capture sizes)."
             ),
         ),
-        "other": Advice(
-            (
-                "Capture each graph once and launch it often: update the parameters of its "
-                "nodes instead (cudaGraphExecUpdate, hipGraphExecUpdate), and keep the buffers "
-                "that it reads and writes."
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Capture each graph once and launch it often: copy inputs into buffers that "
+                "stay, keep one graph per size, and pad to those sizes."
             ),
-            "cudaGraphExecUpdate(exec, graph, &result)",
+            snippet="static_input.copy_(batch); graph.replay()",
         ),
+        AdviceVariant(
+            advice=(
+                "Capture each graph once and launch it often: update the parameters of its "
+                "nodes (cudaGraphExecUpdate, hipGraphExecUpdate) and keep its buffers."
+            ),
+        ),
+    ),
+    confidence="high",
+    reason="the CPU was capturing or instantiating during all of this idle time",
+    evidence={
+        "captures": EvidenceText("captures", "captures", "tree"),
+        "graph_launches": EvidenceText("graph launches", "calls", "tree"),
     },
 )
 

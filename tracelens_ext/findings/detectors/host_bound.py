@@ -15,8 +15,15 @@ from tracelens_ext.analysis.idle_time.cpu_activity import (
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.program_facts import Fact
 from tracelens_ext.findings.recording_cost import recorder_percent
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, VariantText
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    VariantText,
+)
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import (
@@ -30,99 +37,187 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.grouping import sums
 
 TEXT: Final = FindingText(
-    advice=(
-        "Give the GPU more work a launch: replay the whole step as a CUDA graph, or compile "
-        "it, or use larger batches. Where one place stands out, make that Python code faster, "
-        "or move it out of the loop."
+    title="GPU waits for the CPU: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("serving",),
+            follows=(Fact.GPU_GRAPHS, Fact.ASYNC_SCHEDULING),
+            advice=(
+                "Give the engine more requests at a time, or shorten what the CPU does "
+                "between graph launches (input preparation, sampling, scheduling)."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
+            follows=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Let the engine prepare the next step while the GPU computes (asynchronous "
+                "scheduling), and shorten what the CPU does between graph launches."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
+            follows=(Fact.ASYNC_SCHEDULING,),
+            advice=(
+                "Let the engine replay CUDA graphs for decoding (no eager mode), or give it "
+                "more requests at a time."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Let the engine replay CUDA graphs for decoding (no eager mode) and schedule "
+                "the next step while the GPU computes, or give it more requests at a time."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Shorten the CPU work between graph launches, or capture it in the graph: "
+                "copies of inputs, checks of results, Python around the step."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.COMPILED,),
+            requires=(Fact.SHORT_LAUNCHES,),
+            advice=(
+                "Replay the compiled model as CUDA graphs, which needs fixed shapes, and "
+                "remove graph breaks (TORCH_LOGS=graph_breaks lists them)."
+            ),
+            snippet='model = torch.compile(model, mode="reduce-overhead")',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.COMPILED,),
+            advice=(
+                "Move the CPU work between compiled regions out of the loop, or onto another "
+                "thread; TORCH_LOGS=graph_breaks lists what was not compiled."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            requires=(Fact.SHORT_LAUNCHES,),
+            advice=(
+                "Give the GPU more work per launch: compile the model, replay the whole step "
+                "as a CUDA graph, or use larger batches."
+            ),
+            snippet='model = torch.compile(model, mode="reduce-overhead")',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Move the CPU work that runs in these gaps out of the loop, or onto another "
+                "thread, so that launches stay ahead of the GPU."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice=(
+                "Put the whole step, or several steps, into one compiled function, so that "
+                "the GPU gets more work per call."
+            ),
+            snippet="step = jax.jit(lambda s: jax.lax.fori_loop(0, 10, body, s))",
+        ),
+        AdviceVariant(
+            kinds=("tensorflow",),
+            advice=(
+                "Put the whole step into one compiled function, so that the GPU gets more "
+                "work per call."
+            ),
+            snippet="@tf.function(jit_compile=True)",
+        ),
+        AdviceVariant(
+            follows=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Put more work into each graph, or move the CPU work between graph launches "
+                "onto another thread."
+            ),
+        ),
+        AdviceVariant(
+            requires=(Fact.SHORT_LAUNCHES,),
+            advice=(
+                "Give the GPU more work per launch: larger problems, or one graph for what is "
+                "launched again and again. Move CPU work onto another thread."
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Move the CPU work that runs in these gaps onto another thread, beside the "
+                "work of the GPU, and launch the next work before it is needed."
+            ),
+        ),
     ),
-    snippet='model = torch.compile(model, mode="reduce-overhead")',
     reason=(
-        "the next launch came after the GPU had run dry; how much faster the host becomes "
-        "depends on what replaces its work{recorder}"
+        "each launch came after the GPU had run out of work; what replaces the CPU work "
+        "decides the gain{recorder}"
     ),
     evidence={
         "gaps": EvidenceText("gaps", "gaps", "gap_summary"),
-        "half_us": EvidenceText("half of it is in gaps of at least", "µs", "gaps"),
-        "short_ms": EvidenceText(
-            "of it no longer than a launch takes", "ms", "gap_summary"
+        "half_us": EvidenceText(
+            "half of the time is in gaps of at least", "µs", "gaps"
         ),
-        "launching_ms": EvidenceText("while the host launches", "ms", "gap_hosts"),
-        "operations_ms": EvidenceText("in operations of the CPU", "ms", "gap_hosts"),
+        "short_ms": EvidenceText(
+            "in gaps no longer than a launch takes", "ms", "gap_summary"
+        ),
+        "launching_ms": EvidenceText("while the CPU launches", "ms", "gap_hosts"),
+        "operations_ms": EvidenceText("in CPU operations", "ms", "gap_hosts"),
         "python_ms": EvidenceText("in Python", "ms", "gap_hosts"),
-        "calls_ms": EvidenceText("between calls", "ms", "gap_hosts"),
-        "phases_ms": EvidenceText("in phases of the CPU alone", "ms", "gap_hosts"),
+        "calls_ms": EvidenceText("between API calls", "ms", "gap_hosts"),
+        "phases_ms": EvidenceText("in long phases without a launch", "ms", "gap_hosts"),
     },
     variants={
         "holes": VariantText(
-            title="The GPU idles for {saving} in short holes between kernels",
+            title="Short gaps between kernels: {saving}",
+            advices=(
+                AdviceVariant(
+                    follows=(Fact.GPU_GRAPHS,),
+                    advice=(
+                        "Fuse kernels, so that there are fewer gaps; recording adds to each "
+                        "gap, so compare with a run without the profiler."
+                    ),
+                ),
+                AdviceVariant(
+                    kinds=PYTORCH_JOBS,
+                    follows=(Fact.COMPILED,),
+                    advice=(
+                        "Replay the compiled model as CUDA graphs, which make such gaps "
+                        "shorter."
+                    ),
+                    snippet='model = torch.compile(model, mode="reduce-overhead")',
+                ),
+                AdviceVariant(
+                    kinds=PYTORCH_JOBS,
+                    advice=(
+                        "Fuse kernels by compiling the model, or replay the step as a CUDA "
+                        "graph, which makes such gaps shorter."
+                    ),
+                    snippet='model = torch.compile(model, mode="reduce-overhead")',
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Fuse kernels, or launch them as one graph, which makes such gaps "
+                        "shorter."
+                    ),
+                ),
+            ),
             confidence="low",
             reason=(
-                "the kernels were launched in time; graphs make such holes shorter, not "
-                "disappear{recorder}"
+                "the kernels were launched in time; graphs shorten such gaps and do not remove "
+                "them{recorder}"
             ),
         ),
-        "few": VariantText(
-            title="{large} {part:.0f} % of what the GPU idles for the host, {saving}",
-        ),
-        "launching": VariantText(
-            title="The host launches too slowly: the GPU idles for {saving}",
-        ),
-        "operations": VariantText(
-            title=(
-                "Operations of the CPU delay launches: the GPU idles for {saving}, {part:.0f} "
-                "% of it in operations of the CPU"
-            ),
-        ),
-        "python": VariantText(
-            title=(
-                "Python between operations is slow: the GPU idles for {saving}, {part:.0f} % "
-                "of it in Python"
-            ),
-        ),
-        "calls": VariantText(
-            title=(
-                "The host is slow between calls: the GPU idles for {saving}, {part:.0f} % of "
-                "it between calls"
-            ),
-        ),
-        "phases": VariantText(
-            title=(
-                "The host launches nothing for long: the GPU idles for {saving}, {part:.0f} % "
-                "of it in phases of the CPU alone"
-            ),
-        ),
-    },
-    advice_for={
-        "serving": Advice(
-            (
-                "Replay CUDA graphs for decoding (no eager mode), let the engine schedule the "
-                "next step while the GPU computes, or give it more requests at a time."
-            ),
-        ),
-        "jax": Advice(
-            (
-                "Give the GPU more work a call: put the whole step, or several, into one "
-                "compiled function."
-            ),
-            "step = jax.jit(lambda s: jax.lax.fori_loop(0, 10, body, s))",
-        ),
-        "tensorflow": Advice(
-            "Give the GPU more work a call: put the whole step into one compiled function.",
-            "@tf.function(jit_compile=True)",
-        ),
-        "other": Advice(
-            (
-                "Give the GPU more work at a time: larger problems, several streams, or what "
-                "is launched again and again as one graph; move work of the CPU beside that of "
-                "the GPU, to other threads."
-            ),
-        ),
+        "few": VariantText(title="GPU waits for the CPU, mostly in {large}: {saving}"),
+        "launching": VariantText(title="CPU launches too slowly: {saving}"),
+        "operations": VariantText(title="GPU waits for CPU operations: {saving}"),
+        "python": VariantText(title="GPU waits for Python code: {saving}"),
+        "calls": VariantText(title="GPU waits for CPU code between calls: {saving}"),
+        "phases": VariantText(title="GPU waits during long CPU phases: {saving}"),
     },
 )
 
-_RECORDER: Final = (
-    "; recording may be {:.0f} % of the host's time, see profiler-overhead"
-)
+_RECORDER: Final = "; recording may take {:.0f} % of the CPU time (profiler-overhead)"
 #: A gap in which the CPU launches nothing for so long is part of a phase of the CPU.
 _LONG_NS: Final = 1_000_000
 #: So many gaps at most, and a tenth of the GPU events, are a few; of lengths within a factor.
@@ -169,7 +264,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
         numbers,
         text=TEXT,
         variant=variant,
-        values={"part": lead.percent, "large": lead.large_gaps, "recorder": recorder},
+        values={"large": lead.large_gaps, "recorder": recorder},
     )
 
 
@@ -238,12 +333,12 @@ def _leading_part(
 
 
 def _gaps_in_words(longest_first: Int64Array) -> str:
-    """Return `1 gap of 2.0 ms makes`, or `3 gaps of 1.2 to 2.0 ms make`."""
+    """Return `1 gap of 2.0 ms`, or `3 gaps of 1.2 to 2.0 ms`."""
     shortest = ms_text(longest_first[-1] / NS_PER_MS)
     longest = ms_text(longest_first[0] / NS_PER_MS)
     lengths = longest
     if shortest != longest:
         lengths = f"{shortest.removesuffix(' ms')} to {longest}"
     if len(longest_first) == 1:
-        return f"1 gap of {lengths} makes"
-    return f"{len(longest_first)} gaps of {lengths} make"
+        return f"1 gap of {lengths}"
+    return f"{len(longest_first)} gaps of {lengths}"

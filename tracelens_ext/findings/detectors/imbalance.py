@@ -18,16 +18,16 @@ from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
 
 TEXT: Final = FindingText(
-    title="Experts get from {least:,} to {most:,} tokens: their products are {share:.1f} %",
+    title="Uneven experts: {least:,} to {most:,} tokens each",
     advice=(
-        "Large experts hold the small ones up where they run in one launch or on several "
-        "devices: balance the routing (an auxiliary loss, a capacity), replicate experts that "
-        "are asked most, and join the products of all experts into grouped ones."
+        "Balance the routing (an auxiliary loss, a capacity), replicate the experts that get "
+        "most tokens, and use grouped products: large experts hold up the small ones."
     ),
     confidence="high",
-    reason="products of the same weights' shape differ in their rows, in a model with experts",
+    reason="products with weights of one shape differ in their rows, in a model with experts",
     evidence={
-        "most_rows": EvidenceText("rows of the largest", "tokens", "roofline"),
+        "most_rows": EvidenceText("rows of the largest expert", "tokens", "roofline"),
+        "percent": EvidenceText("share of their products", "%", "roofline"),
     },
     informs_only=True,
 )
@@ -64,7 +64,7 @@ def imbalance(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         "imbalance",
         about,
-        {"most_rows": max(widest)},
+        {"most_rows": max(widest), "percent": inspection.share_percent(about)},
         text=TEXT,
         values={"least": min(widest), "most": max(widest)},
     )

@@ -10,27 +10,39 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.kernel_facts import (
-    SHORT_NS,
-    blocks_of_events,
-    capability,
+from tracelens_ext.findings.kernel_facts import SHORT_NS, blocks_of_events
+from tracelens_ext.findings.program_facts import capability
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
 )
-from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
 from tracelens_ext.trace import Device
 
 TEXT: Final = FindingText(
-    title="Kernels of fewer blocks than the GPU has multiprocessors cost {saving} at most",
-    advice=(
-        "Divide the work into more blocks: at least one for each multiprocessor, better "
-        "several. Where there is no more of it, give a launch more (a larger batch, several "
-        "problems in one), split the sum that each block computes, or run such kernels beside "
-        "others on streams of their own."
+    title="Kernels with fewer blocks than multiprocessors: up to {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Give each kernel more work (a larger batch, several tensors in one "
+                "operation), or run independent branches of the model on several streams."
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Divide the work into more blocks, several per multiprocessor; where there is "
+                "not enough work, batch several problems or run such kernels side by side on "
+                "several streams."
+            ),
+        ),
     ),
     confidence="low",
-    reason="a bound: as if the work could be divided among all multiprocessors",
+    reason="an upper bound: as if the work could be spread over all multiprocessors",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("such kernels", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
         "mean_blocks": EvidenceText("blocks, weighted by time", "blocks", "kernels"),
         "multiprocessors": EvidenceText("multiprocessors", "units", "roofline"),

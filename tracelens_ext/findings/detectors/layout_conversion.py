@@ -10,17 +10,20 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText, VariantText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    VariantText,
+)
 from tracelens_ext.roofline.operation import Operation, Tensor
 from tracelens_ext.trace import NS_PER_MS, BoolArray
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 TEXT: Final = FindingText(
-    title="Bringing tensors into another layout takes {saving}",
-    reason=(
-        "these kernels compute nothing, but not all can go: some consumers are slower, or "
-        "impossible, with the layout as it is"
-    ),
+    title="Layout conversions: {saving}",
+    reason="these kernels compute nothing, but some consumers need the other layout",
     evidence={
         "events": EvidenceText(
             "transposing kernels and copies", "GPU events", "kernels"
@@ -30,26 +33,32 @@ TEXT: Final = FindingText(
     },
     variants={
         "libraries": VariantText(
-            advice=(
-                "The convolutions compute in another layout than the tensors have, so their "
-                "library transposes before and after each: keep model and input in the layout "
-                "that it computes in."
-            ),
-            snippet=(
-                "model.to(memory_format=torch.channels_last); x = "
-                "x.to(memory_format=torch.channels_last)"
+            advices=(
+                AdviceVariant(
+                    follows=(Fact.CHANNELS_LAST,),
+                    advice=(
+                        "Keep the remaining tensors in channels-last as well: inputs, and what "
+                        "views or .contiguous() calls bring back to the default layout."
+                    ),
+                    snippet="x = x.to(memory_format=torch.channels_last)",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Keep model and input in channels-last, the layout in which the "
+                        "convolutions compute: the library transposes before and after each."
+                    ),
+                    snippet=(
+                        "model.to(memory_format=torch.channels_last); "
+                        "x = x.to(memory_format=torch.channels_last)"
+                    ),
+                ),
             ),
         ),
         "copies": VariantText(
             advice=(
-                "Keep tensors in the order in which the next kernel reads them: do not call "
-                ".contiguous() or .reshape() on transposed views where the consumer takes "
-                "strides (attention, matrix products), and make producers write the order that "
-                "is needed."
-            ),
-            snippet=(
-                "torch.nn.functional.scaled_dot_product_attention(q, k, v)  # of transposed "
-                "views, no .contiguous()"
+                "Keep tensors in the order in which the next kernel reads them: avoid "
+                ".contiguous() and .reshape() on transposed views where the consumer takes "
+                "strides (attention, matrix products)."
             ),
         ),
     },

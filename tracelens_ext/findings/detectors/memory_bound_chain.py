@@ -11,24 +11,41 @@ from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import bytes_of_row, optimizer_steps
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import AdviceVariant, EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.grouping import inverse, maxima, sums
 
 TEXT: Final = FindingText(
-    title="Passes over the same large tensors that one could do cost {saving}",
-    advice=(
-        "Fuse them: compile the module around them, or use a fused operation where there is "
-        "one (rms_norm, layer_norm, scaled_dot_product_attention, a fused rotary embedding or "
-        "SwiGLU)."
+    title="Unfused elementwise passes over large tensors: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Use the engine's fused operations (norm, rotary embedding, activation), or "
+                "let it compile the model."
+            ),
+        ),
+        AdviceVariant(
+            follows=(Fact.COMPILED,),
+            advice=(
+                "Fuse the passes that the compiler left apart: remove graph breaks between "
+                "them (TORCH_LOGS=graph_breaks), or use a fused operation where there is one."
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Fuse them: compile the module around them, or use a fused operation "
+                "(rms_norm, layer_norm, a fused rotary embedding or SwiGLU)."
+            ),
+            snippet="model = torch.compile(model)",
+        ),
     ),
-    snippet="model = torch.compile(model)",
     reason=(
-        "the passes follow each other over tensors of one size, and one pass is taken to last "
-        "as long as the longest; traces do not tell whether each reads what the one before "
-        "wrote"
+        "passes over tensors of one size follow each other; whether each reads what the one "
+        "before wrote is not recorded"
     ),
     evidence={
         "chains": EvidenceText("chains", "chains", "roofline"),
@@ -169,7 +186,8 @@ def _size(row: RooflineRow) -> int:
     if not operation.tensors or not is_pass:
         return 0
     if cost.family == "Reduce_fwd" and cost.parameters.get("num_output_elems", 1) == 1:
-        return 0  # a norm of gradients, a loss: nothing goes on from there element by element
+        # a norm of gradients, a loss: nothing goes on from there element by element
+        return 0
     largest = max(operation.tensors, key=lambda tensor: tensor.elements)
     if largest.written < _LARGE_BYTES:
         return 0

@@ -13,61 +13,101 @@ from tracelens_ext.analysis.memory.usage import (
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText, VariantText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    VariantText,
+)
 from tracelens_ext.lazy import pd
 
 TEXT: Final = FindingText(
-    title=(
-        "At most {peak:,.0f} MB were allocated on device {device}, {size:,.0f} MB ({part:.1f} "
-        "%) {what}"
-    ),
+    title="Peak memory on device {device}: {peak}, {part:.0f} % {what}",
     confidence="high",
-    reason="the profiler recorded each allocation; how much of it can go is unknown",
+    reason="each allocation is recorded; how much of it can go is unknown",
     documentation="docs/memory.md#what-to-change",
     evidence={
         "peak": EvidenceText("most memory allocated at once", "MB", "memory_peaks"),
-        "forward": EvidenceText("of it in the forward pass", "MB", "memory_at_peak"),
-        "backward": EvidenceText("of it in the backward pass", "MB", "memory_at_peak"),
-        "optimizer": EvidenceText("of it by the optimizer", "MB", "memory_at_peak"),
+        "forward": EvidenceText("in the forward pass", "MB", "memory_at_peak"),
+        "backward": EvidenceText("in the backward pass", "MB", "memory_at_peak"),
+        "optimizer": EvidenceText("in the optimizer", "MB", "memory_at_peak"),
         "unused": EvidenceText(
-            "more were reserved and not in use (fragmentation)", "MB", "memory_peaks"
+            "reserved beyond that at the peak", "MB", "memory_peaks"
         ),
     },
     variants={
         "forward": VariantText(
-            advice=(
-                "In training these are activations that wait for the backward pass: compute "
-                "some of them again instead of keeping them, or make batches smaller. In "
-                "inference, run under torch.inference_mode() and drop results as soon as they "
-                "are used."
+            advices=(
+                AdviceVariant(
+                    kinds=("pytorch-inference", "serving"),
+                    advice=(
+                        "Run under torch.inference_mode(), and drop results as soon as they "
+                        "are used."
+                    ),
+                    snippet="with torch.inference_mode():",
+                ),
+                AdviceVariant(
+                    follows=(Fact.CHECKPOINTING,),
+                    advice=(
+                        "Checkpoint more layers, or make batches smaller: these are mostly "
+                        "activations that wait for the backward pass."
+                    ),
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Recompute some activations in the backward pass instead of keeping "
+                        "them, or make batches smaller."
+                    ),
+                    snippet="torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+                ),
             ),
-            snippet="torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
-            values={"what": "of it in the forward pass"},
+            values={"what": "allocated in the forward pass"},
         ),
         "backward": VariantText(
             advice=(
-                "These are gradients and temporary results: free gradients after each step, "
-                "accumulate them over smaller batches, or shard them over the ranks."
+                "Free gradients after each step, accumulate them over smaller batches, or "
+                "shard them over the ranks."
             ),
             snippet="optimizer.zero_grad(set_to_none=True)",
-            values={"what": "of it in the backward pass"},
+            values={"what": "allocated in the backward pass"},
         ),
         "optimizer": VariantText(
-            advice=(
-                "Updating all parameters at once needs temporary copies of all of them: use a "
-                "fused optimizer, or one that keeps less state."
+            advices=(
+                AdviceVariant(
+                    follows=(Fact.FUSED_OPTIMIZER,),
+                    advice="Use an optimizer that keeps less state, or shard its state.",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Use a fused optimizer, or one that keeps less state: updating all "
+                        "parameters at once needs temporary copies of them."
+                    ),
+                    snippet="torch.optim.AdamW(parameters, fused=True)",
+                ),
             ),
-            snippet="torch.optim.AdamW(parameters, fused=True)",
-            values={"what": "of it by the optimizer"},
+            values={"what": "allocated by the optimizer"},
         ),
         "unused": VariantText(
-            advice=(
-                "The allocator holds memory that earlier work needed, or its segments are cut "
-                "into blocks that tensors do not fit: let segments grow, keep sizes constant, "
-                "and call torch.cuda.empty_cache() once after the first iterations."
+            title=(
+                "Fragmented memory on device {device}: {size} reserved and unused at the peak"
             ),
-            snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            values={"what": "more were reserved and not in use (fragmentation)"},
+            advices=(
+                AdviceVariant(
+                    follows=(Fact.EXPANDABLE_SEGMENTS,),
+                    advice=(
+                        "Keep the sizes of tensors constant, so that free blocks fit, and call "
+                        "torch.cuda.empty_cache() once after the first iterations."
+                    ),
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Let segments of the allocator grow, and keep the sizes of tensors "
+                        "constant, so that free blocks fit."
+                    ),
+                    snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                ),
+            ),
         ),
     },
 )
@@ -118,9 +158,9 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     for part, size in sizes.items():
         numbers[part] = size / _MEGABYTE
     values = {
-        "peak": peak / _MEGABYTE,
+        "peak": f"{peak / _MEGABYTE:,.0f} MB",
         "device": device,
-        "size": sizes[largest] / _MEGABYTE,
+        "size": f"{sizes[largest] / _MEGABYTE:,.0f} MB",
         "part": percent,
     }
     return inspection.finding(
@@ -141,6 +181,6 @@ def _largest_owners(alive: pd.DataFrame) -> list[Evidence]:
     result = []
     for name, size in sizes.nlargest(_MOST_OWNERS).items():
         result.append(
-            Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+            Evidence(f"held by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
         )
     return result

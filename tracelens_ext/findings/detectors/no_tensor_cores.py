@@ -17,45 +17,102 @@ from tracelens_ext.findings.gemm_times import (
     needed_ns_of_events,
 )
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.kernel_facts import capability
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import Fact, capability
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import BoolArray, Device
 
 TEXT: Final = FindingText(
-    title="Matrix products that leave the matrix units (tensor cores) idle cost {saving}",
-    advice=(
-        "Let products use the matrix units: TF32 for single precision (from Ampere on), "
-        "autocast or weights in bf16 or fp16 (fp16 on Volta and Turing), sizes and strides in "
-        "multiples of 8."
-    ),
-    snippet=(
-        'torch.set_float32_matmul_precision("high")  # or with torch.autocast("cuda", '
-        "dtype=torch.bfloat16):"
+    title="Matrix products without matrix units: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            requires=(Fact.BEFORE_AMPERE,),
+            advice=(
+                "Compute in fp16 under autocast, with sizes in multiples of 8: the tensor "
+                "cores of this GPU have neither TF32 nor bf16."
+            ),
+            snippet='with torch.autocast("cuda", dtype=torch.float16):  # with GradScaler',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            requires=(Fact.AMD,),
+            advice=(
+                "Compute in bf16 or fp16 under autocast, with sizes in multiples of 8, so "
+                "that products use the matrix cores."
+            ),
+            snippet='with torch.autocast("cuda", dtype=torch.bfloat16):',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            follows=(Fact.TF32,),
+            advice=(
+                "Allow TF32 for the remaining products and convolutions as well, or compute "
+                "them in bf16 under autocast, with sizes in multiples of 8."
+            ),
+            snippet='with torch.autocast("cuda", dtype=torch.bfloat16):',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            follows=(Fact.LOW_PRECISION,),
+            advice=(
+                "Bring the remaining products under autocast as well, or allow TF32 for them."
+            ),
+            snippet='torch.set_float32_matmul_precision("high")',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Allow TF32 for products in single precision, or compute in bf16 under "
+                "autocast, with sizes in multiples of 8."
+            ),
+            snippet='torch.set_float32_matmul_precision("high")',
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            excludes=(Fact.AMD, Fact.BEFORE_AMPERE),
+            advice=(
+                "Allow TF32 for products in single precision, or use bf16 weights and "
+                "activations."
+            ),
+            snippet=(
+                'jax.config.update("jax_default_matmul_precision", "tensorfloat32")'
+            ),
+        ),
+        AdviceVariant(
+            requires=(Fact.BEFORE_AMPERE,),
+            advice=(
+                "Store data in fp16 and let the library use its tensor cores "
+                "(CUBLAS_COMPUTE_32F with fp16 inputs), with sizes in multiples of 8."
+            ),
+        ),
+        AdviceVariant(
+            excludes=(Fact.AMD,),
+            advice=(
+                "Let the library use its matrix units: TF32 as its compute type "
+                "(CUBLAS_COMPUTE_32F_FAST_TF32, cudnnSetConvolutionMathType), or data in bf16 "
+                "or fp16, with sizes in multiples of 8."
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Store data in bf16 or fp16, with sizes in multiples of 8, so that the library "
+                "uses the matrix cores."
+            ),
+        ),
     ),
     reason=(
-        "the names of the kernels are those of the vector units, beside which the device has "
-        "matrix units, of which 60 % are taken to be reached; accuracy has to allow it"
+        "kernel names show vector units; matrix units are assumed to reach 60 % of their peak, "
+        "and accuracy must allow it"
     ),
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("such kernels", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
-    },
-    advice_for={
-        "jax": Advice(
-            (
-                "Let products use the matrix units: TF32 for single precision, or bf16 weights "
-                "and activations."
-            ),
-            'jax.config.update("jax_default_matmul_precision", "tensorfloat32")',
-        ),
-        "other": Advice(
-            (
-                "Let the library use its matrix units: TF32 or bf16 as its compute type "
-                "(CUBLAS_COMPUTE_32F_FAST_TF32, cudnnSetConvolutionMathType), data in bf16 or "
-                "fp16, sizes and strides in multiples of 8."
-            ),
-        ),
     },
 )
 

@@ -15,26 +15,39 @@ from tracelens_ext.findings.gemm_times import (
     needed_ns_of_events,
 )
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.kernel_facts import capability
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import capability
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import Device
 
 TEXT: Final = FindingText(
-    title="Kernels built for an older GPU than this one cost {saving}",
-    advice=(
-        "Use libraries that are built for this GPU: a newer cuBLAS, cuDNN or framework, or a "
-        "build that names its architecture; sizes and alignment do not explain the choice."
+    title="Kernels built for an older GPU: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Update PyTorch with its cuBLAS and cuDNN, or use a build for this GPU: sizes "
+                "and alignment do not explain the choice of these kernels."
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Update cuBLAS, cuDNN or CUTLASS, or compile for this GPU's architecture: "
+                "sizes and alignment do not explain the choice of these kernels."
+            ),
+        ),
     ),
     confidence="low",
-    reason=(
-        "their names tell for what they are built; the own instructions of a generation are "
-        "taken to save 40 %, and more of a product that is far below what this GPU reaches"
-    ),
+    reason="kernel names show the architecture; newer instructions are assumed to save 40 %",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("such kernels", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
     },
 )

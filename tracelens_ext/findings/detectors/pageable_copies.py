@@ -9,7 +9,14 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    Remedy,
+)
 from tracelens_ext.findings.transfer_facts import (
     SMALL_BYTES,
     claim_waits,
@@ -21,35 +28,50 @@ from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.trace.gpu_events import pageable_copies as are_pageable
 
 TEXT: Final = FindingText(
-    title="Copies from or to pageable memory take {saving}",
-    advice=(
-        "Copy from and to pinned memory: the driver moves pageable memory through a buffer of "
-        "its own, piece by piece, the host waits, and nothing runs beside it. Copies of pinned "
-        "memory reach the rate of the link, and can be hidden, one batch ahead."
-    ),
-    snippet='DataLoader(…, pin_memory=True); batch.to("cuda", non_blocking=True)',
-    confidence="high",
-    reason=(
-        "the trace tells the memory of each copy; the least saving is what takes longer than "
-        "the link, where sizes and the link are known"
-    ),
-    evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "rate_to_device": EvidenceText("they move, to the device", "GB/s", "kernels"),
-        "rate_to_host": EvidenceText("they move, from it", "GB/s", "kernels"),
-        "link_rate": EvidenceText("the link moves", "GB/s", "roofline"),
-        "idle_ms": EvidenceText("idle time of waits", "ms", "gap_summary"),
-    },
-    advice_for={
-        "other": Advice(
-            (
-                "Copy from and to pinned memory (cudaHostAlloc, cudaHostRegister, "
-                "hipHostMalloc): the driver moves pageable memory through a buffer of its own, "
-                "piece by piece, and the host waits."
+    title="Copies from or to pageable memory: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Copy from and to pinned memory without waiting: the driver moves pageable "
+                "memory in pieces through its own buffer while the CPU waits."
             ),
-            "cudaHostRegister(buffer, bytes, cudaHostRegisterDefault)",
+            snippet='DataLoader(…, pin_memory=True); batch.to("cuda", non_blocking=True)',
         ),
+        AdviceVariant(
+            kinds=("jax", "tensorflow"),
+            advice=(
+                "Put the next batch on the device ahead of time: copies from pageable memory "
+                "go in pieces through a buffer of the driver while the CPU waits."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native", "unknown"),
+            excludes=(Fact.AMD,),
+            advice=(
+                "Copy from and to pinned memory (cudaHostAlloc, cudaHostRegister): the driver "
+                "moves pageable memory in pieces through its own buffer while the CPU waits."
+            ),
+            snippet="cudaHostRegister(buffer, bytes, cudaHostRegisterDefault)",
+        ),
+        AdviceVariant(
+            kinds=("native", "unknown"),
+            advice=(
+                "Copy from and to pinned memory (hipHostMalloc, hipHostRegister): the driver "
+                "moves pageable memory in pieces through its own buffer while the CPU waits."
+            ),
+            snippet="hipHostRegister(buffer, bytes, hipHostRegisterDefault)",
+        ),
+    ),
+    confidence="high",
+    reason="the kind of memory of each copy is recorded",
+    evidence={
+        "events": EvidenceText("such copies", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "rate_to_device": EvidenceText("rate to the device", "GB/s", "kernels"),
+        "rate_to_host": EvidenceText("rate from the device", "GB/s", "kernels"),
+        "link_rate": EvidenceText("rate of the link", "GB/s", "roofline"),
+        "idle_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
     },
 )
 

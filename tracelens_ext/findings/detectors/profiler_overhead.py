@@ -8,36 +8,44 @@ from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.recording_cost import recorder_percent
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 
 TEXT: Final = FindingText(
-    title="Recording stacks and shapes may be {percent:.0f} % of the host's time",
-    advice=(
-        "The GPU waits for the host here, and the profiler makes the host slower: compare the "
-        "time of a step with a run without the profiler, or record without stacks and shapes, "
-        "before changing the program."
+    title="Recording stacks and shapes may take {percent:.0f} % of the CPU time",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Compare the time of a step with a run without the profiler, or record without "
+                "stacks and shapes, before changing the program: the profiler slows down the "
+                "CPU, for which the GPU waits here."
+            ),
+            snippet="torch.profiler.profile(with_stack=False, record_shapes=False)",
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice=(
+                "Compare the time of a step with a run without the profiler, or record without "
+                "Python frames: the profiler slows down the CPU, for which the GPU waits here."
+            ),
+            snippet="options.python_tracer_level = 0",
+        ),
+        AdviceVariant(
+            advice=(
+                "Compare the time of a step with a run without the profiler, or record less of "
+                "the CPU: the profiler slows down the CPU, for which the GPU waits here."
+            ),
+        ),
     ),
-    snippet="torch.profiler.profile(with_stack=False, record_shapes=False)",
     confidence="low",
-    reason="0.5 µs a Python frame and 1 µs an operation with shapes is an estimate",
+    reason="estimated at 0.5 µs per Python frame and 1 µs per operation with shapes",
     evidence={
         "percent": EvidenceText("estimated for the launching threads", "%", "cpu_ops"),
-    },
-    advice_for={
-        "jax": Advice(
-            (
-                "The GPU waits for the host here, and the profiler makes the host slower: "
-                "compare the time of a step with a run without it, or record without Python's "
-                "frames."
-            ),
-            "options.python_tracer_level = 0",
-        ),
-        "other": Advice(
-            (
-                "The GPU waits for the host here, and the profiler makes the host slower: "
-                "compare the time of a step with a run without it, or record less of the host."
-            ),
-        ),
     },
 )
 

@@ -10,53 +10,63 @@ from tracelens_ext.analysis.coverage.warm_up import compilations, slow_regions
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 
 TEXT: Final = FindingText(
-    title="Code is compiled again while the GPU idles for {saving}",
-    advice=(
-        "Find out what changes (TORCH_LOGS=recompiles tells): mark sizes that vary as dynamic, "
-        "pad batches to a few sizes, and pass numbers that change as tensors. If it is a first "
-        "compilation after all, record after a warm-up."
+    title="GPU waits for recompilation: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Pad requests to the sizes that were compiled at the start, and let the engine "
+                "compile the sizes that occur during its warm-up."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Find out what changes (TORCH_LOGS=recompiles shows it): mark sizes that vary "
+                "as dynamic, pad batches to a few sizes, and pass changing numbers as tensors. "
+                "If this is the first compilation, record after a warm-up."
+            ),
+            snippet=(
+                "torch._dynamo.mark_dynamic(batch, 0)  # or torch.compile(model, dynamic=True)"
+            ),
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice=(
+                "Find out what changes: pad to a few shapes, and make an argument static only "
+                "if it stays the same. If this is the first compilation, record after a "
+                "warm-up."
+            ),
+            snippet='jax.config.update("jax_log_compiles", True)  # shows why',
+        ),
+        AdviceVariant(
+            kinds=("tensorflow",),
+            advice=(
+                "Give the function a signature and pass tensors: it is traced again for each "
+                "new shape and each Python number."
+            ),
+            snippet="@tf.function(reduce_retracing=True)",
+        ),
+        AdviceVariant(
+            advice=(
+                "Compile once and keep the code (a cache on disk keeps it between runs); pass "
+                "sizes that vary as arguments."
+            ),
+        ),
     ),
-    snippet="torch._dynamo.mark_dynamic(batch, 0)  # or torch.compile(model, dynamic=True)",
     confidence="high",
-    reason="the host was compiling during all of this idle time",
+    reason="the CPU was compiling during all of this idle time",
     evidence={
         "compilations": EvidenceText(
-            "compilations, with their parts", "events", "cpu_ops"
-        ),
-    },
-    advice_for={
-        "serving": Advice(
-            (
-                "Pad requests to the sizes that were compiled at the start, and let the engine "
-                "compile those that occur in its warm-up. If it is a first compilation after "
-                "all, record after the warm-up."
-            ),
-        ),
-        "jax": Advice(
-            (
-                "Find out what changes: pad to a few shapes, and pass what is a constant as "
-                "static argument only if it stays. If it is a first compilation after all, "
-                "record after a warm-up."
-            ),
-            'jax.config.update("jax_log_compiles", True)  # tells why',
-        ),
-        "tensorflow": Advice(
-            (
-                "The function is traced again for each new shape and each Python number: give "
-                "it a signature, and pass tensors. If it is a first compilation after all, "
-                "record after a warm-up."
-            ),
-            "@tf.function(reduce_retracing=True)",
-        ),
-        "other": Advice(
-            (
-                "Compile once and keep the code (a cache on disk keeps it between runs); pass "
-                "sizes that vary as arguments. If it is a first compilation after all, record "
-                "after a warm-up."
-            ),
+            "compilations and their parts", "events", "cpu_ops"
         ),
     },
 )

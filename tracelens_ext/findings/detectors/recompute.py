@@ -11,17 +11,17 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.texts import EvidenceText, FindingText
 
 TEXT: Final = FindingText(
-    title="Activation checkpointing runs parts of the forward again: {saving}",
+    title="Activation checkpointing: {saving} of recomputation",
     advice=(
-        "This time buys memory. If memory is left at the peak, checkpoint fewer layers, or "
-        "only the operations that are cheap to run again."
+        "Checkpoint fewer layers, or only operations that are cheap to run again, if memory is "
+        "left at the peak: this time buys memory."
     ),
     snippet="torch.utils.checkpoint.create_selective_checkpoint_contexts(…)",
     confidence="high",
-    reason="the backward ran operations of the forward again, with the same shapes",
+    reason="the backward pass ran forward operations again, with the same shapes",
     evidence={
         "time_ms": EvidenceText(
-            "GPU time of the second forward", "ms", "ops_unique_args"
+            "GPU time of the second forward pass", "ms", "ops_unique_args"
         ),
     },
     informs_only=True,

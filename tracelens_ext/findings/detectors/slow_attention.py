@@ -9,24 +9,84 @@ from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.gemm_times import rounded_up_quotient
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.peaks import DevicePeaks
 
 TEXT: Final = FindingText(
-    title="Fused attention far below what such kernels reach costs {saving}",
-    advice=(
-        "Try another implementation of it: cuDNN's or FlashAttention's newest, on AMD those of "
-        "Composable Kernel or aiter. Sizes of heads of 64 or 128, bf16 or fp16, and no mask "
-        "where a causal flag says the same, let the fast kernels be chosen."
+    title="Slow fused attention: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            requires=(Fact.AMD,),
+            advice=(
+                "Try another implementation (Composable Kernel, aiter), with heads of 64 or "
+                "128, and a causal flag instead of a mask."
+            ),
+            snippet='torch.backends.cuda.preferred_rocm_fa_library("ck")',
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.CUDNN_ATTENTION,),
+            advice=(
+                "Try FlashAttention instead, with heads of 64 or 128, and a causal flag "
+                "instead of a mask."
+            ),
+            snippet=(
+                "with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION):"
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            requires=(Fact.BEFORE_AMPERE,),
+            advice=(
+                "Use heads of 64 or 128 in fp16, and a causal flag instead of a mask, so that "
+                "the fast kernels are chosen."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Try cuDNN's attention, with heads of 64 or 128 in bf16 or fp16, and a causal "
+                "flag instead of a mask."
+            ),
+            snippet=(
+                "with torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION):"
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
+            advice="Try another attention backend of the engine.",
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            follows=(Fact.CUDNN_ATTENTION,),
+            advice=(
+                "Use heads of 64 or 128 in bf16, and a causal flag instead of a mask, so that "
+                "the fast kernels are chosen."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice="Let cuDNN compute the attention.",
+            snippet='jax.nn.dot_product_attention(q, k, v, implementation="cudnn")',
+        ),
+        AdviceVariant(
+            advice=(
+                "Try another implementation of it, with heads of 64 or 128 in 16 bits, so that "
+                "the fast kernels are chosen."
+            ),
+        ),
     ),
-    snippet=(
-        "with torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION):  # on ROCm: "
-        'torch.backends.cuda.preferred_rocm_fa_library("ck")'
-    ),
-    reason="a bound: such kernels are taken to reach 40 % of the peak matrix rate",
+    reason="such kernels are assumed to reach 40 % of the peak matrix rate",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("such kernels", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
         "rate": EvidenceText("their rate", "TFLOP/s", "roofline"),
     },

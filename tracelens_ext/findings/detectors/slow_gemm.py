@@ -15,16 +15,16 @@ from tracelens_ext.findings.gemm_times import (
     needed_ns_of_events,
 )
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, VariantText
+from tracelens_ext.findings.texts import EvidenceText, FindingText, VariantText
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
 
 TEXT: Final = FindingText(
-    title="Matrix products far below what this GPU reaches cost {saving}",
+    title="Slow matrix products: {saving}",
     reason=(
-        "such sizes are taken to reach 60% of the peak matrix rate (AMD 50%) or 70% of the "
-        "memory bandwidth, less what does not fill the GPU; {why}"
+        "such sizes are assumed to reach 60 % of the peak matrix rate (AMD 50 %) or 70 % of "
+        "the memory bandwidth{why}"
     ),
     evidence={
         "calls": EvidenceText("slow products", "calls", "roofline"),
@@ -32,21 +32,10 @@ TEXT: Final = FindingText(
         "rate": EvidenceText("their rate", "TFLOP/s", "roofline"),
     },
     variants={
-        "shown": VariantText(
-            values={"why": "sizes, types and kernels show why"},
-        ),
+        "shown": VariantText(values={"why": ""}),
         "not_shown": VariantText(
             confidence="low",
-            values={"why": "nothing shows why these do not"},
-        ),
-    },
-    advice_for={
-        "other": Advice(
-            (
-                "Pad sizes to multiples of 8 elements, join small products into larger ones, "
-                "and let the library use its matrix units: TF32 or bf16, a newer cuBLAS or "
-                "hipBLASLt. The table `roofline` has each product."
-            ),
+            values={"why": "; nothing recorded shows why these do not"},
         ),
     },
 )
@@ -56,12 +45,12 @@ _TF32: Final = 'torch.set_float32_matmul_precision("high")'
 _REMEDIES: Final = {
     "TF32": "Let single precision use TF32, or compute in bf16.",
     "not a multiple|unaligned": "Pad sizes to multiples of 8 elements (64 fill tiles better).",
-    "kernels for": "Use a library that has kernels for this GPU: a newer cuBLAS or PyTorch.",
-    "tiles": "Give a product more rows, such as a larger batch, or split K.",
-    "small products": "Join many small products into larger ones, or use a fused operation.",
+    "kernels for": "Use a newer library that has kernels for this GPU.",
+    "tiles": "Give each product more rows, such as a larger batch, or split K.",
+    "small products": "Combine many small products into larger ones, or use a fused operation.",
 }
 _WHERE_TO_LOOK: Final = (
-    "The table `roofline` has each product with its rate and its kernels."
+    "Compare rate and kernels of each product in the table `roofline`."
 )
 _NO_PEAKS: Final = (
     "The peaks of the GPU are not known, so slow matrix products cannot be told: see"

@@ -24,13 +24,13 @@ from tracelens_ext.trace.gpu_events import Gaps, GpuEvents
 from tracelens_ext.trace.lookup import values_at
 
 TEXT: Final = FindingText(
-    title="{which}, which costs {saving}{mostly}",
+    title="{which}: {saving}{mostly}",
     advice=(
-        "Look at what these iterations do that the others do not: other shapes (pad the "
-        "batches), compilation, checkpoints, evaluation, garbage collection. Compare one with "
-        "its neighbour on the page, or with `tree`."
+        "Compare a slow iteration with its neighbor, on the page or with `tree`: other shapes "
+        "(pad the batches), compilation, checkpoints, evaluation or garbage collection are "
+        "common causes."
     ),
-    reason="the saving is what they take beyond the median, less what other findings explain",
+    reason="what they take beyond the median, less what other findings explain",
     evidence={
         "median_ms": EvidenceText("median iteration", "ms", "iterations"),
         "longest_ms": EvidenceText("longest of the slow ones", "ms", "iterations"),
@@ -79,7 +79,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     numbers_of_slow = np.flatnonzero(excess)
     part, part_ms = _slowest_part(slow.whole, slow.slow)
     values = {
-        "which": f"{len(numbers_of_slow)} of {len(labels)} iterations are slow",
+        "which": f"{len(numbers_of_slow)} of {len(labels)} iterations slow",
         "part": part,
         "mostly": "",
     }
@@ -89,7 +89,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
         "part_ms": None,
     }
     if part:
-        values["mostly"] = f"; most of it is {part}"
+        values["mostly"] = f", mostly {part}"
         numbers["part_ms"] = part_ms
     places = ranked(numbers_of_slow, labels, excess[numbers_of_slow])
     return inspection.finding(
@@ -134,9 +134,8 @@ class _Times(NamedTuple):
 
 def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     """Return what is claimed, and what is left, of each iteration."""
-    of_gpu = (
-        iterations.started_in
-    )  # as what an iteration took is the time between two moments
+    # as what an iteration took is the time between two moments
+    of_gpu = iterations.started_in
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     count = len(iterations)
     works = np.zeros((len(wall.tracks), count + 1))

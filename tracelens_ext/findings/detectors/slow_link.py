@@ -18,7 +18,13 @@ from tracelens_ext.analysis.collectives import (
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    VariantText,
+)
 from tracelens_ext.findings.transfer_facts import (
     GROUP,
     WITHIN_DEVICE,
@@ -32,25 +38,61 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.gpu_events import pageable_copies as are_pageable
 
 TEXT: Final = FindingText(
-    title="Transfers far below the rate of the link cost {saving}",
-    advice=(
-        "Find out over what they go (nvidia-smi topo -m, NCCL_DEBUG=INFO; rocm-smi "
-        "--showtopo): let peers use NVLink, xGMI or InfiniBand with GPUDirect instead of "
-        "sockets and the host's memory, pin processes to the GPU's socket, look for links of "
-        "fewer lanes. Until then send less: lower precision, larger messages."
-    ),
-    reason=(
-        "a bound: as if all of them reached the rate of their link, which is that between GPUs "
-        "where all ranks are on one board, as far as the file shows it, else that to the host; "
-        "a call 1.5 times as long as the shortest of its size is taken to wait for other ranks"
-    ),
+    title="Transfers far below the rate of the link: {saving}",
+    reason="an upper bound: as if all of them reached the rate of their link",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("such transfers", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
         "rate": EvidenceText(
-            "they move (collectives: on the bus)", "GB/s", "coll_analysis"
+            "their rate (collectives: on the bus)", "GB/s", "coll_analysis"
         ),
-        "link_rate": EvidenceText("the link moves", "GB/s", "roofline"),
+        "link_rate": EvidenceText("rate of the link", "GB/s", "roofline"),
+    },
+    variants={
+        "host": VariantText(
+            title="Slow copies between CPU and GPU: {saving}",
+            advice=(
+                "Find out what slows them down: pin the process to the CPU socket of its GPU, "
+                "check the link's width and generation ({topology}), and let copies not share "
+                "the link."
+            ),
+        ),
+        "peers": VariantText(
+            title="Slow transfers between GPUs: {saving}",
+            advices=(
+                AdviceVariant(
+                    requires=(Fact.FAST_LINK, Fact.AMD),
+                    advice=(
+                        "Find out what path they take (rocm-smi --showtopo, NCCL_DEBUG=INFO): "
+                        "GPUs of one board should use xGMI, others InfiniBand or RoCE with "
+                        "GPUDirect."
+                    ),
+                ),
+                AdviceVariant(
+                    requires=(Fact.FAST_LINK,),
+                    advice=(
+                        "Find out what path they take (nvidia-smi topo -m, NCCL_DEBUG=INFO): "
+                        "GPUs of one board should use NVLink, others InfiniBand or RoCE with "
+                        "GPUDirect."
+                    ),
+                ),
+                AdviceVariant(
+                    requires=(Fact.AMD,),
+                    advice=(
+                        "Find out what path they take (rocm-smi --showtopo, NCCL_DEBUG=INFO): "
+                        "let GPUs reach each other directly over PCIe, and pin processes to "
+                        "the CPU socket of their GPU."
+                    ),
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Find out what path they take (nvidia-smi topo -m, NCCL_DEBUG=INFO): "
+                        "let GPUs reach each other directly over PCIe, and pin processes to "
+                        "the CPU socket of their GPU."
+                    ),
+                ),
+            ),
+        ),
     },
 )
 
@@ -99,7 +141,23 @@ def slow_link(inspection: Inspection) -> Finding | None:
         "rate": float(moved[is_slow].sum() / transfer_ns[is_slow].sum()),
         "link_rate": float(rate[is_slow].max()),
     }
-    return inspection.finding_of_events("slow-link", claim, numbers, text=TEXT)
+    is_between_gpus = work.is_communication | work.trace.named(
+        work.name, _BETWEEN_GPUS.match
+    )
+    variant = "host"
+    if 2 * lost_ns[is_between_gpus].sum() > lost_ns.sum():
+        variant = "peers"
+    topology = "nvidia-smi -q"
+    if inspection.facts.shows(Fact.AMD):
+        topology = "rocm-smi --showtopo"
+    return inspection.finding_of_events(
+        "slow-link",
+        claim,
+        numbers,
+        text=TEXT,
+        variant=variant,
+        values={"topology": topology},
+    )
 
 
 def _rate_between_gpus(inspection: Inspection) -> Float64Array:

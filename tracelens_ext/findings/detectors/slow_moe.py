@@ -15,19 +15,15 @@ from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
 
 TEXT: Final = FindingText(
-    title="Grouped products of experts far below what this GPU reaches cost {saving}",
+    title="Slow grouped products of experts: {saving}",
     advice=(
-        "Tune the kernel for these sizes (engines bring tables of tuned configurations along), "
-        "give each expert more tokens (larger batches, fewer experts a device), or use another "
-        "implementation of grouped products."
+        "Tune the kernel for these sizes (engines ship tables of tuned configurations), or "
+        "give each expert more tokens (larger batches, fewer experts per device)."
     ),
     confidence="low",
-    reason=(
-        "they are taken to reach half of the best case of all experts together; tokens that "
-        "are spread unevenly make it worse"
-    ),
+    reason="assumed to reach half of the best case; unevenly spread tokens make it worse",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("such kernels", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
     },
 )

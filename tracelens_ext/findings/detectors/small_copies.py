@@ -9,7 +9,14 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    Remedy,
+)
 from tracelens_ext.findings.transfer_facts import (
     SMALL_BYTES,
     WITHIN_DEVICE,
@@ -17,17 +24,32 @@ from tracelens_ext.findings.transfer_facts import (
 )
 
 TEXT: Final = FindingText(
-    title="A flood of small copies takes {saving}",
-    advice=(
-        "Copy once what belongs together: gradients as views of their buckets, values that are "
-        "read one by one in one array, many small buffers in one large one."
-    ),
-    snippet=(
-        "DistributedDataParallel(model, gradient_as_bucket_view=True); torch.stack(values).tolist()"
+    title="Many small copies: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("pytorch-training",),
+            requires=(Fact.GRADIENT_BUCKETS,),
+            advice=(
+                "Combine them: keep gradients as views of their buckets, and copy values that "
+                "are read one by one as one array."
+            ),
+            snippet="DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            advice=(
+                "Combine them: copy values that are read one by one as one array, and many "
+                "small tensors as one large tensor."
+            ),
+            snippet="torch.stack(values).tolist()",
+        ),
+        AdviceVariant(
+            advice="Combine them: copy many small buffers as one large buffer.",
+        ),
     ),
     reason="most of such a copy is its start and end; how many become one depends on the code",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("small copies", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
         "launches": EvidenceText("launches of them", "calls", "kernels"),
     },

@@ -9,48 +9,64 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    Remedy,
+)
 from tracelens_ext.trace import NS_PER_US
 
 TEXT: Final = FindingText(
-    title="Kernels shorter than their launch take {saving}",
-    advice=(
-        "Fuse them (torch.compile, foreach operations, one operation for many small tensors), "
-        "or give each more work with larger batches. CUDA graphs shorten the holes between "
-        "them, not the kernels."
+    title="Kernels shorter than their launch: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Let the engine use its fused operations and compile the model, or give it "
+                "more requests at a time."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.COMPILED,),
+            advice=(
+                "Give each kernel more work with larger batches, or fuse what the compiler "
+                "left apart (TORCH_LOGS=graph_breaks, foreach operations)."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Fuse them (torch.compile, foreach operations), or give each more work with "
+                "larger batches."
+            ),
+            snippet="model = torch.compile(model)",
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice="Put the whole step into one compiled function, so that XLA fuses it.",
+            snippet="step = jax.jit(step)",
+        ),
+        AdviceVariant(
+            kinds=("tensorflow",),
+            advice="Let XLA fuse the step.",
+            snippet="@tf.function(jit_compile=True)",
+        ),
+        AdviceVariant(
+            advice=(
+                "Fuse them, or give each more work: several small problems in one launch."
+            ),
+        ),
     ),
-    snippet="model = torch.compile(model)",
-    reason=(
-        "most of such a kernel is its start and end, which fusing saves; how many become one "
-        "depends on the operations, here one a run"
-    ),
+    reason="most of such a kernel is its start and end; each run of them is assumed to become one",
     evidence={
-        "kernels": EvidenceText("kernels", "GPU events", "short_kernels_summary"),
-        "runs": EvidenceText("runs of them", "runs", "kernels"),
+        "kernels": EvidenceText("short kernels", "GPU events", "short_kernels_summary"),
+        "runs": EvidenceText("uninterrupted runs of them", "runs", "kernels"),
         "median_us": EvidenceText("median duration", "µs", "short_kernels_summary"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
-    },
-    advice_for={
-        "serving": Advice(
-            (
-                "Let the engine use its fused operations and compile the model; give it more "
-                "requests at a time."
-            ),
-        ),
-        "jax": Advice(
-            "Put the whole step into one compiled function, so that XLA fuses it.",
-            "step = jax.jit(step)",
-        ),
-        "tensorflow": Advice(
-            "Let XLA fuse the step.",
-            "@tf.function(jit_compile=True)",
-        ),
-        "other": Advice(
-            (
-                "Fuse them, or give each more work: several small problems in one launch. "
-                "Graphs shorten the holes between them, not the kernels."
-            ),
-        ),
     },
 )
 
@@ -78,9 +94,8 @@ def small_kernels(inspection: Inspection) -> Finding | None:
     is_chosen = np.zeros(len(work), dtype=bool)
     is_chosen[order] = is_free_kernel & is_long_run[run]
     share = np.zeros(len(work))
-    share[order] = (
-        1.0 - 1.0 / np.maximum(count_of_run, 1)[run]
-    )  # one kernel of each run stays
+    # one kernel of each run stays
+    share[order] = 1.0 - 1.0 / np.maximum(count_of_run, 1)[run]
     claim = wall.claim_events(is_chosen, share)
 
     duration = work.duration[claim.events]

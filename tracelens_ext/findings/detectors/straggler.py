@@ -24,23 +24,20 @@ from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array
 from tracelens_ext.trace.intervals import union
 
 TEXT: Final = FindingText(
-    title="The others wait for device {name} in collectives, which costs {saving}",
+    title="Collectives wait for device {name}: {saving}",
     advice=(
-        "Look at what device {name} does meanwhile, which the places say: where it idles, its "
-        "host is late (its data, its CPU cores, other work there); where it computes, it has "
-        "more to do (give the ranks equal batches), or its clocks are lower."
+        "Look at what device {name} does meanwhile (see the places): where it is idle, its CPU "
+        "process is late; where it computes, it has more work (balance the batches) or lower "
+        "clocks."
     ),
     confidence="high",
-    reason=(
-        "their kernels run longer than its own in the same calls, and a collective that needs "
-        "every rank ends on all at about the same time"
-    ),
+    reason="the kernels of the other devices run longer in the same calls",
     evidence={
         "calls": EvidenceText(
             "calls in which others waited for it", "calls", "coll_analysis"
         ),
-        "idle_ms": EvidenceText("device {name} idle then", "ms", "gap_hosts"),
-        "busy_ms": EvidenceText("device {name} busy alone then", "ms", "kernels"),
+        "idle_ms": EvidenceText("device {name} idle meanwhile", "ms", "gap_hosts"),
+        "busy_ms": EvidenceText("device {name} busy meanwhile", "ms", "kernels"),
     },
 )
 

@@ -1,4 +1,4 @@
-"""Idle time in and after calls in which the CPU waits for the GPU."""
+"""Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
 
 from __future__ import annotations
 
@@ -9,25 +9,86 @@ from tracelens_ext.analysis.idle_time.causes import Cause, blocking_calls
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding, Place
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    Remedy,
+    VariantText,
+)
 from tracelens_ext.findings.waiting_calls import WaitingCalls
 from tracelens_ext.text import ms_text
 
 TEXT: Final = FindingText(
-    title="CPU\u2013GPU synchronization leaves the GPU idle for {saving}{place}",
-    advice=(
-        "Do not read values of the GPU in the loop: .item(), .cpu(), .tolist(), print(), "
-        "nonzero() and conditions on tensors all wait for it{copied}. Keep them on the GPU, read "
-        "them every few iterations, or copy them with non_blocking=True and look later."
+    title="CPU-GPU synchronization{place}: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("serving",),
+            follows=(Fact.ASYNC_SCHEDULING,),
+            advice=(
+                "Find out which result the engine waits for at the places below, and sample "
+                "on the GPU."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Let the engine schedule the next step while the GPU computes (asynchronous or "
+                "overlapped scheduling), and sample on the GPU."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Avoid reading GPU values in the loop: .item(), .cpu(), .tolist(), print(), "
+                "nonzero() and conditions on tensors all wait. Keep values on the GPU and read "
+                "them every few iterations."
+            ),
+            snippet="loss_sum += loss.detach()  # and .item() once at the end",
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice=(
+                "Avoid reading values in the loop: float(), print() and numpy.asarray() wait "
+                "for the GPU. Read them every few steps."
+            ),
+            snippet="losses.append(loss)  # and jax.device_get(losses) at the end",
+        ),
+        AdviceVariant(
+            kinds=("tensorflow",),
+            advice=(
+                "Avoid reading values in the loop: .numpy() and print() wait for the GPU. Read "
+                "them every few steps."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native", "unknown"),
+            advice=(
+                "Avoid waiting for the whole device in the loop: let streams wait for events, "
+                "copy asynchronously from pinned memory, and launch the next work before "
+                "reading results."
+            ),
+            snippet="cudaStreamWaitEvent(stream, event)",
+            excludes=(Fact.AMD,),
+        ),
+        AdviceVariant(
+            advice=(
+                "Avoid waiting for the whole device in the loop: let streams wait for events, "
+                "copy asynchronously from pinned memory, and launch the next work before "
+                "reading results."
+            ),
+        ),
     ),
-    snippet="loss_sum += loss.detach()  # and .item() once at the end",
     reason=(
-        "without the wait the CPU would launch earlier by as long as it waited, unless it needs "
-        "the value that it asks for"
+        "without the wait the CPU could launch earlier by as long as it waited, unless it "
+        "needs the value"
     ),
     evidence={
         "calls": EvidenceText(
-            "calls that waited before the GPU idled", "calls", "gap_summary"
+            "calls that waited before the GPU went idle", "calls", "gap_summary"
         ),
         "cpu_ms": EvidenceText("CPU time in them", "ms", "tree"),
         "period_ms": EvidenceText("they recur every", "ms", "tree"),
@@ -41,44 +102,39 @@ TEXT: Final = FindingText(
         "copies": EvidenceText("of them wait for a copy", "calls", "kernels"),
         "copy_bytes": EvidenceText("size of most of these copies", "bytes", "kernels"),
     },
-    advice_for={
-        "serving": Advice(
-            (
-                "Let the engine schedule the next step while the GPU computes the present one "
-                "(asynchronous or overlapped scheduling), and sample on the GPU."
+    variants={
+        "pageable": VariantText(
+            advices=(
+                AdviceVariant(
+                    kinds=PYTORCH_PROGRAMS,
+                    advice=(
+                        "Create these tensors on the GPU, or pin them and copy them with "
+                        "non_blocking=True: .to(device) of a tensor in pageable memory waits "
+                        "for all work before it."
+                    ),
+                    snippet='limits = torch.tensor(values).pin_memory().to("cuda", non_blocking=True)',
+                ),
+                AdviceVariant(
+                    excludes=(Fact.AMD,),
+                    advice=(
+                        "Copy from pinned memory without waiting: a copy from pageable memory "
+                        "waits for all work before it."
+                    ),
+                    snippet="cudaMallocHost(&buffer, bytes)  // and cudaMemcpyAsync from it",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Copy from pinned memory without waiting: a copy from pageable memory "
+                        "waits for all work before it."
+                    ),
+                ),
             ),
-        ),
-        "jax": Advice(
-            (
-                "Do not look at values in the loop: float(), print() and numpy.asarray() wait "
-                "for the GPU. Keep them on it, or look every few steps."
-            ),
-            "losses.append(loss)  # and jax.device_get(losses) at the end",
-        ),
-        "tensorflow": Advice(
-            (
-                "Do not look at values in the loop: .numpy() and print() wait for the GPU. "
-                "Keep them on it, or look every few steps."
-            ),
-        ),
-        "other": Advice(
-            (
-                "Do not wait for the whole device in the loop: let streams wait for events, "
-                "copy asynchronously from pinned memory, and launch the next work before "
-                "looking at results."
-            ),
-            "cudaStreamWaitEvent(stream, event)",
         ),
     },
 )
 
 #: A part of the idle time that is named in the title, as a share of it.
 _NAMED_SHARE: Final = 0.5
-#: What the advice adds where the CPU waits for copies to the device.
-_PAGEABLE_TO_DEVICE: Final = (
-    ", and so does .to(device) of a tensor in pageable memory: create it on the GPU, or "
-    "pin it"
-)
 
 
 @detector("synchronisation", TEXT, remedy=Remedy.WAITS_NO_LONGER)
@@ -102,41 +158,42 @@ def synchronisation(inspection: Inspection) -> Finding | None:
         "copies": waiting.copies.count or None,
         "copy_bytes": waiting.copies.usual_bytes,
     }
-    copied = ""
+    variant = ""
     if waiting.copies.from_pageable and waiting.copies.to_device:
-        copied = _PAGEABLE_TO_DEVICE
+        variant = "pageable"
     return inspection.finding(
         "synchronisation",
         claim,
         numbers,
         text=TEXT,
         where=places,
-        values={
-            "place": _most_of_it(waiting, places, claim.saving_ms),
-            "copied": copied,
-        },
+        variant=variant,
+        values={"place": _most_of_it(waiting, places, claim.saving_ms)},
     )
 
 
 def _most_of_it(
     waiting: WaitingCalls, places: Mapping[str, Sequence[Place]], total_ms: float
 ) -> str:
-    """Return where most of the idle time comes from, as the title goes on; else nothing."""
+    """Return ` in aten::to, 33 times, every 16.5 ms (…)`, what has most of it; or nothing."""
     call = _with_most(places["calls"], total_ms)
     if call is None:
         return ""
+    awaited = f"{call.name}{waiting.copies.in_words}"
     operation = _with_most(places["operations"], total_ms)
-    count = call.count
-    words = f": {call.name} waits"
-    if operation is not None:
-        count = operation.count
-        words = f": {operation.name} waits in {call.name}"
-    words += waiting.copies.in_words
-    if count > 1:
-        words += f", {count:,} times"
-    if waiting.period_ms is not None:
-        words += f", every {ms_text(waiting.period_ms)}"
-    return words
+    if operation is None:
+        return f" in {awaited}{_how_often(call.count, waiting.period_ms)}"
+    how_often = _how_often(operation.count, waiting.period_ms)
+    return f" in {operation.name}{how_often} ({awaited})"
+
+
+def _how_often(count: int, period_ms: float | None) -> str:
+    """Return `, 33 times, every 16.5 ms`."""
+    if count < 2:
+        return ""
+    if period_ms is None:
+        return f", {count:,} times"
+    return f", {count:,} times, every {ms_text(period_ms)}"
 
 
 def _with_most(places: Sequence[Place], total_ms: float) -> Place | None:

@@ -11,22 +11,39 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_PROGRAMS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.trace import Float64Array, Int64Array
 
 TEXT: Final = FindingText(
-    title="Products far slower than others of their size and type cost {saving}",
-    advice=(
-        "Compare the kernels, layouts and strides of the slow ones with those of the others in "
-        "the table `roofline`: another order of dimensions, a contiguous operand, padding or a "
-        "tuned choice of kernels helps. Single slow calls point to clocks, or to what runs "
-        "beside them."
+    title="Matrix products slower than others of their size: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_PROGRAMS,
+            excludes=(Fact.AUTOTUNED,),
+            advice=(
+                "Compare layout and strides of the slow products with the others in the table "
+                "`roofline`: a contiguous operand, padding or tuned kernels help."
+            ),
+            snippet='model = torch.compile(model, mode="max-autotune")',
+        ),
+        AdviceVariant(
+            advice=(
+                "Compare layout and strides of the slow products with the others in the table "
+                "`roofline`: a contiguous operand, padding or another order of dimensions "
+                "helps."
+            ),
+        ),
     ),
-    snippet='model = torch.compile(model, mode="max-autotune")',
-    reason="a bound: as if each took the median time of the others of its size and type",
+    reason="an upper bound: as if each took the median time of the others of its size and type",
     evidence={
-        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "events": EvidenceText("slow products", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
     },
 )

@@ -14,27 +14,55 @@ from tracelens_ext.findings.attribution import ranked
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
-from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, VariantText
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    VariantText,
+)
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
-from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
 from tracelens_ext.trace.grouping import number_groups
 
 TEXT: Final = FindingText(
-    title="Attention that is not fused costs {saving}",
-    advice=(
-        "Use fused attention: it computes the scores in tiles and never writes them. Masks and "
-        "dropout are arguments of it; in Transformers choose it when the model is made."
+    title="Unfused attention: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=("jax",),
+            requires=(Fact.NVIDIA,),
+            advice="Let one kernel compute the whole attention.",
+            snippet='jax.nn.dot_product_attention(q, k, v, implementation="cudnn")',
+        ),
+        AdviceVariant(
+            kinds=("jax",),
+            advice="Let one kernel compute the whole attention.",
+            snippet="jax.nn.dot_product_attention(q, k, v)",
+        ),
+        AdviceVariant(
+            follows=(Fact.FUSED_ATTENTION,),
+            advice=(
+                "Use fused attention in the remaining layers as well: pass masks and dropout "
+                "to it as arguments, and do not ask for the attention weights."
+            ),
+            snippet=(
+                "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Use fused attention, which never writes the scores to memory: pass masks and "
+                "dropout to it as arguments; in Transformers, choose it when creating the "
+                "model."
+            ),
+            snippet=(
+                "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  "
+                '# or from_pretrained(…, attn_implementation="sdpa")'
+            ),
+        ),
     ),
-    snippet=(
-        "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # or "
-        'from_pretrained(…, attn_implementation="sdpa")'
-    ),
-    reason=(
-        "a fused kernel is taken to reach 40% of the peak matrix rate or 70% of the memory "
-        "bandwidth; one half as fast saves {least}. It cannot return the weights of attention"
-    ),
+    reason="a fused kernel is assumed to reach 40 % of the peak matrix rate",
     evidence={
         "chains": EvidenceText(
             "chains of matrix products and softmax", "chains", "roofline"
@@ -43,17 +71,9 @@ TEXT: Final = FindingText(
         "needed_ms": EvidenceText("a fused kernel needs", "ms", "roofline"),
     },
     variants={
-        "sure": VariantText(
-            confidence="high",
-        ),
+        "sure": VariantText(confidence="high"),
         "unknown": VariantText(
-            reason="shapes, or the peaks of this GPU, are not known, so products are taken to stay",
-        ),
-    },
-    advice_for={
-        "jax": Advice(
-            "Let one kernel compute the whole of it.",
-            'jax.nn.dot_product_attention(q, k, v, implementation="cudnn")',
+            reason="shapes or the peaks of this GPU are unknown; products are assumed to stay",
         ),
     },
 )
@@ -125,7 +145,6 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
         variant=variant,
         low_ms=low_ms,
         where={"scores": ranked(softmax_of_events, shapes, claim.event_ns)},
-        values={"least": ms_text(low_ms)},
     )
 
 
@@ -145,9 +164,8 @@ class _AttentionChains(NamedTuple):
     """Softmaxes with their products, and what lies between them and passes over the scores."""
 
     softmax: Int64Array  #: the row of the roofline of each softmax, (c,)
-    products: (
-        Int64Array  #: those of products before and after it, `NONE` for none, (c, 4)
-    )
+    #: those of products before and after it, `NONE` for none, (c, 4)
+    products: Int64Array
     of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
 
 
@@ -155,9 +173,8 @@ class _Nearest(NamedTuple):
     """The nearest products on one side of s softmaxes, as positions by stream and start."""
 
     products: Int64Array  #: at most two, `NONE` for none, (s, 2)
-    edge: (
-        Int64Array  #: the last kernel of the farthest one, or the softmax itself, (s,)
-    )
+    #: the last kernel of the farthest one, or the softmax itself, (s,)
+    edge: Int64Array
 
 
 class _Search:
@@ -175,9 +192,8 @@ class _Search:
             of_operation(lambda _, size: size, column)[order]
             for column in zip(*sizes_of_rows, strict=True)
         ]
-        self.sizes = np.stack(
-            columns, axis=1
-        )  #: as `_score_sizes` of each event, (g, 3)
+        #: as `_score_sizes` of each event, (g, 3)
+        self.sizes = np.stack(columns, axis=1)
         begins_call = np.append(True, self.call[1:] != self.call[:-1])
         self.softmax = np.flatnonzero((self.scores > 0) & begins_call)
         is_backward = of_operation(_is_backward)[order[self.softmax]] > 0

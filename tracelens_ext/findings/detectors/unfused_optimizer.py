@@ -11,21 +11,36 @@ from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import STEP, optimizer_steps
-from tracelens_ext.findings.texts import EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+    Remedy,
+)
 from tracelens_ext.trace import NONE, Int64Array
 
 TEXT: Final = FindingText(
-    title="{who} updates parameters one by one, which costs {saving}",
-    advice=(
-        "Update all parameters with a few kernels: fused=True where the optimizer has it, else "
-        "foreach=True."
+    title="{who} updates parameters one by one: {saving}",
+    advices=(
+        AdviceVariant(
+            requires=(Fact.COMPILED,),
+            advice=(
+                "Update all parameters in a few kernels, with the option {option}=True of the "
+                "optimizer, or compile its step as well."
+            ),
+            snippet="torch.optim.{name}(model.parameters(), {option}=True)",
+        ),
+        AdviceVariant(
+            advice=(
+                "Update all parameters in a few kernels, with the option {option}=True of the "
+                "optimizer."
+            ),
+            snippet="torch.optim.{name}(model.parameters(), {option}=True)",
+        ),
     ),
-    snippet="torch.optim.{name}(model.parameters(), fused=True)",
     confidence="high",
-    reason=(
-        "the kernels of the step each work on one parameter; a fused step moves about 35% of "
-        "their bytes, and has next to no holes"
-    ),
+    reason="each kernel of the step works on one parameter; a fused step moves about 35 % as much",
     evidence={
         "steps": EvidenceText("steps", "steps", "cpu_ops"),
         "events": EvidenceText("kernels in them", "GPU events", "kernels_by_category"),
@@ -36,6 +51,8 @@ TEXT: Final = FindingText(
 
 #: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.
 _MANY_AT_ONCE: Final = re.compile(r".*(multi_tensor|foreach|[Ff]used|triton_)")
+#: The optimizers of PyTorch that have a fused step.
+_WITH_FUSED_STEP: Final = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 #: A step with fewer kernels that each work on one parameter gains nothing worth a change.
 _MANY_KERNELS: Final = 20
 #: A fused Adam reads four tensors a parameter and writes three; its single steps (two decays, two
@@ -88,7 +105,14 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
         **inspection.size_of(claim),
         "idle_ms": idle.saving_ms,
     }
-    values = {"who": name or "The optimizer", "name": name or "AdamW"}
+    option = "foreach"
+    if not name or name in _WITH_FUSED_STEP:
+        option = "fused"
+    values = {
+        "who": name or "The optimizer",
+        "name": name or "AdamW",
+        "option": option,
+    }
     return inspection.finding(
         "unfused-optimizer", claim, numbers, text=TEXT, values=values
     )

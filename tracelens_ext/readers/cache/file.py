@@ -89,9 +89,8 @@ def write_columns(
             raise TooLargeError
         Path(temporary).replace(path)
     finally:
-        with contextlib.suppress(
-            OSError
-        ):  # after the rename there is nothing left to remove
+        # after the rename there is nothing left to remove
+        with contextlib.suppress(OSError):
             Path(temporary).unlink()
     return size
 

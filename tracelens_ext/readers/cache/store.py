@@ -61,9 +61,8 @@ class TraceCache:
     folder: Path  #: the folder; made when something is kept
     limit: int = place.DEFAULT_SIZE  #: bytes that it may hold
     worth_keeping: int = WORTH_KEEPING  #: bytes of text from which on a trace is kept
-    verify: bool = (
-        False  #: whether a file's whole content is compared, not only its head and tail
-    )
+    #: whether a file's whole content is compared, not only its head and tail
+    verify: bool = False
     #: called with a note, a clause, when an entry is removed or cannot be kept
     tell: Callable[[str], None] = lambda _: None
     _links: _LinksOf = field(default_factory=WeakKeyDictionary, repr=False)
@@ -81,9 +80,8 @@ class TraceCache:
         """Return a trace from the cache, else parse and keep it."""
         path = Path(source)
         identity = None
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # `parse` says what is wrong with the file
+        # `parse` says what is wrong with the file
+        with contextlib.suppress(OSError, ValueError):
             identity = None if place.journal_beside(path) else place.identity_of(path)
         if identity is None:
             return parse()
@@ -176,9 +174,8 @@ class TraceCache:
                 "reader": reader_version(),
             }
             about |= {"whole": place.hash_of_whole(path), "trace": members}
-            if (
-                place.identity_of(path) == identity
-            ):  # else it was written to while it was read
+            # else it was written to while it was read
+            if place.identity_of(path) == identity:
                 self._write(self._file(path, _TRACE), about, columns)
                 self._links[trace] = _links_of(columns)
         except _NOT_KEPT as error:

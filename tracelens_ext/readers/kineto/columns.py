@@ -69,9 +69,8 @@ class Slice(msgspec.Struct, frozen=True):
     ts: Int64Array  #: ns, shape (m,)
     dur: Int64Array  #: ns, shape (m,)
     numbers: Mapping[str, ArgumentPiece]  #: argument → rows among these m, and integers
-    texts: Mapping[
-        str, ArgumentPiece
-    ]  #: argument → rows among these m, and codes of words
+    #: argument → rows among these m, and codes of words
+    texts: Mapping[str, ArgumentPiece]
 
     def __len__(self) -> int:
         return self.count
@@ -274,9 +273,8 @@ class NativeAnswer(NamedTuple):
     ts: bytes  #: int64
     dur: bytes  #: int64
     numbers: list[tuple[bytes, bytes]]  #: int32 rows and int64 values of each argument
-    texts: list[
-        tuple[bytes, bytes]
-    ]  #: int32 rows and int32 codes of each of `_TEXT_COLUMNS`
+    #: int32 rows and int32 codes of each of `_TEXT_COLUMNS`
+    texts: list[tuple[bytes, bytes]]
     odd: list[tuple[int, int, bytes]]  #: as `OddNumber`
 
 

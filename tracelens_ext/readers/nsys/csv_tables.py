@@ -89,14 +89,12 @@ class Piece:
     """Some rows of a table, column by column."""
 
     source: str  #: what messages call the table
-    lines: Sequence[
-        int
-    ]  #: where each row stands in the file, or its number among the rows
+    #: where each row stands in the file, or its number among the rows
+    lines: Sequence[int]
     #: the cells by column, named as its title without unit, blanks and case; else None each
     columns: Mapping[str, Sequence[csv_rows.Cell]]
-    units: Mapping[
-        str, str | None
-    ]  #: the unit that a column's title tells, None without
+    #: the unit that a column's title tells, None without
+    units: Mapping[str, str | None]
     unfinished: bool = False  #: whether the line of the last row does not end
 
     def nanoseconds(self, column: str) -> Numbers:
@@ -344,9 +342,8 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
     count = len(names)
     texts = piece.texts("device")
     for text in dict.fromkeys(texts):
-        if (
-            text not in devices
-        ):  # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
+        # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
+        if text not in devices:
             found = _ORDINAL.fullmatch(text)
             number = sum(not _ORDINAL.fullmatch(known) for known in devices)
             devices[text] = (

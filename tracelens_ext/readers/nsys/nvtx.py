@@ -6,15 +6,14 @@ A range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, TraceBuilder, looked_up, of_rows
+from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
+from tracelens_ext.readers.emitted_operations import describe_ranges
 from tracelens_ext.readers.nsys.export_schema import (
     NVTX,
     PROCESS_SHIFT,
@@ -98,20 +97,19 @@ class NvtxEvents:
         category = self._group_codes(
             category_names, "category", process, events["domainId"], events["category"]
         )
-        descriptions, text_codes = self._descriptions(texts)
-        kind = descriptions.kind[text_codes]
+        ranges = describe_ranges(texts, self._builder)
         self._builder.add_rows(
             events,
-            descriptions.name[text_codes],
-            np.where(is_mark, EventKind.INSTANT, kind),
+            ranges.name,
+            np.where(is_mark, EventKind.INSTANT, ranges.kind),
             self._identities.cpu_threads(events["globalTid"]),
             looked_up(style, self._style_codes),
             {
-                "External id": descriptions.call[text_codes],
-                "Sequence number": descriptions.sequence[text_codes],
+                "External id": ranges.call,
+                "Sequence number": ranges.sequence,
             },
             {
-                "Input Dims": descriptions.dims[text_codes],
+                "Input Dims": ranges.dims,
                 DOMAIN: domain,
                 CATEGORY: category,
             },
@@ -119,25 +117,6 @@ class NvtxEvents:
 
     def _style_codes(self, styles: Int64Array) -> list[int]:
         return [self._builder.categories[_STYLES[style]] for style in styles.tolist()]
-
-    def _descriptions(self, texts: list[bytes]) -> tuple[_Descriptions, Int64Array]:
-        """Return what the distinct texts say, and which of them each event has."""
-        distinct: Interner[bytes] = Interner()
-        codes = distinct.codes(texts, len(texts))
-        rows = np.array([self._describe(text) for text in distinct], dtype=np.int64)
-        return _Descriptions(*rows.T), codes.astype(np.int64)
-
-    def _describe(self, text: bytes) -> tuple[int, ...]:
-        """Return name, kind, call, sequence number and shapes of a text, in the order of fields."""
-        operation = emitted_op(text)
-        if operation is None:
-            name = self._builder.names[text.decode("utf-8", "replace")]
-            return name, EventKind.USER_ANNOTATION, NONE, NONE, NONE
-        name = self._builder.names[operation.name.decode("utf-8", "replace")]
-        dims = NONE
-        if operation.sizes:
-            dims = self._builder.texts[operation.sizes]
-        return name, EventKind.CPU_OP, operation.call, operation.sequence, dims
 
     def _chunks(
         self, *columns: str, where: Equal | None = None
@@ -182,61 +161,3 @@ class NvtxEvents:
             return self._builder.texts[name]
 
         return of_rows(code, *key)
-
-
-class _Descriptions(NamedTuple):
-    """What t distinct texts say; each array has the shape (t,), with `NONE` where nothing is said.
-
-    Attributes:
-        name: code of the name.
-        kind: the kind of event.
-        call: the number of the call.
-        sequence: the sequence number.
-        dims: code of the text of shapes.
-    """
-
-    name: Int64Array
-    kind: Int64Array
-    call: Int64Array
-    sequence: Int64Array
-    dims: Int64Array
-
-
-_EMITTED = re.compile(
-    rb", (?:seq = ([0-9]{1,18})(?:, op_id = ([0-9]{1,18}))?|op_id = ([0-9]{1,18}))"
-    rb"(?:, sizes = (\[[0-9\[\], -]*\]))?(?:, input_op_ids = .*)?\Z",
-    re.DOTALL,
-)
-
-
-class EmittedOperation(NamedTuple):
-    """The operation that a range of `torch.autograd.profiler.emit_nvtx` describes.
-
-    Attributes:
-        name: the operation.
-        sequence: its sequence number, `NONE` without.
-        call: the number of the call, of which an outer one is lower; `NONE` without.
-        sizes: the shapes as JSON; empty without.
-    """
-
-    name: bytes
-    sequence: int
-    call: int
-    sizes: bytes
-
-
-def emitted_op(text: bytes) -> EmittedOperation | None:
-    """Return the operation that the text of a range describes; None of other texts.
-
-    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`
-    """
-    match = _EMITTED.search(text)
-    if match is None or match.start() == 0:
-        return None
-    sequence, op_id, op_id_alone, sizes = match.groups()
-    return EmittedOperation(
-        name=text[: match.start()],
-        sequence=int(sequence or NONE),
-        call=int(op_id or op_id_alone or NONE),
-        sizes=sizes or b"",
-    )

@@ -349,9 +349,8 @@ def _exported(source: ByteSource) -> Iterator[Path]:
             return
         with suppress(OSError):  # the cache says so when it keeps the export
             cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.access(
-                cache.folder, os.W_OK
-            ):  # so that nothing has to be copied later
+            # so that nothing has to be copied later
+            if os.access(cache.folder, os.W_OK):
                 folder_for_export = cache.folder
     with TemporaryDirectory(
         prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=folder_for_export

@@ -311,9 +311,8 @@ class Events:
     def arguments(self) -> pd.DataFrame:
         """Return the arguments of all events: event, place in `ARGUMENT_NAMES`, form, value."""
         arguments = self._arguments.frame()
-        return arguments[
-            arguments["event"] < self.count
-        ]  # not of a window that is damaged
+        # not of a window that is damaged
+        return arguments[arguments["event"] < self.count]
 
     def submissions(self) -> tuple[Int64Array, Int64Array]:
         """Return calls, and the GPU work that each has submitted, by number of the event, (s,)."""

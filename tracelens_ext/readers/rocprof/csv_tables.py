@@ -84,9 +84,8 @@ class _RecordColumns:
     kind: EventKind
     name: str
     domain: str = ""
-    numbers: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: of columns of whole numbers
+    #: of columns of whole numbers
+    numbers: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=dict)  #: of columns of devices
 
 

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -104,6 +105,13 @@ def kernel_name(text: str | None, number: int) -> str:
     return _SUFFIX.sub("", text.strip().strip('"').strip()) or NO_NAME
 
 
+class RecordingAdvice(NamedTuple):
+    """What messages advise about recording."""
+
+    command: str = RECORD  #: how to record
+    calls: str = "record with --hip-trace"  #: how to record calls
+
+
 class RocprofRecords:
     """Collects records, with codes of its `builder`, and makes the trace.
 
@@ -114,7 +122,8 @@ class RocprofRecords:
         thread_names: the names of threads, by label of the process and id of the thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, advice: RecordingAdvice | None = None) -> None:
+        self._advice = advice or RecordingAdvice()
         self.builder = TraceBuilder()
         self.notes: list[str] = []
         self.processes: list[int | str] = []
@@ -164,12 +173,12 @@ class RocprofRecords:
         return kind_of_code[domain]
 
     def add(self, record_kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
-        """Add dispatches (`KERNEL`), copies (`MEMCPY`), or else calls, ranges and marks.
+        """Add dispatches (`KERNEL`), copies (`MEMCPY`), fills (`MEMSET`), or calls and markers.
 
         Columns: `start`, `end` in ns; `process` of this object; `name` and `domain`, codes of the
         builder; `correlation`, if it is known. Of calls `thread`; of dispatches `device` and
-        `lane`, their queue; of copies `source` and `target`, devices, and `lane`, their stream;
-        `bytes` and `GEOMETRY`, if they are known. Dispatches need no domain.
+        `lane`, their queue; of copies the same, or `source` and `target`, devices, and `lane`,
+        their stream; `bytes` and `GEOMETRY`, if they are known. Dispatches need no domain.
         """
         if record_kind == EventKind.RUNTIME:
             self._add_calls(columns)
@@ -188,13 +197,33 @@ class RocprofRecords:
         domain = columns["domain"]
         self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)
 
+    def add_ranges(
+        self,
+        columns: Mapping[str, Int64Array],
+        kind: Int64Array,
+        numbers: Mapping[str, Int64Array],
+        texts: Mapping[str, Int64Array],
+    ) -> None:
+        """Add m ranges and marks of known kinds.
+
+        Args:
+            columns: as of calls.
+            kind: the `EventKind` of each, (m,).
+            numbers: argument → integers, (m,).
+            texts: argument → codes of texts of the builder, (m,).
+        """
+        threads = of_rows(self._thread, columns["process"], columns["thread"])
+        name = columns["name"]
+        domain = columns["domain"]
+        self.builder.add_rows(columns, name, kind, threads, domain, numbers, texts)
+
     def _add_gpu_events(
         self, kind: EventKind, columns: Mapping[str, Int64Array]
     ) -> None:
         described = dict(columns)
         described["stream"] = columns["lane"]
         lane_word = "queue"
-        if kind == EventKind.MEMCPY:
+        if "device" not in columns:
             lane_word = "stream"
             described["device"] = self._device_of_copy(columns)
         if GEOMETRY[0] in columns:
@@ -242,8 +271,8 @@ class RocprofRecords:
             TraceFormatError: there is no record that becomes an event.
         """
         if not self._has_calls:
-            note = "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
-            self.notes.append(note)
+            note = "No calls were recorded, so no GPU event has a launch"
+            self.notes.append(f"{note}: {self._advice.calls}.")
         devices = [self._devices[number] for number in sorted(self._devices)]
         trace = self.builder.finish(
             path=path,
@@ -259,7 +288,9 @@ class RocprofRecords:
             left_out = trace.provenance.dropped_text
             if left_out:
                 problem += f" (left out: {left_out})"
-            raise TraceFormatError(path, problem, f"record with: {RECORD}")
+            raise TraceFormatError(
+                path, problem, f"record with: {self._advice.command}"
+            )
         conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
         return replace(trace, conventions=conventions)
 

@@ -121,9 +121,8 @@ def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
 class _PlaneParts(NamedTuple):
     """A plane, taken apart."""
 
-    lines: list[
-        tuple[int, memoryview]
-    ]  #: each with the byte of the file that it begins at
+    #: each with the byte of the file that it begins at
+    lines: list[tuple[int, memoryview]]
     rest: bytes  #: its other fields
 
 

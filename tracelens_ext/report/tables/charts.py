@@ -44,9 +44,8 @@ class Chart:
     ] = "bar"
     #: bars to show; the others are summed into one more, which says how many they are
     top: int = 25
-    series_column: str | None = (
-        None  #: the column whose texts name the pieces of stacked bars
-    )
+    #: the column whose texts name the pieces of stacked bars
+    series_column: str | None = None
     #: labels to show, in this order, whatever else the table holds; with a `series_column` they are
     #: series. Empty: all, by value.
     only: tuple[str, ...] = ()
@@ -170,9 +169,8 @@ def _coded_texts(frame: pd.DataFrame, name: str, chart: Chart) -> CodedTexts:
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
-    columns = list(
-        frame.columns
-    )  # of several levels a frame says that it has those of the first
+    # of several levels a frame says that it has those of the first
+    columns = list(frame.columns)
     if name not in columns:
         raise ValueError(
             f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"

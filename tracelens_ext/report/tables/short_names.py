@@ -54,9 +54,8 @@ def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]
 def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
     """Return short names of kernels, a text each; different kernels get different ones."""
     short_names = {name: short_name(name) for name in names}
-    for group in _alike(
-        short_names, short_names
-    ):  # namespaces or parameters tell these apart
+    # namespaces or parameters tell these apart
+    for group in _alike(short_names, short_names):
         for name in group:
             short_names[name] = name.removeprefix("void ")
     return told_apart([short_names[name] for name in names], width)

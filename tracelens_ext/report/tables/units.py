@@ -51,9 +51,8 @@ class Unit:
     """What a column's numbers are."""
 
     quantity: Quantity  #: the kind of number
-    symbol: str = (
-        ""  #: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none
-    )
+    #: the unit as shown after a number: `ms`, `µs`, `%`, `GB/s`; empty for none
+    symbol: str = ""
     decimals: int = 0  #: digits after the point that are worth showing
     signed: bool = False  #: a difference, shown with its sign
 

@@ -1,0 +1,5 @@
+"""Profiling."""
+
+from torch.autograd import profiler
+
+__all__ = ["profiler"]

@@ -1,0 +1,5 @@
+"""Utilities."""
+
+from torch.utils import data
+
+__all__ = ["data"]

@@ -1,0 +1,129 @@
+"""Iterations by wall time and CPU activity, for traces without GPU work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelens_ext.analysis.cpu_time.activities import Activity, time_by_activity
+from tracelens_ext.analysis.iterations.measurement import ODD_AMONG, odd_among
+from tracelens_ext.analysis.iterations.selection import (
+    Iterations,
+    iteration_at,
+    named_iterations,
+)
+from tracelens_ext.categorize.user_patterns import Expression
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Int64Array, Trace
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.call_tree import CallTree
+
+#: An activity is unusual only if it differs by so much of the median wall time.
+_ODD_SHARE_OF_WALL_TIME = 0.05
+_ACTIVITY_COLUMNS = {
+    Activity.DATA_LOADING: "data_loading_ms",
+    Activity.OPTIMIZER: "optimizer_ms",
+    Activity.BACKWARD: "backward_ms",
+    Activity.OPERATIONS: "other_operations_ms",
+    Activity.PYTHON: "python_ms",
+    Activity.NOT_RECORDED: "not_recorded_ms",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CpuIterations:
+    """The iterations of a trace without GPU work.
+
+    Attributes:
+        frame: a row for each iteration, as the table `cpu_iterations`.
+        notes: what the reader should know, a sentence each.
+    """
+
+    frame: pd.DataFrame
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+@cached_per_object
+def cpu_iterations(
+    tree: CallTree, annotation: Expression | None = None
+) -> CpuIterations:
+    """Measure every iteration on the CPU; empty where the trace has none.
+
+    Args:
+        tree: the call tree.
+        annotation: searched in the names of annotations, as for iterations with GPU work;
+            `ProfilerStep#N` by default.
+    """
+    trace = tree.trace
+    iterations, labels, nested = named_iterations(tree, annotation)
+    times = time_by_activity(
+        trace, iterations.process, iterations.start, iterations.end
+    )
+    operation_count = _operations_started(trace, iterations)
+    wall_time = iterations.end - iterations.start
+    process_labels = list(dict.fromkeys(process for process, _ in trace.threads))
+    columns: dict[str, object] = {
+        "iteration": pd.array(labels, dtype="str"),
+        "process": [process_labels[number] for number in iterations.process.tolist()],
+        "start_ms": iterations.start / NS_PER_MS,
+        "wall_time_ms": wall_time / NS_PER_MS,
+    }
+    for activity, column in _ACTIVITY_COLUMNS.items():
+        columns[column] = times[activity] / NS_PER_MS
+    columns["cpu_ops"] = operation_count
+    columns["whole"] = iterations.finished & (operation_count > 0)
+    frame = pd.DataFrame(columns)
+    frame["odd"] = _odd_columns(frame)
+    if len(np.unique(iterations.process)) < 2:
+        frame = frame.drop(columns="process")
+    return CpuIterations(frame, tuple(_notes(frame, nested)))
+
+
+def _operations_started(trace: Trace, iterations: Iterations) -> Int64Array:
+    """Return how many CPU operations started in each iteration, (k,)."""
+    rows = trace.rows_of(EventKind.CPU_OP)
+    process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    iteration = iteration_at(iterations.spans, process, trace.ts[rows])
+    is_inside = iteration != NONE
+    return np.bincount(iteration[is_inside], minlength=len(iterations)).astype(np.int64)
+
+
+def _odd_columns(frame: pd.DataFrame) -> list[str]:
+    """Return the columns in which each iteration is unusual, joined by a comma."""
+    odd: list[list[str]] = [[] for _ in range(len(frame))]
+    is_whole = frame["whole"].to_numpy(dtype=bool)
+    whole_rows = np.flatnonzero(is_whole)
+    if len(whole_rows) == 0:
+        return ["" for _ in odd]
+    wall_times = frame["wall_time_ms"].to_numpy()[whole_rows]
+    least = _ODD_SHARE_OF_WALL_TIME * float(np.median(wall_times))
+    for column in ("wall_time_ms", *_ACTIVITY_COLUMNS.values()):
+        values = frame[column].to_numpy(dtype=np.float64)[whole_rows]
+        for row in whole_rows[odd_among(values, least).is_odd].tolist():
+            odd[row].append(column)
+    return [", ".join(columns) for columns in odd]
+
+
+def _notes(frame: pd.DataFrame, nested: int) -> Iterator[str]:
+    whole_count = int(frame["whole"].sum())
+    unfinished = len(frame) - whole_count
+    if unfinished == 1:
+        yield (
+            "1 iteration is incomplete: it ran no operation, or the recording ended within it."
+        )
+    elif unfinished:
+        yield (
+            f"{unfinished:,} iterations are incomplete: they ran no operation, or the "
+            "recording ended within them."
+        )
+    if nested:
+        yield f"{nested:,} annotations lie within another that matches, and do not count."
+    if 0 < whole_count < ODD_AMONG:
+        yield (
+            f"No iteration is marked as unusual: that takes {ODD_AMONG} complete iterations."
+        )

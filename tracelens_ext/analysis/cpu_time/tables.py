@@ -1,0 +1,272 @@
+"""The tables of CPU time, for traces without GPU work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
+from tracelens_ext.analysis.cpu_time.activities import (
+    DATA_LOADER,
+    Activity,
+    time_by_activity,
+    working_frames,
+)
+from tracelens_ext.analysis.cpu_time.iterations import cpu_iterations
+from tracelens_ext.analysis.idle_time.cpu_activity import event_labels
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.trace import NS_PER_MS, EventKind, Trace
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import group_durations, percent, sums, texts
+from tracelens_ext.trace.nesting import ROOT, nest
+
+#: What the terminal and the first sheet call each activity.
+_DESCRIPTIONS = {
+    Activity.DATA_LOADING: "waiting for the next batch",
+    Activity.OPTIMIZER: "optimizer steps",
+    Activity.BACKWARD: "backward pass",
+    Activity.OPERATIONS: "all other CPU operations",
+    Activity.PYTHON: "Python between operations",
+    Activity.NOT_RECORDED: "no event in the trace",
+}
+
+
+def cpu_timeline(work: GpuEvents) -> pd.DataFrame | None:
+    """Return how long the CPU did what, from the first CPU event to the last; None without any."""
+    trace = work.trace
+    rows = _cpu_rows(trace)
+    if not len(rows):
+        return None
+    process_of_row = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+    processes = np.unique(process_of_row)
+    start = np.empty(len(processes), dtype=np.int64)
+    end = np.empty(len(processes), dtype=np.int64)
+    for index, process in enumerate(processes.tolist()):
+        rows_of_process = rows[process_of_row == process]
+        start[index] = trace.ts[rows_of_process].min()
+        end[index] = trace.end_of(rows_of_process).max()
+    times = time_by_activity(trace, processes, start, end)
+    wall_time = int((end - start).sum())
+    records = []
+    for activity, time in times.items():
+        total = int(time.sum())
+        share = 100.0 * total / wall_time if wall_time else 0.0
+        records.append(
+            (activity.value, _DESCRIPTIONS[activity], total / NS_PER_MS, share)
+        )
+    records.append(
+        ("wall_time", "from first to last event", wall_time / NS_PER_MS, 100.0)
+    )
+    columns = ["activity", "description", "time_ms", "percent"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def _cpu_rows(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
+    return trace.rows_of(*kinds)
+
+
+def cpu_data_loading(work: GpuEvents) -> pd.DataFrame | None:
+    """Return the time spent waiting for batches, by data loader; None without any."""
+    trace = work.trace
+    rows = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+    rows = rows[trace.named(trace.name[rows], DATA_LOADER.match)]
+    if not len(rows):
+        return None
+    duration = trace.dur[rows]
+    groups = group_durations([trace.name[rows]], duration)
+    cpu_rows = _cpu_rows(trace)
+    wall_time = int(trace.end_of(cpu_rows).max() - trace.ts[cpu_rows].min())
+    frame = pd.DataFrame(
+        {
+            "data_loader": texts(groups.keys[0], trace.names),
+            "batches": groups.count,
+            "total_time_ms": groups.total / NS_PER_MS,
+            "avg_time_ms": groups.total / NS_PER_MS / groups.count,
+            "max_time_ms": groups.longest / NS_PER_MS,
+            "% of wall time": percent(groups.total, wall_time),
+        }
+    )
+    return frame.sort_values(
+        "total_time_ms", ascending=False, ignore_index=True, kind="stable"
+    )
+
+
+def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
+    """Return the time of each Python frame, longest self time first; None without any."""
+    trace = work.trace
+    rows = working_frames(trace)
+    if not len(rows):
+        return None
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
+    nesting = nest(
+        trace.thread[rows],
+        start,
+        end,
+        trace.external_id[rows],
+        np.zeros(len(rows), dtype=bool),
+    )
+    frames = rows[nesting.order]
+    duration = trace.dur[frames]
+    is_inner = nesting.parent != ROOT
+    time_below = np.zeros(len(frames), dtype=np.int64)
+    np.add.at(time_below, nesting.parent[is_inner], duration[is_inner])
+    self_time = np.maximum(duration - time_below, 0)
+    name_code, names = event_labels(trace, frames)
+    groups = group_durations([name_code], duration)
+    self_time_of_group = sums(groups.number, self_time, len(groups))
+    frame = pd.DataFrame(
+        {
+            "python_frame": texts(groups.keys[0], names),
+            "count": groups.count,
+            "total_time_ms": groups.total / NS_PER_MS,
+            "self_time_ms": self_time_of_group / NS_PER_MS,
+            "% of Python time": percent(self_time_of_group, int(self_time.sum())),
+        }
+    )
+    return frame.sort_values(
+        "self_time_ms", ascending=False, ignore_index=True, kind="stable"
+    )
+
+
+def _cpu_iterations(work: GpuEvents, annotation: str | None = None) -> pd.DataFrame:
+    return cpu_iterations(work.tree, annotation).frame.copy()
+
+
+def _iteration_notes(
+    context: AnalysisContext,
+    options: ReportOptions,
+    tables: Mapping[str, pd.DataFrame],
+) -> Iterable[str]:
+    if "cpu_iterations" not in tables:
+        return []
+    return cpu_iterations(context.gpu_events.tree, options.annotation).notes
+
+
+def _has_iterations(context: AnalysisContext, options: ReportOptions) -> bool:
+    return len(cpu_iterations(context.gpu_events.tree, options.annotation)) > 0
+
+
+def _has_data_loading(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return cpu_data_loading(context.gpu_events) is not None
+
+
+def _has_python_frames(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return len(working_frames(context.trace)) > 0
+
+
+_HAS_ITERATIONS = Condition("it has iterations", _has_iterations)
+_HAS_DATA_LOADING = Condition("it has a PyTorch data loader", _has_data_loading)
+_HAS_PYTHON_FRAMES = Condition("Python frames were recorded", _has_python_frames)
+
+CPU_TIMELINE = Table(
+    name="cpu_timeline",
+    shows="CPU time by activity",
+    columns=[
+        Column("activity", "what the CPU did; activities do not overlap"),
+        Column("description", "the activity in words"),
+        Column(
+            "time_ms", "the union over all threads of a process, summed over processes"
+        ),
+        Column("percent", "of the wall time", unit="%"),
+    ],
+    table=of_gpu_events(cpu_timeline),
+    when=[NO_GPU_EVENTS],
+    charts=[
+        Chart(
+            "CPU time by activity",
+            "cpu_timeline",
+            "description",
+            "time_ms",
+            only=tuple(_DESCRIPTIONS.values()),
+        )
+    ],
+    answer="CPU time",
+    answer_when=NO_GPU_EVENTS,
+    answer_columns=("activity", "description", "time_ms", "percent"),
+)
+CPU_ITERATIONS = Table(
+    name="cpu_iterations",
+    shows="CPU time of each iteration, and which are unusual",
+    columns=[
+        Column("iteration", "the annotation's name"),
+        Column("process", "where there are several"),
+        Column("start_ms", "since the trace's first event"),
+        Column("wall_time_ms", "of the annotation: the sum of the six activities"),
+        Column("data_loading_ms", "waiting for the next batch"),
+        Column("optimizer_ms", "optimizer steps and setting gradients to zero"),
+        Column("backward_ms", "backward pass"),
+        Column(
+            "other_operations_ms", "all other CPU operations, such as the forward pass"
+        ),
+        Column("python_ms", "Python frames without an operation"),
+        Column("not_recorded_ms", "no event in the trace"),
+        Column("cpu_ops", "operations that started in it", unit="operations"),
+        Column("whole", "it ended before the recording did, and ran an operation"),
+        Column("odd", "the columns in which it is unusual"),
+    ],
+    table=of_gpu_events(_cpu_iterations),
+    options=["annotation"],
+    when=[NO_GPU_EVENTS, _HAS_ITERATIONS],
+    charts=[
+        Chart(
+            "Wall time of iterations",
+            "cpu_iterations",
+            "iteration",
+            "wall_time_ms",
+        )
+    ],
+    notes=_iteration_notes,
+    answer="Iterations",
+    answer_when=NO_GPU_EVENTS,
+    answer_columns=(
+        "iteration",
+        "wall_time_ms",
+        "data_loading_ms",
+        "other_operations_ms",
+        "backward_ms",
+        "optimizer_ms",
+        "python_ms",
+    ),
+)
+CPU_DATA_LOADING = Table(
+    name="cpu_data_loading",
+    shows="Waiting for batches, by data loader",
+    columns=[
+        Column(
+            "data_loader", "the annotation that PyTorch puts around fetching a batch"
+        ),
+        Column("batches", "how many were fetched", unit="batches"),
+        Column("total_time_ms", "waited for all of them"),
+        Column("avg_time_ms", "waited for one"),
+        Column("max_time_ms", "waited for the slowest"),
+        Column("% of wall time", "of the time from the first CPU event to the last"),
+    ],
+    table=of_gpu_events(cpu_data_loading),
+    when=[NO_GPU_EVENTS, _HAS_DATA_LOADING],
+)
+CPU_PYTHON_FRAMES = Table(
+    name="cpu_python_frames",
+    shows="Time in Python frames",
+    columns=[
+        Column("python_frame", "file, line and function"),
+        Column("count", "how often it was called", unit="calls"),
+        Column("total_time_ms", "of all calls; a call within itself counts each time"),
+        Column(
+            "self_time_ms", "without the frames that it called, with its operations"
+        ),
+        Column("% of Python time", "of the sum of self times"),
+    ],
+    table=of_gpu_events(cpu_python_frames),
+    when=[NO_GPU_EVENTS, _HAS_PYTHON_FRAMES],
+    answer="Top Python frames",
+    answer_when=NO_GPU_EVENTS,
+    answer_columns=("python_frame", "count", "total_time_ms", "self_time_ms"),
+)

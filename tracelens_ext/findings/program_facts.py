@@ -1,0 +1,533 @@
+"""What a trace shows of its program and its device, as far as advice depends on it.
+
+Each `Fact` has a test, which answers with words for what was seen, or with nothing. Advice names
+the facts that it needs, and those that would make it pointless (`texts.AdviceVariant`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.analysis.operations.recomputation import recomputed
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, peer_links_of
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, Device, EventKind
+from tracelens_ext.trace.gpu_events import GpuEvents, pageable_copies
+from tracelens_ext.trace.intervals import covered
+from tracelens_ext.trace.launches import find_launches
+
+NVIDIA_WARP: Final = 32
+
+
+class Fact(Enum):
+    """Something that a trace shows, or does not show."""
+
+    #: Most GPU time is launched by CUDA or HIP graphs.
+    GPU_GRAPHS = "GPU graphs"
+    #: A compiler generated kernels of the model.
+    COMPILED = "compiled model"
+    #: A compiler chose kernels of matrix products by measuring them.
+    AUTOTUNED = "autotuned products"
+    #: Most GPU time of products and attention is in 16 bits or fewer.
+    LOW_PRECISION = "low precision"
+    #: Products in single precision use TF32.
+    TF32 = "TF32"
+    #: An optimizer updates all parameters in fused kernels.
+    FUSED_OPTIMIZER = "fused optimizer"
+    #: An optimizer updates many parameters in one kernel.
+    FOREACH_OPTIMIZER = "foreach optimizer"
+    #: Attention runs in fused kernels.
+    FUSED_ATTENTION = "fused attention"
+    #: Attention runs in kernels of cuDNN.
+    CUDNN_ATTENTION = "cuDNN attention"
+    #: Worker processes make the batches.
+    LOADER_WORKERS = "loader workers"
+    #: Copies to the device come from pinned memory.
+    PINNED_COPIES = "pinned copies"
+    #: Copies run on a stream of their own.
+    COPY_STREAM = "copy stream"
+    #: Convolutions run in the channels-last layout.
+    CHANNELS_LAST = "channels-last"
+    #: An engine has an all-reduce of its own for small messages.
+    OWN_ALL_REDUCE = "own all-reduce"
+    #: An engine schedules the next step while the GPU computes.
+    ASYNC_SCHEDULING = "asynchronous scheduling"
+    #: Computation hides most of the communication.
+    HIDDEN_COMMUNICATION = "hidden communication"
+    #: Parameters are sharded over the ranks (FSDP).
+    SHARDED_PARAMETERS = "sharded parameters"
+    #: Gradients are reduced in buckets (DDP).
+    GRADIENT_BUCKETS = "gradient buckets"
+    #: The allocator maps memory into segments that grow.
+    EXPANDABLE_SEGMENTS = "expandable segments"
+    #: A memory pool of the driver keeps what is freed.
+    MEMORY_POOL = "memory pool"
+    #: Parts of the forward pass run again in the backward pass.
+    CHECKPOINTING = "activation checkpointing"
+    #: Kernels run on several streams.
+    SEVERAL_STREAMS = "several streams"
+    #: There are many launches, and each gives the GPU little work.
+    SHORT_LAUNCHES = "short launches"
+    #: The device is one of NVIDIA's.
+    NVIDIA = "NVIDIA"
+    #: The device is one of AMD's.
+    AMD = "AMD"
+    #: NVIDIA's, older than Ampere: no TF32 and no bf16.
+    BEFORE_AMPERE = "before Ampere"
+    #: NVIDIA's, Ampere or later.
+    AMPERE = "Ampere or later"
+    #: NVIDIA's, Hopper or a later data-center GPU.
+    HOPPER = "Hopper or later"
+    #: Its matrix units compute in 8-bit floating point.
+    FP8_UNITS = "FP8 units"
+    #: NVLink or xGMI connects the GPUs.
+    FAST_LINK = "NVLink or xGMI"
+    #: PCIe alone connects the GPUs, as far as the product is known.
+    PCIE_ONLY = "PCIe only"
+
+
+def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Return ten times NVIDIA's compute capability; 0: not known, or of another maker."""
+    if (
+        device
+        and device.capability
+        and device.warp == NVIDIA_WARP
+        and "AMD" not in device.name
+    ):
+        return device.capability
+    if peaks is None:
+        return 0
+    return capability_of(peaks.name)
+
+
+class ProgramFacts:
+    """What a trace shows of its program and its device; each fact is tested once, if asked for."""
+
+    def __init__(
+        self,
+        work: GpuEvents,
+        find_peaks: Callable[[], Mapping[int, DevicePeaks | None]],
+    ) -> None:
+        self.work = work
+        self._find_peaks = find_peaks
+        self._words: dict[Fact, str] = {}
+
+    def words(self, fact: Fact) -> str:
+        """Return what was seen of a fact, a noun phrase; empty if it is not shown."""
+        if fact not in self._words:
+            self._words[fact] = _TESTS[fact](self)
+        return self._words[fact]
+
+    def shows(self, fact: Fact) -> bool:
+        """Return whether the trace shows a fact."""
+        return bool(self.words(fact))
+
+    def share_of_time(self, is_chosen: BoolArray) -> float:
+        """Return the share of GPU time of some GPU events, (g,), 0 to 1."""
+        total_ns = int(self.work.duration.sum())
+        if not total_ns:
+            return 0.0
+        return float(self.work.duration[is_chosen].sum()) / total_ns
+
+    def kernels_named(self, pattern: re.Pattern[str]) -> BoolArray:
+        """Return the kernels in whose names a pattern is found, (g,)."""
+        work = self.work
+        is_named: BoolArray = work.trace.named(work.name, pattern.search)
+        return is_named & work.is_kernel
+
+    def has_cpu_event(self, pattern: re.Pattern[str], *kinds: EventKind) -> bool:
+        """Return whether a pattern matches the name of a CPU event, from its beginning."""
+        return len(self.work.trace.rows_named(pattern, *kinds)) > 0
+
+    @cached_property
+    def peaks(self) -> list[DevicePeaks]:
+        """The peaks of the devices that did the work, as far as they are known."""
+        return [peaks for peaks in self._find_peaks().values() if peaks]
+
+    @cached_property
+    def capabilities(self) -> list[int]:
+        """The compute capabilities of the devices that did the work; 0: not known."""
+        trace = self.work.trace
+        capabilities = []
+        for number, peaks in self._find_peaks().items():
+            capabilities.append(capability(trace.described(number), peaks))
+        return capabilities
+
+    @cached_property
+    def device_names(self) -> str:
+        """What the file, or the table of peaks, calls the devices that did the work."""
+        trace = self.work.trace
+        names = []
+        for number, peaks in self._find_peaks().items():
+            device = trace.described(number)
+            if device and device.name:
+                names.append(device.name)
+            elif peaks:
+                names.append(peaks.name)
+        return ", ".join(dict.fromkeys(names))
+
+
+#: Most of something.
+_MOST: Final = 0.5
+#: So much GPU time in kernels of a compiler shows that it compiled the model, not one function.
+_COMPILED_SHARE: Final = 0.05
+_CPU_KINDS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+_INDUCTOR_KERNEL: Final = re.compile(r"^triton_\w*(?:poi|red|per|tem|mm|fused)_")
+_COMPILED_REGION: Final = re.compile(
+    r"Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph|CompiledFxGraph"
+)
+_TENSORRT: Final = re.compile(r"\b(?:trt_|__myl_|sm\d+_xmma_\w+_trt|myelin)")
+_TUNED_KERNEL: Final = re.compile(r"^triton_(?:tem|mm)_|_split_k_reduce_")
+_PRODUCT: Final = re.compile(
+    r"gemm|conv|attn|attention|flash|fmha|nvjet|Cijk_|xmma|cutlass|mma", re.IGNORECASE
+)
+_LOW_PRECISION: Final = re.compile(
+    r"bf16|b?float16|half|[^a-z]f16|_h(?:884|1688|16816)|s1688(?:gemm|fprop)_f?(?:bf)?16"
+    r"|16816|161616|_[HB]B?(?:S|H|B)?_|fp8|e4m3|e5m2|nvjet_(?:ha|tst|hsh|hsq|qqtst)",
+    re.IGNORECASE,
+)
+_TF32_KERNEL: Final = re.compile(r"tf32|s1688(?!\w*(?:16|half))", re.IGNORECASE)
+_FUSED_OPTIMIZER: Final = re.compile(
+    r"multi_tensor_apply_kernel<.*(?:[Ff]used\w*(?:Adam|Sgd|SGD|Adagrad)\w*Math|LAMB)"
+    r"|[Ff]used\w*(?:adam|Adam|sgd|SGD|lamb|LAMB)|(?:Adam|LAMB|SGD)Functor"
+)
+_MULTI_TENSOR: Final = re.compile(r"multi_tensor_apply")
+_FUSED_ATTENTION: Final = re.compile(
+    r"flash|fmha|attn_fwd|attn_bwd|_attention_kernel|paged_attention|unified_attention"
+    r"|native_sdpa|attentionforward",
+    re.IGNORECASE,
+)
+_CUDNN_ATTENTION: Final = re.compile(r"cudnn\w*sdpa|cudnn\w*attention", re.IGNORECASE)
+_WORKERS: Final = re.compile(
+    r"enumerate\(DataLoader\)#_MultiProcessing|.*_MultiProcessingDataLoaderIter"
+)
+_TO_DEVICE: Final = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
+_WITHIN_DEVICE: Final = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device)")
+#: What is shorter says nothing about how batches are copied, ns.
+_LONG_COPY_NS: Final = 5_000
+_CHANNELS_LAST: Final = re.compile(r"nhwc|channels_?last|ndhwc", re.IGNORECASE)
+_TRANSPOSES: Final = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_")
+_OWN_ALL_REDUCE: Final = re.compile(
+    r"cross_device_reduce|custom_all_?reduce|(?:one|two)_?shot_?all_?reduce|quick_?reduce"
+    r"|allreduce_fusion|multimem_all_reduce",
+    re.IGNORECASE,
+)
+_ASYNC_SCHEDULING: Final = re.compile(
+    r".*(?:step_with_batch_queue|async_scheduler|AsyncGPUModelRunnerOutput"
+    r"|event_loop_overlap|overlap_thread|async_copy_ready)"
+)
+_SHARDED: Final = re.compile(r"FSDP::|FullyShardedDataParallel|.*_fsdp")
+_BUCKETS: Final = re.compile(
+    r"DistributedDataParallel|.*torch::distributed::reducer|.*Reducer"
+)
+_MAPS_MEMORY: Final = re.compile(r"(?:cu|hip)Mem(?:Create|Map|AddressReserve)")
+_FROM_POOL: Final = re.compile(
+    r"(?:cuda|hip|cu)(?:Malloc|MemAlloc|MallocFromPool)Async"
+)
+#: With so many launches, each of so little GPU work on average, graphs and compilation help.
+_FEWEST_LAUNCHES: Final = 20
+_SHORT_LAUNCH_NS: Final = 100_000
+_FIRST_AMPERE: Final = 80
+_FIRST_HOPPER: Final = 90
+#: Graphics cards from here on lack Hopper's instructions.
+_FIRST_CARD: Final = 120
+
+
+def _gpu_graphs(facts: ProgramFacts) -> str:
+    share = facts.share_of_time(facts.work.tree.by_graph)
+    if share < _MOST:
+        return ""
+    maker = "CUDA"
+    if facts.shows(Fact.AMD):
+        maker = "HIP"
+    return f"{maker} graphs (for {100 * share:.0f} % of GPU time)"
+
+
+def _compiled(facts: ProgramFacts) -> str:
+    if facts.share_of_time(facts.kernels_named(_TENSORRT)) >= _COMPILED_SHARE:
+        return "TensorRT"
+    share = facts.share_of_time(facts.kernels_named(_INDUCTOR_KERNEL))
+    if share >= _COMPILED_SHARE:
+        return f"torch.compile (for {100 * share:.0f} % of GPU time)"
+    if facts.has_cpu_event(_COMPILED_REGION, *_CPU_KINDS):
+        return "torch.compile"
+    return ""
+
+
+def _autotuned(facts: ProgramFacts) -> str:
+    if facts.kernels_named(_TUNED_KERNEL).any():
+        return "products tuned by TorchInductor"
+    return ""
+
+
+def _low_precision(facts: ProgramFacts) -> str:
+    is_product = facts.kernels_named(_PRODUCT)
+    product_share = facts.share_of_time(is_product)
+    low_share = facts.share_of_time(is_product & facts.kernels_named(_LOW_PRECISION))
+    if not product_share or low_share < _MOST * product_share:
+        return ""
+    return "16-bit or 8-bit matrix products"
+
+
+def _tf32(facts: ProgramFacts) -> str:
+    if facts.kernels_named(_TF32_KERNEL).any():
+        return "TF32"
+    return ""
+
+
+def _fused_optimizer(facts: ProgramFacts) -> str:
+    if facts.kernels_named(_FUSED_OPTIMIZER).any():
+        return "a fused optimizer"
+    return ""
+
+
+def _foreach_optimizer(facts: ProgramFacts) -> str:
+    if facts.kernels_named(_MULTI_TENSOR).any():
+        return "multi-tensor kernels"
+    return ""
+
+
+def _fused_attention(facts: ProgramFacts) -> str:
+    if facts.kernels_named(_FUSED_ATTENTION).any():
+        return "fused attention"
+    return ""
+
+
+def _cudnn_attention(facts: ProgramFacts) -> str:
+    if facts.kernels_named(_CUDNN_ATTENTION).any():
+        return "cuDNN's attention"
+    return ""
+
+
+def _loader_workers(facts: ProgramFacts) -> str:
+    if facts.has_cpu_event(_WORKERS, *_CPU_KINDS, EventKind.PYTHON_FUNCTION):
+        return "worker processes of the data loader"
+    return ""
+
+
+def _pinned_copies(facts: ProgramFacts) -> str:
+    work = facts.work
+    is_pageable, is_known = pageable_copies(work)
+    goes_to_device = work.is_copy & work.trace.named(work.name, _TO_DEVICE.match)
+    goes_to_device &= is_known & (work.duration >= _LONG_COPY_NS)
+    total_ns = int(work.duration[goes_to_device].sum())
+    pageable_ns = int(work.duration[goes_to_device & is_pageable].sum())
+    if not total_ns or pageable_ns > (1 - _MOST) * total_ns:
+        return ""
+    return "pinned memory"
+
+
+def _copy_stream(facts: ProgramFacts) -> str:
+    work = facts.work
+    crosses_link = work.is_copy & ~work.trace.named(work.name, _WITHIN_DEVICE.match)
+    crosses_link &= work.duration >= _LONG_COPY_NS
+    if not crosses_link.any():
+        return ""
+    stream = work.trace.stream
+    streams_of_kernels = np.unique(stream[work.is_kernel & ~work.is_communication])
+    is_apart = ~np.isin(stream, streams_of_kernels)
+    copied_ns = int(work.duration[crosses_link].sum())
+    apart_ns = int(work.duration[crosses_link & is_apart].sum())
+    if apart_ns < _MOST * copied_ns:
+        return ""
+    return "a stream for copies"
+
+
+def _channels_last(facts: ProgramFacts) -> str:
+    transposes = facts.kernels_named(_TRANSPOSES)
+    in_layout = facts.kernels_named(_CHANNELS_LAST) & ~transposes
+    if facts.share_of_time(in_layout) <= facts.share_of_time(transposes):
+        return ""
+    return "channels-last convolutions"
+
+
+def _own_all_reduce(facts: ProgramFacts) -> str:
+    if facts.kernels_named(_OWN_ALL_REDUCE).any():
+        return "the engine's own all-reduce"
+    return ""
+
+
+def _async_scheduling(facts: ProgramFacts) -> str:
+    kinds = (*_CPU_KINDS, EventKind.PYTHON_FUNCTION)
+    if facts.has_cpu_event(_ASYNC_SCHEDULING, *kinds):
+        return "asynchronous scheduling"
+    return ""
+
+
+def _hidden_communication(facts: ProgramFacts) -> str:
+    work = facts.work
+    total_ns = int(work.duration[work.is_communication].sum())
+    if not total_ns:
+        return ""
+    hidden_ns = 0
+    for number in np.unique(work.trace.device).tolist():
+        is_on_device = work.trace.device == number
+        computes = is_on_device & ~(work.is_communication | work.is_copy)
+        communicates = is_on_device & work.is_communication
+        overlap_ns = covered(
+            work.start[computes],
+            work.end[computes],
+            work.start[communicates],
+            work.end[communicates],
+        )
+        hidden_ns += int(overlap_ns.sum())
+    share = hidden_ns / total_ns
+    if share < _MOST:
+        return ""
+    return f"overlap with computation (for {100 * share:.0f} % of communication)"
+
+
+def _sharded_parameters(facts: ProgramFacts) -> str:
+    if facts.has_cpu_event(_SHARDED, *_CPU_KINDS, EventKind.PYTHON_FUNCTION):
+        return "FSDP"
+    return ""
+
+
+def _gradient_buckets(facts: ProgramFacts) -> str:
+    if facts.has_cpu_event(_BUCKETS, *_CPU_KINDS, EventKind.PYTHON_FUNCTION):
+        return "DistributedDataParallel"
+    return ""
+
+
+def _expandable_segments(facts: ProgramFacts) -> str:
+    if facts.has_cpu_event(_MAPS_MEMORY, *LAUNCH_KINDS):
+        return "expandable segments"
+    return ""
+
+
+def _memory_pool(facts: ProgramFacts) -> str:
+    if facts.has_cpu_event(_FROM_POOL, *LAUNCH_KINDS):
+        return "a memory pool of the driver"
+    return ""
+
+
+def _checkpointing(facts: ProgramFacts) -> str:
+    if recomputed(facts.work).any():
+        return "activation checkpointing"
+    return ""
+
+
+def _several_streams(facts: ProgramFacts) -> str:
+    work = facts.work
+    is_computation = work.is_kernel & ~work.is_communication
+    device = work.trace.device[is_computation]
+    stream = work.trace.stream[is_computation]
+    streams = len(np.unique(np.column_stack((device, stream)), axis=0))
+    devices = len(np.unique(device))
+    if streams <= devices:
+        return ""
+    return f"{streams} streams of kernels"
+
+
+def _short_launches(facts: ProgramFacts) -> str:
+    launches = find_launches(facts.work)
+    is_counted = ~launches.lost & (launches.is_kernel | launches.is_graph)
+    count = int(is_counted.sum())
+    if count < _FEWEST_LAUNCHES:
+        return ""
+    tree = facts.work.tree
+    has_launch = tree.launch_of_gpu != NONE
+    mean_ns = int(facts.work.duration[has_launch].sum()) / count
+    if mean_ns > _SHORT_LAUNCH_NS:
+        return ""
+    return f"{count:,} launches of {mean_ns / 1e3:,.0f} µs of GPU work on average"
+
+
+def _nvidia(facts: ProgramFacts) -> str:
+    if any(facts.capabilities):
+        return facts.device_names or "a GPU of NVIDIA"
+    return ""
+
+
+def _amd(facts: ProgramFacts) -> str:
+    names = facts.device_names
+    if "AMD" in names or re.search(r"\bMI\d{2,}|gfx\d", names):
+        return names
+    if program_of(facts.work.trace).tool == "rocprofv3":
+        return "a GPU of AMD"
+    if facts.has_cpu_event(re.compile(r"hip[A-Z]"), *LAUNCH_KINDS):
+        return names or "a GPU of AMD"
+    return ""
+
+
+def _before_ampere(facts: ProgramFacts) -> str:
+    if any(0 < number < _FIRST_AMPERE for number in facts.capabilities):
+        return facts.device_names
+    return ""
+
+
+def _ampere(facts: ProgramFacts) -> str:
+    capabilities = facts.capabilities
+    if capabilities and min(capabilities) >= _FIRST_AMPERE:
+        return facts.device_names
+    return ""
+
+
+def _hopper(facts: ProgramFacts) -> str:
+    capabilities = facts.capabilities
+    if not capabilities:
+        return ""
+    if all(_FIRST_HOPPER <= number < _FIRST_CARD for number in capabilities):
+        return facts.device_names
+    return ""
+
+
+def _fp8_units(facts: ProgramFacts) -> str:
+    if facts.peaks and all("fp8" in peaks.matrix for peaks in facts.peaks):
+        return facts.device_names
+    return ""
+
+
+def _fast_link(facts: ProgramFacts) -> str:
+    if any(max(peer_links_of(peaks.name)) > 0 for peaks in facts.peaks):
+        return facts.device_names
+    return ""
+
+
+def _pcie_only(facts: ProgramFacts) -> str:
+    if not facts.peaks or facts.shows(Fact.FAST_LINK):
+        return ""
+    if all("SXM" in peaks.name or "NVL" in peaks.name for peaks in facts.peaks):
+        return ""
+    return facts.device_names
+
+
+_TESTS: Final[Mapping[Fact, Callable[[ProgramFacts], str]]] = {
+    Fact.GPU_GRAPHS: _gpu_graphs,
+    Fact.COMPILED: _compiled,
+    Fact.AUTOTUNED: _autotuned,
+    Fact.LOW_PRECISION: _low_precision,
+    Fact.TF32: _tf32,
+    Fact.FUSED_OPTIMIZER: _fused_optimizer,
+    Fact.FOREACH_OPTIMIZER: _foreach_optimizer,
+    Fact.FUSED_ATTENTION: _fused_attention,
+    Fact.CUDNN_ATTENTION: _cudnn_attention,
+    Fact.LOADER_WORKERS: _loader_workers,
+    Fact.PINNED_COPIES: _pinned_copies,
+    Fact.COPY_STREAM: _copy_stream,
+    Fact.CHANNELS_LAST: _channels_last,
+    Fact.OWN_ALL_REDUCE: _own_all_reduce,
+    Fact.ASYNC_SCHEDULING: _async_scheduling,
+    Fact.HIDDEN_COMMUNICATION: _hidden_communication,
+    Fact.SHARDED_PARAMETERS: _sharded_parameters,
+    Fact.GRADIENT_BUCKETS: _gradient_buckets,
+    Fact.EXPANDABLE_SEGMENTS: _expandable_segments,
+    Fact.MEMORY_POOL: _memory_pool,
+    Fact.CHECKPOINTING: _checkpointing,
+    Fact.SEVERAL_STREAMS: _several_streams,
+    Fact.SHORT_LAUNCHES: _short_launches,
+    Fact.NVIDIA: _nvidia,
+    Fact.AMD: _amd,
+    Fact.BEFORE_AMPERE: _before_ampere,
+    Fact.AMPERE: _ampere,
+    Fact.HOPPER: _hopper,
+    Fact.FP8_UNITS: _fp8_units,
+    Fact.FAST_LINK: _fast_link,
+    Fact.PCIE_ONLY: _pcie_only,
+}

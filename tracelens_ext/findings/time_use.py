@@ -1,0 +1,122 @@
+"""What the analyzed time of a trace is spent on, for traces in which nothing is worth fixing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.idle_time.causes import Cause
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.report.tables.short_names import cut_middle
+from tracelens_ext.text import ms_text
+from tracelens_ext.trace import NS_PER_MS, BoolArray, IntArray
+from tracelens_ext.trace.intervals import covered
+
+#: How many categories, kernels and gaps are named.
+_MOST_NAMED: Final = 3
+_NAME_LENGTH: Final = 48
+#: What is hidden for less is not told, ms.
+_LEAST_HIDDEN_MS: Final = 0.001
+_NOT_ANALYZED: Final = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
+
+
+def time_use(inspection: Inspection) -> list[str]:
+    """Return the busy share, the largest categories and kernels, and what is hidden."""
+    sentences = [_busy_sentence(inspection)]
+    categories = inspection.work.categories
+    if categories is not None:
+        largest = _largest(inspection, categories.code, categories.labels)
+        sentences.append(f"Largest categories of GPU time: {largest}.")
+    kernels = _largest(inspection, inspection.work.name, inspection.work.trace.names)
+    sentences.append(f"Largest kernels: {kernels}.")
+    hidden = _hidden_sentence(inspection)
+    if hidden:
+        sentences.append(hidden)
+    return sentences
+
+
+def idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
+    """Return how much idle time has no known cause, and how to record it; empty below a least."""
+    wall = inspection.wall
+    idle = wall.classified.intervals
+    is_unknown = idle.cause == Cause.UNKNOWN.code
+    length = (idle.end - idle.start)[is_unknown]
+    idle_ns = wall.mean_ms(length) * NS_PER_MS
+    if idle_ns < least_ns or not len(length):
+        return ""
+    percent = 100 * idle_ns / inspection.judged_ns
+    sentence = f"The GPU is idle for {percent:.1f} % of the analyzed time for an unknown reason"
+    _, gap = np.unique(idle.gap[is_unknown], return_inverse=True)
+    gap_ns = np.sort(np.bincount(gap, length))[::-1]
+    count = f"{len(gap_ns):,} gaps, the longest"
+    if len(gap_ns) == 1:
+        count = "1 gap of"
+    longest = [ms_text(float(ns) / NS_PER_MS) for ns in gap_ns[:_MOST_NAMED]]
+    sentence += f" ({count} {', '.join(longest)})"
+    how = inspection.missing.get("API calls") or inspection.missing.get("stacks")
+    if how:
+        sentence += f"; this records the cause: {how}"
+    return f"{sentence}."
+
+
+def _busy_sentence(inspection: Inspection) -> str:
+    """Return how long the GPU is busy in the analyzed time."""
+    wall = inspection.wall
+    idle = wall.classified.intervals
+    is_analyzed = ~np.isin(idle.cause, _NOT_ANALYZED)
+    idle_ms = wall.mean_ms((idle.end - idle.start)[is_analyzed])
+    analyzed_ms = inspection.judged_ns / NS_PER_MS
+    busy_ms = max(analyzed_ms - idle_ms, 0.0)
+    percent = 100 * busy_ms / analyzed_ms
+    return f"The GPU is busy for {percent:.1f} % of the analyzed time ({ms_text(busy_ms)})."
+
+
+def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
+    """Return the labels with most GPU time and their share of it: `GEMM 45 %, Attention 20 %`."""
+    duration = inspection.work.duration
+    total_ns = np.bincount(code, duration, minlength=len(labels))
+    largest = np.argsort(-total_ns, kind="stable")[:_MOST_NAMED]
+    all_ns = max(float(total_ns.sum()), 1.0)
+    texts = []
+    for number in largest.tolist():
+        if not total_ns[number]:
+            continue
+        name = cut_middle(simple_name(labels[number]) or labels[number], _NAME_LENGTH)
+        texts.append(f"{name} {100 * total_ns[number] / all_ns:.0f} %")
+    return ", ".join(texts)
+
+
+def _hidden_sentence(inspection: Inspection) -> str:
+    """Return how much communication and copying runs beside computation; empty for none."""
+    work = inspection.work
+    computes = ~(work.is_communication | work.is_copy)
+    parts = []
+    for name, is_part in (
+        ("communication", work.is_communication),
+        ("copies", work.is_copy),
+    ):
+        hidden_ms = inspection.wall.mean_ms(_covered_ns(inspection, is_part, computes))
+        if hidden_ms >= _LEAST_HIDDEN_MS:
+            parts.append(f"{ms_text(hidden_ms)} of {name}")
+    if not parts:
+        return ""
+    return f"Hidden behind computation: {' and '.join(parts)}."
+
+
+def _covered_ns(
+    inspection: Inspection, is_part: BoolArray, computes: BoolArray
+) -> IntArray:
+    """Return for how long some GPU events run beside others of their device, ns."""
+    work = inspection.work
+    tracks = inspection.wall.tracks
+    covered_ns = np.zeros(len(work), dtype=np.int64)
+    for device_index in range(len(tracks)):
+        is_on_device = tracks.of_gpu == device_index
+        chosen = np.flatnonzero(is_part & is_on_device)
+        others = computes & is_on_device
+        covered_ns[chosen] = covered(
+            work.start[others], work.end[others], work.start[chosen], work.end[chosen]
+        )
+    return covered_ns

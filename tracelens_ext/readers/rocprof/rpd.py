@@ -1,0 +1,521 @@
+"""Reads the databases of rocmProfileData (`.rpd`), which `runTracer.sh` and rpdTracerControl write.
+
+Supports: schemas 1 to 3, by the tables and columns that are there. `rocpd_op` has what ran on GPUs,
+`rocpd_api` has calls and markers, `rocpd_api_ops` says which call started which operation; a file
+may hold several processes. A marker is a row called `UserMarker`; one that PyTorch's `emit_nvtx`
+made is the operation that it describes. Samples of `rocpd_monitor` are counters of their GPU.
+Ignores: views, the tables of later analyses (`ext_…`), stack frames, arguments of calls; barriers
+and counter values, which are counted.
+Format: `rocpd_python/rocpd/schema_data` and `rpd_tracer` of ROCm/rocmProfileData.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.builder import distinct_rows, looked_up, of_rows
+from tracelens_ext.readers.emitted_operations import describe_ranges
+from tracelens_ext.readers.rocprof import records as rocprof
+from tracelens_ext.readers.source import ByteSource
+from tracelens_ext.readers.sqlite_columns import Database
+from tracelens_ext.readers.tables import MISSING
+from tracelens_ext.text import NO_NAME
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace
+
+Columns = dict[str, Int64Array]
+
+FORMAT: Final = "rocmProfileData database (rpd)"
+RECORD: Final = "runTracer.sh -o run.rpd python train.py"
+
+_OPERATIONS: Final = "rocpd_op"
+_CALLS: Final = "rocpd_api"
+_LINKS: Final = "rocpd_api_ops"
+_STRINGS: Final = "rocpd_string"
+#: Texts that are not stored once each, such as arguments; since schema 3.
+_UNIQUE_STRINGS: Final = "rocpd_ustring"
+_MONITOR: Final = "rocpd_monitor"
+#: Calls of HSA, which the converter of rocprof's files writes.
+_HSA_CALLS: Final = "rocpd_hsaApi"
+_LEFT_OUT: Final = {"rocpd_counter": rocprof.COUNTER}
+_BARRIER: Final = "barriers, which are no work"
+_EARLY_SAMPLE: Final = "samples of a monitor from before the first call"
+
+#: What `rocpd_api` calls markers; `PytorchAutograd` is the word of an earlier `rocpd.autograd`.
+_MARKER_NAMES: Final = frozenset({"UserMarker", "PytorchAutograd"})
+#: Domains of calls, since schema 3; rows of other domains are ranges that a program names.
+_DOMAINS_OF_CALLS: Final = frozenset({"", "hip", "cuda", "hsa", "rpd_tracer"})
+_MARKER_CATEGORY: Final = "UserMarker"
+_CALL_CATEGORY: Final = "rocpd_api"
+_HSA_CATEGORY: Final = "rocpd_hsaApi"
+_MONITOR_CATEGORY: Final = "rocpd_monitor"
+
+_COPY: Final = re.compile(r"copy|memcpy", re.IGNORECASE)
+_FILL: Final = re.compile(r"fill|memset", re.IGNORECASE)
+_IS_BARRIER: Final = re.compile(r"(?:internal)?marker|\w*barrier", re.IGNORECASE)
+#: How rocprofiler-sdk calls copies; it does not say on which GPU they ran.
+_COPY_WITHOUT_GPU: Final = "MEMORY_COPY_"
+#: CUPTI has the context where a queue is expected, and the stream as `sequenceId`.
+_OPERATIONS_OF_CUPTI: Final = frozenset(
+    {"Kernel", "ConcurrentKernel", "Memcpy", "Memset"}
+)
+
+_GRID: Final = ("gridX", "gridY", "gridZ")
+_WORKGROUP: Final = ("workgroupX", "workgroupY", "workgroupZ")
+#: Launches whose arguments count work items; those of other calls count blocks.
+_LAUNCHES_OF_WORK_ITEMS: Final = frozenset(
+    {"hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel"}
+)
+
+
+class RpdDatabase(Database):
+    """An open database of rocmProfileData."""
+
+    format = "database of rocmProfileData"
+    remedy = f"record again with: {RECORD}"
+
+    def _is_ours(self) -> bool:
+        return {_OPERATIONS, _CALLS, _STRINGS} <= self.tables.keys()
+
+
+def read(source: ByteSource) -> Trace:
+    """Read a database."""
+    with RpdDatabase(source.path, source.file_or_bytes()) as database:
+        for table in (_OPERATIONS, _CALLS):
+            missing = {"id", "start", "end"} - database.tables[table]
+            if missing:
+                columns = ", ".join(sorted(missing))
+                problem = f"is a damaged {database.format} ({table} has no {columns})"
+                raise TraceFormatError(source.path, problem, database.remedy)
+        advice = rocprof.RecordingAdvice(
+            command=RECORD, calls="record with rpd_tracer, which records calls"
+        )
+        records = rocprof.RocprofRecords(advice)
+        _RpdTables(database, records).read()
+        format_name = FORMAT
+        version = dict(database.pairs("rocpd_metadata", "tag", "value"))
+        if version.get("schema_version", "").isdecimal():
+            format_name += f" (schema {version['schema_version'][:9]})"
+        return records.finish(source.path, format_name, database.size)
+
+
+class _NumberOfId(NamedTuple):
+    """A number for each id of a table."""
+
+    ids: Int64Array  #: ascending
+    numbers: Int64Array
+
+    @classmethod
+    def of(cls, ids: Int64Array, numbers: Int64Array) -> _NumberOfId:
+        """Return the numbers by id; of an id that is there twice the first."""
+        distinct, first = np.unique(ids, return_index=True)
+        return cls(distinct, numbers[first])
+
+    def at(self, ids: Int64Array) -> Int64Array:
+        """Return the numbers of some ids, `MISSING` of those that are not there."""
+        if not len(self.ids):
+            return np.full(len(ids), MISSING, dtype=np.int64)
+        place = np.searchsorted(self.ids, ids)
+        place = np.minimum(place, len(self.ids) - 1)
+        is_there = self.ids[place] == ids
+        return np.where(is_there, self.numbers[place], MISSING)
+
+
+class _RpdTables:
+    """The tables of a database, and what of them is needed to understand the others."""
+
+    def __init__(self, database: RpdDatabase, records: rocprof.RocprofRecords) -> None:
+        self._database = database
+        self._records = records
+        self._names = records.builder.names
+        self._categories = records.builder.categories
+        links = database.whole(_LINKS, "op_id", "api_id")
+        self._call_of_operation = _NumberOfId.of(links["op_id"], links["api_id"])
+        call, operations = np.unique(links["api_id"], return_counts=True)
+        self._operations_of_call = _NumberOfId(call, operations)
+        calls = database.whole(_CALLS, "id", "pid", "apiName_id", "start")
+        self._process_of_call = _NumberOfId.of(calls["id"], calls["pid"])
+        self._name_of_call = _NumberOfId.of(calls["id"], calls["apiName_id"])
+        self._processes = np.unique(calls["pid"])
+        self._first_call_ns = int(calls["start"].min(initial=2**62))
+
+    def read(self) -> None:
+        """Add all records."""
+        self._read_calls()
+        self._read_hsa_calls()
+        self._read_operations()
+        self._read_monitor()
+        for table, reason in _LEFT_OUT.items():
+            self._records.drop(reason, self._database.count(table))
+
+    # Calls and markers.
+
+    def _read_calls(self) -> None:
+        columns = ("id", "pid", "tid", "start", "end", "apiName_id", "args_id")
+        for chunk in self._database.chunks(_CALLS, (*columns, "domain_id")):
+            chunk["name"] = looked_up(chunk["apiName_id"], self._name_codes)
+            chunk["process"] = self._process(chunk["pid"])
+            chunk["thread"] = chunk["tid"]
+            chunk["correlation"] = chunk["id"]
+            chunk["domain"] = looked_up(chunk["domain_id"], self._domain_codes)
+            marker_codes = [self._names[name] for name in sorted(_MARKER_NAMES)]
+            is_user_marker = np.isin(chunk["name"], marker_codes)
+            is_call = self._is_domain(chunk, _DOMAINS_OF_CALLS.__contains__)
+            is_call &= ~is_user_marker
+            self._add_markers(_selected(chunk, is_user_marker))
+            self._add_named_ranges(_selected(chunk, ~is_call & ~is_user_marker))
+            self._add_calls(_selected(chunk, is_call))
+
+    def _add_calls(self, chunk: Columns) -> None:
+        if not len(chunk["start"]):
+            return
+        has_no_domain = chunk["domain"] == self._categories[""]
+        call_category = self._categories[_CALL_CATEGORY]
+        chunk["domain"] = np.where(has_no_domain, call_category, chunk["domain"])
+        self._records.add(EventKind.RUNTIME, chunk)
+
+    def _read_hsa_calls(self) -> None:
+        columns = ("pid", "tid", "start", "end", "apiName_id")
+        for chunk in self._database.chunks(_HSA_CALLS, columns):
+            chunk["name"] = looked_up(chunk["apiName_id"], self._name_codes)
+            chunk["process"] = self._process(chunk["pid"])
+            chunk["thread"] = chunk["tid"]
+            chunk["domain"] = np.full_like(
+                chunk["pid"], self._categories[_HSA_CATEGORY]
+            )
+            self._records.add(EventKind.RUNTIME, chunk)
+
+    def _add_markers(self, chunk: Columns) -> None:
+        """Add markers, whose text is in the arguments of their row."""
+        table = _STRINGS
+        if _UNIQUE_STRINGS in self._database.tables:
+            table = _UNIQUE_STRINGS
+        texts = self._database.look_up(table, "string", chunk["args_id"])
+        described = describe_ranges(
+            [(text or NO_NAME).encode() for text in texts], self._records.builder
+        )
+        chunk["name"] = described.name
+        numbers = {
+            "External id": described.call,
+            "Sequence number": described.sequence,
+        }
+        dims = {"Input Dims": described.dims}
+        self._add_ranges(chunk, described.kind, numbers, dims)
+
+    def _add_named_ranges(self, chunk: Columns) -> None:
+        """Add ranges of a program's own domain."""
+        kind = np.full_like(chunk["start"], EventKind.USER_ANNOTATION)
+        self._add_ranges(chunk, kind, {}, {})
+
+    def _add_ranges(
+        self, chunk: Columns, kind: Int64Array, numbers: Columns, texts: Columns
+    ) -> None:
+        if not len(kind):
+            return
+        is_mark = chunk["start"] == chunk["end"]
+        kind = np.where(is_mark, EventKind.INSTANT, kind)
+        chunk["domain"] = np.full_like(kind, self._categories[_MARKER_CATEGORY])
+        self._records.add_ranges(chunk, kind, numbers, texts)
+
+    # What ran on GPUs.
+
+    def _read_operations(self) -> None:
+        times = ("start", "end")
+        places = ("gpuId", "queueId", "sequenceId")
+        texts = ("description_id", "opType_id")
+        usage = self._gpu_usage()
+        launches = _LaunchTables(self._database, self._name_of_call)
+        for chunk in self._operations("id", *times, *places, *texts):
+            chunk["name"] = self._operation_names(chunk, launches)
+            chunk["process"] = self._process(usage.processes(chunk))
+            chunk["device"] = usage.devices(chunk, self._is_copy_without_gpu(chunk))
+            is_of_cupti = self._is_domain(chunk, _OPERATIONS_OF_CUPTI.__contains__)
+            chunk["lane"] = np.where(is_of_cupti, chunk["sequenceId"], chunk["queueId"])
+            self._add_operations(chunk, launches)
+
+    def _operations(self, *columns: str) -> Iterator[Columns]:
+        """Yield operations with the call that started each, its process, and their type."""
+        for chunk in self._database.chunks(_OPERATIONS, columns):
+            chunk["correlation"] = self._call_of_operation.at(chunk["id"])
+            chunk["pid"] = self._process_of_call.at(chunk["correlation"])
+            chunk["domain"] = looked_up(chunk["opType_id"], self._domain_codes)
+            yield chunk
+
+    def _gpu_usage(self) -> _GpuUsage:
+        """Return which processes used which GPUs."""
+        pairs: set[_ProcessAndGpu] = set()
+        for chunk in self._operations("id", "gpuId", "opType_id"):
+            is_sure = (chunk["pid"] != MISSING) & ~self._is_copy_without_gpu(chunk)
+            distinct = distinct_rows(chunk["pid"][is_sure], chunk["gpuId"][is_sure])
+            pairs |= {_ProcessAndGpu(*row) for row in distinct.rows}
+        return _GpuUsage(self._processes.tolist(), pairs)
+
+    def _is_copy_without_gpu(self, chunk: Columns) -> BoolArray:
+        return self._is_domain(chunk, lambda name: name.startswith(_COPY_WITHOUT_GPU))
+
+    def _operation_names(self, chunk: Columns, launches: _LaunchTables) -> Int64Array:
+        """Return codes of names: the description, else the launched kernel, else the type."""
+        described = looked_up(chunk["description_id"], self._codes_of_texts)
+        launched = looked_up(launches.kernel_names(chunk), self._codes_of_texts)
+        launched[~self._is_kernel(chunk)] = NONE
+        type_name = looked_up(chunk["opType_id"], self._name_codes)
+        name = np.where(launched != NONE, launched, type_name)
+        return np.where(described != NONE, described, name)
+
+    def _is_kernel(self, chunk: Columns) -> BoolArray:
+        return ~self._is_domain(chunk, _is_no_kernel)
+
+    def _add_operations(self, chunk: Columns, launches: _LaunchTables) -> None:
+        is_barrier = self._is_domain(chunk, _IS_BARRIER.match)
+        self._records.drop(_BARRIER, int(np.count_nonzero(is_barrier)))
+        is_fill = self._is_domain(chunk, _FILL.search) & ~is_barrier
+        is_copy = self._is_domain(chunk, _COPY.search) & ~is_barrier & ~is_fill
+        self._add_gpu_events(EventKind.MEMSET, _selected(chunk, is_fill))
+        copies = _selected(chunk, is_copy)
+        copies["bytes"] = launches.bytes_of(copies, self._operations_of_call)
+        self._add_gpu_events(EventKind.MEMCPY, copies)
+        kernels = _selected(chunk, ~(is_barrier | is_fill | is_copy))
+        self._add_gpu_events(EventKind.KERNEL, kernels | launches.geometry(kernels))
+
+    def _add_gpu_events(self, kind: EventKind, chunk: Columns) -> None:
+        if len(chunk["start"]):
+            self._records.add(kind, chunk)
+
+    # Counters.
+
+    def _read_monitor(self) -> None:
+        """Add samples of clocks and power as counters, from the first call on."""
+        columns = ("deviceId", "start", "end")
+        values = self._database.texts(_MONITOR, "value")
+        names = self._database.texts(_MONITOR, "monitorType")
+        for chunk in self._database.chunks(_MONITOR, columns):
+            count = len(chunk["start"])
+            value_codes = [self._json_code(text) for text in islice(values, count)]
+            name_codes = [self._text_code(text) for text in islice(names, count)]
+            chunk["value"] = np.array(value_codes, dtype=np.int64)
+            chunk["name"] = np.array(name_codes, dtype=np.int64)
+            is_early = chunk["end"] < self._first_call_ns
+            self._records.drop(_EARLY_SAMPLE, int(np.count_nonzero(is_early)))
+            self._add_samples(_selected(chunk, ~is_early))
+
+    def _add_samples(self, chunk: Columns) -> None:
+        if not len(chunk["start"]):
+            return
+        chunk["start"] = np.maximum(chunk["start"], self._first_call_ns)
+        builder = self._records.builder
+        builder.add_rows(
+            chunk,
+            chunk["name"],
+            EventKind.OTHER,
+            of_rows(self._monitor_thread, chunk["deviceId"]),
+            self._categories[_MONITOR_CATEGORY],
+            {},
+            {"": chunk["value"]},
+        )
+
+    def _monitor_thread(self, device: int) -> int:
+        return self._records.builder.threads[f"GPU {device} Counters", "monitor"]
+
+    def _json_code(self, text: bytes | None) -> int:
+        value = (text or b"").decode("utf-8", "replace")
+        return self._records.builder.texts[msgspec.json.encode(value)]
+
+    def _text_code(self, text: bytes | None) -> int:
+        return self._names[(text or b"").decode("utf-8", "replace") or NO_NAME]
+
+    # Codes.
+
+    def _process(self, pids: Int64Array) -> Int64Array:
+        return of_rows(self._process_number, pids)
+
+    def _process_number(self, pid: int) -> int:
+        if pid == MISSING:
+            return self._records.process("?", "?")
+        return self._records.process(pid, pid)
+
+    def _is_domain(self, chunk: Columns, fits: Callable[[str], object]) -> BoolArray:
+        """Return of which events the domain, or type, fits, (m,)."""
+        is_fitting = [bool(fits(name)) for name in self._categories]
+        return np.array(is_fitting, dtype=bool)[chunk["domain"]]
+
+    def _texts(self, ids: Int64Array) -> list[str | None]:
+        return self._database.look_up(_STRINGS, "string", ids)
+
+    def _name_codes(self, ids: Int64Array) -> list[int]:
+        return [self._names[text or NO_NAME] for text in self._texts(ids)]
+
+    def _codes_of_texts(self, ids: Int64Array) -> list[int]:
+        """Return codes of names, `NONE` for an empty text."""
+        return [self._code_of_text(text) for text in self._texts(ids)]
+
+    def _code_of_text(self, text: str | None) -> int:
+        if not text:
+            return NONE
+        return self._names[text]
+
+    def _domain_codes(self, ids: Int64Array) -> list[int]:
+        return [self._categories[text or ""] for text in self._texts(ids)]
+
+
+def _is_no_kernel(type_name: str) -> bool:
+    patterns = (_IS_BARRIER.match, _FILL.search, _COPY.search)
+    return any(pattern(type_name) for pattern in patterns)
+
+
+def _selected(chunk: Columns, is_selected: BoolArray) -> Columns:
+    return {name: values[is_selected] for name, values in chunk.items()}
+
+
+class _ProcessAndGpu(NamedTuple):
+    """A process, and a GPU that it used."""
+
+    pid: int
+    gpu: int
+
+
+class _GpuUsage:
+    """Which processes used which GPUs: it says what the row of an operation does not."""
+
+    def __init__(self, pids: list[int], pairs: set[_ProcessAndGpu]) -> None:
+        self._only_process = MISSING
+        if len(pids) == 1:
+            self._only_process = pids[0]
+        gpus_of_process = defaultdict(set)
+        processes_of_gpu = defaultdict(set)
+        for pid, gpu in pairs:
+            gpus_of_process[pid].add(gpu)
+            processes_of_gpu[gpu].add(pid)
+        self._gpu_of_process = _of_single_values(gpus_of_process)
+        self._process_of_gpu = _of_single_values(processes_of_gpu)
+
+    def processes(self, chunk: Columns) -> Int64Array:
+        """Return the process of each operation; of one without a call that of its GPU."""
+
+        def process_of(pid: int, gpu: int) -> int:
+            if pid != MISSING:
+                return pid
+            return self._process_of_gpu.get(gpu, self._only_process)
+
+        return of_rows(process_of, chunk["pid"], chunk["gpuId"])
+
+    def devices(self, chunk: Columns, is_unsure: BoolArray) -> Int64Array:
+        """Return the GPU of each operation.
+
+        Where the row cannot say it, it is the only one that the process used otherwise.
+        """
+
+        def device_of(pid: int, gpu: int, is_guessed: int) -> int:
+            if is_guessed:
+                return self._gpu_of_process.get(pid, gpu)
+            return gpu
+
+        gpus = np.maximum(chunk["gpuId"], NONE)
+        return of_rows(device_of, chunk["pid"], gpus, is_unsure.astype(np.int64))
+
+
+def _of_single_values(sets: Mapping[int, set[int]]) -> dict[int, int]:
+    """Return the only value of each set that has one."""
+    return {key: min(values) for key, values in sets.items() if len(values) == 1}
+
+
+class _LaunchTables:
+    """What is stored of launches: of each call since schema 2, of each operation before.
+
+    Args:
+        database: the open database.
+        name_of_call: id of a call → id of its name.
+    """
+
+    def __init__(self, database: RpdDatabase, name_of_call: _NumberOfId) -> None:
+        self._database = database
+        self._name_of_call = name_of_call
+        self._kernels = self._table("rocpd_kernelapi", "rocpd_kernelop")
+        self._copies = self._table("rocpd_copyapi", "rocpd_copyop")
+        self._sizes = self._columns_by_id(self._copies, "size")["size"]
+        kernels = self._columns_by_id(
+            self._kernels, *_GRID, *_WORKGROUP, "kernelName_id"
+        )
+        self._kernel_name = kernels.pop("kernelName_id")
+        self._geometry = self._in_work_items(kernels)
+
+    def _table(self, of_calls: str, of_operations: str) -> _LaunchTable:
+        if of_calls in self._database.tables:
+            return _LaunchTable(of_calls, "api_ptr_id", "correlation")
+        return _LaunchTable(of_operations, "op_ptr_id", "id")
+
+    def _columns_by_id(
+        self, table: _LaunchTable, *names: str
+    ) -> dict[str, _NumberOfId]:
+        """Return columns by the id of their row; SQLite does not mind the case of names."""
+        stored = self._database.tables.get(table.name, frozenset())
+        spelling = {name.casefold(): name for name in stored}
+        spelled = [spelling.get(name.casefold(), name) for name in names]
+        columns = self._database.whole(table.name, table.id_column, *spelled)
+        ids = columns[table.id_column]
+        return {
+            name: _NumberOfId.of(ids, columns[stored_name])
+            for name, stored_name in zip(names, spelled, strict=True)
+        }
+
+    def _in_work_items(self, columns: dict[str, _NumberOfId]) -> dict[str, _NumberOfId]:
+        """Return grids in work items, as of rocprofv3; without those of an unknown unit.
+
+        roctracer records the arguments of the call, which are blocks but for two calls, and
+        rocprofiler-sdk work items. These are multiples of the workgroup; where all grids are, it
+        cannot be known which they are.
+        """
+        grid = np.array([columns[name].numbers for name in _GRID])
+        workgroup = np.array([columns[name].numbers for name in _WORKGROUP])
+        is_in_items = self._is_launch_of_work_items(columns[_GRID[0]].ids)
+        is_multiple = (grid % np.maximum(workgroup, 1) == 0).all(axis=0)
+        blocks_are_counted = bool((~is_in_items & ~is_multiple).any())
+        most = 2**31
+        limited = np.clip(grid, 0, most) * np.clip(workgroup, 0, most)
+        items = np.where(is_in_items, grid, limited)
+        if not blocks_are_counted:
+            items = np.where(is_in_items, grid, NONE)
+        for name, numbers in zip(_GRID, items, strict=True):
+            columns[name] = _NumberOfId(columns[name].ids, numbers)
+        return columns
+
+    def _is_launch_of_work_items(self, calls: Int64Array) -> BoolArray:
+        name_ids = self._name_of_call.at(calls)
+        if self._kernels.key == "id":
+            name_ids = np.full_like(calls, MISSING)
+        distinct, place = np.unique(name_ids, return_inverse=True)
+        names = self._database.look_up(_STRINGS, "string", distinct)
+        is_of_items = [name in _LAUNCHES_OF_WORK_ITEMS for name in names]
+        return np.array(is_of_items, dtype=bool)[place]
+
+    def kernel_names(self, chunk: Columns) -> Int64Array:
+        """Return the id of the name of the kernel that was launched, `MISSING` without, (m,)."""
+        return self._kernel_name.at(chunk[self._kernels.key])
+
+    def bytes_of(self, copies: Columns, operations: _NumberOfId) -> Int64Array:
+        """Return the size of each copy, negative for one of several of its call, (m,)."""
+        size = self._sizes.at(copies[self._copies.key])
+        is_one_of_several = operations.at(copies["correlation"]) > 1
+        if self._copies.key == "id":
+            return size
+        return np.where(is_one_of_several, NONE, size)
+
+    def geometry(self, kernels: Columns) -> Columns:
+        """Return grid and workgroup of each kernel, under the names of rocprofv3."""
+        ids = kernels[self._kernels.key]
+        sizes = [self._geometry[name].at(ids) for name in (*_GRID, *_WORKGROUP)]
+        return dict(zip(rocprof.GEOMETRY, sizes, strict=True))
+
+
+class _LaunchTable(NamedTuple):
+    """A table of launches."""
+
+    name: str
+    id_column: str
+    key: str  #: the column of operations that has its ids

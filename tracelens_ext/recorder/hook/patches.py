@@ -1,0 +1,284 @@
+"""What is replaced in PyTorch while iterations are counted, and put back afterwards."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, NamedTuple, Protocol
+
+#: What runs compiled functions; a part of PyTorch, not of its compiler, which is large.
+_EVAL_FRAME = "torch._C._dynamo.eval_frame"
+
+
+class Follower(Protocol):
+    """What is told of steps, calls and profilers."""
+
+    is_over: bool
+
+    def optimizer_was_made(self, optimizer: Any) -> None:
+        """Expect an optimizer."""
+
+    def optimizer_begins(self, optimizer: Any) -> bool:
+        """Note that a step begins; False if it is part of a step of the same optimizer."""
+
+    def optimizer_ends(self, optimizer: Any, *, has_stepped: bool) -> None:
+        """Count a step of an optimizer that has returned, unless it failed."""
+
+    def call_begins(self) -> None:
+        """Note that the outermost module is called."""
+
+    def call_ends(self) -> None:
+        """Count a call of the outermost module, which has returned."""
+
+    def program_profiles(self) -> None:
+        """Give way to a profiler that the program makes itself."""
+
+
+class _Replacement(NamedTuple):
+    """An attribute of a class that was replaced."""
+
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+
+    def undo(self) -> None:
+        """Put the original back, unless somebody else has replaced ours."""
+        if self.owner.__dict__.get(self.name) is self.replacement:
+            setattr(self.owner, self.name, self.original)
+
+
+class _Calls(threading.local):
+    """The calls of modules that are running in a thread."""
+
+    is_within_module = False
+
+
+class TorchPatches:
+    """The replacements.
+
+    Args:
+        torch: PyTorch.
+        recorder: Who is told.
+    """
+
+    def __init__(self, torch: Any, recorder: Follower) -> None:
+        self._torch = torch
+        self._recorder = recorder
+        self._is_compiling = _compiling_test(torch)
+        self._calls: List[_Replacement] = []
+        self._others: List[_Replacement] = []
+        self._call = torch.nn.Module.__dict__["__call__"]
+        self._counting_call = self._make_counting_call(self._call)
+        #: steps of optimizer classes are wrapped for good, at the first instance of the class
+        self._wraps_steps = False
+
+    def put_on(self, *, calls: bool) -> None:
+        """Follow optimizers and profilers, and calls of modules if wanted."""
+        if not self._others:
+            self._follow_profilers()
+        if not self._wraps_steps:
+            self._follow_optimizers()
+            self._wraps_steps = True
+        module = self._torch.nn.Module
+        if calls and not self._calls and module.__dict__["__call__"] is self._call:
+            self._replace(self._calls, module, "__call__", self._counting_call)
+
+    def take_off(self) -> None:
+        """Put back what can be put back; the steps of optimizers go on without counting."""
+        self.take_off_calls()
+        for replacement in self._others:
+            replacement.undo()
+        self._others.clear()
+
+    def take_off_calls(self) -> None:
+        """Follow calls of modules no longer."""
+        for replacement in self._calls:
+            replacement.undo()
+        self._calls.clear()
+        self._correct_compiler()
+
+    @contextmanager
+    def original_call(self) -> Iterator[None]:
+        """Put back the call of modules for this block.
+
+        PyTorch's profiler looks up at its first start which Python function calls modules, and
+        crashes where the arguments of that function are not as it expects.
+        """
+        module = self._torch.nn.Module
+        is_ours = module.__dict__["__call__"] is self._counting_call
+        if is_ours:
+            module.__call__ = self._call
+        try:
+            yield
+        finally:
+            if is_ours:
+                module.__call__ = self._counting_call
+
+    def _correct_compiler(self) -> None:
+        """Have torch.compile know the original call, if it was loaded while ours was there."""
+        for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+            module = sys.modules.get(name)
+            known = getattr(module, "unpatched_nn_module_call", None)
+            if known is self._counting_call:
+                module.unpatched_nn_module_call = self._call  # type: ignore[union-attr]
+
+    @staticmethod
+    def _replace(
+        replacements: List[_Replacement], owner: Any, name: str, replacement: Any
+    ) -> None:
+        original = owner.__dict__[name]
+        setattr(owner, name, replacement)
+        replacements.append(_Replacement(owner, name, original, replacement))
+
+    # Calls of modules
+
+    def _make_counting_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what `Module.__call__` is while calls are counted."""
+        is_compiling = self._is_compiling
+        recorder = self._recorder
+        calls = _Calls()
+
+        @functools.wraps(call)
+        def counting_call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling():
+                return call(self, *arguments, **keywords)
+            if calls.is_within_module:
+                return call(self, *arguments, **keywords)
+            calls.is_within_module = True
+            try:
+                recorder.call_begins()
+                result = call(self, *arguments, **keywords)
+            finally:
+                calls.is_within_module = False
+            recorder.call_ends()
+            return result
+
+        _hide_from_compiler(counting_call)
+        return counting_call
+
+    # Steps of optimizers
+
+    def _follow_optimizers(self) -> None:
+        optimizer_class = self._torch.optim.Optimizer
+        if "profile_hook_step" not in optimizer_class.__dict__:
+            self._follow_with_hook()
+            return
+        original = optimizer_class.profile_hook_step
+        wrap = self._make_step_wrapper(original)
+        optimizer_class.profile_hook_step = staticmethod(wrap)
+        if "_patch_step_function" in optimizer_class.__dict__:
+            patch = optimizer_class.__dict__["_patch_step_function"]
+            recorder = self._recorder
+
+            @functools.wraps(patch)
+            def patch_step_function(optimizer: Any) -> None:
+                patch(optimizer)
+                recorder.optimizer_was_made(optimizer)
+
+            optimizer_class._patch_step_function = patch_step_function
+
+    def _follow_with_hook(self) -> None:
+        """Follow optimizers of a PyTorch that wraps their steps in another way."""
+        recorder = self._recorder
+
+        def after_step(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+            if recorder.optimizer_begins(optimizer):
+                recorder.optimizer_ends(optimizer, has_stepped=True)
+
+        register = self._torch.optim.optimizer.register_optimizer_step_post_hook
+        register(after_step)
+
+    def _make_step_wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what wraps `step` of an optimizer's class, instead of PyTorch's own wrapper."""
+        is_compiling = self._is_compiling
+        recorder = self._recorder
+
+        @functools.wraps(original)
+        def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+            step = original(function)
+
+            @functools.wraps(step)
+            def counting_step(*arguments: Any, **keywords: Any) -> Any:
+                if is_compiling():
+                    return step(*arguments, **keywords)
+                if recorder.is_over or not arguments:
+                    return step(*arguments, **keywords)
+                optimizer = arguments[0]
+                if not recorder.optimizer_begins(optimizer):
+                    return step(*arguments, **keywords)
+                has_stepped = False
+                try:
+                    result = step(*arguments, **keywords)
+                    has_stepped = True
+                finally:
+                    recorder.optimizer_ends(optimizer, has_stepped=has_stepped)
+                return result
+
+            _hide_from_compiler(counting_step)
+            return counting_step
+
+        return profile_hook_step
+
+    # Profilers of the program
+
+    def _follow_profilers(self) -> None:
+        for owner in (
+            self._torch.profiler._KinetoProfile,
+            self._torch.autograd.profiler.profile,
+        ):
+            replacement = self._make_profiler_init(owner.__dict__["__init__"])
+            self._replace(self._others, owner, "__init__", replacement)
+
+    def _make_profiler_init(self, initialize: Callable[..., None]) -> Any:
+        recorder = self._recorder
+
+        @functools.wraps(initialize)
+        def announcing_init(profiler: Any, *arguments: Any, **keywords: Any) -> None:
+            is_enabled = keywords.get("enabled", True)
+            if arguments and isinstance(arguments[0], bool):
+                is_enabled = arguments[0]
+            if is_enabled:
+                recorder.program_profiles()
+            initialize(profiler, *arguments, **keywords)
+
+        return announcing_init
+
+
+def _compiling_test(torch: Any) -> Callable[[], bool]:
+    """Return what says whether torch.compile is tracing."""
+    compiler = getattr(torch, "compiler", None)
+    test: Callable[[], bool] = getattr(compiler, "is_compiling", bool)
+    return test
+
+
+def _hide_from_compiler(function: Callable[..., Any]) -> None:
+    """Have torch.compile run a function as it is, and compile what that calls."""
+    try:
+        eval_frame = importlib.import_module(_EVAL_FRAME)
+    except ImportError:
+        return
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        action = eval_frame._FrameAction
+        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    elif hasattr(eval_frame, "skip_code"):
+        eval_frame.skip_code(function.__code__)
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Keep torch.compile from looking at what is called in this block."""
+    try:
+        set_eval_frame = importlib.import_module(_EVAL_FRAME).set_eval_frame
+    except ImportError:
+        yield
+        return
+    callback = set_eval_frame(None)
+    try:
+        yield
+    finally:
+        set_eval_frame(callback)

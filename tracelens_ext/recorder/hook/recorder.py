@@ -1,0 +1,463 @@
+"""Counts the iterations of a process, records a few of them, and writes the trace at once.
+
+Everything that talks to the profiler happens on the thread whose iterations are counted: stopping
+the profiler on another thread crashes the program. Whatever fails here, the program goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, Optional
+
+from .counting import ThreadSteps
+from .options import Options
+from .patches import TorchPatches, without_compiler
+from .process_file import SNAPSHOT_SUFFIX, TRACE_SUFFIX, ProcessFile, compress, publish
+from .ranks import group_size, process_rank, world_size
+from .recording import Recording
+
+#: How long the end of the program waits for another thread to end its iteration, seconds.
+_PATIENCE_S = 1.0
+#: How long it waits for a trace that another thread is writing, seconds.
+_WRITING_S = 600.0
+
+
+class Recorder:
+    """What is recorded of one process.
+
+    Args:
+        torch: PyTorch.
+        options: What to record.
+        process_file: Where the trace goes, and what became of it.
+    """
+
+    def __init__(self, torch: Any, options: Options, process_file: ProcessFile) -> None:
+        self._torch = torch
+        self._options = options
+        self._file = process_file
+        self._patches = TorchPatches(torch, self)
+        self._lock = threading.RLock()
+        #: the parent was recording when this process was forked
+        self._inherits_profiler = False
+        self._begin_counting()
+
+    def _begin_counting(self) -> None:
+        """Count from the beginning."""
+        self.is_over = False
+        #: the profiler is being made or used by us, and it is not the program's own
+        self.is_at_work = False
+        self.recording: Optional[Recording] = None
+        self._thread_steps: Dict[int, ThreadSteps] = {}
+        #: optimizers that were made and have not stepped, by identity
+        self._unused: Dict[int, Any] = {}
+        self._has_optimizer = self._options.steps_by == "optimizer"
+        self._owner = 0  #: the thread whose iterations are recorded
+        self._first_number = 0
+        self._must_stop = threading.Event()
+        #: why the thread that records is to throw the recording away
+        self._drop_reason = ""
+        self._timed_thread: Optional[threading.Thread] = None
+        #: the trace of forward calls that one of training replaces
+        self._written = ""
+
+    # Beginning and end of the process
+
+    def install(self) -> None:
+        """Begin to count."""
+        self._patches.put_on(calls=not self._has_optimizer)
+        atexit.register(self._end_process)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin_afresh_in_child)
+        self._file.write(state="waiting", torch=str(self._torch.__version__))
+        if self._options.is_by_time:
+            self._start_timed_thread()
+
+    def _begin_afresh_in_child(self) -> None:
+        """Forget the iterations of the parent after `fork`."""
+        inherited = self.recording
+        is_inherited = inherited is not None and not inherited.is_stopped
+        self._inherits_profiler = self._inherits_profiler or is_inherited
+        self._lock = threading.RLock()
+        self._file.begin_afresh()
+        self._begin_counting()
+        if is_inherited and sys.getprofile() is not None:
+            sys.setprofile(None)  # the profiler's, which records Python frames
+        self._patches.put_on(calls=not self._has_optimizer)
+        if self._options.is_by_time:
+            self._start_timed_thread()
+
+    def _end_process(self) -> None:
+        """Write what there is when the process ends."""
+        recording = self.recording
+        if recording is not None and not self.is_over:
+            self._must_stop.set()
+            if self._owner == threading.get_ident():
+                self._guarded(self._finish)
+            else:
+                self._wait_for_owner()
+        if not self.is_over and not self._written:
+            self._file.write(ended=time.time(), iterations=self._most_iterations())
+        if self._file.facts["state"] != "worker":
+            self._file.write(exited=time.time())
+
+    def _wait_for_owner(self) -> None:
+        """Wait until the thread that records has stopped; its next iteration does that."""
+        deadline = time.monotonic() + _PATIENCE_S
+        if self._timed_thread is not None:
+            deadline += _WRITING_S
+        while not self.is_over and time.monotonic() < deadline:
+            if self.recording is not None and self.recording.is_stopped:
+                deadline += _WRITING_S
+            time.sleep(0.01)
+
+    def _most_iterations(self) -> int:
+        return max((steps.number for steps in self._thread_steps.values()), default=0)
+
+    # What the program does
+
+    @property
+    def counts_calls(self) -> bool:
+        """Whether calls of modules are iterations: none has made an optimizer."""
+        return not self._has_optimizer and not self._options.is_by_time
+
+    def optimizer_was_made(self, optimizer: Any) -> None:
+        """Expect an optimizer."""
+        if not self._counts_optimizers():
+            return
+        self._unused[id(optimizer)] = weakref.ref(optimizer)
+        for steps in self._thread_steps.values():
+            steps.optimizers.add(optimizer)
+        self._first_optimizer_was_made()
+        self._guarded(self._begin_at_once)
+
+    def optimizer_begins(self, optimizer: Any) -> bool:
+        """Note that a step begins; False if it is part of a step of the same optimizer."""
+        steps = self._steps_of_thread()
+        if id(optimizer) in steps.stepping:
+            return False
+        steps.stepping.append(id(optimizer))
+        return True
+
+    def optimizer_ends(self, optimizer: Any, *, has_stepped: bool) -> None:
+        """Count a step of an optimizer that has returned, unless it failed."""
+        steps = self._steps_of_thread()
+        if id(optimizer) in steps.stepping:
+            steps.stepping.remove(id(optimizer))
+        if not has_stepped or not self._counts_optimizers():
+            return
+        self._first_optimizer_was_made()
+        if self._unused.pop(id(optimizer), None) is not None:
+            for other in self._thread_steps.values():
+                if other is not steps:
+                    other.optimizers.forget(optimizer)
+        steps.optimizers.has_stepped(optimizer)
+        if not steps.stepping and steps.optimizers.iteration_has_ended():
+            steps.end_iteration(steps.optimizers.number)
+            self._guarded(lambda: self._advance(steps))
+
+    def call_begins(self) -> None:
+        """Note that the outermost module is called."""
+        if self.counts_calls:
+            self._guarded(self._begin_at_once)
+
+    def call_ends(self) -> None:
+        """Count a call of the outermost module, which has returned."""
+        if self.is_over or not self.counts_calls:
+            return
+        steps = self._steps_of_thread()
+        steps.end_iteration()
+        self._guarded(lambda: self._advance(steps))
+
+    def program_profiles(self) -> None:
+        """Give way to a profiler that the program makes itself."""
+        if self.is_over or self.is_at_work:
+            return
+        self._drop("the program makes a profiler of its own")
+
+    def _counts_optimizers(self) -> bool:
+        by_optimizer = self._options.steps_by in ("auto", "optimizer")
+        return by_optimizer and not self.is_over
+
+    def _first_optimizer_was_made(self) -> None:
+        """Count the steps of optimizers from now on, not calls of modules."""
+        if self._has_optimizer:
+            return
+        self._guarded(self._drop_recording)
+        self._has_optimizer = True
+        self._patches.take_off_calls()
+        own = threading.get_ident()
+        self._thread_steps = {own: self._steps_with_unused_optimizers()}
+
+    def _steps_of_thread(self) -> ThreadSteps:
+        identity = threading.get_ident()
+        steps = self._thread_steps.get(identity)
+        if steps is None:
+            steps = self._steps_with_unused_optimizers()
+            self._thread_steps[identity] = steps
+        return steps
+
+    def _steps_with_unused_optimizers(self) -> ThreadSteps:
+        steps = ThreadSteps()
+        for reference in list(self._unused.values()):
+            optimizer = reference()
+            if optimizer is not None:
+                steps.optimizers.add(optimizer)
+        return steps
+
+    # The recording
+
+    def _begin_at_once(self) -> None:
+        """Begin before the first iteration, if none is to be skipped."""
+        if self._options.skip == 0 and self.recording is None and not self.is_over:
+            self._advance(self._steps_of_thread())
+
+    def _advance(self, steps: ThreadSteps) -> None:
+        """Go on after an iteration of this thread."""
+        recording = self.recording
+        if recording is None:
+            if steps.number < self._options.skip or not self._may_record():
+                return
+            recording = self._prepare()
+            self._first_number = steps.number + self._options.warmup
+        elif self._owner != threading.get_ident():
+            return
+        if recording.is_started:
+            recording.end_iteration()
+            is_enough = len(recording.recorded_ms) >= self._options.steps
+            if is_enough or self._must_stop.is_set():
+                self._finish()
+                return
+            recording.begin_iteration(steps.number)
+        elif self._must_stop.is_set():
+            self._finish()
+        elif steps.number >= self._first_number:
+            with self._patches.original_call():
+                recording.start()
+            recording.begin_iteration(steps.number)
+
+    def _may_record(self) -> bool:
+        """Return whether this process is to be recorded; if not, nothing is counted any more."""
+        worker = sys.modules.get("torch.utils.data")
+        if worker is not None and worker.get_worker_info() is not None:
+            self._end("worker", "a worker of a data loader", is_written=False)
+            return False
+        rank = process_rank(self._torch)
+        ranks = self._options.ranks
+        if ranks is not None and (rank or 0) not in ranks:
+            self._end("unselected", "its rank is none of --ranks")
+            return False
+        if self._is_profiled():
+            self._end("dropped", "another profiler is at work")
+            return False
+        return True
+
+    def _is_profiled(self) -> bool:
+        """Return whether another profiler is at work; one that `fork` left behind is stopped."""
+        autograd = self._torch._C._autograd
+        if self._inherits_profiler and not self._torch.cuda.is_initialized():
+            self._inherits_profiler = False
+            if autograd._profiler_enabled():
+                autograd._disable_profiler()
+        return bool(autograd._profiler_enabled())
+
+    def _prepare(self, *, all_threads: bool = False) -> Recording:
+        """Prepare the profiler on this thread."""
+        with self._lock:
+            self._owner = threading.get_ident()
+            recording = Recording(self._torch, self._options, all_threads=all_threads)
+            self.recording = recording
+        self._finish_with_thread()
+        self._finish_with_worker()
+        self._file.write(state="recording", rank=process_rank(self._torch))
+        return recording
+
+    def _finish_with_thread(self) -> None:
+        """Stop the profiler when this thread ends, on this thread."""
+        thread: Any = threading.current_thread()
+        if thread is threading.main_thread():
+            return
+        unregister = getattr(thread, "_delete", None)
+        if unregister is None:
+            return
+
+        def finish_and_unregister() -> None:
+            if self._owner == threading.get_ident() and not self.is_over:
+                self._guarded(self._finish)
+            unregister()
+
+        thread._delete = finish_and_unregister
+
+    def _finish_with_worker(self) -> None:
+        """Write the trace when a process of `multiprocessing` ends, which runs no `atexit`."""
+        util: Any = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            process = os.getpid()
+
+            def finish() -> None:
+                if os.getpid() == process:
+                    self._end_process()
+
+            util.Finalize(None, finish, exitpriority=100)
+
+    def _finish(self) -> None:
+        """Stop the profiler, and write the trace of what there is."""
+        recording = self.recording
+        if recording is None:
+            return
+        if self._drop_reason:
+            self._drop(self._drop_reason)
+            return
+        steps = self._steps_of_thread()
+        if not recording.is_started:
+            self._drop_recording()
+            self._end("waiting", "", iterations=steps.number)
+            return
+        facts = self._recording_facts(recording, steps)
+        if not recording.is_stopped:
+            recording.stop(facts)
+        if not recording.recorded_ms and not self._options.is_by_time:
+            # The only iteration was cut off, which says little, and yet more than nothing.
+            facts["cut_off_only"] = True
+        trace = self._write_trace(recording)
+        if trace is None:
+            self._end("waiting", "", **facts)
+        else:
+            self._end("written", "", trace=os.path.basename(trace), **facts)
+        self._come_back_for_training(trace)
+
+    def _recording_facts(
+        self, recording: Recording, steps: ThreadSteps
+    ) -> Dict[str, Any]:
+        """Return what is to be known of a recording."""
+        return {
+            "iterations": steps.number,
+            "first_iteration": self._first_number,
+            "recorded_ms": recording.recorded_ms,
+            "before_ms": steps.typical_duration_ms(),
+            "steps_by": self._kind_of_steps(),
+            "world_size": group_size(self._torch),
+            "stacks_off_because": recording.stacks_off_because,
+            "snapshot_problem": recording.snapshot_problem,
+        }
+
+    def _kind_of_steps(self) -> str:
+        if self._options.is_by_time:
+            return "time"
+        return "optimizer" if self._has_optimizer else "forward"
+
+    def _write_trace(self, recording: Recording) -> Optional[str]:
+        """Write the trace of this process, whole or not at all; None if nothing was recorded."""
+        plain = self._file.scratch(".json-trace")
+        packed = self._file.scratch(TRACE_SUFFIX)
+        snapshot = self._file.scratch(SNAPSHOT_SUFFIX)
+        try:
+            recording.export(plain)
+            has_operations = compress(plain, packed, recording.current)
+            if not has_operations and self._options.is_by_time:
+                return None
+            trace = self._publish(packed)
+            if recording.write_snapshot(snapshot):
+                target = trace[: -len(TRACE_SUFFIX)] + SNAPSHOT_SUFFIX
+                os.replace(snapshot, target)
+            return trace
+        finally:
+            for path in (plain, packed, snapshot):
+                if os.path.exists(path):
+                    os.unlink(path)
+
+    def _publish(self, packed: str) -> str:
+        """Give a trace its name, and return its path."""
+        if self._written:
+            os.replace(packed, self._written)
+            return self._written
+        rank = process_rank(self._torch)
+        first_free = 0 if rank is None else max(world_size(self._torch), rank + 1)
+        return publish(packed, self._file.output_folder, rank, first_free)
+
+    def _drop(self, reason: str) -> None:
+        """Record nothing of this process; another thread that records does that itself."""
+        is_elsewhere = self._owner != threading.get_ident()
+        if self.recording is not None and is_elsewhere:
+            self._drop_reason = reason
+            self._must_stop.set()
+            return
+        self._guarded(self._drop_recording)
+        self._end("dropped", reason)
+
+    def _drop_recording(self) -> None:
+        """Stop the profiler of this thread, and throw away what it recorded."""
+        recording = self.recording
+        if recording is None or self._owner != threading.get_ident():
+            return
+        self.recording = None
+        if not recording.is_stopped:
+            recording.stop({})
+
+    def _end(
+        self, state: str, reason: str, *, is_written: bool = True, **facts: Any
+    ) -> None:
+        """Count no more, and leave PyTorch as it was."""
+        if not is_written:
+            self._file.forget(state)
+        elif not self._is_less_than_written(state):
+            ended = time.time()
+            self._file.write(state=state, reason=reason, ended=ended, **facts)
+        self.is_over = True
+        self.recording = None
+        self._thread_steps.clear()
+        self._patches.take_off()
+
+    def _is_less_than_written(self, state: str) -> bool:
+        """Return whether the calls that were recorded before this training say more."""
+        return bool(self._written) and state != "written"
+
+    def _come_back_for_training(self, trace: Optional[str]) -> None:
+        """Record training too, if there is any after the inference that was recorded."""
+        is_inference = self._options.steps_by == "auto" and not self._has_optimizer
+        if trace is None or not is_inference or self._must_stop.is_set():
+            return
+        self._begin_counting()
+        self._has_optimizer = True
+        self._written = trace
+        self._patches.put_on(calls=False)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do something about the recording; if that fails, the recording ends, not the program."""
+        was_at_work = self.is_at_work
+        self.is_at_work = True
+        try:
+            with without_compiler():
+                action()
+        except Exception as error:
+            self._end("failed", "{}: {}".format(type(error).__name__, error))
+        finally:
+            self.is_at_work = was_at_work
+
+    # By time
+
+    def _start_timed_thread(self) -> None:
+        self._timed_thread = threading.Thread(
+            target=self._record_for_a_time, name="tracelens-ext", daemon=True
+        )
+        self._timed_thread.start()
+
+    def _record_for_a_time(self) -> None:
+        must_stop = self._must_stop
+        if must_stop.wait(self._options.after_s):
+            return
+        self._guarded(self._start_timed_recording)
+        if self.recording is not None:
+            must_stop.wait(self._options.for_s)
+            self._guarded(self._finish)
+
+    def _start_timed_recording(self) -> None:
+        if self.is_over or not self._may_record():
+            return
+        recording = self._prepare(all_threads=True)
+        with self._patches.original_call():
+            recording.start()

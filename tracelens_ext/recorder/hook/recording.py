@@ -1,0 +1,179 @@
+"""One recording with PyTorch's profiler."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import warnings
+from contextlib import contextmanager, suppress
+from typing import Any, Dict, Iterator, List, Optional
+
+from .options import Options
+
+#: The member of the trace that says what the recording cost.
+METADATA_KEY = "tracelens_ext_recording"
+_KINETO_LEVEL = "KINETO_LOG_LEVEL"
+#: Above all levels that Kineto writes.
+_KINETO_SILENCE = "99"
+_SNAPSHOT_ENTRIES = 200_000
+_PROFILER_TOOL = 2  # `sys.monitoring.PROFILER_ID`
+_IGNORED_WARNING = ("ignore", None, Warning, None, 0)
+
+
+class Recording:
+    """The profiler, from its preparation to the trace; to be used by one thread.
+
+    Args:
+        torch: PyTorch.
+        options: What to record.
+        all_threads: Record the operations of all threads, not of the calling one alone.
+    """
+
+    def __init__(self, torch: Any, options: Options, *, all_threads: bool) -> None:
+        self._torch = torch
+        self._options = options
+        self._mark: Any = None
+        self._mark_begins = 0.0
+        self.stacks_off_because = other_profiler() if options.stacks else None
+        self.is_started = False
+        self.is_stopped = False
+        self.recorded_ms: List[float] = []  #: the duration of each recorded iteration
+        #: the iteration that is being recorded; after the end, the one that was cut off
+        self.current: Optional[int] = None
+        self.snapshot_problem = ""
+        with _quiet():
+            self._profile = self._make_profile(all_threads=all_threads)
+            self._start_snapshot()
+            self._import_what_the_profiler_imports()
+            self._profile.prepare_trace()
+
+    def _make_profile(self, *, all_threads: bool) -> Any:
+        profiler = self._torch.profiler
+        arguments: Dict[str, Any] = {}
+        if all_threads:
+            config = self._torch._C._profiler._ExperimentalConfig
+            try:
+                arguments["experimental_config"] = config(profile_all_threads=True)
+            except TypeError:
+                message = "this version of PyTorch cannot record all threads"
+                raise RuntimeError(message) from None
+        return profiler._KinetoProfile(
+            activities=self._activities(),
+            record_shapes=True,
+            profile_memory=self._options.memory,
+            with_stack=self._options.stacks and self.stacks_off_because is None,
+            **arguments,
+        )
+
+    def _import_what_the_profiler_imports(self) -> None:
+        """Import now what some versions import while they record, and then misname."""
+        if hasattr(self._torch, "_inductor"):
+            with suppress(ImportError):
+                importlib.import_module("torch._inductor.config")
+
+    def _activities(self) -> List[Any]:
+        """Return what is recorded: the CPU, and the accelerator that the program uses."""
+        kinds = self._torch.profiler.ProfilerActivity
+        accelerators = [
+            getattr(kinds, name.upper())
+            for name in ("cuda", "xpu")
+            if self._uses(name) and hasattr(kinds, name.upper())
+        ]
+        return [kinds.CPU, *accelerators]
+
+    def _uses(self, accelerator: str) -> bool:
+        """Return whether the program has begun to use an accelerator, without asking it."""
+        module = getattr(self._torch, accelerator, None)
+        is_initialized = getattr(module, "is_initialized", None)
+        return is_initialized is not None and is_initialized()
+
+    def start(self) -> None:
+        """Begin to record, after the iterations that warm up."""
+        with _quiet():
+            self._profile.start_trace()
+        self.is_started = True
+
+    def begin_iteration(self, number: int) -> None:
+        """Mark the beginning of an iteration."""
+        record_function = self._torch.autograd.profiler.record_function
+        self._mark = record_function("ProfilerStep#{}".format(number))
+        self.current = number
+        self._mark.__enter__()
+        self._mark_begins = time.perf_counter()
+
+    def end_iteration(self) -> None:
+        """Mark the end of the iteration."""
+        duration_s = time.perf_counter() - self._mark_begins
+        self._mark.__exit__(None, None, None)
+        self._mark = None
+        self.current = None
+        self.recorded_ms.append(1000 * duration_s)
+
+    def stop(self, facts: Dict[str, Any]) -> None:
+        """Stop the profiler; the trace has these facts."""
+        with _quiet():
+            if not self.is_started:
+                # PyTorch has no way to give up what it has prepared.
+                self._profile.start_trace()
+            self._profile.add_metadata_json(METADATA_KEY, json.dumps(facts))
+            self._profile.stop_trace()
+        self.is_stopped = True
+
+    def export(self, path: str) -> None:
+        """Write the trace as JSON."""
+        with _quiet():
+            self._profile.export_chrome_trace(path)
+
+    def _start_snapshot(self) -> None:
+        if not self._options.memory_snapshot:
+            return
+        if not self._uses("cuda"):
+            self.snapshot_problem = "the program does not use CUDA or ROCm"
+            return
+        self._torch.cuda.memory._record_memory_history(max_entries=_SNAPSHOT_ENTRIES)
+
+    def write_snapshot(self, path: str) -> bool:
+        """Write the snapshot of memory that was asked for, and return whether there is one."""
+        if not self._options.memory_snapshot or self.snapshot_problem:
+            return False
+        self._torch.cuda.memory._dump_snapshot(path)
+        self._torch.cuda.memory._record_memory_history(enabled=None)
+        return True
+
+
+def other_profiler() -> Optional[str]:
+    """Return the Python profiler that is at work in this thread; None for none.
+
+    PyTorch would take its place to record Python frames.
+    """
+    profiler = sys.getprofile()
+    if profiler is not None:
+        return type(profiler).__name__
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is not None:
+        name: Optional[str] = monitoring.get_tool(_PROFILER_TOOL)
+        return name
+    return None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Kineto, and PyTorch's warnings about what is called in this block.
+
+    `warnings.catch_warnings` would have the program's own warnings shown a second time.
+    """
+    is_silent = _KINETO_LEVEL in os.environ
+    if not is_silent:
+        os.environ[_KINETO_LEVEL] = _KINETO_SILENCE
+    ignored: Any = _IGNORED_WARNING
+    warnings.filters.insert(0, ignored)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if ignored in warnings.filters:
+            warnings.filters.remove(ignored)  # type: ignore[attr-defined]
+        if not is_silent:
+            os.environ.pop(_KINETO_LEVEL, None)

@@ -1,0 +1,128 @@
+"""The hook, copied into the output folder, and what the processes of the program left there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from tracelens_ext.errors import OutputError
+from tracelens_ext.recorder.hook.options import FILE_NAME
+from tracelens_ext.recorder.hook.process_file import PROCESSES
+from tracelens_ext.recorder.record_options import RecordOptions
+
+_HOOK: Final = "tracelens_ext.recorder.hook"
+_PACKAGE: Final = "tracelens_ext_hook"
+_SITECUSTOMIZE: Final = "sitecustomize.py"
+_SEARCH_PATH: Final = "PYTHONPATH"
+
+
+@dataclass(frozen=True)
+class ProcessOutcome:
+    """What became of one process that imported PyTorch."""
+
+    pid: int
+    host: str
+    state: (
+        str  #: `waiting`, `recording`, `written`, `dropped`, `failed` or `unselected`
+    )
+    reason: str  #: why nothing was recorded
+    rank: int | None
+    world_size: int  #: of the process group; 0 without one
+    started: float  #: when PyTorch was imported, seconds since 1970
+    ended: float | None  #: when the process ended; None if it did not say so
+    iterations: int  #: how many had ended
+    trace: str  #: the name of the trace; empty for none
+    first_iteration: int
+    recorded: int  #: how many iterations were recorded whole
+    stacks_off_because: str  #: the other Python profiler; empty for none
+    snapshot_problem: str  #: why there is no snapshot of memory; empty if there is
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> ProcessOutcome:
+        """Return what the file of a process says."""
+        return cls(
+            pid=int(facts.get("pid", 0)),
+            host=str(facts.get("host", "")),
+            state=str(facts.get("state", "")),
+            reason=str(facts.get("reason", "")),
+            rank=facts.get("rank"),
+            world_size=int(facts.get("world_size") or 0),
+            started=float(facts.get("started", 0.0)),
+            ended=facts.get("exited") or facts.get("ended"),
+            iterations=int(facts.get("iterations") or 0),
+            trace=str(facts.get("trace", "")),
+            first_iteration=int(facts.get("first_iteration") or 0),
+            recorded=len(facts.get("recorded_ms") or ()),
+            stacks_off_because=str(facts.get("stacks_off_because") or ""),
+            snapshot_problem=str(facts.get("snapshot_problem") or ""),
+        )
+
+
+@dataclass(frozen=True)
+class HookFolder:
+    """The folder that is put in front of `PYTHONPATH`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, output: Path, options: RecordOptions) -> HookFolder:
+        """Copy the hook into a folder of its own below the output folder.
+
+        Raises:
+            OutputError: The folder cannot be written.
+        """
+        name = f".tracelens-ext-{socket.gethostname()}-{os.getpid()}"
+        path = Path(os.path.abspath(output)) / name  # noqa: PTH100  # links stay as they are
+        try:
+            package = path / _PACKAGE
+            package.mkdir(parents=True)
+            (path / PROCESSES).mkdir()
+            for source in resources.files(_HOOK).iterdir():
+                if source.name.endswith(".py"):
+                    is_first = source.name == _SITECUSTOMIZE
+                    target = path if is_first else package
+                    (target / source.name).write_bytes(source.read_bytes())
+            (path / FILE_NAME).write_text(json.dumps(asdict(options)), "utf-8")
+        except OSError as error:
+            message = f"{output}: cannot be written ({error.strerror})"
+            raise OutputError(f"{message}; choose another folder") from error
+        return cls(path)
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """Return environment variables with which a program is recorded."""
+        search_path = str(self.path)
+        if base.get(_SEARCH_PATH):
+            search_path += os.pathsep + base[_SEARCH_PATH]
+        return {**base, _SEARCH_PATH: search_path}
+
+    @property
+    def python_ran(self) -> bool:
+        """Whether any Python process loaded the hook."""
+        return (self.path / PROCESSES / "python-ran").exists()
+
+    def outcomes(self) -> list[ProcessOutcome]:
+        """Return what became of the processes that imported PyTorch, in the order of that."""
+        outcomes = []
+        for path in (self.path / PROCESSES).glob("*.json"):
+            try:
+                facts = json.loads(path.read_text("utf-8"))
+                outcomes.append(ProcessOutcome.of(facts))
+            except (OSError, ValueError, TypeError):
+                continue  # a file system that shows half of a new file
+        return sorted(outcomes, key=lambda outcome: (outcome.started, outcome.pid))
+
+    def problems(self) -> list[str]:
+        """Return why the hook could not be loaded, once for each reason."""
+        paths = sorted((self.path / PROCESSES).glob("problem-*"))
+        return list(dict.fromkeys(path.read_text("utf-8") for path in paths))
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -1,0 +1,81 @@
+"""What to record of a program."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tracelens_ext.errors import UsageError
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+DEFAULT_AFTER_S = 30.0
+DEFAULT_FOR_S = 5.0
+
+
+class StepsBy(StrEnum):
+    """What ends an iteration."""
+
+    auto = "auto"
+    """A step of an optimizer; without an optimizer, a call of the outermost module."""
+    optimizer = "optimizer"
+    """A step of the optimizer that steps least often."""
+    forward = "forward"
+    """A call of the outermost module."""
+    time = "time"
+    """Nothing: a period of time is recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions:
+    """What to record of each process; the defaults are those of the command."""
+
+    skip: int = 10  #: iterations before the profiler is prepared
+    warmup: int = 2  #: iterations between that and the recording
+    steps: int = 3  #: iterations that are recorded
+    steps_by: StepsBy = StepsBy.auto
+    after_s: float = DEFAULT_AFTER_S  #: by time: when the recording begins
+    for_s: float = DEFAULT_FOR_S  #: by time: how long it takes
+    ranks: tuple[int, ...] | None = None  #: those that record; None for all
+    stacks: bool = True  #: with Python frames
+    memory: bool = False  #: with allocations
+    memory_snapshot: bool = False  #: with a snapshot of the memory of the GPU
+
+    @property
+    def first_recorded(self) -> int:
+        """The number of the first iteration that is recorded, from 0."""
+        return self.skip + self.warmup
+
+    @property
+    def last_recorded(self) -> int:
+        """The number of the last iteration that is recorded, from 0."""
+        return self.first_recorded + self.steps - 1
+
+
+def duration_s(text: str) -> float:
+    """Return a duration such as `30s`, `500ms`, `2m` or `30` in seconds.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration; write one like 30s, 500ms or 2m")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def rank_numbers(text: str) -> tuple[int, ...]:
+    """Return the ranks in a text such as `0,1` or `0-3`.
+
+    Raises:
+        UsageError: It has none.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        is_range = not dash or last.isdecimal()
+        if not first.isdecimal() or not is_range:
+            raise UsageError(f"{text!r} names no ranks; write them like 0,1 or 0-3")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return tuple(ranks)

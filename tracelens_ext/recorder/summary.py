@@ -1,0 +1,183 @@
+"""What a recording brought, in sentences, and which traces belong together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracelens_ext.recorder.hook_folder import ProcessOutcome
+from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
+
+_PYTHON = re.compile(r"python[\d.]*(\.exe)?")
+#: Options of Python with which it ignores `PYTHONPATH` or `sitecustomize`.
+_ISOLATING = "IES"
+#: Options of Python that take a value.
+_WITH_VALUE = "WX"
+#: Options of Python that end its options.
+_ENDING = "cm"
+_BY_TIME = "record a period of time instead: --after 30s --for 5s"
+
+
+@dataclass(frozen=True)
+class RecordingSummary:
+    """What is known after the program has ended."""
+
+    command: Sequence[str]
+    options: RecordOptions
+    outcomes: Sequence[ProcessOutcome]
+    python_ran: bool
+    problems: Sequence[str]  #: why the hook could not be loaded
+
+    @property
+    def written(self) -> list[ProcessOutcome]:
+        """The processes that wrote a trace, by rank."""
+        written = [outcome for outcome in self.outcomes if outcome.trace]
+        return sorted(written, key=lambda outcome: (outcome.rank or 0, outcome.trace))
+
+    def sentences(self) -> list[str]:
+        """Return what the user must know, a sentence without a full stop each."""
+        sentences = [
+            f"the recorder could not be loaded: {problem}; please report this"
+            for problem in self.problems
+        ]
+        sentences += self._failures()
+        if not self.written:
+            return sentences or [self._reason_for_nothing()]
+        for outcome in self.written:
+            sentences += self._limits(outcome)
+        return list(dict.fromkeys(sentences))
+
+    def _failures(self) -> list[str]:
+        """Return why processes recorded nothing although they could have."""
+        sentences = []
+        for outcome in self.outcomes:
+            process = f"process {outcome.pid} recorded nothing"
+            if outcome.state == "failed":
+                reason = f"{outcome.reason}; please report this"
+                sentences.append(f"{process}: {reason}")
+            elif outcome.state == "dropped":
+                remedy = "look at what that one writes, or turn it off"
+                sentences.append(f"{process}: {outcome.reason}; {remedy}")
+            elif outcome.state == "recording":
+                reason = "it ended before its recording was written"
+                remedy = (
+                    "os._exit, SIGTERM and SIGKILL leave no time for that; record earlier"
+                    " with --skip and --steps"
+                )
+                sentences.append(f"{process}: {reason}; {remedy}")
+        return sentences
+
+    def _reason_for_nothing(self) -> str:
+        """Return why there is no trace."""
+        if not self.python_ran:
+            return f"nothing was recorded: {self._reason_for_no_python()}"
+        if not self.outcomes:
+            return "nothing was recorded: the program did not import PyTorch"
+        if all(outcome.state == "unselected" for outcome in self.outcomes):
+            return "nothing was recorded: no process has a rank of --ranks"
+        iterations = max(outcome.iterations for outcome in self.outcomes)
+        if self.options.steps_by is StepsBy.time:
+            begins = f"{self.options.after_s:g} s"
+            return (
+                f"nothing was recorded: no operation of PyTorch ran from {begins} after its"
+                " import on; record earlier with --after"
+            )
+        if iterations:
+            return self._reason_for_few(iterations)
+        if any(outcome.ended is None for outcome in self.outcomes):
+            return (
+                "nothing was recorded: the program was ended before the recording began; let"
+                f" it run longer, record earlier with --skip, or {_BY_TIME}"
+            )
+        return (
+            "nothing was recorded: no optimizer stepped and no module was called from Python;"
+            f" {_BY_TIME}"
+        )
+
+    def _reason_for_few(self, iterations: int) -> str:
+        first = self.options.first_recorded
+        counted = _counted(iterations, "iteration")
+        earlier = max(iterations // 3, 0)
+        return (
+            f"nothing was recorded: the program ended after {counted}, and recording begins"
+            f" after {first} (--skip {self.options.skip} --warmup {self.options.warmup});"
+            f" record earlier, for example with --skip {earlier} --warmup 0"
+        )
+
+    def _reason_for_no_python(self) -> str:
+        option = isolating_option(self.command)
+        if option is not None:
+            return (
+                f"{self.command[0]} {option} ignores PYTHONPATH or sitecustomize, through which"
+                " programs are recorded; run it without that option"
+            )
+        return (
+            "no Python process loaded the recorder; python -I, -E and -S cannot be recorded,"
+            " nor what does not inherit the environment (sudo, containers, Ray)"
+        )
+
+    def _limits(self, outcome: ProcessOutcome) -> list[str]:
+        """Return what the trace of a process does not have."""
+        sentences = []
+        wanted = self.options.steps
+        by_time = self.options.steps_by is StepsBy.time
+        if outcome.recorded < wanted and not by_time:
+            ended = _counted(outcome.iterations, "iteration")
+            sentences.append(
+                f"{outcome.trace} has {outcome.recorded} of {wanted} iterations: the process"
+                f" ended after {ended}"
+            )
+        if outcome.stacks_off_because:
+            profiler = outcome.stacks_off_because
+            sentences.append(
+                f"{outcome.trace} has no Python stacks: a Python profiler ({profiler}) was at"
+                " work"
+            )
+        if outcome.snapshot_problem:
+            problem = outcome.snapshot_problem
+            sentences.append(f"there is no snapshot of memory: {problem}")
+        return sentences
+
+    def are_one_job(self) -> bool:
+        """Return whether the traces are ranks of one job, or of processes that ran together."""
+        written = self.written
+        world_sizes = {outcome.world_size for outcome in written}
+        ranks = {outcome.rank for outcome in written}
+        are_distributed = len(world_sizes) == 1 and world_sizes != {0}
+        if are_distributed and len(ranks) == len(written):
+            return True
+        return _ran_together(written)
+
+
+def _ran_together(outcomes: Sequence[ProcessOutcome]) -> bool:
+    """Return whether there was a time at which all processes ran."""
+    last_start = max(outcome.started for outcome in outcomes)
+    first_end = min(outcome.ended or outcome.started for outcome in outcomes)
+    return last_start <= first_end
+
+
+def isolating_option(command: Sequence[str]) -> str | None:
+    """Return the option with which a command's Python cannot be recorded; None without one."""
+    if not _PYTHON.fullmatch(os.path.basename(command[0])):  # noqa: PTH119
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if not word.startswith("-") or word.startswith("--"):
+            return None
+        for position, letter in enumerate(word[1:], start=2):
+            if letter in _ISOLATING:
+                return f"-{letter}"
+            if letter in _ENDING:
+                return None
+            if letter in _WITH_VALUE:
+                if position == len(word):
+                    next(words, None)
+                break
+    return None
+
+
+def _counted(count: int, thing: str) -> str:
+    plural = "" if count == 1 else "s"
+    return f"{count:,} {thing}{plural}"

@@ -1,0 +1,178 @@
+"""The clocks of the host: which threads take turns, and which run beside each other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.simulation.window import Window
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    EventKind,
+    Int64Array,
+    IntArray,
+    Trace,
+    runtime_calls,
+)
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.intervals import Union, union
+from tracelens_ext.trace.lookup import values_at
+
+#: Calls that the program waits in, or that the GPU waits for; others are time of the host.
+_SYNCHRONIZES: Final = runtime_calls.any_of(
+    re.compile(r"(?:cuda|hip|cu)(?:\w*Launch|Memset|\w*Synchronize)"),
+    runtime_calls.LAUNCHES_KERNEL,
+    runtime_calls.COPIES,
+    runtime_calls.WAITS_FOR_DEVICE,
+    runtime_calls.WAITS_FOR_STREAM,
+    runtime_calls.WAITS_FOR_EVENT,
+    runtime_calls.STREAM_WAITS_FOR_EVENT,
+    runtime_calls.RECORDS_EVENT,
+)
+#: Threads that may get a clock each; the others, which call least, share the last one.
+_MOST_THREADS = 256
+_BEFORE_ALL: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, eq=False)
+class Clocks:
+    """The clock of each thread, k clocks of t threads; the first one calls most."""
+
+    of_thread: Int64Array  #: `NONE` for a thread without calls, (t,)
+    #: the last end of the calls of each clock, ns since the window's start, (k,)
+    end: Int64Array
+
+
+def synchronizing_calls(work: GpuEvents) -> Int64Array:
+    """Return the calls that launch, wait or are waited for, in file order.
+
+    Whatever its name is, a call with GPU work has launched that.
+    """
+    named = work.trace.rows_named(_SYNCHRONIZES, *LAUNCH_KINDS)
+    return np.union1d(named, work.tree.launch_of_gpu[work.tree.linked])
+
+
+def find_clocks(work: GpuEvents, window: Window) -> Clocks:
+    """Give each thread that calls the runtime a clock.
+
+    A thread joins the clock of another of its process if all that it records falls in pauses of
+    that one: it was handed the work, as autograd's thread is. Others get their own.
+    """
+    trace = work.trace
+    calls = synchronizing_calls(work)
+    events = np.concatenate((calls, trace.rows_of(EventKind.CPU_OP)))
+    calls = _rows_in_window(trace, calls, window)
+    events = _rows_in_window(trace, events, window)
+
+    threads = _threads_by_calls(trace, calls)
+    clocks = _ClocksInMaking(trace, window)
+    for thread in threads[:_MOST_THREADS].tolist():
+        calls_of_thread = calls[trace.thread[calls] == thread]
+        events_of_thread = events[trace.thread[events] == thread]
+        clocks.add_thread(thread, calls_of_thread, events_of_thread)
+    other_threads = threads[_MOST_THREADS:]
+    if len(other_threads):
+        calls_of_others = calls[np.isin(trace.thread[calls], other_threads)]
+        clocks.add_to_last_clock(other_threads, calls_of_others)
+    return Clocks(clocks.of_thread, np.array(clocks.ends, dtype=np.int64))
+
+
+def _rows_in_window(trace: Trace, rows: Int64Array, window: Window) -> Int64Array:
+    """Return the rows of events that overlap a window; one of no length takes 1 ns."""
+    end = np.maximum(trace.end_of(rows), trace.ts[rows] + 1)
+    return rows[(trace.ts[rows] < window.end) & (end > window.start)]
+
+
+def _threads_by_calls(trace: Trace, calls: Int64Array) -> Int64Array:
+    """Return the threads that make calls, those with the most calls first."""
+    count = np.bincount(trace.thread[calls], minlength=len(trace.threads))
+    by_count = np.argsort(-count, kind="stable")
+    return by_count[: np.count_nonzero(count)]
+
+
+@dataclass(eq=False)
+class _ClockActivity:
+    """When the threads of a clock record something."""
+
+    calls: Union  #: when one of them is in a call
+    edges: Int64Array  #: starts and ends of all their events, ascending
+
+    def pauses_during(self, intervals: Union) -> bool:
+        """Return True if the threads record nothing, and are in no call, during intervals."""
+        edges_until_start = np.searchsorted(self.edges, intervals.start, "right")
+        edges_before_end = np.searchsorted(self.edges, intervals.end, "left")
+        records_nothing = edges_until_start == edges_before_end
+        last_call = np.searchsorted(self.calls.start, intervals.start, "right") - 1
+        end_of_call = values_at(self.calls.end, last_call, missing=_BEFORE_ALL)
+        is_in_no_call = end_of_call <= intervals.start
+        return bool(np.all(records_nothing & is_in_no_call))
+
+    def add(
+        self, call_start: Int64Array, call_end: Int64Array, edges: Int64Array
+    ) -> None:
+        """Add what one more thread records."""
+        self.calls = union(
+            np.append(self.calls.start, call_start),
+            np.append(self.calls.end, call_end),
+        )
+        self.edges = np.sort(np.append(self.edges, edges))
+
+
+class _ClocksInMaking:
+    """The clocks of the threads so far, while one thread after the other is added.
+
+    Attributes:
+        of_thread: the clock of each thread, `NONE` for one that was not added, (t,).
+        ends: the last end of the calls of each clock, ns since the window's start.
+    """
+
+    def __init__(self, trace: Trace, window: Window) -> None:
+        self._trace = trace
+        self._window = window
+        self._activities: list[_ClockActivity] = []
+        self.of_thread = np.full(len(trace.threads), NONE, dtype=np.int64)
+        self.ends: list[int] = []
+
+    def add_thread(self, thread: int, calls: Int64Array, events: Int64Array) -> None:
+        """Give a thread the clock that pauses while it records, or a new one."""
+        trace = self._trace
+        start = trace.ts[events]
+        end = trace.end_of(events)
+        clock = self._clock_that_pauses(thread, union(start, end))
+        if clock == NONE:
+            clock = self._new_clock()
+        self._activities[clock].add(
+            trace.ts[calls], trace.end_of(calls), np.append(start, end)
+        )
+        self.of_thread[thread] = clock
+        self._extend(clock, calls)
+
+    def add_to_last_clock(self, threads: IntArray, calls: Int64Array) -> None:
+        """Let threads share the last clock."""
+        last_clock = len(self.ends) - 1
+        self.of_thread[threads] = last_clock
+        self._extend(last_clock, calls)
+
+    def _clock_that_pauses(self, thread: int, intervals: Union) -> int:
+        """Return the first clock of the thread's process that pauses meanwhile, else `NONE`."""
+        process = self._trace.process_of_thread
+        clocks_of_process = self.of_thread[process == process[thread]]
+        for clock in np.unique(clocks_of_process).tolist():
+            if clock != NONE and self._activities[clock].pauses_during(intervals):
+                return int(clock)
+        return NONE
+
+    def _new_clock(self) -> int:
+        nothing = np.empty(0, dtype=np.int64)
+        self._activities.append(_ClockActivity(Union(nothing, nothing), nothing))
+        self.ends.append(0)
+        return len(self.ends) - 1
+
+    def _extend(self, clock: int, calls: Int64Array) -> None:
+        """Let a clock last until the end of some calls, if those end later."""
+        last_end = min(int(self._trace.end_of(calls).max()), self._window.end)
+        self.ends[clock] = max(self.ends[clock], last_end - self._window.start)

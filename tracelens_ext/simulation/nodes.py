@@ -1,0 +1,223 @@
+"""The nodes of a dependency graph: the GPU events of a window, its holes, and waits of streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, recording_of
+from tracelens_ext.simulation.host_clocks import Clocks
+from tracelens_ext.simulation.window import Window
+from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray
+from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
+from tracelens_ext.trace.grouping import items_before, last_before, running_maximum
+from tracelens_ext.trace.intervals import Union, begins_run, union
+from tracelens_ext.trace.lookup import values_at
+
+#: The end of a stream's work before its first node.
+_NOTHING_ENDED: Final = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The n nodes of a window by stream and `key`. Times are ns since the window's start."""
+
+    event: (
+        Int64Array  #: the GPU event; `NONE` for a hole and for a wait of a stream, (n,)
+    )
+    launch: Int64Array  #: the row of the call that launched it, `NONE` without, (n,)
+    track: Int64Array  #: its stream, an index into `find_tracks(work, "stream")`, (n,)
+    #: when it was called; `NONE` if not in the window, or by a thread without a clock, (n,)
+    call: Int64Array
+    start: Int64Array  #: as recorded, (n,)
+    end: Int64Array  #: as recorded, (n,)
+    key: Int64Array  #: the latest call of it and of the nodes before it in its stream, (n,)
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+    @cached_property
+    def is_event(self) -> BoolArray:
+        """True for a GPU event, (n,)."""
+        is_event: BoolArray = self.event != NONE
+        return is_event
+
+    @cached_property
+    def is_called(self) -> BoolArray:
+        """True for a node that was called in the window, (n,)."""
+        is_called: BoolArray = self.call != NONE
+        return is_called
+
+    @cached_property
+    def follows(self) -> BoolArray:
+        """True for all but the first node of each stream, (n,)."""
+        return ~begins_run(self.track)
+
+    @cached_property
+    def reach(self) -> Int64Array:
+        """The latest end of each node and of the nodes before it in its stream, (n,)."""
+        return running_maximum(self.track, self.end).value
+
+    @cached_property
+    def reach_before(self) -> Int64Array:
+        """The latest end of the nodes before each in its stream; -1 for the first one, (n,)."""
+        before = np.full(len(self), _NOTHING_ENDED, dtype=np.int64)
+        before[1:] = self.reach[:-1]
+        before[~self.follows] = _NOTHING_ENDED
+        return before
+
+    @cached_property
+    def follows_event(self) -> BoolArray:
+        """True for a GPU event that no hole and no wait comes right before, (n,)."""
+        is_after_other = np.zeros(len(self), dtype=bool)
+        is_after_other[1:] = ~self.is_event[:-1]
+        is_after_other &= self.follows
+        return self.is_event & ~is_after_other
+
+    def last_called(self, track: IntArray, before: Int64Array) -> Int64Array:
+        """Return the last node of a stream that was called before a time, `NONE` without."""
+        return last_before(self.track, self.key, track, before)
+
+
+class _NewNodes(NamedTuple):
+    """Columns of k nodes that are no GPU events, in any order; as those of `Nodes`."""
+
+    track: Int64Array
+    key: Int64Array
+    call: Int64Array
+    start: Int64Array
+    end: Int64Array
+
+
+class Insertion(NamedTuple):
+    """Nodes with some more, and where those are."""
+
+    nodes: Nodes
+    place: Int64Array  #: of each node that was inserted, (k,)
+
+
+def nodes_of_events(
+    work: GpuEvents,
+    window: Window,
+    device: int | None,
+    tracks: GpuTracks,
+    clocks: Clocks,
+) -> Nodes:
+    """Return the GPU events that overlap a window, of one device or of all, as nodes."""
+    is_inside = (work.end >= window.start) & (work.start <= window.end)
+    if device is not None:
+        is_inside &= work.trace.device == device
+    event = np.flatnonzero(is_inside)
+    event = event[np.lexsort((work.start[event], tracks.of_gpu[event]))]
+    track = tracks.of_gpu[event]
+    launch = work.tree.launch_of_gpu[event]
+    call = _call_times(work, window, clocks, launch)
+    return Nodes(
+        event=event,
+        launch=launch,
+        track=track,
+        call=call,
+        start=np.maximum(work.start[event] - window.start, 0),
+        end=np.minimum(work.end[event], window.end) - window.start,
+        key=running_maximum(track, call).value,
+    )
+
+
+def _call_times(
+    work: GpuEvents, window: Window, clocks: Clocks, launch: Int64Array
+) -> Int64Array:
+    """When each node was called in the window by a thread with a clock; `NONE` otherwise."""
+    trace = work.trace
+    since_start = trace.ts[launch] - window.start
+    has_clock = clocks.of_thread[trace.thread[launch]] != NONE
+    # The row `NONE` reads the last event: those times are left out.
+    is_called = (launch != NONE) & (since_start >= 0) & has_clock
+    return np.where(is_called, since_start, NONE)
+
+
+def with_waits(nodes: Nodes, track: Int64Array, call: Int64Array) -> Insertion:
+    """Insert waits of streams, which take no time, where they were called.
+
+    They have no call themselves: nothing keeps the stream from reaching them.
+    """
+    zero = np.zeros_like(call)
+    new = _NewNodes(
+        track=track, key=call, call=np.full_like(call, NONE), start=zero, end=zero
+    )
+    return _inserted(nodes, new)
+
+
+def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
+    """Insert nodes that are no GPU events after those with the same key."""
+    order = np.lexsort((new.key, new.track))
+    place_before = items_before(
+        nodes.track, nodes.key, new.track[order], new.key[order] + 1
+    )
+
+    def insert(column: Int64Array, values: Int64Array) -> Int64Array:
+        return np.insert(column, place_before, values[order])
+
+    none = np.full_like(new.key, NONE)
+    place = np.empty_like(order)
+    place[order] = place_before + np.arange(len(order))
+    result = Nodes(
+        event=insert(nodes.event, none),
+        launch=insert(nodes.launch, none),
+        track=insert(nodes.track, new.track),
+        call=insert(nodes.call, new.call),
+        start=insert(nodes.start, new.start),
+        end=insert(nodes.end, new.end),
+        key=insert(nodes.key, new.key),
+    )
+    return Insertion(result, place)
+
+
+class Unrecorded(NamedTuple):
+    """What the coverage of a recording says of a window. Times are ns since its start."""
+
+    holes: Union  #: dropped GPU events, by device and start
+    waited_until: Int64Array  #: when waiting for work of before the recording ended
+    frozen: Union  #: time that stays as recorded: holes and warm-up
+
+
+def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
+    """Return what was not recorded, or happens once, in a window."""
+    parts = recording_of(work).parts
+    is_inside = (parts["end"] > window.start) & (parts["start"] < window.end)
+    parts = parts[is_inside]
+    kind = parts["kind"].to_numpy()
+    start = parts["start"].to_numpy().clip(*window) - window.start
+    end = parts["end"].to_numpy().clip(*window) - window.start
+    is_hole = kind == HOLE
+    is_before = kind == BEFORE
+    return Unrecorded(
+        holes=Union(start[is_hole], end[is_hole]),
+        waited_until=end[is_before],
+        frozen=union(start[~is_before], end[~is_before]),
+    )
+
+
+def with_holes(nodes: Nodes, holes: Union) -> Nodes:
+    """Insert each hole before the node that starts first after it, on the stream of that.
+
+    A hole that begins when the work before it on that stream ends was not called: it follows. Any
+    other one is called when it begins.
+    """
+    by_start = np.argsort(nodes.start, kind="stable")
+    following = np.searchsorted(nodes.start[by_start], holes.end)
+    node_after = values_at(by_start, following)
+    has_node_after = node_after != NONE
+    node_after = node_after[has_node_after]
+    start = holes.start[has_node_after]
+    end = holes.end[has_node_after]
+
+    track = nodes.track[node_after]
+    is_of_stream = values_at(nodes.track, node_after - 1) == track
+    ends_at_start = values_at(nodes.reach, node_after - 1) == start
+    call = np.where(is_of_stream & ends_at_start, NONE, start)
+    key = nodes.key[node_after] - 1
+    new = _NewNodes(track=track, key=key, call=call, start=start, end=end)
+    return _inserted(nodes, new).nodes

@@ -1,0 +1,246 @@
+"""The critical path as a table: what each segment is, by name, category and operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens_ext.analysis.idle_time.cpu_activity import (
+    HostIntervals,
+    innermost_during,
+)
+from tracelens_ext.lazy import pd
+from tracelens_ext.simulation.critical_path import (
+    EDGE_LABELS,
+    CriticalPath,
+    Part,
+    Segment,
+)
+from tracelens_ext.simulation.replay import Replay, Replayed
+from tracelens_ext.simulation.scenarios import Changes
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    NS_PER_US,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    IntArray,
+)
+from tracelens_ext.trace.lookup import values_at
+
+_OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+#: How names begin that say nothing of what the host did.
+_IGNORED: Final = ("ProfilerStep#",)
+
+
+class _Pieces(NamedTuple):
+    """Parts of segments, p of them in order of time. Times are ns since the window's start."""
+
+    segment: Int64Array  #: the segment of each piece, (p,)
+    start: Int64Array
+    end: Int64Array
+    #: True for host time in a call that launches, and for waiting for other ranks, (p,)
+    is_marked: BoolArray
+
+
+class PathDescriber:
+    """Says what the nodes of a replay, and the segments of its critical path, are.
+
+    Args:
+        replay: of the program that is described.
+        replayed: the unchanged replay.
+        changes: tells which nodes are copies, and the category of each.
+        waits_known: whether it is known how long collectives wait for other ranks.
+    """
+
+    def __init__(
+        self, replay: Replay, replayed: Replayed, changes: Changes, *, waits_known: bool
+    ) -> None:
+        self._program = replay.program
+        self._work = replay.program.work
+        self._replay = replay
+        self._replayed = replayed
+        self._changes = changes
+        self._waits_known = waits_known
+
+    def describe(self, nodes: Int64Array) -> pd.DataFrame:
+        """Return kind, category, name, operation and stream of nodes.
+
+        They are empty, and the stream is -1, for what a node does not have, and for `NONE`.
+        """
+        program = self._program
+        work = self._work
+        event = values_at(program.event, nodes)
+        is_event = event != NONE
+        is_communication = values_at(work.is_communication, event, missing=False)
+        is_copy = values_at(self._changes.is_copy, nodes, missing=False)
+        kind = np.where(is_communication, "communication", "kernel")
+        kind = np.where(is_copy, "copy", kind)
+        category, categories = self._changes.category
+        operation, operations = work.tree.cpu_op_label_of_gpu
+        stream_of_node = program.tracks.stream[program.track]
+        columns = {
+            "kind": np.where(is_event, kind, "gap"),
+            "category": _labels(
+                np.where(is_event, values_at(category, nodes), NONE), categories
+            ),
+            "name": _labels(values_at(work.name, event), work.trace.names),
+            "operation": _labels(values_at(operation, event), operations),
+            "stream": values_at(stream_of_node, nodes),
+        }
+        return pd.DataFrame(columns)
+
+    def table(self, path: CriticalPath) -> pd.DataFrame:
+        """Return the segments of a path, cut where launching calls and waiting begin and end."""
+        pieces = self._cut(path)
+        part = path.part[pieces.segment]
+        source = path.source[pieces.segment]
+        is_on_stream = np.isin(part, (Part.RUNS, Part.GAP, Part.LAUNCH))
+        table = self.describe(np.where(is_on_stream, source, NONE))
+
+        runs = part == Part.RUNS
+        is_host = part == Part.HOST
+        is_latency = part == Part.LAUNCH
+        is_launch = is_latency | (is_host & pieces.is_marked)
+        is_wait = runs & pieces.is_marked
+        table["kind"] = np.select(
+            [part == Part.GAP, part == Part.SYNC, is_launch, is_host, is_wait],
+            ["gap", "sync", "launch", "host", "other rank"],
+            table["kind"],
+        )
+        table.loc[~runs, ["category", "name"]] = ""
+        launch = self._program.launch[source[is_latency]]
+        table.loc[is_latency, "name"] = self._event_names(launch)
+        host_time = _HostTime(
+            source[is_host], pieces.start[is_host], pieces.end[is_host]
+        )
+        calls = self._innermost_events(LAUNCH_KINDS, host_time)
+        operations = self._innermost_events(_OPERATIONS, host_time)
+        table.loc[is_host, "name"] = self._event_names(calls)
+        table.loc[is_host, "operation"] = self._event_names(operations)
+
+        table.insert(0, "start_us", pieces.start / NS_PER_US)
+        table.insert(1, "duration_us", (pieces.end - pieces.start) / NS_PER_US)
+        is_communication = (table["kind"] == "communication").to_numpy()
+        table["edge"] = _labels(path.edge[pieces.segment], EDGE_LABELS)
+        is_known = path.known[pieces.segment]
+        table["known"] = is_known & (self._waits_known | ~is_communication)
+        return table
+
+    def _event_names(self, rows: Int64Array) -> npt.NDArray[np.object_]:
+        """Return the names of events of the trace; empty for `NONE`."""
+        trace = self._work.trace
+        return _labels(values_at(trace.name, rows), trace.names)
+
+    def _cut(self, path: CriticalPath) -> _Pieces:
+        """Cut host time at launching calls, and collectives where their waiting ends."""
+        calls_by_clock = self._changes.host_intervals("launch")
+        limits_of_calls = [np.ravel(np.column_stack(calls)) for calls in calls_by_clock]
+
+        pieces: list[tuple[int, int, int, bool]] = []
+        for number, segment in enumerate(path.segments()):
+            limits = self._limits_of_marked(segment, limits_of_calls)
+            # Pieces between the limits are by turns outside and inside of what is marked.
+            bounds = [segment.start]
+            bounds.extend(limits)
+            bounds.append(segment.end)
+            is_marked = False
+            for start, end in pairwise(bounds):
+                if start < end:
+                    pieces.append((number, start, end, is_marked))
+                is_marked = not is_marked
+        rows = np.array(pieces, dtype=np.int64).reshape(-1, len(_Pieces._fields))
+        return _Pieces(
+            segment=rows[:, 0],
+            start=rows[:, 1],
+            end=rows[:, 2],
+            is_marked=rows[:, 3] > 0,
+        )
+
+    def _limits_of_marked(
+        self, segment: Segment, limits_of_calls: Sequence[Int64Array]
+    ) -> list[int]:
+        """Return where what is marked in a segment begins and ends, a begin first.
+
+        `limits_of_calls` are the starts and ends of the launching calls of each clock.
+        """
+        source = segment.source
+        if segment.part == Part.RUNS:
+            waiting_ns = int(self._program.waiting[source])
+            if not waiting_ns:
+                return []
+            wait_end = int(self._replayed.start[source]) + waiting_ns
+            return [segment.start, min(max(wait_end, segment.start), segment.end)]
+        if segment.part == Part.HOST and source < len(self._replay.clock):
+            calls = limits_of_calls[self._replay.clock[source]]
+            later = int(self._later(source))
+            return _limits_within(calls, segment.start, segment.end, later)
+        return []
+
+    def _later(self, row: IntArray | int) -> Int64Array:
+        """By how much the replay is later than the recording, after rows of host time, ns."""
+        later: Int64Array = self._replayed.returned[row] - self._replay.recorded[row]
+        return later
+
+    def _innermost_events(
+        self, kinds: Sequence[EventKind], host_time: _HostTime
+    ) -> Int64Array:
+        """Return the innermost event that covers at least half of each piece of host time.
+
+        `NONE` where no event of the kinds does, (h,).
+        """
+        clock = values_at(self._replay.clock, host_time.row)
+        since_first_event = self._later(host_time.row) - self._program.window.start
+        start = host_time.start - since_first_event
+        end = host_time.end - since_first_event
+        events = np.full(len(clock), NONE, dtype=np.int64)
+        for thread, number in enumerate(self._program.clocks.of_thread.tolist()):
+            if number == NONE:
+                continue
+            pieces = np.flatnonzero((clock == number) & (events == NONE))
+            if not len(pieces):
+                continue
+            threads = np.full(len(pieces), thread)
+            intervals = HostIntervals(threads, start[pieces], end[pieces])
+            events[pieces] = innermost_during(
+                self._work.trace, kinds, intervals, _IGNORED
+            )
+        return events
+
+
+class _HostTime(NamedTuple):
+    """Pieces of host time, h of them, in replayed time."""
+
+    row: Int64Array  #: the row of `Replay.recorded` from which each runs, (h,)
+    start: Int64Array  #: ns since the window's start, (h,)
+    end: Int64Array  #: (h,)
+
+
+def _limits_within(limits: Int64Array, start: int, end: int, later: int) -> list[int]:
+    """Return the starts and ends of calls in a piece of host time; a start comes first.
+
+    Calls from 10 to 20 and from 30 to 40, host time from 15 to 32: 15, 20, 30.
+
+    Args:
+        limits: the start and the end of each call in turn, as recorded, ascending.
+        start: of the piece, in replayed time.
+        end: of the piece.
+        later: by how much replayed time is later than recorded time.
+    """
+    first, stop = np.searchsorted(limits, [start - later, end - later])
+    within: list[int] = (limits[first:stop] + later).clip(start, end).tolist()
+    begins_in_call = first % 2 == 1
+    if begins_in_call:
+        within.insert(0, start)
+    return within
+
+
+def _labels(code: IntArray, labels: Sequence[str]) -> npt.NDArray[np.object_]:
+    """Return what codes stand for; empty for `NONE`."""
+    texts = np.array(list(labels) + [""], dtype=object)
+    return texts[code]

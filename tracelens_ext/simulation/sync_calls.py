@@ -1,0 +1,126 @@
+"""The runtime calls of a window, and what the trace says that they wait for.
+
+PyTorch records, with some options, events of the category `cuda_sync`, one for each call that
+synchronizes. They say which stream waits, for which other stream, and which call recorded the CUDA
+event that is waited for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.simulation.window import Window
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    EventKind,
+    Int32Array,
+    Int64Array,
+    runtime_calls,
+)
+from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
+from tracelens_ext.trace.grouping import by_group_and_time, last_before
+from tracelens_ext.trace.lookup import values_at
+
+_NOTHING: Final = (NONE, NONE, NONE)
+
+
+class SyncTargets(NamedTuple):
+    """What some calls let wait, and for what; `NONE` where that is not recorded. All (m,)."""
+
+    waiting_track: (
+        Int64Array  #: the stream that the call is about, which may wait itself
+    )
+    awaited_track: Int64Array  #: the stream that it waits for
+    recorded_at: (
+        Int64Array  #: when the awaited event was recorded, ns since the window's start
+    )
+
+
+class SyncCalls:
+    """The runtime calls that start in a window, by thread and time."""
+
+    def __init__(self, work: GpuEvents, window: Window, tracks: GpuTracks) -> None:
+        trace = work.trace
+        self._trace = trace
+        self._window = window
+        calls = trace.rows_of(*LAUNCH_KINDS)
+        is_inside = (trace.ts[calls] >= window.start) & (trace.ts[calls] < window.end)
+        calls = calls[is_inside]
+        self._calls = calls[by_group_and_time(trace.thread[calls], trace.ts[calls])]
+        self._records = self.named(runtime_calls.RECORDS_EVENT)
+        self._target_of_call = self._read_sync_events(tracks)
+
+    def named(self, pattern: re.Pattern[str]) -> Int64Array:
+        """Return the rows of the calls whose names match a pattern."""
+        name = self._trace.name[self._calls]
+        return self._calls[self._trace.named(name, pattern.match)]
+
+    def start_of(self, rows: Int64Array) -> Int64Array:
+        """When calls start, ns since the window's start."""
+        return self._trace.ts[rows] - self._window.start
+
+    def end_of(self, rows: Int64Array) -> Int64Array:
+        """When calls return, ns since the window's start."""
+        return self._trace.end_of(rows) - self._window.start
+
+    def thread_of(self, rows: Int64Array) -> Int32Array:
+        """The threads that make calls."""
+        return self._trace.thread[rows]
+
+    def targets_of(self, rows: Int64Array) -> SyncTargets:
+        """Return what the trace says that calls wait for."""
+        calls = self._trace.correlation[rows].tolist()
+        targets = [self._target_of_call.get(call, _NOTHING) for call in calls]
+        columns = np.array(targets, dtype=np.int64).reshape(-1, len(_NOTHING))
+        return SyncTargets(
+            waiting_track=columns[:, 0],
+            awaited_track=columns[:, 1],
+            recorded_at=columns[:, 2],
+        )
+
+    def record_before(self, rows: Int64Array) -> Int64Array:
+        """When the last event before each call was recorded on its thread; its start if none."""
+        trace = self._trace
+        last_record = last_before(
+            trace.thread[self._records],
+            trace.ts[self._records],
+            trace.thread[rows],
+            trace.ts[rows],
+        )
+        recorded_at = values_at(self.start_of(self._records), last_record)
+        return np.where(last_record == NONE, self.start_of(rows), recorded_at)
+
+    def _read_sync_events(self, tracks: GpuTracks) -> dict[int, tuple[int, int, int]]:
+        """Return what `cuda_sync` events say: correlation id → fields of `SyncTargets`."""
+        trace = self._trace
+        is_sync = np.isin(trace.categories, runtime_calls.SYNC_CATEGORIES)
+        if not is_sync.any():
+            return {}
+        rows = trace.rows_of(EventKind.OTHER)
+        rows = rows[is_sync[trace.category[rows]]]
+
+        streams = zip(tracks.device.tolist(), tracks.stream.tolist(), strict=True)
+        track_of_stream = {stream: track for track, stream in enumerate(streams)}
+        correlations_of_records = trace.correlation[self._records].tolist()
+        times_of_records = self.start_of(self._records).tolist()
+        recorded_at = dict(zip(correlations_of_records, times_of_records, strict=True))
+
+        target_of_call: dict[int, tuple[int, int, int]] = {}
+        for call, device, stream, awaited_stream, record in zip(
+            trace.correlation[rows].tolist(),
+            trace.arg("device").at(rows).tolist(),
+            trace.arg("stream").at(rows).tolist(),
+            trace.arg("wait_on_stream").at(rows).tolist(),
+            trace.arg("wait_on_cuda_event_record_corr_id").at(rows).tolist(),
+            strict=True,
+        ):
+            target_of_call[call] = (
+                track_of_stream.get((device, stream), NONE),
+                track_of_stream.get((device, awaited_stream), NONE),
+                recorded_at.get(record, NONE),
+            )
+        return target_of_call
