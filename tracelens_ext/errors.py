@@ -59,7 +59,21 @@ class TraceTooLargeError(TraceError):
 
 
 class MergedRanksError(TraceError):
-    """Several ranks share the file and reuse each other's correlation ids."""
+    """Several ranks share the file and reuse each other's correlation ids.
+
+    Attributes:
+        ranks: their numbers; empty where they cannot be told apart.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        problem: str,
+        remedy: str,
+        ranks: tuple[int, ...] = (),
+    ) -> None:
+        self.ranks = ranks
+        super().__init__(path, problem, remedy)
 
 
 class RuleError(TracelensError):

@@ -30,6 +30,8 @@ class ReadingOptions:
     kernel_annotations: str | None = None
     #: the only folders (resolved) whose files are read; None for all
     folders: Sequence[Path] | None = None
+    #: the rank that is taken of a file into which several were merged; None for the whole file
+    rank: int | None = None
     #: read the file, whatever the cache holds
     no_cache: bool = False
     #: use what the cache holds only if no byte of the file has changed

@@ -37,6 +37,15 @@ def is_trace_name(name: str) -> bool:
     return name.lower().endswith(trace_suffixes())
 
 
+def with_rank(path: Path, rank: int) -> Path:
+    """Return the name that the file of one rank would have: `run_rank3.json.gz`."""
+    lengths = [
+        len(suffix) for suffix in trace_suffixes() if path.name.lower().endswith(suffix)
+    ]
+    place = len(path.name) - max(lengths, default=0)
+    return path.with_name(f"{path.name[:place]}_rank{rank}{path.name[place:]}")
+
+
 class _Alternatives(NamedTuple):
     """Suffixes of files that hold the same recording."""
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.support.fleet_helpers import needs_fleet, rank_trace, write_ranks
+from tests.support.merging import write_merged
 from tracelens_ext.cli import run
 from tracelens_ext.cli.commands.fleet import _slowest
 
@@ -143,6 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the traces that the page speaks of."""
     here = tmp_path_factory.mktemp("page")
     write_ranks(here / "run", {0: 100, 1: 110, 2: 300, 3: 105})
+    write_merged(here / "run", "sglang", here / "merged.json.gz")
     return here
 
 
@@ -164,7 +166,7 @@ def test_the_commands_of_the_page_run(
     for command in commands:
         words = shlex.split(command, comments=True)
         assert words[0] == "tracelens-ext"
-        assert words[1] in ("fleet", "ranks")
+        assert words[1] in ("fleet", "ranks", "report", "kernels")
         assert run(words[1:]) == 0, command
         assert capsys.readouterr().err == "", command
 

@@ -200,10 +200,19 @@ def ranks(*, reused: bool) -> TraceMaker:
 
 
 def test_ranks_that_reuse_each_others_ids_are_refused() -> None:
+    with pytest.raises(MergedRanksError, match=r"merged into one file: 0, 1") as caught:
+        tree_of(ranks(reused=True))
+    assert caught.value.ranks == (0, 1)
+
+
+def test_ranks_that_cannot_be_told_apart_are_refused() -> None:
+    events = ranks(reused=True).document()["traceEvents"]
+    mixed = [*events[::2], *events[1::2]]
     with pytest.raises(
         MergedRanksError, match=r"several ranks \(processes 500, 501\).*3 corr"
-    ):
-        tree_of(ranks(reused=True))
+    ) as caught:
+        CallTree(read_trace(mixed))
+    assert caught.value.ranks == ()
 
 
 def test_ranks_whose_ids_differ_are_linked_each_to_its_own() -> None:

@@ -168,6 +168,14 @@ class ReadingFlags(ReadingOptions):
             help="Have this nsys convert .nsys-rep files.  [default: they are read directly]",
         ),
     ] = None
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Of a file into which several ranks were merged, take this one.",
+        ),
+    ] = None
     no_cache: Annotated[
         bool,
         typer.Option("--no-cache", help="Read the file, whatever the cache holds."),

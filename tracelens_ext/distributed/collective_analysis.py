@@ -17,7 +17,19 @@ from urllib.parse import quote
 from tracelens_ext.distributed.aggregate import JobSettings, job_tables
 from tracelens_ext.distributed.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.distributed.html_page import write_page
+from tracelens_ext.distributed.pipeline.extract import (
+    ACTIVITY,
+    CALLS,
+    PIPELINE_TABLES,
+)
+from tracelens_ext.distributed.pipeline.tables import (
+    STAGES_TABLE,
+    PipelineJob,
+    analyze_pipelines,
+)
+from tracelens_ext.distributed.pipeline.verdicts import find_pipeline_verdicts
 from tracelens_ext.distributed.storage import Markers, ResultStore
+from tracelens_ext.distributed.verdicts import verdict_table
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 
@@ -25,7 +37,14 @@ if TYPE_CHECKING:
     from distributed import Client
 
 #: The tables that are as small as the number of ranks.
-_SMALL_TABLES = ("verdicts", "collective_groups", "wait_origins", "clocks", "overlap")
+_SMALL_TABLES = (
+    "verdicts",
+    STAGES_TABLE,
+    "collective_groups",
+    "wait_origins",
+    "clocks",
+    "overlap",
+)
 #: The tables, in the order in which they are shown; those that grow with the calls come last.
 TABLES = (*_SMALL_TABLES, "collective_sync", "collective_waits")
 PAGE = "ranks.html"
@@ -104,6 +123,15 @@ class _JobTask:
             tables.update(
                 job_tables(matched, iterations, communication, self.settings, failures)
             )
+        pipelines = PipelineJob()
+        with failures.isolate(f"The table {STAGES_TABLE}"):
+            pipelines = self._pipelines()
+        tables[STAGES_TABLE] = pipelines.table()
+        with failures.isolate("The verdicts on the pipeline"):
+            verdicts = verdict_table(find_pipeline_verdicts(pipelines))
+            if len(verdicts):
+                known = tables.get("verdicts", verdicts[:0])
+                tables["verdicts"] = pd.concat([known, verdicts], ignore_index=True)
         for name, frame in tables.items():
             self.store.put_table(name, frame)
         has_html = find_spec("jinja2") is not None and find_spec("plotly") is not None
@@ -113,6 +141,20 @@ class _JobTask:
                 write_page(page, tables, self.links, failures)
         small = {name: tables[name] for name in _SMALL_TABLES if name in tables}
         return RankTables(small, failures.messages)
+
+    def _pipelines(self) -> PipelineJob:
+        """Return the pipelines of the job."""
+        calls = self._all_parts(CALLS)
+        if calls is None or not len(calls):
+            return PipelineJob()
+        activity = self._all_parts(ACTIVITY)
+        if activity is None:
+            return PipelineJob()
+        # Several traces may be of one rank.
+        calls = calls.drop_duplicates(
+            ["rank", "launch", "start", "end", "direction", "peer"]
+        )
+        return analyze_pipelines(calls, activity.drop_duplicates())
 
     def _all_parts(self, table: str) -> pd.DataFrame | None:
         """Return the parts of all traces; None if no trace has one."""
@@ -152,7 +194,7 @@ def match_ranks(
         communication=communication,
         has_parts={
             table: [stem for stem, about in done.items() if table in about["rows"]]
-            for table in ("overlap", "rank_iterations")
+            for table in ("overlap", "rank_iterations", *PIPELINE_TABLES)
         },
         settings=JobSettings(world_size, failed_ranks, ranks_per_node),
         links=_report_links(store, done),

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,8 @@ class FleetInput:
     url: str  #: where a worker finds it: an absolute path, or a URL
     #: what distinguishes its content from another, as JSON; None if that is not known
     identity: Mapping[str, str] | None = None
+    #: the rank that is taken of a file into which several were merged; None for the whole file
+    rank: int | None = None
 
     @property
     def size(self) -> int | None:
@@ -69,7 +71,13 @@ class FleetInput:
         readable = readable[-_MAX_STEM_CHARACTERS:] or "trace"
         url = self.url.encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(url, digest_size=_DIGEST_BYTES).hexdigest()
+        if self.rank is not None:
+            readable = f"{readable}-rank{self.rank}"
         return f"{readable}-{digest}"
+
+    def of_rank(self, rank: int) -> FleetInput:
+        """Return one rank of this file, into which several were merged."""
+        return replace(self, name=f"{self.name} (rank {rank})", rank=rank)
 
     def _name_without_suffix(self) -> str:
         """Return the file's name without the longest suffix of a trace that it ends with."""

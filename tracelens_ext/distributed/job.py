@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,9 +31,14 @@ from tracelens_ext.distributed.storage import ResultStore
 from tracelens_ext.distributed.trace_tables import trace_tables
 from tracelens_ext.hooks.registry import one_line
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.cache.store import TraceCache, open_cache
+from tracelens_ext.trace import NS_PER_MS, Trace
+from tracelens_ext.trace.merged_ranks import find_merged_ranks, trace_of_rank
 
 _COPY_BYTES = 1 << 22
+#: What the marker of a file notes into which ranks were merged: their numbers.
+MERGED_RANKS = "merged_ranks"
 
 
 class Stage(StrEnum):
@@ -56,6 +61,10 @@ class TraceJob:
     options: JobOptions  #: how it is analyzed
     key: str  #: `options.key`, computed where the fleet is started
 
+    def of_rank(self, rank: int) -> TraceJob:
+        """Return the job of one rank of a file into which several were merged."""
+        return replace(self, source=self.source.of_rank(rank))
+
     def is_done(self, marker: Mapping[str, Any] | None) -> bool:
         """Tell whether a marker says that this very job was done."""
         if marker is None or self.source.identity is None:
@@ -77,6 +86,8 @@ class JobOutcome:
     message: str = ""  #: why, one line
     final: bool = False  #: another attempt would fail too
     problems: tuple[str, ...] = ()  #: what had to be left out, a sentence each
+    #: what the markers of the ranks note that were merged into the file, by rank
+    abouts_of_ranks: Mapping[int, dict[str, Any]] = field(default_factory=dict)
 
 
 class _TraceResults(NamedTuple):
@@ -92,6 +103,7 @@ class _JobProgress:
 
     stage: Stage = Stage.OPEN
     problems: list[str] = field(default_factory=list)
+    abouts_of_ranks: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
@@ -103,25 +115,69 @@ def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
         about = _analyze_and_write(job, progress)
     except Exception as error:  # noqa: BLE001  # one trace's trouble must not stop the others
         return _failure(progress.stage, job.source, error)
-    return JobOutcome(about, problems=tuple(progress.problems))
+    return JobOutcome(
+        about,
+        problems=tuple(progress.problems),
+        abouts_of_ranks=progress.abouts_of_ranks,
+    )
 
 
 def _analyze_and_write(job: TraceJob, progress: _JobProgress) -> dict[str, Any]:
-    """Write the parts of a trace and its marker; return what the marker notes."""
-    options = job.options
+    """Write the parts of a trace and its marker; return what the marker notes.
+
+    A file into which several ranks were merged is as many traces, each with parts and a marker of
+    its own; the marker of the file notes which ranks they are.
+    """
     started = time.perf_counter()
     with _on_this_machine(job.source) as path:
         progress.stage = Stage.READ
-        analyzer = TreePerfAnalyzer(
-            path,
-            use_kernel_name_categories=True,
-            reading=options.reading,
-            include_unlinked_kernels=options.unlinked_kernels,
-            cache=options.cache and not job.source.is_remote,
-            **options.rules,
+        cache = open_cache(
+            job.options.cache and not job.source.is_remote, job.options.reading
         )
-        progress.stage = Stage.ANALYZE
-        about, tables = _results(job, analyzer)
+        trace = read_trace(path, cache=cache or False, reading=job.options.reading)
+        ranks = find_merged_ranks(trace)
+        if not ranks:
+            return _analyze_trace(job, trace, cache, progress, started)
+        for rank in ranks:
+            about = _analyze_trace(
+                job.of_rank(rank.number),
+                trace_of_rank(trace, rank),
+                None,
+                progress,
+                started,
+            )
+            progress.abouts_of_ranks[rank.number] = about
+            started = time.perf_counter()
+    about = {
+        "key": job.key,
+        "trace": job.source.name,
+        "identity": dict(job.source.identity) if job.source.identity else None,
+        MERGED_RANKS: [rank.number for rank in ranks],
+    }
+    job.store.put_marker(job.source.stem, about)
+    return about
+
+
+def _analyze_trace(
+    job: TraceJob,
+    trace: Trace,
+    cache: TraceCache | None,
+    progress: _JobProgress,
+    started: float,
+) -> dict[str, Any]:
+    """Write the parts of a trace that was read, and its marker; return what the marker notes."""
+    options = job.options
+    progress.stage = Stage.READ
+    analyzer = TreePerfAnalyzer(
+        trace,
+        use_kernel_name_categories=True,
+        reading=options.reading,
+        include_unlinked_kernels=options.unlinked_kernels,
+        cache=cache or False,
+        **options.rules,
+    )
+    progress.stage = Stage.ANALYZE
+    about, tables = _results(job, analyzer)
     progress.stage = Stage.WRITE
     stem = job.source.stem
     job.store.remove_marker(stem)
@@ -130,7 +186,7 @@ def _analyze_and_write(job: TraceJob, progress: _JobProgress) -> dict[str, Any]:
     about["seconds"] = round(time.perf_counter() - started, 3)
     job.store.put_marker(stem, about)
     failures = about["failures"]
-    progress.problems = [
+    progress.problems += [
         problem for problem in analyzer.problems if problem not in failures
     ]
     return about

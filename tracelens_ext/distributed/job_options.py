@@ -16,7 +16,7 @@ from tracelens_ext.hooks import default_registry
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, VERSION, ReadingOptions
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
-LAYOUT = 4
+LAYOUT = 5
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class JobOptions:
         plugins = sorted(
             (plugin.name, plugin.distribution) for plugin in default_registry().plugins
         )
-        reading = (self.reading.salvage, self.reading.max_bytes)
+        chosen = self.reading
+        reading = (chosen.salvage, chosen.max_bytes, chosen.rank)
         parts = [LAYOUT, VERSION, self.rules, self.unlinked_kernels, reading, plugins]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracelens_ext.distributed.cluster import FinishedJob
@@ -79,12 +79,27 @@ class FleetRun:
     """A fleet whose traces are done or have failed."""
 
     store: ResultStore
-    jobs: Sequence[TraceJob]  #: one for each trace, in the order of their names
+    jobs: list[TraceJob]  #: one for each trace, in the order of their names
     markers: Markers  #: what is noted of earlier runs, by stem
     not_found: Sequence[TraceNotFoundError]  #: arguments that name no trace
     ranks_per_node: int | None
     #: of this run, by stem
     finished: dict[str, FinishedJob] = field(default_factory=dict)
+
+    def add(self, finished: FinishedJob) -> None:
+        """Note a job that is over; of a file with several ranks as one for each of them."""
+        outcome = finished.outcome
+        if not outcome.abouts_of_ranks or outcome.about is None:
+            self.finished[finished.job.source.stem] = finished
+            return
+        place = self.jobs.index(finished.job)
+        jobs_of_ranks = []
+        for rank, about in outcome.abouts_of_ranks.items():
+            job = finished.job.of_rank(rank)
+            of_rank = replace(outcome, about=about, abouts_of_ranks={})
+            self.finished[job.source.stem] = finished._replace(job=job, outcome=of_rank)
+            jobs_of_ranks.append(job)
+        self.jobs[place : place + 1] = jobs_of_ranks
 
     def abouts(self) -> dict[str, Mapping[str, Any] | None]:
         """Return what is noted of each trace; None for those that failed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from tracelens_ext.distributed.cluster import (
 from tracelens_ext.distributed.collective_analysis import PAGE
 from tracelens_ext.distributed.collective_analysis import TABLES as COLLECTIVE_TABLES
 from tracelens_ext.distributed.inputs import FleetInput, find_inputs
-from tracelens_ext.distributed.job import TraceJob
+from tracelens_ext.distributed.job import MERGED_RANKS, TraceJob
 from tracelens_ext.distributed.job_options import JobOptions, portable_rules
 from tracelens_ext.distributed.reductions import REDUCTIONS
 from tracelens_ext.distributed.results import FleetResult, FleetRun, finish
@@ -125,7 +125,7 @@ def run_fleet(
     )
     store.claim(_written_names(), force=force)
     plan = _plan(sources, store, options)
-    run = FleetRun(store, plan.jobs, plan.markers, not_found, ranks_per_node)
+    run = FleetRun(store, list(plan.jobs), plan.markers, not_found, ranks_per_node)
     process_count = min(worker_count, len(plan.remaining))
     with (
         workers_of(scheduler, process_count)
@@ -138,7 +138,7 @@ def run_fleet(
             for finished in run_jobs(
                 client, plan.remaining, attempts, in_order=in_order
             ):
-                run.finished[finished.job.source.stem] = finished
+                run.add(finished)
                 report_progress.add(finished)
         return finish(client, run)
 
@@ -169,12 +169,31 @@ def _plan(
     """Return the jobs, and which of them are still to be done."""
     key = options.key
     markers = store.markers()
-    jobs = [
-        TraceJob(source, place, store, options, key)
-        for place, source in enumerate(sources)
-    ]
+    merged = {stem for stem, about in markers.items() if MERGED_RANKS in about}
+    jobs: list[TraceJob] = []
+    for place, source in enumerate(sources):
+        job = TraceJob(source, place, store, options, key)
+        jobs += _jobs_of_ranks(job, markers) or [job]
     remaining = [job for job in jobs if not job.is_done(markers.get(job.source.stem))]
+    for stem in merged:
+        del markers[stem]  # their parts are those of their ranks
     return _Plan(jobs, remaining, markers)
+
+
+def _jobs_of_ranks(
+    job: TraceJob, markers: Mapping[str, Mapping[str, object]]
+) -> list[TraceJob]:
+    """Return a job for each rank that was merged into a file, if an earlier run did them all."""
+    about = markers.get(job.source.stem)
+    if not job.is_done(about) or about is None:
+        return []
+    ranks = about.get(MERGED_RANKS)
+    if not isinstance(ranks, list):
+        return []
+    jobs = [job.of_rank(rank) for rank in ranks]
+    if not all(part.is_done(markers.get(part.source.stem)) for part in jobs):
+        return []
+    return jobs
 
 
 class _FleetProgress:

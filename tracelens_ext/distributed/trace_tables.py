@@ -10,6 +10,7 @@ import numpy as np
 from tracelens_ext.analysis.collectives import collective_calls
 from tracelens_ext.analysis.timeline.timeline import gpu_timeline
 from tracelens_ext.distributed.extract import RANK_TABLES, rank_tables
+from tracelens_ext.distributed.pipeline.extract import PIPELINE_TABLES, pipeline_tables
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace.grouping import (
     group_durations,
@@ -35,7 +36,7 @@ KEYED_TABLES = (
     "findings",
 )
 #: The folders of parts.
-TABLES = (*KEYED_TABLES, *RANK_TABLES)
+TABLES = (*KEYED_TABLES, *RANK_TABLES, *PIPELINE_TABLES)
 
 #: Columns that have no type of their own in a table without rows. A column has one type in all
 #: parts.
@@ -90,6 +91,8 @@ def trace_tables(
             tables[table] = _with_keys(makers[table](), gpu_events, name, ranks)
     with analyzer.failures.isolate("The communication between ranks"):
         tables.update(rank_tables(gpu_events, ranks))
+    with analyzer.failures.isolate("The part in a pipeline"):
+        tables.update(pipeline_tables(gpu_events, ranks))
     return tables
 
 

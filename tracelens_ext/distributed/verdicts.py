@@ -42,6 +42,9 @@ class VerdictKind(StrEnum):
     MISMATCH = "mismatch"
     HANG = "hang"
     LOST_CALL = "lost_call"
+    UNEVEN_STAGE = "uneven_stage"
+    SLOW_TRANSFER = "slow_transfer"
+    TOO_FEW_MICRO_BATCHES = "too_few_micro_batches"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +106,12 @@ def find_verdicts(job: Job) -> pd.DataFrame:
     _find_mismatches(job)
     hanging_ranks = _find_hangs(job)
     _find_lost_calls(job, hanging_ranks)
-    rows = [asdict(verdict) for verdict in job.verdicts]
+    return verdict_table(job.verdicts)
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """Return the table `verdicts`."""
+    rows = [asdict(verdict) for verdict in verdicts]
     return pd.DataFrame(rows, columns=_COLUMNS).astype(_COLUMN_TYPES)
 
 

@@ -48,13 +48,31 @@ def read_trace(
         TraceNotFoundError: nothing readable is there.
         TraceCutOffError: the file ends in the middle.
         TraceFormatError: it is no trace that can be analysed; the message says what it is.
+        UsageError: `reading` names a rank that the file does not hold.
     """
     # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.
-    from tracelens_ext.readers.cache.store import open_cache
     from tracelens_ext.trace import Trace
 
     if isinstance(source, Trace):
         return source
+    whole = _read_whole(source, progress, cache, registry, reading)
+    if reading.rank is None:
+        return whole
+    from tracelens_ext.trace.merged_ranks import rank_of_merged_file
+
+    return rank_of_merged_file(whole, reading.rank)
+
+
+def _read_whole(
+    source: str | os.PathLike[str] | Readable | Mapping[str, object] | list[object],
+    progress: Callable[[int, int | None], None] | None,
+    cache: TraceCache | bool | None,
+    registry: PluginRegistry | None,
+    reading: ReadingOptions,
+) -> Trace:
+    """Read all of a file or document; arguments as of `read_trace`."""
+    from tracelens_ext.readers.cache.store import open_cache
+
     if isinstance(source, Mapping | list):
         from tracelens_ext.readers.formats import read_document
 

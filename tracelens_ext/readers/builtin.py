@@ -245,7 +245,7 @@ READERS: list[Reader] = [
     ),
     FormatReader(
         name="PyTorch profiler (Kineto) JSON",
-        module="kineto.reader",
+        module="kineto.documents",
         fits=_is_json,
         how_to_record="torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')",
         suffixes=_JSON,

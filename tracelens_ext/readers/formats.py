@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -52,9 +52,12 @@ def read_document(
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
     """Return the trace of a loaded JSON document, or of its list of events."""
-    from tracelens_ext.readers.kineto import reader
+    from tracelens_ext.readers.kineto import documents, reader
     from tracelens_ext.readers.rocprof import json_records
 
+    if isinstance(document, list) and _are_documents(document):
+        of_ranks = cast("list[Mapping[str, object]]", document)
+        return with_directions(documents.from_documents(of_ranks, path))
     members = document if isinstance(document, Mapping) else {"traceEvents": document}
     if json_records.ROOT in members:
         return json_records.from_document(members, path, reading)
@@ -65,6 +68,13 @@ def read_document(
     trace = with_directions(reader.from_events(events, others, path))
     refuse_trace(trace)
     return trace
+
+
+def _are_documents(listed: list[Any]) -> bool:
+    """Return True for a list of documents, one a rank; False for one of events."""
+    return bool(listed) and all(
+        isinstance(item, Mapping) and "traceEvents" in item for item in listed
+    )
 
 
 def read_file(

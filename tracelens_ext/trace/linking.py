@@ -7,12 +7,14 @@ trace must be of one rank; it is refused if it turns out to hold several.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, Trace
+from tracelens_ext.trace.merged_ranks import find_merged_ranks, rank_labels
 
 _LAUNCHES_ON_SEVERAL_DEVICES: Final = re.compile(r"GraphLaunch|MultiDevice")
 #: Processes or devices that a message names.
@@ -118,8 +120,19 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
     named = ", ".join(labels[:_MOST_NAMED])
     if len(labels) > _MOST_NAMED:
         named += " …"
+    path = trace.provenance.path
+    file = shlex.quote(path)
+    ranks = find_merged_ranks(trace)
+    if ranks:
+        raise MergedRanksError(
+            path,
+            f"holds several ranks merged into one file: {rank_labels(ranks)}",
+            f"add --rank {ranks[0].number} for one of them, or compare all with:"
+            f" tracelens-ext fleet {file} -o results",
+            tuple(rank.number for rank in ranks),
+        )
     raise MergedRanksError(
-        trace.provenance.path,
+        path,
         f"holds several ranks ({what} {named}) that reuse {count:,} correlation ids,"
         " so kernels cannot be attributed to the right one",
         "analyse each rank's own file",

@@ -208,6 +208,7 @@ def _missing_sentence(ranks: list[int]) -> str:
 
 def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     """Yield what was done, the verdicts, the spread over ranks, the slowest ranks."""
+    from tracelens_ext.cli.pipeline_blocks import pipeline_blocks
     from tracelens_ext.cli.verdict_blocks import verdict_blocks
 
     tables = result.tables
@@ -215,6 +216,8 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     if "verdicts" in tables:
         yield [""]
         yield Section("verdicts", lambda _: verdict_blocks(tables["verdicts"]))
+    if "pipeline_stages" in tables:
+        yield from pipeline_blocks(tables["pipeline_stages"])
     if "ranks" not in tables:
         return
     yield Part(

@@ -47,6 +47,7 @@ def ranks(
     ] = False,
 ) -> None:
     """Show which ranks and links are slow, and of each collective its transfer, wait and cause."""
+    from tracelens_ext.cli.pipeline_blocks import pipeline_blocks
     from tracelens_ext.cli.verdict_blocks import verdict_blocks
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
@@ -61,7 +62,11 @@ def ranks(
         "wait_us", ascending=False, kind="stable"
     )
     part = Part(f"{len(calls):,} calls, by wait", calls, _CALL_COLUMNS, top)
-    blocks = [*verdict_blocks(tables["verdicts"]), part]
+    blocks = [
+        *verdict_blocks(tables["verdicts"]),
+        *pipeline_blocks(tables["pipeline_stages"]),
+        part,
+    ]
     report = Report("The ranks of a job", tables, [("Results", store.url)])
     show(report, blocks, json=json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,13 +31,20 @@ from tracelens_ext.cli.screen import (
     tell,
     tell_written,
 )
-from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
+from tracelens_ext.errors import (
+    MergedRanksError,
+    OutputError,
+    TraceError,
+    TracelensError,
+    UsageError,
+)
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.report.writing import Places
+from tracelens_ext.trace_files import with_rank
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Measurement
@@ -187,13 +195,42 @@ class _ReportRun:
     def _report_on_one(self, trace: Path) -> None:
         from tracelens_ext.cli.load import show_problems
 
-        result = self.analyze(trace, self.outputs.for_one(trace), [trace])
+        try:
+            result = self.analyze(trace, self.outputs.for_one(trace), [trace])
+        except MergedRanksError as error:
+            if not error.ranks:
+                raise
+            self._report_on_ranks(trace, error.ranks)
+            return
         show_problems(result.problems)
         if not self.quiet:
             coverage = _coverage_notes(dict(result.report.facts))
             notes = [*coverage, *result.report.notes]
             show(replace(result.report, notes=notes), result.blocks)
             tell_written(result.written)
+
+    def _report_on_ranks(self, trace: Path, ranks: Sequence[int]) -> None:
+        """Report on each of the ranks that were merged into a file."""
+        from tracelens_ext.cli.load import show_problems
+
+        names = [with_rank(trace, rank) for rank in ranks]
+        rows = []
+        shown_problems = set[str]()
+        for rank, places in zip(ranks, self.outputs.for_several(names), strict=True):
+            reading = replace(self.analysis.reading, rank=rank)
+            result = self.summarize(trace, places, [trace], reading, None)
+            show_problems(result.problems, shown_problems)
+            rows.append({**result.row, "trace": f"rank {rank}"})
+            if not self.quiet:
+                tell_written(result.written)
+        if not self.quiet:
+            summary = Part(f"Ranks of {trace}", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
+            file = shlex.quote(str(trace))
+            hint = (
+                f"See one rank with --rank {ranks[0]}; compare all with:"
+                f" tracelens-ext fleet {file} -o results"
+            )
+            show_blocks([summary, ["", hint]], console())
 
     def _report_on_several(
         self, traces: Sequence[Path], problems: Sequence[TraceError]

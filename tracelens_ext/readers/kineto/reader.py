@@ -60,11 +60,16 @@ _MOST_UNREAD_KINDS = 8
 
 
 class KinetoColumns:
-    """Decodes events as slices of columns, which go into a `TraceBuilder`; repairs unusual ones."""
+    """Decodes events as slices of columns, which go into a `TraceBuilder`; repairs unusual ones.
+
+    Attributes:
+        rank_label: put before processes, for documents of several ranks in one file.
+    """
 
     def __init__(self, library: ModuleType | None = None) -> None:
         self.builder = TraceBuilder()
         self.labels = Labels()
+        self.rank_label = ""
         self.events_of = msgspec.json.Decoder(list[Event]).decode
         self._parse = (
             partial(library.parse, native_schema(library)) if library else None
@@ -122,7 +127,8 @@ class KinetoColumns:
         thread_of_track = []
         category_of_track = []
         for track in found.tracks:
-            thread_of_track.append(builder.threads[track.process, track.thread])
+            process = self._labelled(track.process)
+            thread_of_track.append(builder.threads[process, track.thread])
             category_of_track.append(builder.categories[track.category])
         self._take_special(found.special)
         self._count_unread(found)
@@ -142,6 +148,11 @@ class KinetoColumns:
             texts[name] = ArgumentPiece(piece.rows, code_of_word[piece.values])
         builder.add(columns, found.numbers, texts)
 
+    def _labelled(self, process: int | str) -> int | str:
+        if not self.rank_label:
+            return process
+        return f"[{self.rank_label}] {process}"
+
     def _take_special(self, events: list[Special]) -> None:
         """Take over events that are not on a timeline: what processes and threads are called."""
         for event in events:
@@ -150,11 +161,14 @@ class KinetoColumns:
                 continue
             self.builder.metadata_events += 1
             if event.name == "process_name":
-                self.labels.processes[event.process] = event.label_name
+                process = self._labelled(event.process)
+                self.labels.processes[process] = event.label_name
             elif event.name == "process_labels":
-                self.labels.process_labels[event.process] = event.labels
+                process = self._labelled(event.process)
+                self.labels.process_labels[process] = event.labels
             elif event.name == "thread_name":
-                self.labels.threads[event.process, event.thread] = event.label_name
+                process = self._labelled(event.process)
+                self.labels.threads[process, event.thread] = event.label_name
 
     def _count_unread(self, found: Slice) -> None:
         """Count the events of a slice of which nothing is read."""
@@ -168,7 +182,8 @@ class KinetoColumns:
         events_of_track = np.bincount(found.track, minlength=len(found.tracks))
         for code in unread:
             track = found.tracks[code]
-            kind = (track.phase, track.category, track.process)
+            process = self._labelled(track.process)
+            kind = (track.phase, track.category, process)
             self._unread[kind] += int(events_of_track[code])
 
     def _unread_texts(self, members: Mapping[str, object]) -> dict[str, int]:
@@ -275,7 +290,12 @@ def from_events(
 ) -> Trace:
     """Return the trace of events that are Python objects already (a loaded JSON document)."""
     columns = KinetoColumns()
-    all_events = list(events)
+    take_events(columns, list(events))
+    return columns.finish(members, path)
+
+
+def take_events(columns: KinetoColumns, all_events: list[object]) -> None:
+    """Take over events that are Python objects."""
     for start in range(0, len(all_events), _EVENTS_AT_ONCE):
         batch = all_events[start : start + _EVENTS_AT_ONCE]
         try:
@@ -289,7 +309,6 @@ def from_events(
         ):
             found = columns.repair(batch)
         columns.take(found)
-    return columns.finish(members, path)
 
 
 def _number(value: object) -> int:

@@ -1,0 +1,1 @@
+"""Pipeline parallelism: stages, their bubbles and waits, and what would shorten them."""

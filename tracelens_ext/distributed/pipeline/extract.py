@@ -1,0 +1,387 @@
+"""What is kept of one rank, so that the stages of a pipeline can be found and compared.
+
+PyTorch records a send or a receive as `record_param_comms` with the collective `send` or `recv`,
+around the launch of its kernel. The launch of a batch (`batch_isend_irecv`) comes after the
+operations of the batch, outside of them: its kernel belongs to all that were recorded on the
+thread since the launch before it and that launched nothing themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analysis import collectives
+from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int64Array,
+)
+from tracelens_ext.trace.intervals import union
+
+if TYPE_CHECKING:
+    from tracelens_ext.distributed.rank_numbers import TraceRanks
+    from tracelens_ext.trace.gpu_events import GpuEvents
+
+CALLS = "pipeline_calls"
+ACTIVITY = "pipeline_activity"
+#: The tables of `pipeline_tables`.
+PIPELINE_TABLES = (CALLS, ACTIVITY)
+
+#: Values of the column `kind` of `pipeline_activity`.
+COMPUTATION = "computation"
+OPTIMIZER = "optimizer"
+COMMUNICATION = "communication"
+
+#: `send`, `nccl:recv 0<-1`, `isend`: the direction, and the two ranks of the group.
+_POINT_TO_POINT = re.compile(
+    r"\W*(?:\w+::?)?(?P<direction>i?send|i?recv|i?receive)_?"
+    r"(?:\s+(?P<first>\d+)\s*(?:->|<-)\s*(?P<second>\d+))?\W*",
+    re.IGNORECASE,
+)
+_BATCH = re.compile(r"coalesc|batch|group|send_?recv", re.IGNORECASE)
+_SEND_RECV_KERNEL = re.compile(r"send_?recv", re.IGNORECASE)
+_OPTIMIZER_STEP = re.compile(r"optimizer[._]step|optimizer#", re.IGNORECASE)
+#: Column → the argument of the trace.
+_TEXTS = {
+    "collective": "Collective name",
+    "group_name": "Process Group Name",
+    "group": "Process Group Ranks",
+    "description": "Process Group Description",
+    "dtype": "dtype",
+}
+_NUMBERS = {
+    "size": "Group size",
+    "elements": "In msg nelems",
+    "source": "Src Rank",
+    "target": "Dst Rank",
+}
+
+_CALL_TYPES = {
+    "rank": "int64",
+    "kernel": "int64",
+    "start": "int64",
+    "end": "int64",
+    "launch": "int64",
+    "iteration": "str",
+    "direction": "str",
+    "peer": "float64",
+    "is_group_rank": "bool",
+    "group_name": "str",
+    "group": "str",
+    "description": "str",
+    "size": "float64",
+    "elements": "float64",
+    "dtype": "str",
+}
+_ACTIVITY_TYPES = {
+    "rank": "int64",
+    "kind": "str",
+    "group": "str",
+    "iteration": "str",
+    "start": "int64",
+    "end": "int64",
+}
+
+
+def pipeline_tables(
+    gpu_events: GpuEvents, ranks: TraceRanks
+) -> dict[str, pd.DataFrame]:
+    """Return `pipeline_calls` and `pipeline_activity` of the rank or ranks of a trace.
+
+    `pipeline_calls` has a row for each send or receive: `kernel`, a number that those of one batch
+    share; `start`, `end`, `launch` (ns, own clock); `iteration`; `direction` (`send` or `recv`);
+    `peer`, as the trace has it (NaN if it does not tell), `is_group_rank` if that counts within the
+    process group, and its process group.
+
+    `pipeline_activity` has the union of intervals of each `kind` of work: computation, steps of the
+    optimizer, and other communication of each process group. Both are empty without a send.
+    """
+    if ranks.of_device:
+        parts = []
+        for device, rank in ranks.of_device.items():
+            is_on_device = gpu_events.trace.device == device
+            parts.append(_tables_of_rank(gpu_events, is_on_device, rank))
+    else:
+        everything = np.ones(len(gpu_events), dtype=bool)
+        parts = [_tables_of_rank(gpu_events, everything, ranks.first)]
+    return {
+        name: pd.concat([part[name] for part in parts], ignore_index=True)
+        for name in PIPELINE_TABLES
+    }
+
+
+def _tables_of_rank(
+    gpu_events: GpuEvents, is_of_rank: BoolArray, rank: int
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of one rank, whose GPU events `is_of_rank` selects."""
+    iteration = _iteration_names(gpu_events)
+    kernels = np.flatnonzero(gpu_events.is_communication & is_of_rank)
+    calls = _calls(gpu_events, kernels)
+    calls["iteration"] = iteration[calls["kernel"].to_numpy(np.int64)]
+    calls["rank"] = rank
+    activity = pd.DataFrame(columns=list(_ACTIVITY_TYPES))
+    if len(calls):
+        is_exchange = np.zeros(len(gpu_events), dtype=bool)
+        is_exchange[calls["kernel"].to_numpy(np.int64)] = True
+        activity = _activity(gpu_events, is_of_rank & ~is_exchange, iteration)
+        activity["rank"] = rank
+    return {
+        CALLS: calls[list(_CALL_TYPES)].astype(_CALL_TYPES),
+        ACTIVITY: activity[list(_ACTIVITY_TYPES)].astype(_ACTIVITY_TYPES),
+    }
+
+
+def _iteration_names(gpu_events: GpuEvents) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Return the number of the iteration of each GPU event as text, empty without one, (g,)."""
+    iterations = find_iterations(gpu_events.tree)
+    index = iterations.of_gpu.copy()
+    processes = np.unique(iterations.process)
+    is_unknown = (index == NONE) & ~gpu_events.tree.linked
+    if len(processes) == 1 and is_unknown.any():
+        # Without launches, the iteration in which the event ran has to do.
+        start = gpu_events.start[is_unknown]
+        process = np.full(len(start), processes[0], dtype=np.int64)
+        index[is_unknown] = iteration_at(iterations.spans, process, start)
+    return np.array(iterations.numbers(index), dtype=object)
+
+
+# Sends and receives.
+
+
+class _Describing(NamedTuple):
+    """The events that describe the communication kernels."""
+
+    kernel: Int64Array  #: a GPU event
+    row: Int64Array  #: the event that says what it does, `NONE` if only its annotation does
+    annotation: Int64Array  #: the annotation above its launch, `NONE` without
+
+
+def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
+    """Return a row for each send and receive of some communication kernels."""
+    trace = gpu_events.trace
+    described = collectives.described_by(gpu_events, kernels)
+    annotation = _annotations_above(gpu_events, kernels)
+    own = _rows_of(gpu_events, _Describing(kernels, described, annotation))
+    is_named = own["direction"] != ""
+    is_batch = own["collective"].str.contains(_BATCH) | (own["collective"] == "")
+    kernel_names = trace.named(gpu_events.name[kernels], _SEND_RECV_KERNEL.search)
+    is_bare = ~is_named & is_batch & kernel_names
+    bare_kernels = kernels[is_bare.to_numpy()]
+    batched = _batched_records(gpu_events, bare_kernels, described)
+    of_batches = _rows_of(gpu_events, batched)
+    is_known = np.isin(bare_kernels, batched.kernel)
+    unknown = own[is_bare][~is_known]
+    parts = [own[is_named], of_batches[of_batches["direction"] != ""], unknown]
+    calls = pd.concat([part for part in parts if len(part)] or parts[:1])
+    kernel = calls["kernel"].to_numpy(np.int64)
+    launch = gpu_events.start[kernel].copy()
+    is_linked = gpu_events.tree.linked[kernel]
+    launch[is_linked] = trace.ts[gpu_events.tree.launch_of_gpu[kernel[is_linked]]]
+    calls["launch"] = launch + trace.base_ns
+    calls["start"] = gpu_events.start[kernel] + trace.base_ns
+    calls["end"] = gpu_events.end[kernel] + trace.base_ns
+    return calls.sort_values(["launch", "start"], kind="stable", ignore_index=True)
+
+
+def _annotations_above(gpu_events: GpuEvents, kernels: Int64Array) -> Int64Array:
+    """Return the annotation of a send or receive around the launch of each kernel, (k,)."""
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    result = np.full(len(kernels), NONE, dtype=np.int64)
+    annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+    names_direction = trace.named(
+        trace.name[annotations], lambda name: _POINT_TO_POINT.fullmatch(name)
+    )
+    annotations = annotations[names_direction]
+    linked = tree.linked[kernels]
+    launches = tree.launch_position_of_gpu[kernels[linked]]
+    result[linked] = collectives.events_above(tree, launches, annotations)
+    return result
+
+
+def _rows_of(gpu_events: GpuEvents, describing: _Describing) -> pd.DataFrame:
+    """Return what events say of the kernels that they describe."""
+    trace = gpu_events.trace
+    columns: dict[str, Any] = {"kernel": describing.kernel}
+    for column, argument in _TEXTS.items():
+        values = collectives.text_argument(gpu_events, argument, describing.row)
+        columns[column] = pd.Series(values, dtype="str")
+    for column, argument in _NUMBERS.items():
+        columns[column] = collectives.number_argument(
+            gpu_events, argument, describing.row
+        )
+    rows = pd.DataFrame(columns)
+    # The annotation is the record itself where that has no arguments.
+    annotated = [
+        trace.name_of(row) if row != NONE else ""
+        for row in describing.annotation.tolist()
+    ]
+    recorded = [
+        trace.name_of(row) if row != NONE else "" for row in describing.row.tolist()
+    ]
+    of_name = _directions(rows["collective"].tolist())
+    of_record = _directions(recorded)
+    of_annotation = _directions(annotated)
+    direction = of_name["direction"]
+    has_collective = (direction != "") | (rows["collective"] != "")
+    direction = direction.where(has_collective, of_record["direction"])
+    has_direction = (direction != "") | has_collective
+    direction = direction.where(has_direction, of_annotation["direction"])
+    rows["direction"] = direction
+    is_send = direction == "send"
+    peer = rows["target"].where(is_send, rows["source"])
+    group_rank = of_name["peer"].fillna(of_record["peer"])
+    group_rank = group_rank.fillna(of_annotation["peer"])
+    rows["is_group_rank"] = peer.isna() & group_rank.notna()
+    rows["peer"] = peer.fillna(group_rank)
+    return rows
+
+
+def _directions(names: list[str]) -> pd.DataFrame:
+    """Return `direction` (`send`, `recv` or empty) and `peer` (NaN) that names tell."""
+    code, distinct = pd.factorize(pd.Series(names, dtype="str"))
+    directions = []
+    peers = []
+    for name in distinct:
+        match = _POINT_TO_POINT.fullmatch(name)
+        direction = ""
+        peer = np.nan
+        if match is not None:
+            direction = "send" if "send" in match["direction"].lower() else "recv"
+            if match["second"] is not None:
+                peer = float(match["second"])
+        directions.append(direction)
+        peers.append(peer)
+    columns = {
+        "direction": pd.Series(directions, dtype="str").to_numpy()[code],
+        "peer": np.array(peers, dtype=np.float64)[code],
+    }
+    return pd.DataFrame(columns).astype({"direction": "str"})
+
+
+def _batched_records(
+    gpu_events: GpuEvents,
+    bare_kernels: Int64Array,
+    described: Int64Array,
+) -> _Describing:
+    """Return the records of sends and receives that were launched in batches.
+
+    Args:
+        gpu_events: of the trace.
+        bare_kernels: those that no record of a send or receive is around.
+        described: the events that describe kernels of their own.
+    """
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    bare_kernels = bare_kernels[tree.linked[bare_kernels]]
+    launches = tree.launch_of_gpu[bare_kernels]
+    records = _records_of_exchanges(gpu_events)
+    records = np.setdiff1d(records, described)
+    records = np.setdiff1d(records, _records_with_launches(gpu_events, records))
+    nothing = np.zeros(0, dtype=np.int64)
+    if not len(launches) or not len(records):
+        return _Describing(nothing, nothing, nothing)
+    # An instant of a thread as one number: threads follow one another.
+    thread_span = np.int64(trace.ts.max()) + 1
+    launch_key = trace.thread[launches].astype(np.int64) * thread_span
+    launch_key += trace.ts[launches]
+    record_key = trace.thread[records].astype(np.int64) * thread_span
+    record_key += trace.ts[records]
+    order = np.argsort(launch_key, kind="stable")
+    place = np.searchsorted(launch_key[order], record_key)
+    has_launch = place < len(order)
+    launch = order[np.minimum(place, len(order) - 1)]
+    has_launch &= trace.thread[launches[launch]] == trace.thread[records]
+    records = records[has_launch]
+    kernels = bare_kernels[launch[has_launch]]
+    return _Describing(kernels, records, np.full(len(records), NONE, dtype=np.int64))
+
+
+def _records_with_launches(gpu_events: GpuEvents, records: Int64Array) -> Int64Array:
+    """Return which records have the launch of a GPU event in them."""
+    tree = gpu_events.tree
+    launches = tree.launch_position_of_gpu[tree.linked]
+    return np.unique(collectives.events_above(tree, launches, records))
+
+
+def _records_of_exchanges(gpu_events: GpuEvents) -> Int64Array:
+    """Return the host events that record a send or receive."""
+    trace = gpu_events.trace
+    rows = trace.arg(_TEXTS["collective"]).rows.astype(np.int64)
+    recorded = rows[np.isin(trace.kind[rows], HOST_KINDS)]
+    texts = collectives.text_argument(gpu_events, _TEXTS["collective"], recorded)
+    is_exchange = (_directions(texts)["direction"] != "").to_numpy(bool)
+    if is_exchange.any():
+        return recorded[is_exchange]
+    # Without such records, their annotations are there at least.
+    candidates = trace.rows_of(*HOST_KINDS)
+    has_name = trace.named(
+        trace.name[candidates], lambda name: _POINT_TO_POINT.fullmatch(name)
+    )
+    return candidates[has_name]
+
+
+# Everything else that a rank does.
+
+
+def _activity(
+    gpu_events: GpuEvents,
+    selected: BoolArray,
+    iteration: np.ndarray[Any, np.dtype[np.object_]],
+) -> pd.DataFrame:
+    """Return the union of intervals of each kind, group and iteration."""
+    trace = gpu_events.trace
+    kernels = np.flatnonzero(selected & gpu_events.is_kernel & ~gpu_events.is_copy)
+    is_communication = gpu_events.is_communication[kernels]
+    kind = np.where(is_communication, COMMUNICATION, COMPUTATION).astype(object)
+    kind[_is_of_optimizer(gpu_events, kernels) & ~is_communication] = OPTIMIZER
+    described = collectives.described_by(gpu_events, kernels[is_communication])
+    group = np.full(len(kernels), "", dtype=object)
+    group[is_communication] = collectives.text_argument(
+        gpu_events, _TEXTS["group"], described
+    )
+    frame = pd.DataFrame(
+        {
+            "kind": kind,
+            "group": group,
+            "iteration": iteration[kernels],
+            "start": gpu_events.start[kernels],
+            "end": gpu_events.end[kernels],
+        }
+    )
+    keys = ["kind", "group", "iteration"]
+    parts = []
+    for _, rows in frame.groupby(keys, sort=True):
+        intervals = union(
+            rows["start"].to_numpy(np.int64), rows["end"].to_numpy(np.int64)
+        )
+        part = pd.DataFrame(
+            {
+                "start": intervals.start + trace.base_ns,
+                "end": intervals.end + trace.base_ns,
+            }
+        )
+        parts.append(part.assign(**{key: rows[key].iloc[0] for key in keys}))
+    if not parts:
+        return pd.DataFrame(columns=list(_ACTIVITY_TYPES))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _is_of_optimizer(gpu_events: GpuEvents, kernels: Int64Array) -> BoolArray:
+    """Return which kernels a step of the optimizer launched, (k,)."""
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    result = np.zeros(len(kernels), dtype=bool)
+    hosts = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+    steps = hosts[trace.named(trace.name[hosts], _OPTIMIZER_STEP.search)]
+    linked = tree.linked[kernels]
+    launches = tree.launch_position_of_gpu[kernels[linked]]
+    result[linked] = collectives.events_above(tree, launches, steps) != NONE
+    return result

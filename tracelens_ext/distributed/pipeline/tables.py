@@ -1,0 +1,160 @@
+"""The table `pipeline_stages`: where the time of each stage goes in each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracelens_ext.distributed.pipeline.schedules import Schedule, recognize
+from tracelens_ext.distributed.pipeline.stages import (
+    Pipeline,
+    find_pipelines,
+    named_pipelines,
+)
+from tracelens_ext.distributed.pipeline.times import (
+    Intervals,
+    StageTimes,
+    TimeKind,
+    iteration_times,
+)
+from tracelens_ext.distributed.pipeline.transfers import match_transfers
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NS_PER_MS
+
+#: The table of the stages.
+STAGES_TABLE = "pipeline_stages"
+#: Columns with times in ms, and their kinds.
+TIME_COLUMNS = {
+    "computation_ms": TimeKind.COMPUTATION,
+    "transfer_ms": TimeKind.TRANSFER,
+    "wait_previous_ms": TimeKind.WAIT_PREVIOUS,
+    "wait_next_ms": TimeKind.WAIT_NEXT,
+    "warmup_ms": TimeKind.WARMUP,
+    "drain_ms": TimeKind.DRAIN,
+}
+_COLUMN_TYPES = {
+    "stage": "int64",
+    "iteration": "str",
+    "micro_batches": "int64",
+    **dict.fromkeys(TIME_COLUMNS, "float64"),
+    "bubble_ms": "float64",
+    "bubble_percent": "float64",
+    "ideal_bubble_percent": "float64",
+}
+
+
+@dataclass(frozen=True)
+class PipelineIteration:
+    """An iteration of one replica."""
+
+    pipeline: Pipeline
+    iteration: str
+    schedule: Schedule
+    times: Sequence[StageTimes]  #: of the ranks that have traces
+    calls: pd.DataFrame  #: of `match_transfers`, of the iteration
+
+
+@dataclass(frozen=True)
+class PipelineJob:
+    """All iterations of all replicas; none for a job without a pipeline."""
+
+    iterations: Sequence[PipelineIteration] = field(default_factory=tuple)
+
+    def table(self) -> pd.DataFrame:
+        """Return the table `pipeline_stages`."""
+        rows = []
+        for iteration in self.iterations:
+            rows.extend(_rows(iteration))
+        frame = pd.DataFrame(rows, columns=list(_COLUMN_TYPES))
+        frame = frame.astype(_COLUMN_TYPES)
+        if not len(frame):
+            return frame
+        groups = frame.groupby(["iteration", "stage"], sort=False)
+        means = groups.mean().reset_index()
+        means["micro_batches"] = groups["micro_batches"].max().to_numpy()
+        number = pd.to_numeric(means["iteration"], errors="coerce")
+        means = means.assign(number=number)
+        means = means.sort_values(
+            ["number", "iteration", "stage"], kind="stable", ignore_index=True
+        )
+        return means[list(_COLUMN_TYPES)].astype(_COLUMN_TYPES)
+
+
+def analyze_pipelines(
+    calls: pd.DataFrame,
+    activity: pd.DataFrame,
+    stages: Sequence[Sequence[int]] = (),
+) -> PipelineJob:
+    """Find the pipelines of a job, and where their time goes.
+
+    Args:
+        calls: `pipeline_calls` of all ranks.
+        activity: `pipeline_activity` of all ranks.
+        stages: the ranks of each stage; empty to find them.
+    """
+    if not len(calls):
+        return PipelineJob()
+    transfers = match_transfers(calls)
+    calls = transfers.calls
+    if not len(calls):
+        return PipelineJob()
+    offset = activity["rank"].map(transfers.offset_of_rank).fillna(0).astype("int64")
+    activity = activity.assign(
+        start=activity["start"] - offset, end=activity["end"] - offset
+    )
+    pipelines = (
+        named_pipelines(stages, calls) if stages else find_pipelines(calls, activity)
+    )
+    iterations = []
+    for pipeline in pipelines:
+        own_calls = calls[calls["rank"].isin(pipeline.ranks)]
+        own_activity = activity[activity["rank"].isin(pipeline.ranks)]
+        for name in sorted(set(own_calls["iteration"])):
+            iteration = _iteration(
+                pipeline,
+                own_calls[own_calls["iteration"] == name],
+                own_activity[own_activity["iteration"] == name],
+                name,
+            )
+            if iteration is not None:
+                iterations.append(iteration)
+    return PipelineJob(tuple(iterations))
+
+
+def _iteration(
+    pipeline: Pipeline, calls: pd.DataFrame, activity: pd.DataFrame, name: str
+) -> PipelineIteration | None:
+    """Return one iteration of a replica; None if fewer than two stages recorded it."""
+    times = iteration_times(pipeline, calls, activity, name)
+    if not times:
+        return None
+    computations: dict[int, Intervals] = {
+        rank.rank: rank.intervals[TimeKind.COMPUTATION] for rank in times
+    }
+    schedule = recognize(pipeline, calls, computations)
+    if not schedule.micro_batches:
+        return None
+    return PipelineIteration(pipeline, name, schedule, times, calls)
+
+
+def _rows(iteration: PipelineIteration) -> list[dict[str, object]]:
+    """Return a row for each rank of an iteration."""
+    rows = []
+    for times in iteration.times:
+        row: dict[str, object] = {
+            "stage": times.stage,
+            "iteration": times.iteration,
+            "micro_batches": iteration.schedule.micro_batches,
+        }
+        for column, kind in TIME_COLUMNS.items():
+            row[column] = times.time(kind) / NS_PER_MS
+        row["bubble_ms"] = times.bubble / NS_PER_MS
+        percent = np.nan
+        if times.window > 0:
+            percent = 100.0 * times.bubble / times.window
+        row["bubble_percent"] = percent
+        row["ideal_bubble_percent"] = iteration.schedule.ideal_bubble_percent
+        rows.append(row)
+    return rows

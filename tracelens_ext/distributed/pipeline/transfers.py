@@ -1,0 +1,259 @@
+"""Sends and receives paired over all ranks, on one clock: how long each transfer took.
+
+NCCL moves data once both ranks are there, and both kernels end with the transfer. So a transfer
+begins with the later of the two kernels. A batch ends with the last of its transfers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.distributed.extract import numbers_in
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import Float64Array, Int64Array
+
+SEND = "send"
+RECEIVE = "recv"
+#: Ends of one transfer differ by less than this on a common clock.
+_SAME_END_NS = 20_000
+#: The share of the pairs of two ranks that must end together to tell the offset of their clocks.
+_MIN_SHARE_OF_ENDS = 0.3
+#: Groups whose names say that they are none of a pipeline, and words that say the opposite.
+_OTHER_GROUPS = (
+    r"(?i)context|expert|tensor|sequence|(?:^|[_\W])(?:cp|ep|tp|sp)(?:$|[_\W])"
+)
+PIPELINE_GROUPS = r"(?i)pipe|(?:^|[_\W])pp(?:$|[_\W])"
+
+
+class Transfers(NamedTuple):
+    """All sends and receives of a job."""
+
+    #: as `pipeline_calls`, with `peer` as a rank of the job, `pair` (a number that the send and
+    #: the receive share, -1 for none), times on the common clock, and `begin`: when the transfer
+    #: of the whole kernel began, ns
+    calls: pd.DataFrame
+    offset_of_rank: dict[int, int]  #: ns that each rank's clock is ahead
+
+
+def match_transfers(calls: pd.DataFrame) -> Transfers:
+    """Pair the sends and receives of a job.
+
+    Args:
+        calls: `pipeline_calls` of all ranks.
+    """
+    calls = _with_ranks_of_job(calls)
+    has_direction = calls["direction"].isin([SEND, RECEIVE])
+    calls = calls[has_direction & calls["peer"].notna()].reset_index(drop=True)
+    calls["peer"] = calls["peer"].astype("int64")
+    calls = calls[calls["peer"] != calls["rank"]].reset_index(drop=True)
+    is_send = calls["direction"] == SEND
+    calls["source"] = calls["rank"].where(is_send, calls["peer"])
+    calls["target"] = calls["peer"].where(is_send, calls["rank"])
+    calls["pair"] = _pairs(calls)
+    offsets = _offsets(calls)
+    offset = calls["rank"].map(offsets).to_numpy(np.int64)
+    for name in ("start", "end", "launch"):
+        calls[name] -= offset
+    return Transfers(_with_begins(calls), offsets)
+
+
+# Whom a rank sends to.
+
+
+def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls of groups that may be a pipeline's, with peers as ranks of the job."""
+    description = calls["description"] + " " + calls["group_name"]
+    is_other = description.str.contains(_OTHER_GROUPS)
+    is_pipeline = description.str.contains(PIPELINE_GROUPS)
+    calls = calls[is_pipeline | ~is_other].reset_index(drop=True)
+    parts = []
+    for _, rows in calls.groupby(["group_name", "group"], sort=True):
+        members = numbers_in(rows["group"].iloc[0])
+        if "..." in rows["group"].iloc[0]:
+            members = []
+        rows = rows.assign(peer=_peers_in_job(rows, members))
+        _find_peers_by_ends(rows, members)
+        parts.append(rows)
+    if not parts:
+        return calls
+    return pd.concat(parts, ignore_index=True).sort_values(
+        ["rank", "launch", "start"], kind="stable", ignore_index=True
+    )
+
+
+def _peers_in_job(rows: pd.DataFrame, members: list[int]) -> pd.Series:
+    """Return the peers of the calls of one group as ranks of the job.
+
+    PyTorch counts peers in the group or in the job, depending on its version. Both are tried: only
+    one makes every peer another member of the group, as a rule.
+    """
+    peer = rows["peer"]
+    if len(members) == 2:
+        # A pair leaves no choice.
+        return float(sum(members)) - rows["rank"].where(rows["rank"].isin(members))
+    if not members:
+        return peer.where(~rows["is_group_rank"])
+    lookup = dict(enumerate(map(float, members)))
+    in_group = peer.map(lookup)
+    is_valid_in_job = peer.isin(members) & (peer != rows["rank"])
+    is_valid_in_group = in_group.notna() & (in_group != rows["rank"])
+    is_known = peer.notna()
+    is_of_job = bool(is_valid_in_job[is_known].all())
+    if not is_of_job or rows["is_group_rank"].any():
+        is_of_job = bool(is_valid_in_job.sum() > is_valid_in_group.sum())
+    chosen = peer.where(is_valid_in_job) if is_of_job else in_group
+    return chosen.where(chosen.isin(members))
+
+
+def _find_peers_by_ends(rows: pd.DataFrame, members: list[int]) -> None:
+    """Set the peers that the trace does not tell: the neighbors whose kernels end together.
+
+    Args:
+        rows: the calls of one group, changed in place.
+        members: the ranks of the group, in the order of the stages.
+    """
+    unknown = rows[rows["peer"].isna() & rows["direction"].isin([SEND, RECEIVE])]
+    if not len(unknown) or len(members) < 3:
+        return
+    place = {rank: index for index, rank in enumerate(members)}
+    distance = pd.Series(float(_SAME_END_NS), index=unknown.index)
+    sides: dict[tuple[int, str], pd.DataFrame] = {}
+    for _, rows_of_side in unknown.groupby(["rank", "direction"]):
+        first = rows_of_side.iloc[0]
+        sides[int(first["rank"]), str(first["direction"])] = rows_of_side
+    for (rank, direction), own in sides.items():
+        opposite = RECEIVE if direction == SEND else SEND
+        for step in (1, -1):
+            neighbor = members[(place.get(rank, 0) + step) % len(members)]
+            others = sides.get((neighbor, opposite))
+            if others is None or rank not in place:
+                continue
+            ends = np.sort(others["end"].to_numpy(np.int64))
+            own_ends = own["end"].to_numpy(np.int64)
+            after = np.minimum(np.searchsorted(ends, own_ends), len(ends) - 1)
+            before = np.maximum(after - 1, 0)
+            nearest = np.minimum(
+                np.abs(ends[after] - own_ends), np.abs(ends[before] - own_ends)
+            )
+            is_nearer = nearest < distance[own.index].to_numpy()
+            chosen = own.index[is_nearer]
+            distance[chosen] = nearest[is_nearer]
+            rows.loc[chosen, "peer"] = float(neighbor)
+
+
+# Which send belongs to which receive.
+
+
+def _pairs(calls: pd.DataFrame) -> Int64Array:
+    """Return a number for each call that its send and its receive share; -1 for none.
+
+    The transfers of two ranks are in order. Where one of them recorded fewer in an iteration, the
+    last ones of it are paired: a recording that begins late lacks the first.
+    """
+    keys = ["source", "target", "iteration"]
+    sides = calls.groupby([*keys, "direction"], sort=False)
+    from_end = sides.cumcount(ascending=False)
+    slot = calls.groupby([*keys, from_end.rename("from_end")], sort=False)
+    number = slot.ngroup().to_numpy(np.int64)
+    has_both = slot["direction"].transform("nunique") == 2
+    return np.where(has_both.to_numpy(), number, -1)
+
+
+# Clocks.
+
+
+def _offsets(calls: pd.DataFrame) -> dict[int, int]:
+    """Return how far the clock of each rank is ahead of that of the lowest it is joined with.
+
+    Most pairs of kernels end together. The offset of two clocks is where most of the differences
+    of their ends lie; it is followed from rank to rank.
+    """
+    neighbors: dict[int, dict[int, int]] = {rank: {} for rank in calls["rank"].unique()}
+    both = _both_sides(calls)
+    is_forward = both["source"] < both["target"]
+    low = both["source"].where(is_forward, both["target"])
+    high = both["target"].where(is_forward, both["source"])
+    difference = both["end_target"] - both["end_source"]
+    ahead = difference.where(is_forward, -difference)
+    ahead_of_pair = pd.DataFrame({"low": low, "high": high, "ahead": ahead})
+    for _, rows in ahead_of_pair.groupby(["low", "high"], sort=True):
+        first = int(rows["low"].iloc[0])
+        second = int(rows["high"].iloc[0])
+        offset = _clock_difference(rows["ahead"].to_numpy(np.int64))
+        neighbors[first][second] = offset
+        neighbors[second][first] = -offset
+    offsets: dict[int, int] = {}
+    for root in sorted(neighbors):
+        if root in offsets:
+            continue
+        offsets[root] = 0
+        reached = [root]
+        while reached:
+            rank = reached.pop()
+            for neighbor, offset in neighbors[rank].items():
+                if neighbor not in offsets:
+                    offsets[neighbor] = offsets[rank] + offset
+                    reached.append(neighbor)
+    return offsets
+
+
+def _clock_difference(differences: Int64Array) -> int:
+    """Return how far the second of two clocks is ahead, ns.
+
+    Args:
+        differences: of the ends of transfers, second rank less first, ns.
+    """
+    ordered = np.sort(differences)
+    beyond = np.searchsorted(ordered, ordered + _SAME_END_NS, side="right")
+    counts = beyond - np.arange(len(ordered))
+    densest = int(np.argmax(counts))
+    if counts[densest] < _MIN_SHARE_OF_ENDS * len(ordered):
+        return 0
+    return int(np.median(ordered[densest : beyond[densest]]))
+
+
+def _both_sides(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each pair: `source`, `target`, and the times of both kernels."""
+    columns = ["pair", "source", "target", "start", "end"]
+    paired = calls[calls["pair"] >= 0]
+    sends = paired.loc[paired["direction"] == SEND, columns]
+    receives = paired.loc[
+        paired["direction"] == RECEIVE, ["pair", "start", "end", "iteration"]
+    ]
+    return sends.merge(receives, on="pair", suffixes=("_source", "_target"))
+
+
+# Transfers.
+
+
+def _with_begins(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls with `other_start`, and `begin` of their kernel's last transfer."""
+    both = _both_sides(calls).set_index("pair")
+    start_of_source = calls["pair"].map(both["start_source"])
+    start_of_target = calls["pair"].map(both["start_target"])
+    is_send = calls["direction"] == SEND
+    other_start = start_of_target.where(is_send, start_of_source)
+    calls = calls.assign(other_start=other_start)
+    has_other = other_start.notna()
+    begin = calls["start"].astype("float64").clip(lower=other_start).where(has_other)
+    usual = _usual_transfer(calls, begin)
+    begin = begin.fillna(calls["end"] - usual)
+    begin = begin.clip(lower=calls["start"], upper=calls["end"])
+    calls["part_begin"] = begin
+    kernels = calls.groupby(["rank", "kernel"], sort=False)
+    calls["begin"] = kernels["part_begin"].transform("max").astype("int64")
+    # The part that the kernel waited for longest says for whom it waited.
+    calls["is_decisive"] = begin == calls["begin"]
+    return calls
+
+
+def _usual_transfer(calls: pd.DataFrame, begin: pd.Series) -> Float64Array:
+    """Return how long transfers like each call take, ns: for calls whose other side is missing."""
+    keys = ["rank", "peer", "direction"]
+    shortest = (calls["end"] - calls["start"]).groupby([calls[key] for key in keys])
+    of_link = (calls["end"] - begin).groupby([calls[key] for key in keys])
+    usual = of_link.transform("median").fillna(shortest.transform("min"))
+    result: Float64Array = usual.to_numpy(np.float64)
+    return result

@@ -1,0 +1,316 @@
+"""What makes a pipeline slow: an uneven stage, slow transfers, or too few micro-batches.
+
+Each saving is simulated: the schedule with the recorded computation of each stage and the recorded
+transfers, against the same with the fault removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracelens_ext.distributed.pipeline.schedules import (
+    Schedule,
+    ScheduleKind,
+    simulated_window,
+)
+from tracelens_ext.distributed.pipeline.tables import PipelineIteration, PipelineJob
+from tracelens_ext.distributed.pipeline.times import StageTimes, TimeKind
+from tracelens_ext.distributed.verdicts import Verdict, VerdictKind
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NS_PER_MS, Float64Array, Int64Array
+
+#: A stage is uneven if it computes so much more or less than the median of the others.
+_MIN_DEVIATION = 0.08
+#: A link is slow if its transfers take so many times as long as the median of the other links'.
+_SLOW_LINK_FACTOR = 1.5
+#: All transfers are slow if stages spend this share of an iteration on them.
+_MAX_TRANSFER_SHARE = 0.08
+#: What is less than this share of an iteration is not worth a verdict.
+_MIN_SAVING = 0.02
+_MIN_LINK_SAVING = 0.005
+#: With four times as many micro-batches as stages, the bubble is small (Huang et al., GPipe, 2019,
+#: section 2.3).
+_ENOUGH_MICRO_BATCHES = 4
+_MAX_NAMED_RANKS = 4
+
+
+@dataclass(frozen=True)
+class _PipelineMeans:
+    """A pipeline in the mean of its replicas and iterations, ns."""
+
+    schedule: Schedule
+    window: float
+    computation: Float64Array  #: of each stage, (p,)
+    transfer: Float64Array  #: of one, between each stage and the next, (p - 1,) or (p,)
+    transfer_share: float  #: of an iteration, the mean of the stages
+    bubble_share: float
+    ranks_of_stage: Sequence[Sequence[int]]
+    iteration_count: int
+
+    def simulated(self) -> float:
+        """Return how long an iteration lasts by simulation, ns."""
+        return simulated_window(self.schedule, self.computation, self.transfer)
+
+
+@dataclass(frozen=True)
+class _Saving:
+    """What a change would save."""
+
+    share: float  #: of the iteration
+    ms: float  #: of an iteration
+    error_percent: float  #: of the simulation of what was recorded
+
+
+def find_pipeline_verdicts(job: PipelineJob) -> list[Verdict]:
+    """Return the verdicts on the pipeline of a job; none where it has no pipeline.
+
+    That there are too few micro-batches is said where nothing else is wrong: the bubble is then
+    that of the schedule itself.
+    """
+    means = _means(job)
+    if means is None:
+        return []
+    faults = (_uneven_stage(means), _slow_transfer(means))
+    verdicts = [verdict for verdict in faults if verdict is not None]
+    if verdicts:
+        return verdicts
+    too_few = _too_few_micro_batches(means)
+    return [too_few] if too_few is not None else []
+
+
+# The means.
+
+
+def _means(job: PipelineJob) -> _PipelineMeans | None:
+    """Return the means of the iterations with the most frequent schedule."""
+    if not job.iterations:
+        return None
+    schedules = pd.Series([iteration.schedule for iteration in job.iterations])
+    schedule = schedules.value_counts(sort=True).index[0]
+    alike = [
+        iteration for iteration in job.iterations if iteration.schedule == schedule
+    ]
+    rows = [_stage_row(times) for iteration in alike for times in iteration.times]
+    frame = pd.DataFrame(rows)
+    by_stage = frame.groupby("stage").mean().reindex(range(schedule.stages))
+    computation = by_stage["computation"].to_numpy(np.float64)
+    if np.isnan(computation).any():
+        return None  # some stages have no traces
+    window = float(frame["window"].mean())
+    if window <= 0:
+        return None
+    return _PipelineMeans(
+        schedule=schedule,
+        window=window,
+        computation=computation,
+        transfer=_link_transfers(alike),
+        transfer_share=float(by_stage["transfer"].mean()) / window,
+        bubble_share=float(by_stage["bubble"].mean()) / window,
+        ranks_of_stage=_ranks_of_stages(alike, schedule.stages),
+        iteration_count=len({iteration.iteration for iteration in alike}),
+    )
+
+
+def _stage_row(times: StageTimes) -> dict[str, float]:
+    """Return the times of a rank in an iteration that the means are made of."""
+    return {
+        "stage": times.stage,
+        "window": times.window,
+        "computation": times.time(TimeKind.COMPUTATION),
+        "transfer": times.time(TimeKind.TRANSFER),
+        "bubble": times.bubble,
+    }
+
+
+def _ranks_of_stages(
+    iterations: Sequence[PipelineIteration], stages: int
+) -> list[list[int]]:
+    """Return the ranks of each stage."""
+    ranks: list[set[int]] = [set() for _ in range(stages)]
+    for iteration in iterations:
+        for stage, rank in enumerate(iteration.pipeline.ranks):
+            ranks[stage].add(rank)
+    return [sorted(members) for members in ranks]
+
+
+def _link_transfers(iterations: Sequence[PipelineIteration]) -> Float64Array:
+    """Return the median transfer between each stage and the next, both ways, ns."""
+    stages = iterations[0].schedule.stages
+    is_ring = iterations[0].pipeline.is_ring
+    parts = []
+    for iteration in iterations:
+        calls = iteration.calls
+        stage_of_rank = {
+            rank: stage for stage, rank in enumerate(iteration.pipeline.ranks)
+        }
+        source = calls["source"].map(stage_of_rank)
+        target = calls["target"].map(stage_of_rank)
+        first = source.where(source < target, target)
+        is_wrap = (source - target).abs() > 1
+        link = first.where(~is_wrap, stages - 1)
+        # A batch ends with its last transfer: only that is known to take until the end.
+        is_known = calls["is_decisive"] & calls["other_start"].notna()
+        duration = (calls["end"] - calls["part_begin"]).where(is_known)
+        parts.append(pd.DataFrame({"link": link, "duration": duration}))
+    durations = pd.concat(parts, ignore_index=True)
+    median = durations.groupby("link")["duration"].median()
+    link_count = stages if is_ring else stages - 1
+    transfer: Float64Array = median.reindex(range(link_count)).to_numpy(np.float64)
+    return np.where(np.isnan(transfer), np.nanmedian(transfer), transfer)
+
+
+# The verdicts.
+
+
+def _saving(means: _PipelineMeans, changed: _PipelineMeans) -> _Saving | None:
+    """Return what a change saves; None for a schedule that cannot be simulated."""
+    if not means.schedule.can_be_simulated:
+        return None
+    recorded = means.simulated()
+    share = 1.0 - changed.simulated() / recorded
+    return _Saving(
+        share=share,
+        ms=share * means.window / NS_PER_MS,
+        error_percent=100.0 * (recorded / means.window - 1.0),
+    )
+
+
+def _others_median(values: Float64Array) -> Float64Array:
+    """Return for each value the median of all others, (n,)."""
+    return np.array(
+        [np.median(np.delete(values, index)) for index in range(len(values))]
+    )
+
+
+def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
+    """Return the verdict on the stage that computes most unlike the others."""
+    computation = means.computation
+    usual = _others_median(computation)
+    deviation = computation / np.maximum(usual, 1.0) - 1.0
+    stage = int(np.argmax(np.abs(deviation)))
+    if len(computation) == 2:
+        stage = int(np.argmax(deviation))
+    if abs(deviation[stage]) < _MIN_DEVIATION:
+        return None
+    even = np.full_like(computation, computation.mean())
+    saving = _saving(means, replace(means, computation=even))
+    if saving is not None and saving.share < _MIN_SAVING:
+        return None
+    evidence = (
+        f"stage {stage} ({_ranks_text(means, stage)}) computes"
+        f" {computation[stage] / NS_PER_MS:,.3f} ms in an iteration, the median of the other"
+        f" stages {usual[stage] / NS_PER_MS:,.3f} ms ({100 * deviation[stage]:+.1f} %);"
+        f" {_saving_text(saving, 'the same work spread evenly over the stages')}"
+    )
+    return Verdict(
+        verdict=VerdictKind.UNEVEN_STAGE,
+        rank=means.ranks_of_stage[stage][0],
+        cause="computation",
+        ms=saving.ms if saving is not None else None,
+        evidence=evidence,
+    )
+
+
+def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
+    """Return the verdict on a link that is slower than the others, or on all of them."""
+    transfer = means.transfer
+    if len(transfer) > 1:
+        usual = _others_median(transfer)
+        factor = transfer / np.maximum(usual, 1.0)
+        link = int(np.argmax(factor))
+        if factor[link] >= _SLOW_LINK_FACTOR:
+            even = transfer.copy()
+            even[link] = usual[link]
+            saving = _saving(means, replace(means, transfer=even))
+            if saving is None or saving.share >= _MIN_LINK_SAVING:
+                return _slow_link(means, link, usual[link], saving)
+    if means.transfer_share < _MAX_TRANSFER_SHARE:
+        return None
+    saving = _saving(means, replace(means, transfer=np.zeros_like(transfer)))
+    if saving is not None and saving.share < _MIN_SAVING:
+        return None
+    evidence = (
+        f"stages spend {100 * means.transfer_share:.1f} % of an iteration on transfers that no"
+        f" computation hides, {np.median(transfer) / NS_PER_MS:,.3f} ms each in the middle;"
+        f" {_saving_text(saving, 'transfers hidden behind computation')}"
+    )
+    return Verdict(
+        verdict=VerdictKind.SLOW_TRANSFER,
+        cause="slow_transfer",
+        ms=saving.ms if saving is not None else None,
+        evidence=evidence,
+    )
+
+
+def _slow_link(
+    means: _PipelineMeans, link: int, usual: float, saving: _Saving | None
+) -> Verdict:
+    """Return the verdict on one link."""
+    transfer = means.transfer[link]
+    next_stage = (link + 1) % means.schedule.stages
+    evidence = (
+        f"a transfer between stage {link} ({_ranks_text(means, link)}) and stage {next_stage}"
+        f" ({_ranks_text(means, next_stage)}) takes {transfer / NS_PER_MS:,.3f} ms, that between"
+        f" other stages {usual / NS_PER_MS:,.3f} ms ({transfer / max(usual, 1.0):.2f} times);"
+        f" {_saving_text(saving, 'a link as fast as the others')}"
+    )
+    return Verdict(
+        verdict=VerdictKind.SLOW_TRANSFER,
+        rank=means.ranks_of_stage[link][0],
+        cause="slow_transfer",
+        ms=saving.ms if saving is not None else None,
+        evidence=evidence,
+    )
+
+
+def _too_few_micro_batches(means: _PipelineMeans) -> Verdict | None:
+    """Return the verdict on a pipeline that is too long for its micro-batches."""
+    schedule = means.schedule
+    enough = _ENOUGH_MICRO_BATCHES * schedule.stages
+    is_plain = schedule.kind in (
+        ScheduleKind.ONE_FORWARD_ONE_BACKWARD,
+        ScheduleKind.GPIPE,
+        ScheduleKind.INTERLEAVED,
+    )
+    has_enough = schedule.micro_batches * schedule.chunks >= enough
+    if not is_plain or has_enough or means.bubble_share < _MIN_SAVING:
+        return None
+    # Interleaving stays as it is: the micro-batches of all chunks count.
+    wanted = -(-enough // schedule.chunks)
+    more = replace(schedule, micro_batches=wanted)
+    smaller = means.transfer * schedule.micro_batches / wanted
+    saving = _saving(means, replace(means, schedule=more, transfer=smaller))
+    evidence = (
+        f"{schedule.micro_batches} micro-batches on {schedule.stages} stages ({schedule.kind}): the"
+        f" bubble is {100 * means.bubble_share:.1f} % of an iteration, ideally"
+        f" {schedule.ideal_bubble_percent:.1f} %;"
+        f" {_saving_text(saving, f'the same batch in {wanted} micro-batches')}"
+    )
+    return Verdict(
+        verdict=VerdictKind.TOO_FEW_MICRO_BATCHES,
+        cause="schedule",
+        ms=saving.ms if saving is not None else None,
+        evidence=evidence,
+    )
+
+
+def _ranks_text(means: _PipelineMeans, stage: int) -> str:
+    """Return the ranks of a stage in words."""
+    ranks: Sequence[int] | Int64Array = means.ranks_of_stage[stage]
+    listed = ", ".join(map(str, ranks[:_MAX_NAMED_RANKS]))
+    if len(ranks) > _MAX_NAMED_RANKS:
+        listed = f"{listed} and {len(ranks) - _MAX_NAMED_RANKS} more"
+    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
+
+
+def _saving_text(saving: _Saving | None, change: str) -> str:
+    """Return what a change would save in words."""
+    if saving is None:
+        return "the saving is not known, as the schedule is not recognized"
+    return (
+        f"{change} would save {saving.ms:,.3f} ms of an iteration ({100 * saving.share:.1f} %;"
+        f" simulated, error {saving.error_percent:+.1f} %)"
+    )

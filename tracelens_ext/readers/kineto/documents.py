@@ -1,0 +1,112 @@
+"""Reads one of Kineto's documents, or a list of them: one a rank, whose processes get labels.
+
+`distributedInfo` of each document says its rank, else its place in the list does. The processes of
+a rank are labelled as `[rank 3] 83`, by which `trace/merged_ranks.py` tells the ranks apart again.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from tracelens_ext.errors import TraceCutOffError
+from tracelens_ext.readers.json_events import EventStream
+from tracelens_ext.readers.kineto import compiled_reader, reader
+from tracelens_ext.readers.kineto.reader import KinetoColumns, take_events
+from tracelens_ext.readers.source import AGAIN, ByteSource, in_a_line
+from tracelens_ext.trace import Trace
+
+_MOST_RANKS: Final = 10**7
+_HEAD_BYTES = 4096
+#: How a list of documents begins, one a rank; a list of events begins otherwise.
+_LIST_OF_DOCUMENTS = re.compile(
+    rb'[\xef\xbb\xbf\s]*\[\s*\{\s*"(?:schemaVersion|deviceProperties|distributedInfo'
+    rb"|traceEvents|displayTimeUnit|baseTimeNanoseconds|record_shapes|profile_memory"
+    rb"|with_stack|with_flops|with_modules|traceName|trace_id|cupti_version"
+    rb'|cuda_runtime_version|cuda_driver_version)"'
+)
+
+
+def read(source: ByteSource) -> Trace:
+    """Read a Kineto document, or a list of them."""
+    if _LIST_OF_DOCUMENTS.match(source.peek(_HEAD_BYTES)):
+        return read_documents(source, KinetoColumns(compiled_reader()))
+    return reader.read(source)
+
+
+def read_documents(source: ByteSource, columns: KinetoColumns) -> Trace:
+    """Read a list of documents, one a rank; `distributedInfo` says which, else their order.
+
+    The processes of each get a label, by which `merged_ranks` tells the ranks apart.
+    """
+    try:
+        documents = msgspec.json.decode(source.read_all(), type=list[Raw])
+        heads = [_head_of(document) for document in documents]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        problem = f"is a damaged list of traces ({in_a_line(str(error))})"
+        raise TraceCutOffError(source.path, problem, AGAIN) from None
+    ranks = _ranks_of([head.distributedInfo for head in heads])
+    members: dict[str, object] = {}
+    for rank, document in zip(ranks, documents, strict=True):
+        columns.rank_label = f"rank {rank}"
+        with ByteSource(io.BytesIO(document), reading=source.reading) as part:
+            stream = EventStream(part, columns)
+            for found in stream:
+                columns.take(found)
+        for name, member in stream.members.items():
+            members.setdefault(name, member)
+    infos = [
+        {**_object_of(head.distributedInfo), "rank": rank}
+        for rank, head in zip(ranks, heads, strict=True)
+    ]
+    members["distributedInfo"] = infos
+    return columns.finish(members, source.path, source.bytes_read)
+
+
+class _DocumentHead(msgspec.Struct):
+    """What is read of a document before its events."""
+
+    distributedInfo: Any = None  # noqa: N815  # the name in the file
+
+
+def _head_of(document: Raw) -> _DocumentHead:
+    return msgspec.json.decode(document, type=_DocumentHead)
+
+
+def _object_of(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _ranks_of(infos: Sequence[object]) -> list[int]:
+    """Return the rank of each document: as all of them say, else their places."""
+    ranks = []
+    for info in infos:
+        rank = _object_of(info).get("rank")
+        if type(rank) is int and 0 <= rank < _MOST_RANKS:
+            ranks.append(rank)
+    if len(ranks) == len(infos) == len(set(ranks)):
+        return ranks
+    return list(range(len(infos)))
+
+
+def from_documents(documents: Sequence[Mapping[str, object]], path: str) -> Trace:
+    """Return the trace of a loaded list of documents, one a rank."""
+    columns = KinetoColumns()
+    ranks = _ranks_of([document.get("distributedInfo") for document in documents])
+    members: dict[str, object] = {}
+    infos: list[dict[str, object]] = []
+    for rank, document in zip(ranks, documents, strict=True):
+        columns.rank_label = f"rank {rank}"
+        events = document.get("traceEvents")
+        take_events(columns, events if isinstance(events, list) else [])
+        for name, member in document.items():
+            if name != "traceEvents":
+                members.setdefault(name, member)
+        infos.append({**_object_of(document.get("distributedInfo")), "rank": rank})
+    members["distributedInfo"] = infos
+    return columns.finish(members, path)

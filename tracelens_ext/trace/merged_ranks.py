@@ -1,0 +1,524 @@
+"""Ranks that were merged into one file: told apart, and taken out of it as traces of their own.
+
+Processes are labelled by those who merge (SGLang writes `[TP00] 83` and `[TP01] 83`, others
+`rank 3`, `83_0`), or named so by metadata events. Without labels every process that launches GPU
+work is a rank where correlation ids repeat, if it is certain which GPU is whose: ranks that stand
+one after another in the file, or launches that only one of the processes can have made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.text import one_line
+from tracelens_ext.trace.trace import (
+    LAUNCH_KINDS,
+    ArgColumn,
+    BoolArray,
+    Int64Array,
+    IntArray,
+    Provenance,
+    Trace,
+    distributed_info,
+)
+
+_IN_BRACKETS: Final = re.compile(
+    r"\[([^\[\]]{1,40}\d[^\[\]]{0,40})\]\s*(.*)", re.DOTALL
+)
+_RANK_FIRST: Final = re.compile(
+    r"(rank[ _:.-]?\d{1,7})(?!\d)[\s:,/_-]*(.*)", re.DOTALL | re.IGNORECASE
+)
+_RANK_LAST: Final = re.compile(r"(.+)_(\d{1,7})", re.DOTALL)
+_RANK: Final = re.compile(r"rank[ _:.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+#: A place in a kind of parallelism, such as `TP00`, `dp-1`.
+_PLACE: Final = re.compile(r"([A-Za-z]+)[-_ ]?(\d{1,7})(?!\d)")
+#: Kinds of parallelism that make ranks, the outermost first.
+_AXES: Final = ("PP", "DP", "TP")
+#: Share of the GPU events of a device that must have a launch before them in its process.
+_LEAST_SHARE: Final = 0.99
+#: Clocks of CPU and GPU may differ by this, ns.
+_CLOCKS_NS: Final = 1_000_000
+_MOST_NAMED: Final = 8
+
+
+class Label(NamedTuple):
+    """What the label of a process says."""
+
+    rank_text: str  #: `TP00-DP01`, `rank 3`
+    process: int | str  #: the process without it
+
+
+@dataclass(frozen=True, eq=False)
+class MergedRank:
+    """A rank in a file of several."""
+
+    number: int  #: its rank
+    label: str  #: what the file calls it; empty where it has no label
+    processes: tuple[int | str, ...]  #: its processes, as the file spells them
+
+
+def find_merged_ranks(trace: Trace) -> tuple[MergedRank, ...]:
+    """Return the ranks that share a file, in the order of their numbers; none of an ordinary file.
+
+    None are returned either where it is not certain which events are of which rank.
+    """
+    if trace.conventions.gpu_by_process:
+        return ()
+    labels = labels_of_processes(trace)
+    if labels:
+        return _by_label(trace, labels)
+    return _by_process(trace)
+
+
+def rank_of_merged_file(trace: Trace, number: int) -> Trace:
+    """Return the events of one rank of a file.
+
+    Raises:
+        UsageError: the file does not hold that rank.
+    """
+    ranks = find_merged_ranks(trace)
+    for rank in ranks:
+        if rank.number == number:
+            return trace_of_rank(trace, rank)
+    recorded = distributed_info(trace.metadata).get("rank")
+    if not ranks and recorded in (None, number):
+        return trace
+    numbers = ", ".join(str(rank.number) for rank in ranks[:_MOST_NAMED])
+    held = f"holds the ranks {numbers}" if ranks else f"is of rank {recorded}"
+    raise UsageError(f"{trace.provenance.path}: {held}, not rank {number}")
+
+
+# By labels.
+
+
+def label_of(process: int | str) -> Label | None:
+    """Return the label of a process; None for a process without one."""
+    if not isinstance(process, str):
+        return None
+    match = _IN_BRACKETS.fullmatch(process) or _RANK_FIRST.fullmatch(process)
+    if match is None:
+        return None
+    return Label(" ".join(match[1].split()), _process_number(match[2]))
+
+
+def _process_number(text: str) -> int | str:
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return int(text)
+    return text
+
+
+def labels_of_processes(trace: Trace) -> dict[int | str, Label]:
+    """Return the labels of processes, as far as they have any; none if all say the same."""
+    processes = list(dict.fromkeys(process for process, _ in trace.threads))
+    labels = {}
+    for process in processes:
+        label = label_of(process) or _label_by_name(trace, process)
+        if label is not None:
+            labels[process] = label
+    if not labels:
+        labels = _labels_at_the_end(processes)
+    if len({label.rank_text for label in labels.values()}) < 2:
+        return {}
+    return labels
+
+
+def _label_by_name(trace: Trace, process: int | str) -> Label | None:
+    """Return the label that metadata events give a process."""
+    for names in (trace.process_names, trace.process_labels):
+        label = label_of(names.get(process, ""))
+        if label is not None:
+            return Label(label.rank_text, process)
+    return None
+
+
+def _labels_at_the_end(processes: Sequence[int | str]) -> dict[int | str, Label]:
+    """Return the labels of processes such as `83_0`, if all have such a label."""
+    labels: dict[int | str, Label] = {}
+    for process in processes:
+        match = _RANK_LAST.fullmatch(str(process))
+        if match is None:
+            return {}
+        labels[process] = Label(f"rank {match[2]}", _process_number(match[1]))
+    return labels
+
+
+def _by_label(
+    trace: Trace, labels: Mapping[int | str, Label]
+) -> tuple[MergedRank, ...]:
+    processes_of_label: dict[str, list[int | str]] = {}
+    for process, label in labels.items():
+        processes_of_label.setdefault(label.rank_text, []).append(process)
+    texts = [
+        text
+        for text, processes in processes_of_label.items()
+        if _has_events_of_gpus_or_launches(trace, processes)
+    ]
+    if len(texts) < 2:
+        return ()
+    ranks = [
+        MergedRank(number, text, tuple(processes_of_label[text]))
+        for text, number in zip(texts, _numbers_of_labels(texts), strict=True)
+    ]
+    return tuple(sorted(ranks, key=lambda rank: rank.number))
+
+
+def _has_events_of_gpus_or_launches(
+    trace: Trace, processes: Sequence[int | str]
+) -> bool:
+    is_of_process = _is_of_processes(trace, processes)
+    rows = np.concatenate((trace.gpu_rows, trace.rows_of(*LAUNCH_KINDS)))
+    return bool(is_of_process[trace.thread[rows]].any())
+
+
+def _numbers_of_labels(texts: Sequence[str]) -> list[int]:
+    """Return the rank of each label.
+
+    `rank 3` is 3. Of SGLang's labels the place on the only axis is the rank; of several it counts
+    on from the innermost, which is tensor parallelism. Other labels are numbered in their order.
+    """
+    ranks = [_RANK.search(text) for text in texts]
+    if all(ranks):
+        numbers = [int(match[1]) for match in ranks if match is not None]
+        if len(set(numbers)) == len(numbers):
+            return numbers
+    places = [_places(text) for text in texts]
+    for axes in (("TP",), ("PP", "TP"), _AXES, ("PP",), ("DP",), ("EP",)):
+        numbers = _numbers_on_axes(places, axes)
+        if len(set(numbers)) == len(texts):
+            return numbers
+    return list(range(len(texts)))
+
+
+def _places(text: str) -> dict[str, int]:
+    return {axis.upper(): int(number) for axis, number in _PLACE.findall(text)}
+
+
+def _numbers_on_axes(
+    places: Sequence[Mapping[str, int]], axes: Sequence[str]
+) -> list[int]:
+    """Return the number of each place, counted with the last axis fastest; empty without one."""
+    if any(axis not in place for place in places for axis in axes):
+        return []
+    numbers = [0] * len(places)
+    for axis in axes:
+        size = max(place[axis] for place in places) + 1
+        numbers = [
+            number * size + place[axis]
+            for number, place in zip(numbers, places, strict=True)
+        ]
+    return numbers
+
+
+# By processes.
+
+
+def _by_process(trace: Trace) -> tuple[MergedRank, ...]:
+    """Return the ranks of a file in which processes reuse correlation ids, if that is certain."""
+    processes = _Processes(trace)
+    if len(processes.hosts) < 2 or not processes.reuse_ids:
+        return ()
+    host_of_gpu = processes.hosts_of_gpus()
+    if set(host_of_gpu.values()) != set(processes.hosts):
+        return ()
+    numbers = _recorded_ranks(trace, len(processes.hosts))
+    ranks = []
+    for number, host in zip(numbers, processes.hosts_in_file_order, strict=True):
+        codes = [host, *(gpu for gpu, owner in host_of_gpu.items() if owner == host)]
+        codes += processes.others_beside(host)
+        names = tuple(processes.names[code] for code in dict.fromkeys(codes))
+        ranks.append(MergedRank(number, "", names))
+    return tuple(sorted(ranks, key=lambda rank: rank.number))
+
+
+def _recorded_ranks(trace: Trace, count: int) -> list[int]:
+    """Return the ranks that `distributedInfo` lists for the parts of a file, else their places."""
+    numbers = []
+    for info in _listed_infos(trace.metadata):
+        rank = info.get("rank")
+        if type(rank) is int and rank >= 0:
+            numbers.append(rank)
+    if len(numbers) == count == len(set(numbers)):
+        return numbers
+    return list(range(count))
+
+
+class _RowRange(NamedTuple):
+    """From the first to the last event of a process, as rows."""
+
+    first: int
+    last: int
+
+
+class _Processes:
+    """The processes of a trace, which launches they make, and where they stand in the file.
+
+    Attributes:
+        names: the processes as the file spells them, by code.
+        hosts: codes of those that make launches, ascending.
+        reuse_ids: True if launches of two of them have the same correlation id.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.names = list(dict.fromkeys(process for process, _ in trace.threads))
+        gpu_rows = trace.gpu_rows
+        self._gpu_rows = gpu_rows[trace.correlation[gpu_rows] > 0]
+        self._gpu_process = self._codes(self._gpu_rows)
+        launches = trace.rows_of(*LAUNCH_KINDS)
+        if len(np.unique(self._codes(launches))) < 2:
+            launches = launches[:0]  # as in an ordinary trace, at no cost
+        is_used = np.isin(
+            trace.correlation[launches], trace.correlation[self._gpu_rows]
+        )
+        launches = launches[is_used]
+        order = np.lexsort((trace.ts[launches], trace.correlation[launches]))
+        self._launches = launches[order]
+        self._launch_process = self._codes(self._launches)
+        self.hosts: list[int] = np.unique(self._launch_process).tolist()
+        ids = trace.correlation[self._launches]
+        is_reused = (np.diff(ids) == 0) & (np.diff(self._launch_process) != 0)
+        self.reuse_ids = bool(is_reused.any())
+
+    def _codes(self, rows: Int64Array) -> Int64Array:
+        trace = self._trace
+        return trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+
+    @cached_property
+    def _ranges(self) -> dict[int, _RowRange]:
+        codes = self._codes(np.arange(len(self._trace)))
+        present, first = np.unique(codes, return_index=True)
+        _, first_from_end = np.unique(codes[::-1], return_index=True)
+        last = len(codes) - 1 - first_from_end
+        return {
+            code: _RowRange(start, end)
+            for code, start, end in zip(
+                present.tolist(), first.tolist(), last.tolist(), strict=True
+            )
+        }
+
+    @property
+    def hosts_in_file_order(self) -> list[int]:
+        """The hosts in the order of their first events."""
+        return sorted(self.hosts, key=lambda host: self._ranges[host].first)
+
+    @cached_property
+    def _stand_apart(self) -> bool:
+        """Tell if each host's events end before the next host's begin."""
+        ranges = [self._ranges[host] for host in self.hosts_in_file_order]
+        return all(before.last < after.first for before, after in pairwise(ranges))
+
+    def hosts_of_gpus(self) -> dict[int, int]:
+        """Return the host of each process with GPU events; none if one of them is not certain."""
+        owners = {}
+        for gpu in np.unique(self._gpu_process).tolist():
+            if gpu in self.hosts:
+                return {}
+            owner = self._host_of_gpu(gpu)
+            if owner is None:
+                return {}
+            owners[gpu] = owner
+        return owners
+
+    def _host_of_gpu(self, gpu: int) -> int | None:
+        events = self._gpu_rows[self._gpu_process == gpu]
+        shares = {host: self._launched_share(host, events) for host in self.hosts}
+        possible = [host for host, share in shares.items() if share >= _LEAST_SHARE]
+        if self._stand_apart:
+            beside = self._host_beside(events)
+            return beside if beside in possible else None
+        return possible[0] if len(possible) == 1 else None
+
+    def _launched_share(self, host: int, events: Int64Array) -> float:
+        """Return the share of GPU events that a launch of a process may have started."""
+        trace = self._trace
+        launches = self._launches[self._launch_process == host]
+        ids = trace.correlation[launches]
+        wanted = trace.correlation[events]
+        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        has_launch = ids[place] == wanted
+        starts_later = trace.ts[events] >= trace.ts[launches[place]] - _CLOCKS_NS
+        return float((has_launch & starts_later).mean())
+
+    def _host_beside(self, events: Int64Array) -> int:
+        """Return the host among whose events in the file most of some events stand."""
+        hosts = self.hosts_in_file_order
+        starts = [self._ranges[host].first for host in hosts]
+        place = np.maximum(np.searchsorted(starts, events, "right") - 1, 0)
+        return hosts[int(np.bincount(place).argmax())]
+
+    def others_beside(self, host: int) -> list[int]:
+        """Return the processes without launches or GPU events that stand among those of a host."""
+        if not self._stand_apart:
+            return []
+        gpus = set(np.unique(self._gpu_process).tolist())
+        others = []
+        for code, rows in self._ranges.items():
+            if code not in self.hosts and code not in gpus:
+                middle = np.array([(rows.first + rows.last) // 2])
+                if self._host_beside(middle) == host:
+                    others.append(code)
+        return others
+
+
+# Taken out.
+
+
+def trace_of_rank(trace: Trace, rank: MergedRank) -> Trace:
+    """Return the events of one rank as a trace of their own, as if it had been read alone."""
+    is_kept = _is_of_processes(trace, rank.processes)[trace.thread]
+    rows = np.flatnonzero(is_kept)
+    new_row = (np.cumsum(is_kept) - 1).astype(np.int32)
+    start = trace.ts[rows]
+    first = int(start.min(initial=2**62)) if len(rows) else 0
+    names = _Used.of(trace.name[rows])
+    threads = _Used.of(trace.thread[rows])
+    categories = _Used.of(trace.category[rows])
+    labels = labels_of_processes(trace)
+    spelled = {process: process for process, _ in trace.threads}
+    spelled |= {process: label.process for process, label in labels.items()}
+    kept_threads = [trace.threads[code] for code in threads.old_codes]
+    return replace(
+        trace,
+        ts=start - first,
+        dur=trace.dur[rows],
+        name=names.new_codes,
+        kind=trace.kind[rows],
+        thread=threads.new_codes,
+        correlation=trace.correlation[rows],
+        external_id=trace.external_id[rows],
+        category=categories.new_codes,
+        names=[trace.names[code] for code in names.old_codes],
+        threads=[(spelled[process], thread) for process, thread in kept_threads],
+        categories=[trace.categories[code] for code in categories.old_codes],
+        args=_arguments_of(trace.args, is_kept, new_row),
+        base_ns=trace.base_ns + first,
+        metadata=_metadata_of(trace.metadata, rank.number),
+        process_names=_of_processes(trace.process_names, rank, spelled),
+        process_labels=_of_processes(trace.process_labels, rank, spelled),
+        thread_names={
+            (spelled[process], thread): name
+            for (process, thread), name in trace.thread_names.items()
+            if process in rank.processes
+        },
+        provenance=_provenance_of(trace.provenance, rank, len(rows)),
+        instructions=trace.instructions.selected(is_kept, new_row),
+    )
+
+
+def _is_of_processes(trace: Trace, processes: Sequence[int | str]) -> BoolArray:
+    """Return which of the threads of a trace are of some processes, (len(threads),)."""
+    wanted = set(processes)
+    is_wanted = [process in wanted for process, _ in trace.threads]
+    return np.array(is_wanted, dtype=bool)
+
+
+class _Used(NamedTuple):
+    """The codes of a column that occur, numbered anew in the order of their first rows."""
+
+    old_codes: list[int]
+    new_codes: Any  #: as the column, (m,), int32
+
+    @classmethod
+    def of(cls, column: IntArray) -> _Used:
+        """Number the codes of a column anew."""
+        distinct, first, place = np.unique(
+            column, return_index=True, return_inverse=True
+        )
+        order = np.argsort(first, kind="stable")
+        number = np.empty(len(distinct), dtype=np.int32)
+        number[order] = np.arange(len(distinct), dtype=np.int32)
+        return cls(distinct[order].tolist(), number[place])
+
+
+def _arguments_of(
+    args: Mapping[str, ArgColumn], is_kept: BoolArray, new_row: IntArray
+) -> dict[str, ArgColumn]:
+    columns = {}
+    for name, column in args.items():
+        selected = column.selected(is_kept, new_row)
+        if len(selected.rows):
+            columns[name] = selected
+    return columns
+
+
+def _of_processes(
+    texts: Mapping[int | str, str],
+    rank: MergedRank,
+    spelled: Mapping[int | str, int | str],
+) -> dict[int | str, str]:
+    kept = {}
+    for process, text in texts.items():
+        if process in rank.processes:
+            kept[spelled[process]] = text
+    return kept
+
+
+def _listed_infos(metadata: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Return the `distributedInfo` of the parts of a file, where it is a list."""
+    listed = metadata.get("distributedInfo")
+    if not isinstance(listed, list):
+        return []
+    return [info for info in listed if isinstance(info, dict)]
+
+
+def _metadata_of(metadata: Mapping[str, object], number: int) -> dict[str, object]:
+    """Return the metadata of one rank.
+
+    Where the file has the `distributedInfo` of one part, what holds for all ranks is kept of it:
+    the size of the world, and the process groups that the rank is in.
+    """
+    for info in _listed_infos(metadata):
+        if info.get("rank") == number:
+            return {**metadata, "distributedInfo": dict(info)}
+    shared = dict(distributed_info(metadata))
+    if shared.get("rank") != number:
+        groups = shared.get("pg_config")
+        if isinstance(groups, list):
+            shared["pg_config"] = [group for group in groups if _has(group, number)]
+        else:
+            shared.pop("pg_config", None)
+    return {**metadata, "distributedInfo": {**shared, "rank": number}}
+
+
+def _has(group: object, rank: int) -> bool:
+    if not isinstance(group, dict):
+        return False
+    members = group.get("ranks")
+    return isinstance(members, list) and rank in members
+
+
+def _provenance_of(whole: Provenance, rank: MergedRank, count: int) -> Provenance:
+    """Return where the events of a rank come from; what the whole file lost is in its notes."""
+    notes = list(whole.all_notes)
+    called = f" ({one_line(rank.label)})" if rank.label else ""
+    notes.append(
+        f"The file holds several ranks; these are the events of rank {rank.number}{called}."
+    )
+    return replace(
+        whole,
+        present=count,
+        metadata_events=0,
+        dropped={},
+        unread={},
+        notes=tuple(notes),
+    )
+
+
+def rank_labels(ranks: Sequence[MergedRank]) -> str:
+    """Return the numbers of ranks, with their labels, for a message."""
+    texts = []
+    for rank in ranks[:_MOST_NAMED]:
+        label = one_line(rank.label)
+        is_number = not label or _RANK.fullmatch(label)
+        texts.append(str(rank.number) if is_number else f"{rank.number} ({label})")
+    if len(ranks) > _MOST_NAMED:
+        texts.append("…")
+    return ", ".join(texts)
