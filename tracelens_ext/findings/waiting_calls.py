@@ -128,17 +128,18 @@ class WaitingCalls:
 
     def _is_of_pytorch(self, rows: IntArray) -> BoolArray:
         trace = self._work.trace
-        return (rows != NONE) & trace.named(
-            values_at(trace.name, rows, missing=0),
-            lambda name: name.startswith("aten::"),
-        )
+        names = values_at(trace.name, rows, missing=0)
+        is_of_pytorch = trace.named(names, lambda name: name.startswith("aten::"))
+        is_of_pytorch &= rows != NONE
+        return is_of_pytorch
 
     def _launches_in(self, rows: IntArray) -> Int64Array:
         """Return how many launches each of some events has; -1 where there is no event."""
         launches = distinct(self._work.tree.launch_of_gpu[self._work.tree.linked])
         count = np.full(len(rows), NONE, dtype=np.int64)
         known = np.flatnonzero(rows != NONE)
-        count[known] = self._inspection.held_by(rows[known], launches)
+        known_rows = rows[known].astype(np.int64)
+        count[known] = self._inspection.held_by(known_rows, launches)
         return count
 
     @cached_property

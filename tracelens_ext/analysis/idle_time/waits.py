@@ -126,8 +126,8 @@ class _Queue(NamedTuple):
     def length_at(self, time: Int64Array) -> Int64Array:
         """Return how long the GPU goes on with what was launched before some times, ns."""
         last = np.searchsorted(self.launched, time, side="left") - 1
-        remaining = values_at(self.done, last, missing=0) - time
-        return np.maximum(remaining, 0)
+        remaining: Int64Array = values_at(self.done, last, missing=0) - time
+        return remaining.clip(0)
 
 
 @cached_per_object
@@ -154,7 +154,8 @@ class _Times(NamedTuple):
         passed = np.append(0, np.cumsum(self.end - self.start))
         begun = np.searchsorted(self.start, time, side="left")
         unfinished = values_at(self.end, begun - 1, missing=0) - time
-        return passed[begun] - np.maximum(unfinished, 0)
+        begun_length: Int64Array = passed[begun]
+        return begun_length - unfinished.clip(0)
 
 
 @cached_per_object
@@ -253,7 +254,7 @@ class _CatchingUp:
         next_end = np.append(self.waits.end[wait[1:]], self.queue.done[-1:])
         cpu_time = next_start - begin
         gpu_time = self.busy.between(begin, np.maximum(next_end, begin))
-        lack = np.maximum(cpu_time - gpu_time, 0)
+        lack: Int64Array = np.maximum(cpu_time - gpu_time, 0)
         lack[catches_up] = 0
         if len(wait) == 1 and lack[0] > 0:
             lack[0] = _ALL_OF_IT

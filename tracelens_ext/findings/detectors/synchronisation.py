@@ -112,7 +112,7 @@ TEXT: Final = FindingText(
                         "non_blocking=True: .to(device) of a tensor in pageable memory waits "
                         "for all work before it."
                     ),
-                    snippet='limits = torch.tensor(values).pin_memory().to("cuda", non_blocking=True)',
+                    snippet='limits.pin_memory().to("cuda", non_blocking=True)',
                 ),
                 AdviceVariant(
                     excludes=(Fact.AMD,),
