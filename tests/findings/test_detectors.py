@@ -77,17 +77,14 @@ def test_several_allocations_share_a_gap() -> None:
     assert savings(maker) == {"allocator": 5.0, "host-bound": 5.0}
 
 
-def test_a_wait_costs_the_idle_time_after_it_as_far_as_the_host_waited() -> None:
+def test_a_long_phase_of_the_cpu_after_a_wait_is_not_the_waits() -> None:
     maker = idle_for(20 * MS, 30 * MS)
     maker.frame("train.py(40): step", 10 * MS, 20 * MS)
     maker.op("aten::item", 16 * MS, 4 * MS + 20)
     maker.call("cudaStreamSynchronize", 16 * MS + 10, 4 * MS)
     found = findings_of(maker)
-    assert found["synchronisation"].claimed_ms == pytest.approx(4)
-    assert found["host-bound"].claimed_ms == pytest.approx(6)
-    where = found["synchronisation"].where
-    assert where["python_frames"][0].name == "train.py(40): step"
-    assert where["operations"][0].name == "aten::item"
+    assert "synchronisation" not in found
+    assert found["host-bound"].claimed_ms == pytest.approx(10, rel=0.01)
 
 
 def test_idle_time_of_another_thread_is_not_the_loaders() -> None:

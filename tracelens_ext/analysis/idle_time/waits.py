@@ -154,8 +154,8 @@ class _Times(NamedTuple):
         passed = np.append(0, np.cumsum(self.end - self.start))
         begun = np.searchsorted(self.start, time, side="left")
         unfinished = values_at(self.end, begun - 1, missing=0) - time
-        begun_length: Int64Array = passed[begun]
-        return begun_length - unfinished.clip(0)
+        until: Int64Array = passed[begun] - unfinished.clip(0)
+        return until
 
 
 @cached_per_object
