@@ -49,6 +49,8 @@ from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache, open_cache
 from tracelens_ext.report.tables.methods import TableMethods
+from tracelens_ext.reproduce.reproduction import Reproduction, reproduce
+from tracelens_ext.reproduce.selection import DEFAULT_TOP, OperationChoice
 from tracelens_ext.roofline.analysis import Roofline, find_roofline
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.roofline.summary import family_table
@@ -279,6 +281,27 @@ class TreePerfAnalyzer(TableMethods):
                 failures=self.failures,
             )
         return self._last_findings
+
+    def reproduction(
+        self,
+        op: str | re.Pattern[str] | None = None,
+        *,
+        row: int | None = None,
+        finding: str | None = None,
+        top: int = DEFAULT_TOP,
+    ) -> Reproduction:
+        """Return a script that runs operations of this trace alone; it needs PyTorch only.
+
+        Args:
+            op: a regular expression; only operations whose name it matches.
+            row: only the operation of this row of `ops_unique_args`, from 1.
+            finding: only the operations behind the finding of this id.
+            top: at most so many operations, those with the most GPU time; 0 for all.
+
+        Raises:
+            UsageError: no operation is chosen.
+        """
+        return reproduce(self, OperationChoice(op, row, finding, top))
 
     def cited_tables(
         self, device_peaks: str | os.PathLike[str] | None = None

@@ -81,7 +81,7 @@ def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
         above = path_of_module[module_code] if module_code != NONE else ()
         operation_node = ("operation", operations[operation_code])
         kernel_node = ("kernel", work.trace.names[kernel_code])
-        path = (*above, operation_node, kernel_node)
+        path = above + (operation_node, kernel_node)
         leaves.append(_TreeLeaf(path, categories[category_code], duration))
     return leaves
 
@@ -104,7 +104,7 @@ def _nodes(leaves: list[_TreeLeaf], shown: int) -> dict[NodePath, Counter[str]]:
         while depth and leaf.path[:depth] not in kept:
             depth -= 1
         other = ("other", f"other ({leaf.category})")
-        _add(nodes, (*leaf.path[:depth], other), leaf)
+        _add(nodes, leaf.path[:depth] + (other,), leaf)
     return nodes
 
 

@@ -62,6 +62,6 @@ def of_gpu_events(
     _, *parameters = signature.parameters.values()
     context_parameter = Parameter("context", Parameter.POSITIONAL_ONLY)
     vars(table)["__signature__"] = signature.replace(
-        parameters=[context_parameter, *parameters]
+        parameters=[context_parameter] + parameters
     )
     return table

@@ -120,7 +120,7 @@ def call_stacks(
     for name, path_number in zip(names, path_of_launcher.tolist(), strict=True):
         modules = modules_of_path[path_number] if path_number != NONE else []
         innermost.append(_INSTANCE.sub("", modules[0]) if modules else _NO_MODULE)
-        stacks.append(str([name, *modules]))
+        stacks.append(str([name] + modules))
     return ModuleStacks(innermost, stacks)
 
 
@@ -192,7 +192,7 @@ def _top_category_columns(
     none = len(labels)
     top = np.where(whole > 0, times.argmax(axis=1), none)
     return {
-        "top_category": texts(top, [*labels, ""]),
+        "top_category": texts(top, labels + [""]),
         "top_category (% of kernel time)": percent(times.max(axis=1), whole),
     }
 

@@ -235,10 +235,10 @@ def _hard_texts(bound: BoundRule) -> Iterable[str]:
     needed = [
         text for texts in requirements(bound.rule.pattern) for text in sorted(texts)
     ]
-    starts = ["", *needed[:_MOST_STARTS]]
+    starts = [""] + needed[:_MOST_STARTS]
     starts += [example.name for example in bound.rule.examples[:_MOST_EXAMPLES]]
     for start in starts:
-        for filler in (*_FILLERS, start or "a "):
+        for filler in _FILLERS + (start or "a ",):
             # What comes last fits nothing, so that no repetition succeeds at once.
             filled = (start + filler * LONG_NAME)[: LONG_NAME - 1]
             yield f"{filled}!"

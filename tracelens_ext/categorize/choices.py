@@ -170,7 +170,7 @@ def _nothing_is_called(
     for problem in choices.registry.problems:
         if problem.startswith(prefix):
             return f"categorizer {name!r} failed: {problem.removeprefix(prefix)}"
-    known = sorted({*choices.selectable, *(stage.name for stage in stages)})
+    known = sorted(set(choices.selectable) | {stage.name for stage in stages})
     near = get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     return (

@@ -103,7 +103,9 @@ def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer'
     made.help_sections = command.help_sections
     if command.runs_program:
         made.allow_interspersed_args = False
-    for part in (made, *getattr(made, "commands", {}).values()):
+    parts = [made]
+    parts.extend(getattr(made, "commands", {}).values())
+    for part in parts:
         part.epilog = _examples_text(command.examples)
         # click cuts it at the width
         part.short_help = (part.help or "").split("\n\n")[0]
@@ -158,7 +160,7 @@ class _Group(TyperGroup):
         if first not in self.offered and (
             _PATH_SIGN.search(first) or Path(first).exists()
         ):
-            args = ["report", "--no-workbook", *args]
+            args = ["report", "--no-workbook"] + args
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise

@@ -89,7 +89,7 @@ class CarefulCommand(TyperCommand):
             count = parameter.nargs
             if parameter.is_flag or parameter.count:
                 count = 0
-            for name in (*parameter.opts, *parameter.secondary_opts):
+            for name in parameter.opts + parameter.secondary_opts:
                 counts[name] = count
         return counts
 

@@ -89,7 +89,7 @@ def _with_operation(frame: pd.DataFrame) -> pd.DataFrame:
     for names in frame[sides].fillna("").to_numpy().tolist():
         distinct_names = dict.fromkeys(name for name in names if name)
         operations.append(" → ".join(distinct_names))
-    shown = frame.drop(columns=[*sides, "path"])
+    shown = frame.drop(columns=sides + ["path"])
     shown.insert(0, "operation", operations)
     shown.insert(0, "path", frame["path"])
     return shown

@@ -69,7 +69,7 @@ def finding_blocks(
     if whole:
         shown = list(findings.findings)
     for rank, finding in enumerate(shown, 1):
-        yield [*lines, ""]
+        yield lines + [""]
         title = _title_lines(finding, width)
         indented = textwrap.indent("\n".join(title), _INDENT)
         yield bold(f"{rank:>2}. {indented.lstrip()}")
@@ -81,7 +81,8 @@ def finding_blocks(
         hint = _MORE
         if verbose:
             hint = _SEE
-        lines += ["", *folded(hint, width)]
+        lines += [""]
+        lines += folded(hint, width)
     small = len(findings.findings) - len(worthwhile)
     left_out = len(findings.findings) - len(shown) - small
     if left_out > 0:

@@ -238,7 +238,7 @@ class GapReport:
         """Return the detailed text for a file."""
         from tracelens_ext.analysis.idle_time.histogram import BINS
 
-        headline = [self.answer, "", *self.headline()]
+        headline = [self.answer, ""] + self.headline()
         bins = self.histogram_lines(BINS, bars=False)
         return gap_text(
             self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by
@@ -305,7 +305,7 @@ class GapReport:
     def _drawn_histogram(self, console: Console) -> list[Block]:
         rule = "=" * min(console.width, _RULE_WIDTH)
         bars = self.histogram_lines(_TERMINAL_BINS, bars=True)
-        return [["", "GAP DURATION HISTOGRAM:", rule, *bars, rule]]
+        return [["", "GAP DURATION HISTOGRAM:", rule] + bars + [rule]]
 
     def _pairs(self, pairs: pd.DataFrame, console: Console) -> Iterator[Block]:
         rows = pairs.head(self._top)

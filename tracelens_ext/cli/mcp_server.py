@@ -72,8 +72,9 @@ class Questions:
 
         `path` is relative to the folders of the server; '.', or a folder, lists its traces.
         """
-        if (found := self._find(path)).is_dir():
-            names = pd.DataFrame({"path": self._listed(found)})
+        location = self._find(path)
+        if location.is_dir():
+            names = pd.DataFrame({"path": self._listed(location)})
             return _answer(
                 names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one"
             )
@@ -81,6 +82,8 @@ class Questions:
         options = ReportOptions()
         judged = analyzer.findings()
         sheets = database.tables_of_report().values()
+        verdict = [summary_sentence(judged)]
+        verdict.extend(finding.title for finding in judged.findings[:5])
         return {
             "facts": dict(
                 overview(
@@ -91,10 +94,7 @@ class Questions:
             ),
             "recording": judged.recording_lines,
             "program": judged.program,
-            "verdict": [
-                summary_sentence(judged),
-                *(each.title for each in judged.findings[:5]),
-            ],
+            "verdict": verdict,
             "notes": advice(analyzer.work, analyzer.coverage),
             "tables": {
                 s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)
@@ -129,7 +129,7 @@ class Questions:
             return answer
         notes: Any = answer.get("notes", ())
         every_note = dict.fromkeys(
-            [*notes, *recording_notes(self._analyzer(path), for_json=True)]
+            notes + recording_notes(self._analyzer(path), for_json=True)
         )
         if not every_note:
             return answer
@@ -333,7 +333,7 @@ def _table(
         raise UsageError(
             f"this trace has nothing for the table {name}; open_trace names others"
         )
-    return frame.set_axis([*map(str, frame.columns)], axis=1), table.units(frame)
+    return frame.set_axis(list(map(str, frame.columns)), axis=1), table.units(frame)
 
 
 def _rows(frame: pd.DataFrame) -> list[Answer]:

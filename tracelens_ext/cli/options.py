@@ -348,7 +348,7 @@ def _group(annotation: Any) -> type[DataclassInstance] | None:  # noqa: ANN401  
     """
     if annotation is ReadingOptions:
         return ReadingFlags
-    for group in (annotation, *getattr(annotation, "__metadata__", ())):
+    for group in (annotation,) + getattr(annotation, "__metadata__", ()):
         if isinstance(group, type) and is_dataclass(group):
             return group
     return None

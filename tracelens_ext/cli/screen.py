@@ -122,7 +122,7 @@ def show(
         screen = console()
         failures = PartFailures()
         show_blocks(blocks, screen, failures)
-        notes = [*failures.messages, *report.notes]
+        notes = failures.messages + list(report.notes)
         if notes:
             screen.print()
             show_notes(notes, screen, whole=every_note.get())
@@ -204,7 +204,7 @@ def trace_report(
     members: Mapping[str, object] | None = None,
 ) -> Report:
     """Return tables of a trace as a report."""
-    all_facts = [("Trace", str(trace)), *facts]
+    all_facts = [("Trace", str(trace))] + list(facts)
     return Report(title, tables, all_facts, list(notes), members=members or {})
 
 

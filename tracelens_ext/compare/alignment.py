@@ -141,7 +141,7 @@ class _Pairing:
     def run(self) -> None:
         """Pair what can be paired, the surest first."""
         lengths = [
-            len(leaf.place.chain) for leaf in (*self.remaining.a, *self.remaining.b)
+            len(leaf.place.chain) for leaf in self.remaining.a + self.remaining.b
         ]
         for scope in _SCOPES:
             for depth in range(max(lengths, default=0), 0, -1):

@@ -187,7 +187,7 @@ class _BudgetNames:
         if categories is not None and "kernel_category" in categories.keys:
             possible.extend(CATEGORIES)
             possible.extend(_categories_of_rules(comparison))
-        self._findings = {FINDINGS, *finding_ids}
+        self._findings = {FINDINGS} | set(finding_ids)
         for measurement in comparison.measurements:
             self._findings.update(measurement.findings or ())
         # What the trace has comes first: its spelling wins over that of a rule.
@@ -210,7 +210,8 @@ class _BudgetNames:
         """
         name = budget.name
         folded = name.casefold()
-        if not self._has_categories and folded not in {*self.timeline, *self._findings}:
+        may_be_category = folded not in self.timeline and folded not in self._findings
+        if may_be_category and not self._has_categories:
             raise TracelensError(
                 f"the budget {budget} cannot be checked: a report holds no categories; name a row"
                 " of the timeline, or compare traces"

@@ -176,7 +176,7 @@ class Comparison:
         for measurement, count in zip(self.measurements, counts, strict=True):
             ns = measurement.figures(kind).whole("ns") or 0
             ns_per_unit.append(ns / count)
-        candidates = ("places", *_MOST_TELLING, "timeline")
+        candidates = ("places",) + _MOST_TELLING + ("timeline",)
         table = next(self.tables[name] for name in candidates if name in self.tables)
         verdicts = []
         for index, ratios in enumerate(self._ratios_by_calls, start=1):

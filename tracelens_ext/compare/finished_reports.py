@@ -46,7 +46,7 @@ class _ReportSheet:
     @property
     def columns(self) -> set[str]:
         """The columns that are read."""
-        columns = {*self.keys, self.time, self.count, self.share}
+        columns = set(self.keys) | {self.time, self.count, self.share}
         columns.discard("")
         return columns
 
@@ -194,8 +194,8 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         TraceError: the report cannot be read, or has no timeline.
         UsageError: a package is missing.
     """
-    wanted = {sheet.name: sheet.columns for sheet in (_TIMELINE, *_SHEETS)}
-    wanted[_FINDINGS] = {_FINDING_ID, _SAVING_MS, _SAVING_PERCENT, *_EARLIER_NAMES}
+    wanted = {sheet.name: sheet.columns for sheet in (_TIMELINE,) + _SHEETS}
+    wanted[_FINDINGS] = {_FINDING_ID, _SAVING_MS, _SAVING_PERCENT} | set(_EARLIER_NAMES)
     report = report_files.read_tables(path, wanted, max_bytes)
     if isinstance(report.version, int | float) and report.version > TABLES_VERSION:
         remedy = "update this one, or name the trace"

@@ -82,7 +82,7 @@ def history_report(comparison: Comparison) -> Report:
     """Return the comparison with a history, ready for any format."""
     table = history_table(comparison)
     text = _verdict_text(table, earlier_count=len(comparison.measurements) - 1)
-    labels = [*comparison.letters[:-1], "Trace"]
+    labels = comparison.letters[:-1] + ["Trace"]
     facts: list[tuple[str, object]] = [("Verdict", text)]
     for label, measurement in zip(labels, comparison.measurements, strict=True):
         facts.append((label, measurement.path))

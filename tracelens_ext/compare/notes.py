@@ -87,10 +87,7 @@ def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
 
 def notes_of(comparison: ComparedTraces) -> list[str]:
     """Return how total time changed; then how the comparison was made, a sentence each."""
-    notes = [
-        *_total_time_notes(comparison),
-        *_basis_notes(comparison),
-    ]
+    notes = list(_total_time_notes(comparison)) + list(_basis_notes(comparison))
     empty = [
         letter for letter, measurement in comparison.named if measurement.events == 0
     ]

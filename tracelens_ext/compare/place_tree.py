@@ -92,7 +92,7 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
                 "hover": hover,
             }
         )
-    columns = ["category", "gpu_time_ns", *times, "difference_ms", "colour", "hover"]
+    columns = ["category", "gpu_time_ns"] + times + ["difference_ms", "colour", "hover"]
     figures = pd.DataFrame(rows, columns=columns)
     return pd.concat([pd.DataFrame(numbered(nodes)), figures], axis=1)
 

@@ -265,7 +265,7 @@ def _operation_labels(
     is_outermost = parent[: len(rows)] == ROOT
     shape = np.where(is_outermost, dimensions.at(rows), NONE) + 1
     shape = np.append(shape, np.zeros(len(STAND_IN_OPERATIONS), dtype=np.int64))
-    names = [*trace.names, *STAND_IN_OPERATIONS]
+    names = trace.names + list(STAND_IN_OPERATIONS)
     name = np.append(trace.name[rows], np.arange(len(trace.names), len(names)))
     # One number for both: name * number of shapes + shape.
     number = name.astype(np.int64) * len(shape_texts) + shape

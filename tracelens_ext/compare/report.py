@@ -67,7 +67,7 @@ def measured_for_comparison(
         roofline = analyzer.roofline(device_peaks)
         if roofline.has_shapes:
             lost = time_lost(roofline)
-    notes = (*measurement.notes, *failures.messages)
+    notes = measurement.notes + tuple(failures.messages)
     return replace(measurement, findings=savings, lost=lost, notes=notes)
 
 
@@ -110,7 +110,7 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         _TITLE,
         sheets,
         facts=comparison.facts,
-        notes=[*lost.notes, *comparison.notes, *failures.messages],
+        notes=list(lost.notes) + comparison.notes + failures.messages,
         descriptions=_DESCRIPTIONS,
         charts=_charts(comparison, has_tree=bool(trees)),
         page_sheets=trees,

@@ -27,7 +27,7 @@ def time_lost(roofline: Roofline) -> pd.DataFrame:
                 "roofline_ms": (row.roofline_ns or 0.0) / NS_PER_MS,
             }
         )
-    table = pd.DataFrame(rows, columns=[*_KEYS, "time_lost_ms", "roofline_ms"])
+    table = pd.DataFrame(rows, columns=_KEYS + ["time_lost_ms", "roofline_ms"])
     sums: pd.DataFrame = table.groupby(_KEYS, sort=False).sum()
     return sums
 

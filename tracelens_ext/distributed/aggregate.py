@@ -211,7 +211,7 @@ def _numbered(groups: Sequence[GroupCalls]) -> _JobCalls:
     activities = [
         f"{name}_{suffix}" for suffix in ("start", "end") for name in OWN_ACTIVITIES
     ]
-    kernel_columns = [*_KERNEL_COLUMNS, *activities]
+    kernel_columns = _KERNEL_COLUMNS + activities
     calls = _joined([group.calls for group in groups])
     kernels = _joined([group.kernels[kernel_columns] for group in groups])
     stuck = _joined([group.stuck for group in groups])

@@ -46,7 +46,7 @@ _SMALL_TABLES = (
     "overlap",
 )
 #: The tables, in the order in which they are shown; those that grow with the calls come last.
-TABLES = (*_SMALL_TABLES, "collective_sync", "collective_waits")
+TABLES = _SMALL_TABLES + ("collective_sync", "collective_waits")
 PAGE = "ranks.html"
 
 

@@ -258,7 +258,7 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     points = bandwidths.nlargest(_MAX_POINTS, "calls", keep="first")
     collectives = points["collective"].value_counts().index.tolist()
     if len(collectives) > _MAX_LEGEND + 1:
-        collectives = [*collectives[:_MAX_LEGEND], _OTHERS]
+        collectives = collectives[:_MAX_LEGEND] + [_OTHERS]
     is_named = points["collective"].isin(collectives)
     shown_as = points["collective"].where(is_named, _OTHERS)
     traces: list[dict[str, object]] = []

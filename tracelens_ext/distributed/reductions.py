@@ -95,7 +95,7 @@ def reductions(store: ResultStore, done: Markers, failures: PartFailures) -> Red
     for name in REDUCTIONS:
         with failures.isolate(f"The table {name}"):
             if name == "ranks":
-                columns = [*_RANK_KEYS, "type", "time ms"]
+                columns = _RANK_KEYS + ["type", "time ms"]
                 tables[name] = _rank_timelines(_parts(store, done, "timeline", columns))
             else:
                 tables[name] = _spread_table(store, done, SPREADS[name])
@@ -120,7 +120,7 @@ def _spread_table(
     store: ResultStore, done: Markers, source: SpreadSource
 ) -> pd.DataFrame:
     """Return one of the tables of differences between ranks."""
-    columns = ["rank", *source.keys, source.value]
+    columns = ["rank"] + list(source.keys) + [source.value]
     if source.per_device:
         columns.append("device")
     parts = _parts(store, done, source.folder, columns)
@@ -156,7 +156,7 @@ def _rank_timelines(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
     if not parts:
         empty = {"trace": "str", "rank": "int64", "device": "int64", "type": "str"}
         parts = [
-            pd.DataFrame(columns=[*empty, "time ms"]).astype(
+            pd.DataFrame(columns=list(empty) + ["time ms"]).astype(
                 {**empty, "time ms": "float64"}
             )
         ]
@@ -245,7 +245,7 @@ def _times_by_key(
 ) -> _KeyedTimes:
     """Add up the times of each rank; parts are read one after the other, as they may be many."""
     key_columns = list(keys)
-    columns = [*key_columns, "part", "rank"]
+    columns = key_columns + ["part", "rank"]
     if per_device:
         columns.append("device")
     number_of_key: dict[tuple[object, ...], int] = {}

@@ -145,7 +145,7 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
     finding_notes: list[str] = []
     if done:
         tables, finding_notes = reductions(store, done, part_failures)
-    for name in (*REDUCTIONS, *COLLECTIVE_TABLES):
+    for name in REDUCTIONS + COLLECTIVE_TABLES:
         if name in tables:
             store.put_table(name, tables[name])
         else:

@@ -145,9 +145,9 @@ def run_fleet(
 
 def _written_names() -> list[str]:
     """Return the names of all that a fleet writes in the folder of its results."""
-    tables = ("traces", "failures", *REDUCTIONS, *COLLECTIVE_TABLES)
+    tables = ("traces", "failures") + REDUCTIONS + COLLECTIVE_TABLES
     files = [f"{table}.parquet" for table in tables]
-    return [*files, *PART_TABLES, PAGE, DONE]
+    return files + list(PART_TABLES) + [PAGE, DONE]
 
 
 class _Plan(NamedTuple):
@@ -232,7 +232,7 @@ def _worker_count(
     count = default_workers(sources) if workers is None else workers
     if count < 0:
         raise UsageError(f"{count} workers are too few; give 0 for this process alone")
-    for url in (store.url, *(source.url for source in sources)):
+    for url in (store.url,) + tuple(source.url for source in sources):
         if count and url.startswith(_IN_MEMORY):
             raise UsageError(
                 f"{url}: is in the memory of this process; needs 0 workers"

@@ -153,7 +153,7 @@ class ResultStore:
         manifest = {
             "generator": GENERATOR,
             "version": VERSION,
-            "files": list(dict.fromkeys([*names, *own_files])),
+            "files": list(dict.fromkeys(list(names) + own_files)),
         }
         text = json.dumps(manifest, indent=1) + "\n"
         self.put(MANIFEST, text.encode())

@@ -36,7 +36,7 @@ KEYED_TABLES = (
     "findings",
 )
 #: The folders of parts.
-TABLES = (*KEYED_TABLES, *RANK_TABLES, *PIPELINE_TABLES)
+TABLES = KEYED_TABLES + RANK_TABLES + PIPELINE_TABLES
 
 #: Columns that have no type of their own in a table without rows. A column has one type in all
 #: parts.

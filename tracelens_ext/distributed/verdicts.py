@@ -132,7 +132,7 @@ def _find_slow_ranks(job: Job) -> None:
     )
     caused *= NS_PER_MS
     iterations = job.iterations.astype(
-        dict.fromkeys(("total", *OWN_ACTIVITIES), "float64")
+        dict.fromkeys(("total",) + OWN_ACTIVITIES, "float64")
     )
     of_rank = iterations.drop(columns="iteration").groupby("rank").sum()
     of_rank = of_rank.assign(
@@ -188,7 +188,7 @@ def _judged(job: Job, rows: pd.DataFrame) -> pd.DataFrame:
     place = rows["rank"].map(lambda rank: str(job.place_of_rank.get(rank, "")))
     of_place = rows.groupby([place.rename("place"), "iteration"])
     # A rank that is alone in its place is its own median.
-    values = [*activities, "caused"]
+    values = activities + ["caused"]
     more = rows[values] - of_place[values].transform("median")
     own_more = more[activities]
     excess = more["caused"]
@@ -266,7 +266,7 @@ def _find_missing_ranks(job: Job) -> None:
     world_size = job.world_size or 0
     if world_size > _MAX_LISTED_RANKS:
         return
-    known = {*job.place_of_rank, *job.failed_ranks}
+    known = set(job.place_of_rank) | set(job.failed_ranks)
     for rank in range(world_size):
         if rank not in known:
             evidence = f"the job had {world_size} ranks; no trace is of rank {rank}"

@@ -85,7 +85,7 @@ def without_origins(kernels: pd.DataFrame) -> Origins:
         caused_by_call=pd.array([pd.NA] * len(kernels), dtype="Int64"),
         caused_by_rank=pd.array([pd.NA] * len(kernels), dtype="Int64"),
     )
-    table = pd.DataFrame(columns=[*ORIGIN_KEYS, "wait_ms"])
+    table = pd.DataFrame(columns=ORIGIN_KEYS + ["wait_ms"])
     types = {"cause": "str", "rank": "Int64", "process_group": "str"}
     return Origins(
         kernels, table.astype({**types, "iteration": "str", "wait_ms": "float64"})

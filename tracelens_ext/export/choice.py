@@ -117,7 +117,7 @@ def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
         is_other = _gpu_events_outside(gpu_events, trace.stream, choice.streams)
         sieve.leave_out(is_other, "of other streams")
     if not choice.host:
-        gpu_kinds = (*GPU_KINDS, EventKind.GPU_ANNOTATION)
+        gpu_kinds = GPU_KINDS + (EventKind.GPU_ANNOTATION,)
         sieve.leave_out(~np.isin(kind, gpu_kinds), "on the host (--no-host)")
     if not choice.stacks:
         sieve.leave_out(kind == EventKind.PYTHON_FUNCTION, "Python frames (--stacks)")

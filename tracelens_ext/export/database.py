@@ -80,7 +80,7 @@ def open_database(
     distinct, name_id = np.unique(pairs, return_inverse=True)
     names, codes = (part.tolist() for part in np.divmod(distinct, len(labels) + 1))
     texts = [trace.names[name] for name in names]
-    known = [None, *labels]
+    known = [None] + labels
     _insert(
         connection, "names", range(len(texts)), texts, [known[code] for code in codes]
     )
@@ -108,7 +108,7 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     device[work.rows] = trace.device
     stream[work.rows] = trace.stream
     found = find_iterations(tree)
-    numbers = np.array([*found.number, NONE], dtype=np.int64)
+    numbers = np.array(found.number + [NONE], dtype=np.int64)
     iteration[work.rows] = numbers[found.of_gpu]
     host = np.flatnonzero(np.isin(trace.kind, HOST_KINDS))
     process = trace.process_of_thread[trace.thread[host]].astype(np.int64)

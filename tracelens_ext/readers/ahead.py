@@ -80,7 +80,7 @@ class Gunzip:
         if not thorough:
             with contextlib.suppress(ImportError):  # unpacks twice as fast as zlib
                 self._zlib = importlib.import_module("isal.isal_zlib")
-        self.errors = tuple({*DAMAGE, self._zlib.error})
+        self.errors = tuple(set(DAMAGE) | {self._zlib.error})
         self._member: Any = None
         self._input = b""
         self._rest = b""
@@ -93,7 +93,7 @@ class Gunzip:
         while held < size and self._error is None:
             try:
                 piece = self._piece()
-            except (EOFError, *self.errors) as error:
+            except (EOFError,) + self.errors as error:
                 self._error = error
                 break
             if not piece:

@@ -354,7 +354,7 @@ class _Events:
 
 def _joined(pieces: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return the whole of pieces, which are released, to have only one column in memory twice."""
-    whole = np.concatenate([np.empty(0, dtype=dtype), *pieces])
+    whole = np.concatenate([np.empty(0, dtype=dtype)] + pieces)
     pieces.clear()
     return whole
 

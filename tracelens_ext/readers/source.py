@@ -362,7 +362,7 @@ def salvage_notes(
     if not losses:
         losses.append("nothing but the end of the document is lost")
     kept = f"all {events:,} events before byte {at:,} of the text are here"
-    return [f"{SALVAGED}({damage.problem}): {'; '.join([kept, *losses])}."]
+    return [f"{SALVAGED}({damage.problem}): {'; '.join([kept] + losses)}."]
 
 
 def _loss_beyond(source: ByteSource) -> str:

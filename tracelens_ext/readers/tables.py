@@ -73,6 +73,6 @@ class Tables:
         chunks = list(self.chunks(table, columns))
         empty = np.empty(0, dtype=np.int64)
         return {
-            name: np.concatenate([empty, *(c[name] for c in chunks)])
+            name: np.concatenate([empty] + [c[name] for c in chunks])
             for name in columns
         }

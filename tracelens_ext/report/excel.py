@@ -34,7 +34,7 @@ MANY_CELLS = 200_000
 _SUMMARY = "summary"
 _CHARTS = "charts"
 #: Facts that stand before the tables.
-_FIRST = frozenset(("Trace", "Devices", "Rank", "Steps", *FIRST_FACTS))
+_FIRST = frozenset(("Trace", "Devices", "Rank", "Steps") + FIRST_FACTS)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def _write_numbers(book: cells.Book, sheet: Worksheet, placed: _PlacedChart) -> 
     cells.put(sheet, placed.top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
     header_row = placed.top + 1
     for column, name in enumerate(
-        [chart.label_column, *_short(table.columns)], _CHART_COLUMNS
+        [chart.label_column] + _short(table.columns), _CHART_COLUMNS
     ):
         cells.put(sheet, header_row, column, name, header_style)
     labels = _short(table.index)

@@ -200,7 +200,7 @@ def page_of(
     with failures.isolate("The headline of the page"):
         cards = html_tables.headline(sheets)
     chart_figures = page_figures(sheets, report.charts, failures)
-    notes = [*report.notes, *contents.notes]
+    notes = list(report.notes) + contents.notes
     notes += [message for message in failures.messages if message not in notes]
     # a link to a table that failed leads to the top
     sheet_keys = dict.fromkeys(sheets, "")
@@ -214,7 +214,7 @@ def page_of(
         found=findings,
         cards=cards,
         notes=[cleaned(note) for note in notes],
-        figures=[*figures, *chart_figures],
+        figures=list(figures) + chart_figures,
         links=[(cleaned(name), address) for name, address in links],
         facts=facts,
         tables=list(contents.tables.values()),

@@ -50,7 +50,7 @@ def roofline_figures(
         return []
     devices = _peaks_of_models(roofs)
     ridges = [2 * peak / memory for memory, peaks in devices for peak in peaks.values()]
-    across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max()), *ridges])]
+    across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max())] + ridges)]
     area = part["size"] / max(part["size"].max(), 1e-12)
     part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
     lines = plot.plotly_lines
@@ -83,7 +83,7 @@ def roofline_figures(
         f"{plot.elided(str(name), 40)} {plot.duration_text(ms)}" for name, ms in largest
     ]
     highest = [peak for _, peaks in devices for peak in peaks.values()]
-    up = part["y"].min() / 2, 2 * max([part["y"].max(), *highest])
+    up = part["y"].min() / 2, 2 * max([part["y"].max()] + highest)
     axes = {"FLOPs per byte": across, "TFLOP/s": up}
     x, y = (_logarithmic(title, *ends) for title, ends in axes.items())
     summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
@@ -219,7 +219,7 @@ def _memory_figure(
     start = moments[0]
     end = max(moments[-1], moments[0] + 1e-3)
     starts = [] if marks is None else marks["start_ms"].tolist()
-    across = [min([start, *starts]), end]
+    across = [min([start] + starts), end]
     rooms = partial(_memory_layout, across=across, bars=len(bars), marks=marks)
     title = f"Memory of {'the host' if device == _HOST else f'device {device}'}"
     named = map("{} {}".format, bars["name"][:_IN_SUMMARY], shares)

@@ -78,7 +78,7 @@ class Report:
                 for label, value in self.facts
                 if label in FIRST_FACTS
             ]
-            lines = [f"Without charts: {error}", *lines, *self.notes]
+            lines = [f"Without charts: {error}"] + lines + list(self.notes)
         return cell_html(
             self.title, lines, {a.title: self.answer_table(a) for a in self.answers}
         )

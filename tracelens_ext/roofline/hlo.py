@@ -243,9 +243,7 @@ class Worker:
         window = message.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"convolution":
             holes = math.prod(max(dimension.base_dilation, 1) for dimension in window)
-            return _convolution(
-                "convolution", message, [*operands[:2], *results], holes
-            )
+            return _convolution("convolution", message, operands[:2] + results, holes)
         elements = _elements(results)
         if opcode in _REDUCTIONS:
             window_elements = math.prod(max(dimension.size, 1) for dimension in window)
@@ -439,7 +437,7 @@ def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:
         flops=count * 2 * math.prod(sizes) * head_size,
         product=product,
         kind=query.kind,
-        sizes=(*sizes, head_size),
+        sizes=tuple(sizes) + (head_size,),
     )
 
 

@@ -233,7 +233,7 @@ def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
         below = _arguments_below(work, int(row[place]))
         for column, more in zip(columns, below, strict=False):
             value = column[place]
-            column[place] = (*value, *more) if isinstance(value, tuple) else ()
+            column[place] = value + more if isinstance(value, tuple) else ()
     return _Arguments(columns, texts_of_arguments)
 
 

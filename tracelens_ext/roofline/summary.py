@@ -437,8 +437,8 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
         "dtype_A_B",
         "transpose",
     ),
-    "CONV_fwd": (*_CONVOLUTION, "bias", *_CONVOLUTION_SETTINGS),
-    "CONV_bwd": (*_CONVOLUTION, *_CONVOLUTION_SETTINGS, "dgrad", "wgrad"),
+    "CONV_fwd": _CONVOLUTION + ("bias",) + _CONVOLUTION_SETTINGS,
+    "CONV_bwd": _CONVOLUTION + _CONVOLUTION_SETTINGS + ("dgrad", "wgrad"),
     "SDPA_fwd": _ATTENTION,
     "SDPA_bwd": _ATTENTION,
     "InferenceAttention_fwd": (

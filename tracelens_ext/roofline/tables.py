@@ -257,7 +257,7 @@ def _by_category(table: pd.DataFrame) -> pd.DataFrame:
     ]
     if not times:
         return table.assign(category="")
-    long = table[["phase", *times]].melt(id_vars=["phase"], value_name="gpu_busy_ms")
+    long = table[["phase"] + times].melt(id_vars=["phase"], value_name="gpu_busy_ms")
     long["category"] = long["variable"].str.removesuffix("_time_ms")
     return long
 

@@ -262,7 +262,7 @@ class CallTree:
         codes = np.where(operation != NONE, self.trace.name[operation], unlinked_code)
         codes = codes.astype(np.int32)
         codes[self.by_opaque_graph] = graph_code
-        return codes, [*names, GRAPH, UNLINKED]
+        return codes, names + [GRAPH, UNLINKED]
 
     def module_of_gpu(self) -> list[str]:
         """Return the `nn.Module`s around each GPU event's launch, outermost first, joined by `/`.

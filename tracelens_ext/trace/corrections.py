@@ -191,7 +191,7 @@ def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
         f"{what} corrected: a GPU event that contains the whole of the next event of its stream"
         " ends where that one starts."
     )
-    provenance = replace(trace.provenance, notes=(*trace.provenance.notes, note))
+    provenance = replace(trace.provenance, notes=trace.provenance.notes + (note,))
     return replace(trace, dur=duration, provenance=provenance)
 
 

@@ -95,7 +95,7 @@ class GpuEvents:
         names = self.trace.names
         operation = self.tree.op_of_gpu
         code = np.where(operation != NONE, self.trace.name[operation], len(names))
-        return LabeledCodes(code.astype(np.int32), [*names, ""])
+        return LabeledCodes(code.astype(np.int32), names + [""])
 
     @cached_property
     def categories(self) -> Categories | None:
@@ -165,11 +165,11 @@ class GpuEvents:
         first, pair_of_event = number_groups([self.name, op_name])
 
         kernel_names = [trace.names[code] for code in self.name[first].tolist()]
-        texts_of_op_names = [*trace.names, None]  # the last is that of `NONE`, -1
+        texts_of_op_names = trace.names + [None]  # the last is that of `NONE`, -1
         op_names = [texts_of_op_names[code] for code in op_name[first].tolist()]
         decisions = categorizer.categorize(kernel_names, op_names)
 
-        labels = sorted({*decisions.category, MEMORY_OPS})
+        labels = sorted(set(decisions.category) | {MEMORY_OPS})
         code_of_label = {label: code for code, label in enumerate(labels)}
         code_of_pair = [code_of_label[category] for category in decisions.category]
         code = np.array(code_of_pair, dtype=np.int32)[pair_of_event]

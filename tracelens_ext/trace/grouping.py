@@ -308,7 +308,7 @@ def running_maximum(group: IntArray, values: Int64Array) -> RunningMaximum:
     first = np.flatnonzero(begins_run(group)).tolist()
     if not first:
         return RunningMaximum(values[place], place)
-    for begin, end in zip(first, [*first[1:], len(values)], strict=True):
+    for begin, end in zip(first, first[1:] + [len(values)], strict=True):
         highest = np.maximum.accumulate(values[begin:end])
         place[begin:end][values[begin:end] < highest] = begin
         np.maximum.accumulate(place[begin:end], out=place[begin:end])
@@ -382,5 +382,6 @@ def _find_paths_one_by_one(
     for node, node_above, code in zip(nodes, parents, codes, strict=True):
         path = (path_of_node[node_above], code)
         path_of_node[node] = number_of_path.setdefault(path, len(number_of_path))
-    path_above, last_name = np.array([*number_of_path], dtype=np.int64).reshape(-1, 2).T
+    distinct_paths = np.array(list(number_of_path), dtype=np.int64).reshape(-1, 2)
+    path_above, last_name = distinct_paths.T
     return CallPaths(np.array(path_of_node[:-1], dtype=np.int64), path_above, last_name)

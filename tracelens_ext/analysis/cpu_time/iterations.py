@@ -102,7 +102,7 @@ def _odd_columns(frame: pd.DataFrame) -> list[str]:
         return ["" for _ in odd]
     wall_times = frame["wall_time_ms"].to_numpy()[whole_rows]
     least = _ODD_SHARE_OF_WALL_TIME * float(np.median(wall_times))
-    for column in ("wall_time_ms", *_ACTIVITY_COLUMNS.values()):
+    for column in ("wall_time_ms",) + tuple(_ACTIVITY_COLUMNS.values()):
         values = frame[column].to_numpy(dtype=np.float64)[whole_rows]
         for row in whole_rows[odd_among(values, least).is_odd].tolist():
             odd[row].append(column)

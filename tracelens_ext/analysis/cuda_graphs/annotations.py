@@ -243,7 +243,7 @@ def with_annotations(
         places = annotations.place_of_gpu[events]
         if (places != NONE).any():
             new_matches[number] = annotated.match(places, matches[number])
-    return new_matches, [*captures, Capture("", None, "", annotated.graphs)]
+    return new_matches, list(captures) + [Capture("", None, "", annotated.graphs)]
 
 
 class _AnnotatedGraphs:

@@ -309,7 +309,7 @@ class GraphMatcher:
 
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
         """Return the GPU events of each launch."""
-        events = np.concatenate([np.empty(0, np.int64), *self._launches.events])
+        events = np.concatenate([np.empty(0, np.int64)] + self._launches.events)
         rows = trace.gpu_rows[events]
         kind = trace.kind[rows]
         names, index = np.unique(trace.name[rows], return_inverse=True)

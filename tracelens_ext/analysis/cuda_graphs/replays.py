@@ -339,7 +339,7 @@ class _AddedEvents:
 
 def _joined(pieces: Sequence[Int64Array]) -> Int64Array:
     """Return pieces in one array; there may be none."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *pieces])
+    return np.concatenate([np.empty(0, dtype=np.int64)] + list(pieces))
 
 
 #: Describes for each file of its folder what it was captured for.

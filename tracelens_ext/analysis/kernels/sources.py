@@ -34,8 +34,8 @@ def kernel_sources(
     keys: Labelled = {
         "kernel_name": (work.name, names),
         "cpu_op": work.tree.cpu_op_label_of_gpu,
-        "source": (_source_of_gpu(work), [*names, ""]),
-        "layer": (np.where(layer == NONE, len(layers), layer), [*layers, ""]),
+        "source": (_source_of_gpu(work), names + [""]),
+        "layer": (np.where(layer == NONE, len(layers), layer), layers + [""]),
     }
     is_selected = (selection or Selection()).of(work)
     columns, groups = group_labelled(keys, work.duration, is_selected)

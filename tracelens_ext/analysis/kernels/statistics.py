@@ -121,7 +121,7 @@ def kernel_full_names(
     columns |= groups.figures("count", "total_time_us")
     full_names = pd.DataFrame({**columns, "first": groups.first})
     shared = ["kernel_name", "kind"]
-    frame = statistics[["rank", *shared]].merge(full_names, on=shared, how="inner")
+    frame = statistics[["rank"] + shared].merge(full_names, on=shared, how="inner")
     frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
     shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
     return frame[shown].reset_index(drop=True)

@@ -341,8 +341,8 @@ def find_owners(
     modules = _Enclosing.find(trace, frame_rows[is_module], thread, time)
     user_frames = _Enclosing.find(trace, frame_rows[is_user_frame], thread, time)
 
-    operation_labels = [*trace.names, NO_OPERATION]
-    frame_labels = [*trace.names, ""]
+    operation_labels = trace.names + [NO_OPERATION]
+    frame_labels = trace.names + [""]
     owners = {
         "phase": (
             _phases(trace, operations, is_op),
@@ -406,4 +406,4 @@ def _module_paths(trace: Trace, modules: _Enclosing) -> CodesAndLabels:
     labels, codes = class_names(names, codes.astype(np.int64))
     paths = grouping.find_paths(modules.parent, codes)
     path_of_moment = values_at(paths.of_node, modules.of_moment)
-    return path_of_moment, [*paths.texts(labels, SEPARATOR), ""]
+    return path_of_moment, paths.texts(labels, SEPARATOR) + [""]

@@ -76,7 +76,7 @@ class Memory:
 
     def labels_of(self, events: Int64Array) -> pd.api.extensions.ExtensionArray:
         """Return what the iterations of some events are called; empty outside of all."""
-        labels_and_none = [*self.labels, ""]  # `NONE` is the last index
+        labels_and_none = self.labels + [""]  # `NONE` is the last index
         iterations = self.iteration[events].tolist()
         return _text_column([labels_and_none[iteration] for iteration in iterations])
 
@@ -352,7 +352,7 @@ def by_owner(
     sort: bool = True,
 ) -> pd.DataFrame:
     """Aggregate the rows of `blocks_of` by device and owners; owners become texts."""
-    groups = blocks.groupby(["place", *owners], sort=sort)
+    groups = blocks.groupby(["place"] + list(owners), sort=sort)
     frame = groups.agg(**aggregations).reset_index()
     for name, (_, labels) in owners.items():
         frame[name] = _text_column(texts(frame[name].to_numpy(), labels))

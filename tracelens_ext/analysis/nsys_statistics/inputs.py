@@ -62,7 +62,7 @@ def statistics_of(
         ranges=totals.ranges,
         iterations=iterations,
         gpus=gpus,
-        notes=(*spec.remarks, *totals.notes),
+        notes=spec.remarks + totals.notes,
     )
 
 

@@ -60,25 +60,21 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 def text(statistics: ClassStatistics, title: str | None) -> str:
     """Return the statistics of one input as text, in lines that end with a line feed."""
-    kernel_block = [
-        *_summary(statistics, "Kernel", statistics.kernel_total),
-        *_table(
-            statistics,
-            statistics.kernels,
-            _CLASS_WIDTH,
-            percent_of_ns=statistics.kernel_total.time_ns,
-        ),
-    ]
+    kernel_block = _summary(statistics, "Kernel", statistics.kernel_total) + _table(
+        statistics,
+        statistics.kernels,
+        _CLASS_WIDTH,
+        percent_of_ns=statistics.kernel_total.time_ns,
+    )
     if title is not None:
         kernel_block.insert(0, f"===== {safe_text(title)} =====")
-    nccl_block = [
-        *_summary(statistics, "NCCL", statistics.nccl_total),
-        *_table(statistics, statistics.nccl, _CLASS_WIDTH),
-    ]
+    nccl_block = _summary(statistics, "NCCL", statistics.nccl_total) + _table(
+        statistics, statistics.nccl, _CLASS_WIDTH
+    )
     blocks = [kernel_block, nccl_block]
     if statistics.memory is not None:
         memory_table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
-        blocks.append(["Mem Ops Statistic:", *memory_table])
+        blocks.append(["Mem Ops Statistic:"] + memory_table)
     if statistics.ranges is not None:
         blocks.append(_estimates(statistics, statistics.ranges))
     texts = ["\n".join(block) for block in blocks]
@@ -154,7 +150,7 @@ def _cells(
     if percent_of_ns is None:
         return per_iteration + in_total
     percent = fixed(percentage(line.time_ns, percent_of_ns), 2)
-    return [*per_iteration, percent, *in_total, percent]
+    return per_iteration + [percent] + in_total + [percent]
 
 
 def _row(
@@ -174,13 +170,15 @@ def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
     """Return the lines about NVTX ranges, and the time in them that is not kernels'."""
     average_ns = statistics.range_average_ns
     total_ns = Fraction(ranges.time_ns)
-    return [
-        f"NVTX range count: {ranges.count}",
-        f"NVTX average range time: {_milliseconds(average_ns)} (ms)",
-        f"NVTX total range time: {_milliseconds(total_ns)} (ms)\n",
-        *_estimate("time per range", statistics.exposed_ns, average_ns),
-        *_estimate("total time", statistics.exposed_total_ns, total_ns),
-    ]
+    return (
+        [
+            f"NVTX range count: {ranges.count}",
+            f"NVTX average range time: {_milliseconds(average_ns)} (ms)",
+            f"NVTX total range time: {_milliseconds(total_ns)} (ms)\n",
+        ]
+        + _estimate("time per range", statistics.exposed_ns, average_ns)
+        + _estimate("total time", statistics.exposed_total_ns, total_ns)
+    )
 
 
 def _estimate(what: str, part_ns: Fraction, whole_ns: Fraction) -> list[str]:
@@ -205,7 +203,7 @@ def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
     """Return the statistics of some inputs as a report; `problems` say why others are left out."""
     notes = [f"Left out: {problem}" for problem in problems]
     for title, of_input in statistics:
-        notes += [f"{title}: {note}" for note in (*of_input.warnings, *of_input.notes)]
+        notes += [f"{title}: {note}" for note in of_input.warnings + of_input.notes]
     return Report(
         title="GPU time by kernel class",
         sheets=tables(statistics),
@@ -561,7 +559,7 @@ def _with_titles(
             titles.append(other_titles.pop())
         else:
             titles.append(f"column {place}")
-    return [titles, *rows]
+    return [titles] + rows
 
 
 def _rows(table: TableSource) -> list[list[Any]]:

@@ -375,7 +375,7 @@ def _order_of_classes(
         classes = classifier.classes
     else:
         classes = sorted(line_of_class, key=lambda name: -line_of_class[name].time_ns)
-    return dict.fromkeys([OTHERS_CLASS, *classes])
+    return dict.fromkeys([OTHERS_CLASS] + list(classes))
 
 
 def _sum(kernels: Iterable[Total], divisor: int) -> Line:

@@ -32,14 +32,8 @@ from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 #: Columns of `launcher_table` that hold text.
-TEXT_COLUMNS = (
-    "name",
-    "op category",
-    *ARGUMENTS,
-    "process_name",
-    "process_label",
-    "thread_name",
-)
+_COLUMNS_OF_THREAD = ("process_name", "process_label", "thread_name")
+TEXT_COLUMNS = ("name", "op category") + ARGUMENTS + _COLUMNS_OF_THREAD
 
 _WRAPPER = "execute"
 _UNKNOWN = "Unknown"

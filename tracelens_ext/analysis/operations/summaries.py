@@ -34,8 +34,7 @@ _UNIQUE = (
     "process_name",
     "process_label",
     "thread_name",
-    *ARGUMENTS,
-)
+) + ARGUMENTS
 _SHORT_NAME_LENGTH = 64
 
 

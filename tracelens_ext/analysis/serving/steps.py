@@ -97,7 +97,7 @@ class Steps:
     @property
     def labels(self) -> list[str]:
         """The names of the phases, and of what lies outside of all steps."""
-        return [*self.phases, OTHER]
+        return self.phases + [OTHER]
 
 
 def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:

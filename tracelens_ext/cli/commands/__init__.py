@@ -28,6 +28,7 @@ MODULES = (
     "findings",
     "what_if",
     "roofline",
+    "reproduce",
     "explain",
     "compare",
     "chart",

@@ -236,7 +236,7 @@ def _time_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
         seconds = np.append(by_category[position].to_numpy(), elapsed)
         times[f"{position + 1} ({unit})"] = units_per_s * seconds
         shares[f"{position + 1} (%)"] = 100.0 * seconds / (elapsed or 1.0)
-    table = pd.DataFrame({"category": [*categories, total_name], **times, **shares})
+    table = pd.DataFrame({"category": categories + [total_name], **times, **shares})
     if len(runs) > _SIDE_BY_SIDE:
         # The shares come last: what does not fit is left out from the end.
         return table

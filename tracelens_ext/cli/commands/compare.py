@@ -121,7 +121,7 @@ class ComparisonOptions:
                 raise UsageError(
                     "--baseline compares one trace with a folder; name one"
                 )
-            paths = [*history_in(self.baseline, self.last, paths[0]), *paths]
+            paths = history_in(self.baseline, self.last, paths[0]) + paths
         if len(paths) < 2:
             raise UsageError(
                 "a comparison needs two traces at least; the first is the baseline"

@@ -145,7 +145,9 @@ def _show(
         finding_blocks, of_trace.path, of_trace.findings, whole, verbose=verbose
     )
     blocks.append(Section("findings", make_blocks))
-    notes = dict.fromkeys([*of_trace.findings.notes, *of_trace.notes_of_screen])
+    notes = dict.fromkeys(
+        list(of_trace.findings.notes) + list(of_trace.notes_of_screen)
+    )
     show(trace_report("Findings", of_trace.path, {}, notes), blocks)
 
 
@@ -158,7 +160,7 @@ def _document(of_trace: _TraceFindings, *, intervals: bool) -> dict[str, Any]:
         of_trace.findings.findings,
         document["findings"],  # type: ignore[arg-type]  # of JSON values
     )
-    notes = dict.fromkeys([*of_trace.findings.notes, *of_trace.notes_of_json])
+    notes = dict.fromkeys(list(of_trace.findings.notes) + list(of_trace.notes_of_json))
     return {
         "trace": str(of_trace.path),
         **document,

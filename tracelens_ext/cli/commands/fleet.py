@@ -231,12 +231,12 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     yield Part(
         "GPU timeline over the ranks",
         timeline.reset_index(),
-        ("type", *_SPREAD_COLUMNS),
+        ("type",) + _SPREAD_COLUMNS,
     )
     yield Part(
         "GPU time by category over the ranks",
         tables["category_spread"].head(_LISTED),
-        ("kernel_category", *_SPREAD_COLUMNS),
+        ("kernel_category",) + _SPREAD_COLUMNS,
     )
     yield _slowest(tables["ranks"], tables.get("wait_origins"), top)
 

@@ -71,9 +71,11 @@ def iterations(
     if not len(table):
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
     tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
-    notes = [*table.notes, *recording_notes(analyzer, for_json=json)]
+    notes = list(table.notes) + recording_notes(analyzer, for_json=json)
     report = trace_report("Iterations", trace, tables, notes)
-    show(report, [*first_lines(analyzer.work, trace), *_blocks(table, top)], json=json)
+    show(
+        report, first_lines(analyzer.work, trace) + list(_blocks(table, top)), json=json
+    )
 
 
 def _show_cpu_iterations(
@@ -91,12 +93,12 @@ def _show_cpu_iterations(
     table = cpu_iterations(analyzer.tree, annotation)
     if not len(table):
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
-    notes = [*table.notes, *recording_notes(analyzer, for_json=json)]
+    notes = list(table.notes) + recording_notes(analyzer, for_json=json)
     tables = {"cpu_iterations": table.frame}
     report = trace_report("Iterations", trace, tables, notes)
     columns = [name for name in map(str, table.frame) if name not in ("odd", "whole")]
     part = Part("Iterations on the CPU", table.frame, columns, top)
-    show(report, [*first_lines(analyzer.work, trace), part], json=json)
+    show(report, first_lines(analyzer.work, trace) + [part], json=json)
 
 
 def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
@@ -139,13 +141,13 @@ def _shown_columns(columns: Sequence[str]) -> list[str]:
     general: list[str] = []
     by_category: list[str] = []
     for column in columns:
-        if column in ("odd", "whole", *_SHOWN_LAST):
+        if column in ("odd", "whole") + _SHOWN_LAST:
             continue
         if by_category or is_category_time(column):
             by_category.append(column)
         else:
             general.append(column)
-    return [*general, *_SHOWN_LAST, *by_category]
+    return general + list(_SHOWN_LAST) + by_category
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     if len(odd) > _MOST_ODD:
         lines.append(f"  and {len(odd) - _MOST_ODD:,} more (--json shows all)")
     beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
-    return ["", f"Odd (beyond {beyond}):", *lines]
+    return ["", f"Odd (beyond {beyond}):"] + lines
 
 
 def _odd_iterations(table: IterationTable, width: int) -> list[_OddIteration]:

@@ -129,7 +129,7 @@ def kernels(
         gap_report = GapReport(analyzer, selection, options)
         tables |= gap_report.tables
         members = gap_report.members
-        notes = [*notes, *gap_report.notes] if json else []
+        notes = notes + gap_report.notes if json else []
     notes += recording_notes(analyzer, for_json=json)
     show_plugin_problems(analyzer)
     texts: dict[Path, Callable[[], str]] = {}

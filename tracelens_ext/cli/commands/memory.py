@@ -88,7 +88,7 @@ def memory(
     )
     notes = list(memory_notes(analyzer.memory(annotation)))
     notes += recording_notes(analyzer, for_json=json)
-    blocks = [*first_lines(analyzer.work, trace), *_device_blocks(tables, by, top)]
+    blocks = first_lines(analyzer.work, trace) + list(_device_blocks(tables, by, top))
     show(trace_report("Memory", trace, tables, notes), blocks, json=json)
 
 
@@ -103,7 +103,7 @@ def _device_blocks(
     title = f"Alive at the peak, by {by}"
     bytes_of_device = at_peak.groupby("device")["bytes"].sum()
     min_bytes = _MIN_SHARE_OF_PEAK * bytes_of_device.max()
-    alive = _alive_by_owner(at_peak, ["phase", *_OWNER_COLUMNS[by]])
+    alive = _alive_by_owner(at_peak, ["phase"] + _OWNER_COLUMNS[by])
     for peak in peaks.to_dict("records"):
         device = peak["device"]
         yield ""
@@ -127,9 +127,9 @@ def _alive_by_owner(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     last = columns[-1]
     names[last] = names[last].mask(is_special, table["operation"])
     numbers = ["blocks", "bytes", "% of peak"]
-    groups = table.assign(**names).groupby(["device", *columns], sort=False)
+    groups = table.assign(**names).groupby(["device"] + columns, sort=False)
     sums = groups[numbers].sum().sort_values("bytes", ascending=False, kind="stable")
-    return sums.reset_index()[["device", *columns[::-1], *numbers]]
+    return sums.reset_index()[["device"] + columns[::-1] + numbers]
 
 
 def _peak_sentence(peak: Mapping[Any, Any]) -> str:

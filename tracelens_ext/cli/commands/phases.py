@@ -109,7 +109,7 @@ def phases(
     show_plugin_problems(analyzer)
     notes += recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
-    blocks = [*first_lines(analyzer.work, trace), *_blocks(tables, top)]
+    blocks = first_lines(analyzer.work, trace) + list(_blocks(tables, top))
     show(trace_report("Phases", trace, tables, unique_notes), blocks, json=json)
 
 

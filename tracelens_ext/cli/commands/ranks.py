@@ -62,11 +62,9 @@ def ranks(
         "wait_us", ascending=False, kind="stable"
     )
     part = Part(f"{len(calls):,} calls, by wait", calls, _CALL_COLUMNS, top)
-    blocks = [
-        *verdict_blocks(tables["verdicts"]),
-        *pipeline_blocks(tables["pipeline_stages"]),
-        part,
-    ]
+    blocks = list(verdict_blocks(tables["verdicts"]))
+    blocks.extend(pipeline_blocks(tables["pipeline_stages"]))
+    blocks.append(part)
     report = Report("The ranks of a job", tables, [("Results", store.url)])
     show(report, blocks, json=json)
 

@@ -52,13 +52,9 @@ if TYPE_CHECKING:
 
 #: Facts that are worth a line above the tables.
 _HEADLINES = (
-    "Trace",
-    *FIRST_FACTS,
-    "Duration (ms)",
-    "Set by one event",
-    "Devices",
-    "Rank",
-    "Events dropped",
+    ("Trace",)
+    + FIRST_FACTS
+    + ("Duration (ms)", "Set by one event", "Devices", "Rank", "Events dropped")
 )
 #: Column of the table of several traces → row of the timeline.
 _SHARES = {
@@ -205,7 +201,7 @@ class _ReportRun:
         show_problems(result.problems)
         if not self.quiet:
             coverage = _coverage_notes(dict(result.report.facts))
-            notes = [*coverage, *result.report.notes]
+            notes = coverage + list(result.report.notes)
             show(replace(result.report, notes=notes), result.blocks)
             tell_written(result.written)
 
@@ -386,7 +382,7 @@ class _ReportRun:
             return False
         if not self.quiet:
             blocks = comparison_blocks(comparison, report, self.top)
-            show(report, [[""], *blocks])
+            show(report, [[""]] + list(blocks))
             tell_written(written)
         return True
 

@@ -147,7 +147,7 @@ def roofline(
         if rows and more:
             yield [f"{more:,} more not shown (--top)"]
 
-    notes = [*advice(analyzer.work, result), *recording_notes(analyzer, for_json=json)]
+    notes = advice(analyzer.work, result) + recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
     report = trace_report("Roofline", trace, tables, unique_notes, facts=facts)
     show(report, blocks(), json=json)

@@ -69,7 +69,7 @@ def write_page(
             title=cleaned(title or DEFAULT_TITLE),
             subtitle="",
             cards=[_card(run) for run in runs] if len(runs) <= _MAX_CARDS else [],
-            notes=[cleaned(note) for note in (*_notes(runs), *tables.notes)],
+            notes=[cleaned(note) for note in _notes(runs) + tables.notes],
             figures=_figures(runs, title),
             facts=[],
             tables=tables.tables,
@@ -112,14 +112,15 @@ def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
     others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
     longest_s = max(run.elapsed_ns for run in runs) / NS_PER_S
     tables = [
-        _with_digits(each, longest_s) for each in (by_category, *others.tables.values())
+        _with_digits(each, longest_s)
+        for each in (by_category,) + tuple(others.tables.values())
     ]
     return _ChartTables(by_category, tables, list(others.notes), pool)
 
 
 def _notes(runs: Sequence[EngineRun]) -> list[str]:
     """Return what the reader should know of the runs, each once."""
-    notes_of_runs = [(run.label, [*run.warnings, *run.notes]) for run in runs]
+    notes_of_runs = [(run.label, run.warnings + run.notes) for run in runs]
     return [f"{about.names}: {about.note}" for about in measured.grouped(notes_of_runs)]
 
 

@@ -122,7 +122,7 @@ def _whole_run(gpu_events: GpuEvents, given: ChartInput, position: int) -> Engin
         f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
         " for the GPU event that started first; --per-device draws a bar for each"
     )
-    return replace(run, notes=(*run.notes, note))
+    return replace(run, notes=run.notes + (note,))
 
 
 def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
@@ -249,7 +249,7 @@ def _categories(gpu_events: GpuEvents) -> _RunCategories:
         gpu_events.op_categorizer, names, distinct[:, 1].tolist()
     )
     new_labels = [category for category in by_map if category]
-    labels = list(dict.fromkeys([*categories.labels, *new_labels]))
+    labels = list(dict.fromkeys(categories.labels + new_labels))
     code_of_label = {label: index for index, label in enumerate(labels)}
     code_by_map = [code_of_label[category] if category else NONE for category in by_map]
     code_of_event = np.array(code_by_map, dtype=np.int64)[number]
@@ -310,9 +310,9 @@ def kernel_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
         elapsed_ns = np.append(run.gpu_ns_of, run.not_gpu_ns)
         columns = {
             "Model_Engine": run.label,
-            "Category": [*run.category, NOT_GPU],
-            "Instances": [*run.instances.tolist(), 1],
-            "Name": [*run.kernel, NOT_GPU],
+            "Category": run.category + [NOT_GPU],
+            "Instances": run.instances.tolist() + [1],
+            "Name": run.kernel + [NOT_GPU],
             ELAPSED: elapsed_ns / NS_PER_S,
         }
         parts.append(pd.DataFrame(columns))

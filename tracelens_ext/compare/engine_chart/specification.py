@@ -42,7 +42,7 @@ class ChartInput:
     def label(self, position: int) -> str:
         """Return the name of this input's bar: unlike all others, as the position is in it."""
         name = self.path.name
-        suffixes = [*sorted(trace_suffixes(), key=len, reverse=True), ".csv"]
+        suffixes = sorted(trace_suffixes(), key=len, reverse=True) + [".csv"]
         for suffix in suffixes:
             if name.lower().endswith(suffix):
                 name = name[: len(name) - len(suffix)]
@@ -129,7 +129,7 @@ def known_models(
 
     registry = default_registry()
     ignored = [] if passed_over is None else passed_over
-    packs = [*offered_packs(registry), *user_maps(maps, registry, ignored)]
+    packs = list(offered_packs(registry)) + user_maps(maps, registry, ignored)
     names = {offered.item.name for offered in packs if offered.item.selectable}
     models_of_engine: dict[str, list[str]] = {}
     for engine, separator, model in sorted(name.partition(":") for name in names):

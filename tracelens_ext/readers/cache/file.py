@@ -159,7 +159,7 @@ def read_columns(
             for number, (name, dtype, stored) in enumerate(members["columns"]):
                 data = _member(archive, str(number))
                 columns[name] = _decoded(data, dtype, stored)
-    except (*DAMAGE, OSError) as error:
+    except DAMAGE + (OSError,) as error:
         # EINVAL: a place before the file's beginning.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
@@ -193,7 +193,7 @@ _PER_EVENT: Mapping[str, npt.DTypeLike] = {
     "category": np.int32,
     "kind": np.uint8,
 }
-_FIELDS = (*_PER_EVENT, "names", "categories")
+_FIELDS = tuple(_PER_EVENT) + ("names", "categories")
 
 
 class KeptTrace(NamedTuple):
@@ -212,7 +212,9 @@ def trace_columns(trace: Trace) -> KeptTrace:
             about[field.name] = getattr(trace, field.name)
     name_of_list: dict[int, str] = {}  # arguments share their list of texts
     texts_of_arguments: list[str | None] = []
-    for number, column in enumerate((*trace.args.values(), trace.instructions)):
+    arguments = list(trace.args.values())
+    arguments.append(trace.instructions)
+    for number, column in enumerate(arguments):
         columns[f"rows {number}"] = column.rows
         columns[f"values {number}"] = column.values
         texts = None
@@ -229,9 +231,9 @@ def trace_columns(trace: Trace) -> KeptTrace:
         "instructions": None,
         "metadata": dict(trace.metadata),
         "programs": len(trace.programs),
-        "process_names": [*trace.process_names.items()],
-        "process_labels": [*trace.process_labels.items()],
-        "thread_names": [*trace.thread_names.items()],
+        "process_names": list(trace.process_names.items()),
+        "process_labels": list(trace.process_labels.items()),
+        "thread_names": list(trace.thread_names.items()),
     }
     if repr(json.loads(json.dumps(about["metadata"]))) != repr(about["metadata"]):
         raise ValueError(

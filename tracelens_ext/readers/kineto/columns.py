@@ -143,7 +143,7 @@ def _number_arguments(events: list[Event], kind: IntArray) -> dict[str, Argument
             attribute = (
                 "id" if name == schema.FLOW_ID else f"args.{schema.ARGUMENTS[name]}"
             )
-            tokens = [*map(attrgetter(attribute), events_of_plan)]
+            tokens = list(map(attrgetter(attribute), events_of_plan))
             pieces[name].append(_without_missing(rows, schema.parse_integers(tokens)))
     return _joined(pieces)
 
@@ -210,7 +210,8 @@ def _decoded(text: bytes) -> str:
 # The compiled reader.
 
 _PLACE: Final = {
-    name: place for place, name in enumerate((*schema.ARGUMENTS, schema.FLOW_ID))
+    name: place
+    for place, name in enumerate(tuple(schema.ARGUMENTS) + (schema.FLOW_ID,))
 }
 #: All arguments that are texts, plan by plan, as the compiled code numbers its columns of texts.
 _TEXT_COLUMNS: Final = [

@@ -132,9 +132,7 @@ _TEXTS = (
     "",
 )
 #: The arguments that are kept, as raw text, and what each is called in Python.
-ARGUMENTS = {
-    name: re.sub(r"\W", "_", name) or "counter" for name in (*_NUMBERS, *_TEXTS)
-}
+ARGUMENTS = {name: re.sub(r"\W", "_", name) or "counter" for name in _NUMBERS + _TEXTS}
 _Args: Any = msgspec.defstruct(
     "_Args",
     [
@@ -192,18 +190,18 @@ PLAN = (
     Plan(EventKind.RUNTIME, EventKind.DRIVER, numbers=_IDS, texts=(("kernel",),)),
     Plan(
         EventKind.KERNEL,
-        numbers=(*_IDS, "device", "stream", "shared memory", *_IN_GRAPH),
+        numbers=_IDS + ("device", "stream", "shared memory") + _IN_GRAPH,
         texts=(_COLLECTIVE, *_ANNOTATIONS, ("grid",)),
     ),
     Plan(
         *(EventKind.MEMCPY, EventKind.MEMSET),
-        numbers=(*_IDS, "device", "stream", "bytes", *_IN_GRAPH),
+        numbers=_IDS + ("device", "stream", "bytes") + _IN_GRAPH,
         texts=(("memory bandwidth (GB/s)",), _COPY, *_ANNOTATIONS),
     ),
     Plan(EventKind.PYTHON_FUNCTION, numbers=_PYTHON),
     Plan(EventKind.FLOW_START, EventKind.FLOW_END, numbers=(FLOW_ID,)),
     Plan(EventKind.INSTANT, numbers=_MEMORY),
-    Plan(EventKind.OTHER, numbers=("correlation", *_SYNCHRONIZATION), texts=(("",),)),
+    Plan(EventKind.OTHER, numbers=("correlation",) + _SYNCHRONIZATION, texts=(("",),)),
 )
 
 #: The kinds of complete events, by category in lower case; accelerators have their own words for
@@ -232,7 +230,7 @@ CATEGORIES: Mapping[str, int] = {
     "gpu_user_annotation": EventKind.GPU_ANNOTATION,
 }
 #: The category of each kind, as Kineto writes it today.
-WORDS: Mapping[int, str] = {kind: word for word, kind in [*CATEGORIES.items()][::-1]}
+WORDS: Mapping[int, str] = {kind: word for word, kind in list(CATEGORIES.items())[::-1]}
 #: Beyond the kinds of events: metadata, and what cannot be an event.
 METADATA = 254
 NO_PHASE = 255

@@ -180,7 +180,7 @@ def open_report(
 def report_of(titles: Sequence[csv_rows.Cell]) -> str | None:
     """The name of the report that has columns of these titles; None for no report."""
     found = _places(titles).keys()
-    return next((name for name, wanted in _RECOGNISED if found >= {*wanted}), None)
+    return next((name for name, wanted in _RECOGNISED if found >= set(wanted)), None)
 
 
 def report_in(head: bytes) -> str | None:
@@ -226,7 +226,7 @@ def _header(rows: Rows, report: NsysCsvReport, source: str) -> Row:
 def _pieces(
     rows: Rows, titles: Row, report: NsysCsvReport, source: str
 ) -> Iterator[Piece]:
-    known = {*dict(_RECOGNISED)[report], *_OPTIONAL}
+    known = set(dict(_RECOGNISED)[report]) | set(_OPTIONAL)
     places = {column: at for column, at in _places(titles).items() if column in known}
     units = {column: unit for column, (_, unit) in places.items()}
     body = _body(rows, len(titles), source)

@@ -36,7 +36,7 @@ _PUSH_POP = 59
 _START_END = 60
 _NAMES_DOMAIN = 75
 _NAMES_DEVICES_AND_STREAMS = (76, 97, 98, 99)
-_NAMING = (_NAMES_CATEGORY, _NAMES_THREAD, _NAMES_DOMAIN, *_NAMES_DEVICES_AND_STREAMS)
+_NAMING = (_NAMES_CATEGORY, _NAMES_THREAD, _NAMES_DOMAIN) + _NAMES_DEVICES_AND_STREAMS
 #: The trace's own word for an event's kind.
 _STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
 _COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category")
@@ -123,7 +123,7 @@ class NvtxEvents:
     ) -> Iterator[tuple[Columns, list[bytes]]]:
         """Yield events, and the text of each: its own, else the registered one."""
         own_texts = self._database.texts(NVTX, "text", where)
-        for chunk in self._database.chunks(NVTX, (*columns, "textId"), where):
+        for chunk in self._database.chunks(NVTX, columns + ("textId",), where):
             texts = list(islice(own_texts, len(chunk["textId"])))
             rows_without = [row for row, text in enumerate(texts) if not text]
             if rows_without:

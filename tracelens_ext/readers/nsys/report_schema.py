@@ -106,7 +106,7 @@ _KERNEL = Message(
         17: "kernel.dynamicSharedMemory",
     },
     # the name again, block size, local memory, grid id, registers, caches, clusters
-    ignored=frozenset({8, 13, 14, 15, *range(18, 27), 28, *range(31, 37)}),
+    ignored=frozenset({8, 13, 14, 15, 28} | set(range(18, 27)) | set(range(31, 37))),
     counted=True,
 )
 _COPY = Message(

@@ -147,7 +147,7 @@ class NsysReportTables(Tables):
             table.name for table in report_schema.TABLES if table.read_once
         }
         self._columns = {
-            table.name: frozenset((*table.numbers, *table.texts))
+            table.name: frozenset(tuple(table.numbers) + tuple(table.texts))
             for table in report_schema.TABLES
         }
         self._version: tuple[int, ...] = _FIRST_WITH_PROCESS_NAMES
@@ -293,13 +293,13 @@ class NsysReportTables(Tables):
     ) -> None:
         packed = {name: _NumberColumn.of(values) for name, values in numbers.items()}
         self._pieces.setdefault(table, []).append(_ReportPiece(count, packed, texts))
-        self._columns.setdefault(table, frozenset((*numbers, *texts)))
+        self._columns.setdefault(table, frozenset(tuple(numbers) + tuple(texts)))
         self._counts[table] += count
 
     def _count_unread(self, columns: Mapping[str, Int64Array]) -> None:
         """Count the events that are not read and are not known to be of no use."""
         kinds = columns["kind"]
-        known = [*Kind]
+        known = list(Kind)
         self._unread_kinds.update(_counted(kinds[~np.isin(kinds, known)]))
         classes = columns["call.eventClass"][kinds == Kind.CALL]
         self._unread_classes.update(
@@ -307,7 +307,7 @@ class NsysReportTables(Tables):
         )
         activities = columns["gpu.activity"][kinds == Kind.MEMORY]
         self._unread_activities.update(
-            _counted(activities[~np.isin(activities, [*Activity])])
+            _counted(activities[~np.isin(activities, list(Activity))])
         )
 
     def _read_strings(self, block: ReportBlock) -> int:
@@ -428,7 +428,7 @@ class NsysReportTables(Tables):
         for piece in self._pieces.get(table, []):
             rows = _rows_of(piece, where)
             if column in piece.texts:
-                texts: list[bytes | None] = [*piece.texts[column].split()]
+                texts: list[bytes | None] = list(piece.texts[column].split())
             elif piece.numbers is not None and column in piece.numbers:
                 texts = [b"%d" % number for number in piece.column(column).tolist()]
             else:
@@ -498,7 +498,7 @@ _DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 _PROCESSES = "PROCESSES"
 #: Before, a process has the name of what began it (`nsys-launcher`), and exports have no names.
 _FIRST_WITH_PROCESS_NAMES = (2021, 3)
-_KNOWN_CLASSES = [*report_schema.CallClass]
+_KNOWN_CLASSES = list(report_schema.CallClass)
 
 
 def _program_name(program: str) -> str:
@@ -519,7 +519,7 @@ def _unread(count: int, what: str, number: str) -> str:
     if count == 1:
         return f"1 {what} {number} was not read"
     first, *others = what.split(" ")
-    return f"{count:,} {' '.join([f'{first}s', *others])} {number} were not read"
+    return f"{count:,} {' '.join([f'{first}s'] + others)} {number} were not read"
 
 
 def _messages(

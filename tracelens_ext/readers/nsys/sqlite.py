@@ -55,7 +55,7 @@ _KEPT_META_DATA = (
 )
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: How tables begin that an export has even if nothing was recorded.
-_OF_EVERY_EXPORT = (*_META_DATA, "META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS_")
+_OF_EVERY_EXPORT = _META_DATA + ("META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS_")
 
 
 class NsysDatabase(Database):
@@ -81,7 +81,7 @@ _MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _GPU_TABLES = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS)
-_CUDA_TABLES = (*_GPU_TABLES, _CALLS)
+_CUDA_TABLES = _GPU_TABLES + (_CALLS,)
 #: Tables of calls of libraries → the category of their events.
 _LIBRARIES = {"CUBLAS_EVENTS": "cublas", "CUDNN_EVENTS": "cudnn"}
 
@@ -210,7 +210,7 @@ class _TraceOfTables:
     # Calls on CPU threads.
 
     def _add_calls(self) -> None:
-        columns = (*_CPU_COLUMNS, "correlationId", "eventClass")
+        columns = _CPU_COLUMNS + ("correlationId", "eventClass")
         for chunk in self._database.chunks(_CALLS, columns):
             is_driver = chunk["eventClass"] == _DRIVER_CLASS
             categories = self._builder.categories
@@ -252,11 +252,11 @@ class _TraceOfTables:
             self._add_gpu(chunk, EventKind.KERNEL, self._names(name_id), "kernel")
 
     def _add_copies_and_memsets(self) -> None:
-        copy_columns = (*_GPU_COLUMNS, "bytes", "copyKind", *MEMORY_KINDS)
+        copy_columns = _GPU_COLUMNS + ("bytes", "copyKind") + MEMORY_KINDS
         for chunk in self._database.chunks(_COPIES, copy_columns):
             name = looked_up(chunk["copyKind"], self._copy_names)
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
-        for chunk in self._database.chunks(_MEMSETS, (*_GPU_COLUMNS, "bytes")):
+        for chunk in self._database.chunks(_MEMSETS, _GPU_COLUMNS + ("bytes",)):
             name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
             self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
 
@@ -268,7 +268,7 @@ class _TraceOfTables:
             return self._builder.names[name]
 
         count = 0
-        for chunk in self._database.chunks(_GRAPHS, (*_GPU_COLUMNS, "graphId")):
+        for chunk in self._database.chunks(_GRAPHS, _GPU_COLUMNS + ("graphId",)):
             name = of_rows(name_of, chunk["graphId"])
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
             count += len(name)
@@ -283,7 +283,7 @@ class _TraceOfTables:
     ) -> None:
         thread, device = self._identities.streams(chunk)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
-        for argument in ("bytes", "grid", "shared memory", *MEMORY_KINDS):
+        for argument in ("bytes", "grid", "shared memory") + MEMORY_KINDS:
             if argument in chunk:
                 numbers[argument] = chunk[argument]
         numbers["device"] = device

@@ -146,7 +146,7 @@ WANTED_ARGUMENTS: Final = _wanted_arguments(is_text=False) | _wanted_arguments(
     is_text=True
 )
 #: The names of arguments that are kept, and of those that only tell what an event is.
-ARGUMENT_NAMES: Final = tuple(dict.fromkeys([*WANTED_ARGUMENTS, "grid", "cbid"]))
+ARGUMENT_NAMES: Final = tuple(dict.fromkeys(list(WANTED_ARGUMENTS) + ["grid", "cbid"]))
 _ALIASES: Final = {
     "corr_id": "correlation",
     "metadata": "annotation",

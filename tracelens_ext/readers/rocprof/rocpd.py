@@ -147,8 +147,7 @@ class _Tables:
             "kernel_id",
             "agent_id",
             "queue_id",
-            *rocprof.GEOMETRY,
-        )
+        ) + rocprof.GEOMETRY
         for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
             chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
             chunk["device"] = self._device(chunk["agent_id"])
@@ -181,12 +180,14 @@ class _Tables:
         stored_columns = self._database.tables.get(table + self._guid, frozenset())
         stored = []
         of_track = []
-        for name in (*columns, "pid", "event_id"):
+        for name in columns + ("pid", "event_id"):
             if name in stored_columns:
                 stored.append(name)
             else:
                 of_track.append(name)
-        for chunk in self._database.chunks(table + self._guid, (*stored, "track_id")):
+        for chunk in self._database.chunks(
+            table + self._guid, tuple(stored) + ("track_id",)
+        ):
             chunk |= _columns_at(self._tracks, chunk["track_id"], *of_track)
             event = _columns_at(
                 self._events, chunk["event_id"], "stack_id", "category_id"
@@ -432,8 +433,8 @@ def _csv_table(
     source: ByteSource, kind: _RecordKind, records: list[_Record]
 ) -> RocprofCsvTable:
     """Return records as rocprofv3 would have them in a table."""
-    titles = (*_TITLES_BEFORE_NAME, kind.title, *_TITLES_AFTER_NAME)
-    rows = ([*record, kind.domain] for record in records)
+    titles = _TITLES_BEFORE_NAME + (kind.title,) + _TITLES_AFTER_NAME
+    rows = (list(record) + [kind.domain] for record in records)
     table = RocprofCsvTable(source, titles, enumerate(rows))
     table.places["stream_id"] = table.places["queue_id"]
     table.places["source_agent_id"] = table.places["agent_id"]

@@ -159,7 +159,7 @@ class _RpdTables:
 
     def _read_calls(self) -> None:
         columns = ("id", "pid", "tid", "start", "end", "apiName_id", "args_id")
-        for chunk in self._database.chunks(_CALLS, (*columns, "domain_id")):
+        for chunk in self._database.chunks(_CALLS, columns + ("domain_id",)):
             chunk["name"] = looked_up(chunk["apiName_id"], self._name_codes)
             chunk["process"] = self._process(chunk["pid"])
             chunk["thread"] = chunk["tid"]
@@ -509,7 +509,7 @@ class _LaunchTables:
     def geometry(self, kernels: Columns) -> Columns:
         """Return grid and workgroup of each kernel, under the names of rocprofv3."""
         ids = kernels[self._kernels.key]
-        sizes = [self._geometry[name].at(ids) for name in (*_GRID, *_WORKGROUP)]
+        sizes = [self._geometry[name].at(ids) for name in _GRID + _WORKGROUP]
         return dict(zip(rocprof.GEOMETRY, sizes, strict=True))
 
 

@@ -85,7 +85,7 @@ def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
     length = np.fromiter(map(len, messages), np.int64, len(messages))
     end = np.cumsum(length)
     start = end - length
-    content = b"".join((*messages, PADDING))
+    content = b"".join(messages) + PADDING
     return np.frombuffer(content, dtype=np.uint8), start, end
 
 

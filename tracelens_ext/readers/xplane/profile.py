@@ -110,7 +110,7 @@ class XplaneProfile:
             self._pieces[column] = [_NO_NUMBERS]
         self._stat_rows: dict[str, list[Int64Array]] = {}
         self._stat_values: dict[str, list[Int64Array]] = {}
-        for stat in (*NUMBERS, *TEXTS):
+        for stat in NUMBERS + TEXTS:
             self._stat_rows[stat] = [_NO_NUMBERS]
             self._stat_values[stat] = [_NO_NUMBERS]
         self._count = 0
@@ -161,7 +161,7 @@ class XplaneProfile:
         )
         builder.add(columns, numbers, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
-        all_notes = (*notes, *programs.notes())
+        all_notes = tuple(notes) + tuple(programs.notes())
         trace = builder.finish(labels=labels, notes=all_notes, **about)
         args = dict(trace.args)
         instructions_of_rows = args.pop(_INSTRUCTION)
@@ -186,7 +186,7 @@ class XplaneProfile:
         self.columns: dict[str, Int64Array] = {}
         for name, pieces in self._pieces.items():
             self.columns[name] = np.concatenate(pieces)
-        for stat in (*NUMBERS, *TEXTS):
+        for stat in NUMBERS + TEXTS:
             rows = np.concatenate(self._stat_rows[stat])
             values = np.concatenate(self._stat_values[stat])
             distinct_rows, first = np.unique(rows, return_index=True)

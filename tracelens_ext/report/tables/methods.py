@@ -32,4 +32,4 @@ class TableMethods:
         )
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *tables_by_method()})
+        return sorted(set(super().__dir__()) | set(tables_by_method()))

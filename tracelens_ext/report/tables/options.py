@@ -159,7 +159,7 @@ class ReportOptions:
 
     def names(self, *tables: str) -> bool:
         """Return whether `tables` names one of these tables, or all."""
-        return not self.named_tables.isdisjoint((ALL_TABLES, *tables))
+        return not self.named_tables.isdisjoint((ALL_TABLES,) + tables)
 
     def __post_init__(self) -> None:
         for option in fields(self):

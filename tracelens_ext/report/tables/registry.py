@@ -69,7 +69,7 @@ def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
     Raises:
         UsageError: there is none of a name; the message has the nearest.
     """
-    unknown = set(names) - {ALL_TABLES, *tables}
+    unknown = set(names) - ({ALL_TABLES} | set(tables))
     for name in sorted(unknown):
         raise UsageError(f"there is no table {name!r}; {_hint(name, tables)}")
 

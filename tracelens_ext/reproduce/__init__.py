@@ -1,0 +1,1 @@
+"""Scripts that run operations of a trace alone: what was recorded, and PyTorch's schemas."""

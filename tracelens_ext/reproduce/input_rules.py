@@ -1,0 +1,382 @@
+"""What the inputs of an operation contain: values that the operation accepts.
+
+Values are not recorded. Floats are normally distributed, whole numbers small, and half of all truth
+values true, except where an operation needs others: indices within the tensor that they index,
+probabilities, offsets in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Final, NamedTuple
+
+from tracelens_ext.reproduce.element_types import TORCH_TYPES, is_quantized, is_whole
+from tracelens_ext.reproduce.overloads import BoundCall
+from tracelens_ext.reproduce.recorded_values import RecordedTensor, RecordedTensors
+
+
+class Filling(NamedTuple):
+    """How a script makes a tensor."""
+
+    method: str  #: of `Inputs` in the script
+    options: Mapping[str, object] = {}  #: its keyword arguments
+    value: object = None  #: what `constant` is filled with
+
+
+Rule = Callable[[BoundCall, RecordedTensor], Filling]
+
+_NORMAL: Final = Filling("normal")
+_SHARE: Final = Filling("share")
+_POSITIVE: Final = Filling("positive")
+_POSITIVE_DEFINITE: Final = Filling("positive_definite")
+
+
+def filling_of(
+    call: BoundCall, parameter: str, tensor: RecordedTensor, torch_type: str
+) -> Filling:
+    """Return how to make the tensor of a parameter."""
+    if is_quantized(torch_type):
+        return Filling("quantized")
+    if torch_type == "bool":
+        return Filling("mask")
+    rule = _RULES.get(call.short_name, {}).get(parameter)
+    if rule is None:
+        rule = _RULES_OF_PARAMETERS.get(parameter)
+    filling = Filling("integers") if is_whole(torch_type) else _NORMAL
+    if rule is not None:
+        filling = rule(call, tensor)
+    return _fitting(filling, torch_type)
+
+
+def _fitting(filling: Filling, torch_type: str) -> Filling:
+    """Return a filling that elements of a type can have."""
+    makes_floats = filling.method in (
+        "normal",
+        "positive",
+        "share",
+        "positive_definite",
+    )
+    if is_whole(torch_type) and makes_floats:
+        return Filling("integers", {"low": 1})
+    if filling.method == "integers" and not is_whole(torch_type):
+        return _NORMAL
+    return filling
+
+
+def always(filling: Filling) -> Rule:
+    """Return the rule of a filling that depends on nothing."""
+
+    def rule(_call: BoundCall, _tensor: RecordedTensor) -> Filling:
+        return filling
+
+    return rule
+
+
+def constant(value: object) -> Rule:
+    """Return the rule of a tensor that has one value everywhere."""
+    return always(Filling("constant", value=value))
+
+
+def integers(low: int, high: int) -> Rule:
+    """Return the rule of whole numbers within limits."""
+    return always(Filling("integers", {"low": low, "high": high}))
+
+
+def _below(limit: int | None) -> Filling:
+    """Return whole numbers from 0 to less than a limit; zeros where it is not known."""
+    return Filling("integers", {"high": max(limit or 1, 1)})
+
+
+def below_size(parameter: str, dimension: int | str) -> Rule:
+    """Return the rule of indices along a dimension, a number or the parameter that has it."""
+
+    def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
+        chosen = dimension if isinstance(dimension, int) else call.whole(dimension)
+        return _below(call.size(parameter, chosen))
+
+    return rule
+
+
+def below_elements(parameter: str, dimensions: int | None = None) -> Rule:
+    """Return the rule of indices into all elements of a tensor, or its last dimensions."""
+
+    def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
+        tensor = call.tensor(parameter)
+        if tensor is None:
+            return _below(None)
+        sizes = tensor.sizes
+        if dimensions is not None:
+            sizes = sizes[-dimensions:]
+        return _below(prod(sizes))
+
+    return rule
+
+
+def below_number(parameter: str) -> Rule:
+    """Return the rule of whole numbers that are less than another argument."""
+
+    def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
+        return _below(call.whole(parameter))
+
+    return rule
+
+
+def below_product(parameter: str) -> Rule:
+    """Return the rule of whole numbers that are less than the product of a list."""
+
+    def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
+        return _below(prod(call.wholes(parameter)))
+
+    return rule
+
+
+def distinct_below_product(parameter: str) -> Rule:
+    """Return the rule of different numbers, less than the product of a list."""
+
+    def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
+        return Filling("distinct", {"high": prod(call.wholes(parameter))})
+
+    return rule
+
+
+def ascending_to_size(parameter: str, dimension: int, *, from_first: bool) -> Rule:
+    """Return the rule of offsets: in order, the last one the size of a dimension.
+
+    Args:
+        parameter: the tensor that the offsets divide.
+        dimension: along which they divide it.
+        from_first: whether the first offset is 0, else it is the end of the first part.
+    """
+
+    def rule(call: BoundCall, tensor: RecordedTensor) -> Filling:
+        size = call.size(parameter, dimension) or 0
+        count = prod(tensor.sizes)
+        low = 0
+        if not from_first and count:
+            low = size // count
+        return Filling("ascending", {"low": low, "high": size})
+
+    return rule
+
+
+def _offsets_of_bags(call: BoundCall, tensor: RecordedTensor) -> Filling:
+    """Return where bags begin: the last one before the end of the indices."""
+    indices = call.tensor("indices")
+    index_count = prod(indices.sizes) if indices is not None else 0
+    bag_count = max(prod(tensor.sizes), 1)
+    high = index_count - index_count // bag_count
+    return Filling("ascending", {"low": 0, "high": high})
+
+
+def _target_classes(call: BoundCall, _tensor: RecordedTensor) -> Filling:
+    """Return classes: `self` has them in its second dimension, or its only one."""
+    scores = call.tensor("self")
+    if scores is None or not scores.sizes:
+        return _below(None)
+    has_batch = len(scores.sizes) > 1
+    return _below(scores.sizes[1] if has_batch else scores.sizes[0])
+
+
+def _pivots(_call: BoundCall, tensor: RecordedTensor) -> Filling:
+    """Return pivots that exchange no rows: each row's own number, from 1."""
+    size = tensor.sizes[-1] if tensor.sizes else 1
+    return Filling("ascending", {"low": 1, "high": size})
+
+
+def _sorted_numbers(_call: BoundCall, _tensor: RecordedTensor) -> Filling:
+    return Filling("ascending", {"low": -2, "high": 2})
+
+
+def _second_operand(_call: BoundCall, tensor: RecordedTensor) -> Filling:
+    """Return a divisor, an exponent or a shift: whole numbers among them are from 1 to 3."""
+    name = TORCH_TYPES.get(tensor.element_type or "", "")
+    if not is_whole(name):
+        return _NORMAL
+    return Filling("integers", {"low": 1, "high": 4})
+
+
+_INDEX_OF_DIM: Final = {"index": below_size("self", "dim")}
+_POSITIVE_SELF: Final = {"self": always(_POSITIVE)}
+_SHARE_SELF: Final = {"self": always(_SHARE)}
+_DIVISOR: Final[dict[str, Rule]] = {
+    "other": _second_operand,
+    "exponent": _second_operand,
+}
+_BINARY_CROSS_ENTROPY: Final = {"self": always(_SHARE), "target": always(_SHARE)}
+_ADAM: Final = {
+    "exp_avg_sqs": always(_POSITIVE),
+    "max_exp_avg_sqs": always(_POSITIVE),
+    "state_steps": constant(1.0),
+    "lr": constant(0.001),
+    "grad_scale": constant(1.0),
+    "found_inf": constant(0.0),
+}
+_CUMULATIVE_SEQUENCES: Final = {
+    "cum_seq_q": ascending_to_size("query", 0, from_first=True),
+    "cum_seq_k": ascending_to_size("key", 0, from_first=True),
+    "cu_seqlens_q": ascending_to_size("query", 1, from_first=True),
+    "cu_seqlens_k": ascending_to_size("key", 1, from_first=True),
+    "seqused_k": below_size("key", 1),
+}
+
+#: The fillings of parameters that have one meaning in all operations.
+_RULES_OF_PARAMETERS: Final[dict[str, Rule]] = {
+    "running_var": always(_POSITIVE),
+    "save_var": always(_POSITIVE),
+    "save_invstd": always(_POSITIVE),
+    "invstd": always(_POSITIVE),
+    "rstd": always(_POSITIVE),
+    "total_weight": constant(1.0),
+    "scale": always(_POSITIVE),
+    "scales": always(_POSITIVE),
+    "scale_a": always(_POSITIVE),
+    "scale_b": always(_POSITIVE),
+    "inv_scale": constant(1.0),
+    "found_inf": constant(0.0),
+    "growth_tracker": constant(0),
+    "zero_point": constant(0),
+    "std": always(_POSITIVE),
+    "philox_seed": constant(0),
+    "philox_offset": constant(0),
+    "rng_state": constant(0),
+    "unused": constant(0),
+    **_CUMULATIVE_SEQUENCES,
+}
+
+_RULES: Final[dict[str, dict[str, Rule]]] = {
+    "index_select": _INDEX_OF_DIM,
+    "gather": _INDEX_OF_DIM,
+    "scatter": _INDEX_OF_DIM,
+    "scatter_add": _INDEX_OF_DIM,
+    "scatter_reduce": _INDEX_OF_DIM,
+    "index_add": _INDEX_OF_DIM,
+    "index_copy": _INDEX_OF_DIM,
+    "index_fill": _INDEX_OF_DIM,
+    "index_reduce": _INDEX_OF_DIM,
+    "_index_put_impl": {},
+    "take": {"index": below_elements("self")},
+    "put": {"index": below_elements("self")},
+    "embedding": {"indices": below_size("weight", 0)},
+    "embedding_renorm": {"indices": below_size("self", 0)},
+    "embedding_dense_backward": {"indices": below_number("num_weights")},
+    "embedding_sparse_backward": {"indices": below_number("num_weights")},
+    "_embedding_bag": {
+        "indices": below_size("weight", 0),
+        "offsets": _offsets_of_bags,
+    },
+    "_embedding_bag_forward_only": {
+        "indices": below_size("weight", 0),
+        "offsets": _offsets_of_bags,
+    },
+    "_embedding_bag_dense_backward": {
+        "indices": below_number("num_weights"),
+        "offset2bag": below_size("grad", 0),
+        "bag_size": constant(1),
+        "maximum_indices": below_number("num_weights"),
+    },
+    "_embedding_bag_per_sample_weights_backward": {
+        "indices": below_size("weight", 0),
+        "offsets": _offsets_of_bags,
+        "offset2bag": below_size("grad", 0),
+    },
+    "nll_loss_forward": {"target": _target_classes},
+    "nll_loss2d_forward": {"target": _target_classes},
+    "nll_loss_backward": {"target": _target_classes},
+    "nll_loss2d_backward": {"target": _target_classes},
+    "multi_margin_loss": {"target": _target_classes},
+    "multi_margin_loss_backward": {"target": _target_classes},
+    "multilabel_margin_loss_forward": {"target": _target_classes},
+    "multilabel_margin_loss_backward": {"target": _target_classes},
+    "binary_cross_entropy": _BINARY_CROSS_ENTROPY,
+    "binary_cross_entropy_backward": _BINARY_CROSS_ENTROPY,
+    "_ctc_loss": {"targets": integers(1, 2)},
+    "_ctc_loss_backward": {"targets": integers(1, 2)},
+    "max_pool2d_with_indices_backward": {"indices": below_elements("self", 2)},
+    "max_pool3d_with_indices_backward": {"indices": below_elements("self", 3)},
+    "adaptive_max_pool2d_backward": {"indices": below_elements("self", 2)},
+    "adaptive_max_pool3d_backward": {"indices": below_elements("self", 3)},
+    "fractional_max_pool2d_backward": {"indices": below_elements("self", 2)},
+    "fractional_max_pool3d_backward": {"indices": below_elements("self", 3)},
+    "fractional_max_pool2d": {"random_samples": always(_SHARE)},
+    "fractional_max_pool3d": {"random_samples": always(_SHARE)},
+    "max_unpool2d": {"indices": distinct_below_product("output_size")},
+    "max_unpool3d": {"indices": distinct_below_product("output_size")},
+    "searchsorted": {"sorted_sequence": _sorted_numbers},
+    "bucketize": {"boundaries": _sorted_numbers},
+    "bernoulli": {"self": always(_SHARE), "p": always(_SHARE)},
+    "multinomial": _POSITIVE_SELF,
+    "binomial": {"count": integers(1, 10), "prob": always(_SHARE)},
+    "poisson": _POSITIVE_SELF,
+    "_sample_dirichlet": _POSITIVE_SELF,
+    "_standard_gamma": _POSITIVE_SELF,
+    "_standard_gamma_grad": _POSITIVE_SELF,
+    "linalg_cholesky_ex": {"self": always(_POSITIVE_DEFINITE)},
+    "cholesky": {"self": always(_POSITIVE_DEFINITE)},
+    "cholesky_inverse": {"self": always(_POSITIVE_DEFINITE)},
+    "cholesky_solve": {"input2": always(_POSITIVE_DEFINITE)},
+    "_cholesky_solve_helper": {"A": always(_POSITIVE_DEFINITE)},
+    "linalg_inv_ex": {"A": always(_POSITIVE_DEFINITE)},
+    "_linalg_eigh": {"A": always(_POSITIVE_DEFINITE)},
+    "_linalg_solve_ex": {"A": always(_POSITIVE_DEFINITE)},
+    "linalg_solve_triangular": {"self": always(_POSITIVE_DEFINITE)},
+    "triangular_solve": {"A": always(_POSITIVE_DEFINITE)},
+    "lu_unpack": {"LU_pivots": _pivots},
+    "linalg_lu_solve": {"LU": always(_POSITIVE_DEFINITE), "pivots": _pivots},
+    "linalg_ldl_solve": {"LD": always(_POSITIVE_DEFINITE), "pivots": _pivots},
+    "log": _POSITIVE_SELF,
+    "log2": _POSITIVE_SELF,
+    "log10": _POSITIVE_SELF,
+    "log1p": _POSITIVE_SELF,
+    "sqrt": _POSITIVE_SELF,
+    "rsqrt": _POSITIVE_SELF,
+    "pow": {"self": always(_POSITIVE), "exponent": _second_operand},
+    "_foreach_sqrt": _POSITIVE_SELF,
+    "_foreach_rsqrt": _POSITIVE_SELF,
+    "_foreach_log": _POSITIVE_SELF,
+    "_foreach_pow": _POSITIVE_SELF,
+    "_foreach_addcdiv": {"tensor2": always(_POSITIVE)},
+    "_foreach_div": {"other": always(_POSITIVE)},
+    "addcdiv": {"tensor2": always(_POSITIVE)},
+    "lgamma": _POSITIVE_SELF,
+    "digamma": _POSITIVE_SELF,
+    "polygamma": _POSITIVE_SELF,
+    "igamma": {"self": always(_POSITIVE), "other": always(_POSITIVE)},
+    "igammac": {"self": always(_POSITIVE), "other": always(_POSITIVE)},
+    "special_zeta": {"self": integers(2, 9), "other": always(_POSITIVE)},
+    "acos": _SHARE_SELF,
+    "asin": _SHARE_SELF,
+    "atanh": _SHARE_SELF,
+    "acosh": {"self": constant(1.5)},
+    "erfinv": _SHARE_SELF,
+    "logit": _SHARE_SELF,
+    "special_ndtri": _SHARE_SELF,
+    "div": _DIVISOR,
+    "floor_divide": _DIVISOR,
+    "remainder": _DIVISOR,
+    "fmod": _DIVISOR,
+    "bitwise_left_shift": _DIVISOR,
+    "bitwise_right_shift": _DIVISOR,
+    "__lshift__": _DIVISOR,
+    "__rshift__": _DIVISOR,
+    "_fused_adam": _ADAM,
+    "_fused_adamw": _ADAM,
+    "_fused_adagrad": {**_ADAM, "state_sums": always(_POSITIVE)},
+    "_fused_sgd": _ADAM,
+    "_grouped_mm": {"offs": ascending_to_size("self", 0, from_first=False)},
+    "_scaled_grouped_mm": {"offs": ascending_to_size("self", 0, from_first=False)},
+    "repeat_interleave": {"repeats": integers(1, 4)},
+    "_pack_padded_sequence": {"lengths": constant(1)},
+    "bincount": {"self": integers(0, 100)},
+    "segment_reduce": {"lengths": constant(1)},
+}
+
+
+def list_filling_of(
+    call: BoundCall, parameter: str, tensors: RecordedTensors
+) -> Filling:
+    """Return how to make each tensor of a list, whose types are not recorded."""
+    rule = _RULES.get(call.short_name, {}).get(parameter)
+    if rule is None or not tensors.tensors:
+        return _NORMAL
+    return _fitting(rule(call, tensors.tensors[0]), "float32")

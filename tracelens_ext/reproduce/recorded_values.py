@@ -1,0 +1,214 @@
+"""What the recorded arguments of an operation are: tensors, numbers, lists, or nothing.
+
+PyTorch writes four lists for each operation (`torch/csrc/profiler/collection.cpp` and `util.cpp`):
+`Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs`, with an entry for each argument.
+Texts, devices, generators and None all have the type ``, and lists with more than 30 entries have
+no entries.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tracelens_ext.reproduce.element_types import TORCH_TYPES
+from tracelens_ext.reproduce.specification import RecordedCall
+
+#: Types of arguments that are single numbers; the last three are those of old traces.
+_NUMBER_TYPES: Final = ("Scalar", "Int", "Double", "Bool")
+_NOTHING_TYPES: Final = ("", "None", "GenericList")
+_COMPLEX: Final = re.compile(r"\(([^,()]+),([^,()]+)\)")
+
+Number = bool | int | float | complex
+
+
+class NotReproducibleError(Exception):
+    """An operation cannot be called as it was; says why."""
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """A tensor."""
+
+    sizes: tuple[int, ...]
+    element_type: str | None  #: a key of `TORCH_TYPES`; None for a tensor of a list
+    strides: tuple[int, ...] | None  #: None where they were not recorded
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements are in order and without gaps, as far as is known."""
+        if self.strides is None:
+            return True
+        step = 1
+        for size, stride in zip(
+            reversed(self.sizes), reversed(self.strides), strict=True
+        ):
+            if stride != step:
+                return False
+            step *= max(size, 1)
+        return True
+
+
+@dataclass(frozen=True)
+class RecordedTensors:
+    """A list of tensors."""
+
+    tensors: tuple[RecordedTensor, ...]
+
+
+@dataclass(frozen=True)
+class RecordedNumber:
+    """A number or truth value."""
+
+    value: Number | None  #: None where it was not recorded
+
+
+@dataclass(frozen=True)
+class RecordedNumbers:
+    """A list of numbers or truth values."""
+
+    values: tuple[Number, ...] | None  #: None where they were not recorded
+
+
+@dataclass(frozen=True)
+class RecordedNothing:
+    """None, or what the profiler does not record."""
+
+
+RecordedValue = (
+    RecordedTensor
+    | RecordedTensors
+    | RecordedNumber
+    | RecordedNumbers
+    | RecordedNothing
+)
+
+
+def recorded_values(call: RecordedCall) -> list[RecordedValue]:
+    """Return the arguments of a call, in order.
+
+    Raises:
+        NotReproducibleError: they were not recorded, or contradict each other.
+    """
+    count = len(call.types)
+    if not count or not call.dims:
+        raise NotReproducibleError(
+            "its shapes were not recorded; record them with"
+            " torch.profiler.profile(record_shapes=True)"
+        )
+    strides = call.strides or ((),) * count
+    concrete: tuple[str | None, ...] = call.concrete or (None,) * count
+    if not len(call.dims) == len(strides) == len(concrete) == count:
+        raise NotReproducibleError("its recorded arguments contradict each other")
+    has_strides = call.strides is not None
+    values = []
+    for position in range(count):
+        strides_of_argument = strides[position] if has_strides else None
+        value = _value(
+            call.types[position],
+            call.dims[position],
+            strides_of_argument,
+            concrete[position],
+        )
+        values.append(value)
+    return values
+
+
+def _value(
+    type_name: str, dims: object, strides: object, text: str | None
+) -> RecordedValue:
+    """Return an argument, given its entries of the four lists; None for lists that are missing."""
+    if type_name in TORCH_TYPES:
+        return _tensor(dims, strides, type_name)
+    if type_name == "TensorList":
+        return _tensors(dims, strides)
+    if type_name in _NUMBER_TYPES:
+        return RecordedNumber(None if text is None else number_of(text))
+    if type_name == "ScalarList":
+        return RecordedNumbers(None if text is None else numbers_of(text))
+    if type_name in _NOTHING_TYPES:
+        if isinstance(dims, tuple) and dims:
+            return _tensors(dims, strides)
+        return RecordedNothing()
+    raise NotReproducibleError(f"PyTorch has no type {type_name!r}")
+
+
+def _tensor(dims: object, strides: object, element_type: str | None) -> RecordedTensor:
+    sizes = _whole_numbers(dims)
+    if sizes is None:
+        raise NotReproducibleError("the recorded sizes of a tensor are no sizes")
+    if strides is None:
+        return RecordedTensor(sizes, element_type, None)
+    steps = _whole_numbers(strides)
+    if steps is None or len(steps) != len(sizes):
+        raise NotReproducibleError(
+            "the recorded strides of a tensor do not fit its sizes"
+        )
+    return RecordedTensor(sizes, element_type, steps)
+
+
+def _tensors(dims: object, strides: object) -> RecordedTensors:
+    """Return a list of tensors, whose types are not recorded."""
+    if not isinstance(dims, tuple):
+        raise NotReproducibleError(
+            "the recorded sizes of a list of tensors are no list"
+        )
+    strides_of_tensors: tuple[object, ...] = (None,) * len(dims)
+    if isinstance(strides, tuple) and len(strides) == len(dims):
+        strides_of_tensors = strides
+    tensors = [
+        _tensor(sizes, steps, None)
+        for sizes, steps in zip(dims, strides_of_tensors, strict=True)
+    ]
+    return RecordedTensors(tuple(tensors))
+
+
+def _whole_numbers(value: object) -> tuple[int, ...] | None:
+    """Return a list of numbers that are neither negative nor beyond 63 bits; None for others."""
+    if not isinstance(value, tuple | list):
+        return None
+    numbers = [item for item in value if type(item) is int and 0 <= item < 2**63]
+    return tuple(numbers) if len(numbers) == len(value) else None
+
+
+def number_of(text: str) -> Number:
+    """Return the number that a text stands for: `1` is an int, `1.` a float, `True` a bool.
+
+    Raises:
+        NotReproducibleError: it stands for none.
+    """
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return _unusual_number(text)
+    if isinstance(value, Number):
+        return value
+    return _unusual_number(text)
+
+
+def _unusual_number(text: str) -> Number:
+    """Return what Python writes in another way: `inf`, `nan`, `(1,2)` for a complex number."""
+    match = _COMPLEX.fullmatch(text.strip())
+    try:
+        if match is not None:
+            return complex(float(match[1]), float(match[2]))
+        return float(text)
+    except ValueError:
+        raise NotReproducibleError(f"{text[:40]!r} is no number") from None
+
+
+def numbers_of(text: str) -> tuple[Number, ...]:
+    """Return the numbers of a list such as `[1, 2]`.
+
+    Raises:
+        NotReproducibleError: it is no such list.
+    """
+    inner = text.strip()
+    if not inner.startswith("[") or not inner.endswith("]"):
+        raise NotReproducibleError(f"{text[:40]!r} is no list of numbers")
+    items = inner[1:-1].strip()
+    if not items:
+        return ()
+    return tuple(number_of(item) for item in items.split(","))

@@ -1,0 +1,378 @@
+"""Which operations of a trace go into a script, and what was recorded of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from tracelens_ext.analysis.context import AnalysisContext
+from tracelens_ext.analysis.operations.arguments import (
+    ARGUMENTS,
+    argument_values,
+    parsed,
+)
+from tracelens_ext.analysis.operations.launchers import Launchers
+from tracelens_ext.categorize.user_patterns import user_pattern
+from tracelens_ext.errors import UsageError
+from tracelens_ext.findings.finding import Finding, Findings
+from tracelens_ext.lazy import pd
+from tracelens_ext.reproduce.indexing import TOLD_BY_CHILDREN
+from tracelens_ext.reproduce.specification import (
+    RecordedCall,
+    RecordedOperation,
+    RecordedTimes,
+    Specification,
+)
+from tracelens_ext.roofline.analysis import Roofline
+from tracelens_ext.roofline.operation import Cost
+from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Int64Array, IntArray
+from tracelens_ext.trace.grouping import inverse, number_groups, sums
+from tracelens_ext.trace.lookup import values_at
+
+#: How many operations a script has, unless another number is asked for.
+DEFAULT_TOP: Final = 10
+#: What is kept of the names of kernels, and of the operations below one.
+_MOST_KERNELS: Final = 20
+_MOST_CHILDREN: Final = 200
+
+
+class ReproductionContext(AnalysisContext, Protocol):
+    """A trace whose operations are to be reproduced."""
+
+    @property
+    def launchers(self) -> Launchers:
+        """The operations that launched GPU work."""
+
+    def roofline(self) -> Roofline:
+        """Return the operations and their roofline times."""
+
+    def findings(self) -> Findings:
+        """Return what would save the most wall time."""
+
+    def get_df_kernel_launchers_unique_args(self) -> pd.DataFrame:
+        """Return GPU time by operation and its arguments."""
+
+
+@dataclass(frozen=True)
+class OperationChoice:
+    """Which operations of a trace are wanted; those that all conditions choose."""
+
+    op: str | re.Pattern[str] | None = None  #: searched for in the names of operations
+    row: int | None = None  #: a row of the table `ops_unique_args`, from 1
+    finding: str | None = None  #: the id of a finding
+    top: int = DEFAULT_TOP  #: at most so many, those with the most GPU time; 0 for all
+
+
+class _Calls(NamedTuple):
+    """The CPU operations that launched GPU work, by name and arguments; k groups of c calls."""
+
+    launcher: Int64Array  #: index of each call into the launchers, (c,)
+    group: Int64Array  #: of each call, the longest total time first, (c,)
+    first: Int64Array  #: the first call of each group, (k,)
+    total_ns: Int64Array  #: GPU time of each group, (k,)
+
+
+def select_operations(
+    context: ReproductionContext, choice: OperationChoice
+) -> Specification:
+    """Return what was recorded of the operations that a script is to run.
+
+    Raises:
+        UsageError: there are none.
+    """
+    calls = _grouped_calls(context)
+    if not len(calls.first):
+        raise UsageError(
+            f"{context.trace.provenance.path}: no CPU operation of this trace launched GPU work;"
+            " record with torch.profiler and both activities, CPU and CUDA"
+        )
+    chosen = np.flatnonzero(_chosen_groups(context, calls, choice))
+    if not len(chosen):
+        raise UsageError(_why_none(choice))
+    if choice.top and choice.row is None:
+        chosen = chosen[: choice.top]
+    operations = _operations(context, calls, chosen)
+    source = PurePath(context.trace.provenance.path).name
+    return Specification(source, _with_costs(context, operations))
+
+
+def chosen_of_specification(
+    specification: Specification, choice: OperationChoice, path: PurePath
+) -> Specification:
+    """Return the operations of a specification that are chosen, with their numbers.
+
+    Raises:
+        UsageError: there are none, or the choice needs the trace.
+    """
+    if choice.row is not None or choice.finding is not None:
+        raise UsageError(f"{path}: --row and --finding need the trace itself")
+    pattern = user_pattern(choice.op, "op")
+    operations = [
+        operation
+        for operation in specification.operations
+        if pattern is None or pattern.search(operation.call.name)
+    ]
+    if choice.top:
+        operations = operations[: choice.top]
+    if not operations:
+        raise UsageError(f"{path}: no operation is chosen")
+    return replace(specification, operations=tuple(operations))
+
+
+def _grouped_calls(context: ReproductionContext) -> _Calls:
+    """Group the operations that launched GPU work by name and arguments, longest time first."""
+    trace = context.trace
+    launchers = context.launchers
+    is_operation = np.isin(trace.kind[launchers.rows], trace.operation_kinds)
+    launcher = np.flatnonzero(is_operation)
+    rows = launchers.rows[launcher]
+    keys: list[IntArray] = [trace.name[rows]]
+    keys += [trace.arg(argument).at(rows) for argument in ARGUMENTS]
+    first, group = number_groups(keys)
+    total_ns = sums(group, launchers.direct_ns[launcher], len(first))
+    longest_first = np.lexsort((first, -total_ns))
+    return _Calls(
+        launcher=launcher,
+        group=inverse(longest_first)[group],
+        first=first[longest_first],
+        total_ns=total_ns[longest_first],
+    )
+
+
+def _chosen_groups(
+    context: ReproductionContext, calls: _Calls, choice: OperationChoice
+) -> BoolArray:
+    """Return which groups all conditions choose, (k,)."""
+    trace = context.trace
+    is_chosen = np.ones(len(calls.first), dtype=bool)
+    pattern = user_pattern(choice.op, "op")
+    if pattern is not None:
+        rows = context.launchers.rows[calls.launcher[calls.first]]
+        is_chosen &= trace.names_matching(pattern.search)[trace.name[rows]]
+    if choice.row is not None:
+        is_chosen &= _groups_of_row(context, calls, choice.row)
+    if choice.finding is not None:
+        is_chosen &= _groups_of_finding(context, calls, choice.finding)
+    return is_chosen
+
+
+def _groups_of_row(context: ReproductionContext, calls: _Calls, row: int) -> BoolArray:
+    """Return the group that a row of `ops_unique_args` belongs to, (k,)."""
+    table = context.get_df_kernel_launchers_unique_args()
+    if not 1 <= row <= len(table):
+        raise UsageError(
+            f"--row {row}: the table ops_unique_args of this trace has rows 1 to {len(table)}"
+        )
+    event = int(table["ex_UID"].iloc[row - 1])
+    rows_of_calls = context.launchers.rows[calls.launcher]
+    groups = calls.group[rows_of_calls == event]
+    if not len(groups):
+        name = table["name"].iloc[row - 1]
+        raise UsageError(
+            f"--row {row}: {name} is a launch without a CPU operation around it, and cannot"
+            " be called alone"
+        )
+    is_chosen = np.zeros(len(calls.first), dtype=bool)
+    is_chosen[groups] = True
+    return is_chosen
+
+
+def _groups_of_finding(
+    context: ReproductionContext, calls: _Calls, finding_id: str
+) -> BoolArray:
+    """Return the groups behind a finding, (k,).
+
+    These are the operations that launched the GPU events to which the finding attributes time; of a
+    finding about idle time those that it names.
+    """
+    finding = _finding(context.findings(), finding_id)
+    launchers = context.launchers
+    is_chosen = np.zeros(len(calls.first), dtype=bool)
+    events = np.zeros(0, dtype=np.int64)
+    if finding.claim is not None:
+        events = finding.claim.events
+    if len(events):
+        group_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
+        group_of_launcher[calls.launcher] = calls.group
+        groups = values_at(group_of_launcher, launchers.of_gpu[events])
+        is_chosen[groups[groups != NONE]] = True
+        return is_chosen
+    names = {place.name for place in finding.where.get("operations", ())}
+    trace = context.trace
+    rows = launchers.rows[calls.launcher[calls.first]]
+    is_chosen |= trace.names_matching(names.__contains__)[trace.name[rows]]
+    return is_chosen
+
+
+def _finding(findings: Findings, finding_id: str) -> Finding:
+    for finding in findings.findings:
+        if finding.id == finding_id:
+            return finding
+    known = ", ".join(finding.id for finding in findings.findings) or "none"
+    raise UsageError(
+        f"--finding {finding_id}: the trace has no such finding; it has: {known}"
+    )
+
+
+def _why_none(choice: OperationChoice) -> str:
+    conditions = []
+    if choice.op is not None:
+        pattern = getattr(choice.op, "pattern", choice.op)
+        conditions.append(f"--op {pattern}")
+    if choice.row is not None:
+        conditions.append(f"--row {choice.row}")
+    if choice.finding is not None:
+        conditions.append(f"--finding {choice.finding}")
+    return (
+        f"{' '.join(conditions)}: no operation with GPU work is chosen; see them with"
+        " tracelens-ext report, in the table ops_unique_args (communication is left out)"
+    )
+
+
+def _operations(
+    context: ReproductionContext, calls: _Calls, chosen: Int64Array
+) -> list[RecordedOperation]:
+    """Return what was recorded of some groups, numbered from 1."""
+    launchers = context.launchers
+    first_rows = launchers.rows[calls.launcher[calls.first[chosen]]]
+    recorded_calls = _recorded_calls(context, first_rows)
+    times = _times(launchers, calls)
+    kernels = _kernels(context, calls, chosen)
+    operations = []
+    for place, group in enumerate(chosen.tolist()):
+        call = recorded_calls[place]
+        children: tuple[RecordedCall, ...] = ()
+        if call.name in TOLD_BY_CHILDREN:
+            children = _children(context, int(first_rows[place]))
+        operation = RecordedOperation(
+            number=place + 1,
+            call=call,
+            calls=len(times[group]),
+            gpu_us=_statistics(times[group]),
+            kernels=kernels[place],
+            children=children,
+        )
+        operations.append(operation)
+    return operations
+
+
+def _times(launchers: Launchers, calls: _Calls) -> list[Int64Array]:
+    """Return the GPU times of the calls of each group, ns, ascending; k arrays."""
+    duration = launchers.direct_ns[calls.launcher]
+    order = np.lexsort((duration, calls.group))
+    bounds = np.searchsorted(calls.group[order], np.arange(1, len(calls.first)))
+    return np.split(duration[order], bounds)
+
+
+def _statistics(durations_ns: Int64Array) -> RecordedTimes:
+    """Return what the GPU times of calls come to, given in ascending order."""
+    return RecordedTimes(
+        median=float(np.median(durations_ns)) / NS_PER_US,
+        shortest=int(durations_ns[0]) / NS_PER_US,
+        longest=int(durations_ns[-1]) / NS_PER_US,
+        total=int(durations_ns.sum()) / NS_PER_US,
+    )
+
+
+def _kernels(
+    context: ReproductionContext, calls: _Calls, chosen: Int64Array
+) -> list[tuple[str, ...]]:
+    """Return the distinct names of the GPU events of some groups, those of each sorted."""
+    launchers = context.launchers
+    gpu_events = context.gpu_events
+    place_of_group = np.full(len(calls.first), NONE, dtype=np.int64)
+    place_of_group[chosen] = np.arange(len(chosen))
+    place_of_launcher = np.full(len(launchers), NONE, dtype=np.int64)
+    place_of_launcher[calls.launcher] = place_of_group[calls.group]
+    place_of_gpu = values_at(place_of_launcher, launchers.of_gpu)
+    events = np.flatnonzero(place_of_gpu != NONE)
+    place = place_of_gpu[events]
+    name = gpu_events.name[events]
+    first_of_pair, _ = number_groups([place, name])
+    names: list[list[str]] = [[] for _ in range(len(chosen))]
+    for event in first_of_pair.tolist():
+        names[place[event]].append(gpu_events.trace.names[name[event]])
+    return [tuple(sorted(several)[:_MOST_KERNELS]) for several in names]
+
+
+def _children(context: ReproductionContext, row: int) -> tuple[RecordedCall, ...]:
+    """Return the operations below an event, in order of start."""
+    tree = context.tree
+    position = int(tree.position[row])
+    rows = tree.rows[position + 1 : int(tree.subtree_end[position])]
+    is_operation = np.isin(context.trace.kind[rows], context.trace.operation_kinds)
+    return tuple(_recorded_calls(context, rows[is_operation][:_MOST_CHILDREN]))
+
+
+def _recorded_calls(
+    context: ReproductionContext, rows: Int64Array
+) -> list[RecordedCall]:
+    """Return the names and arguments of some events."""
+    trace = context.trace
+    columns = []
+    for argument in ARGUMENTS:
+        distinct = argument_values(
+            trace, rows, argument, lambda text: parsed(text).value, None
+        )
+        values = [distinct.values[code] for code in distinct.code.tolist()]
+        columns.append([_entries(value) for value in values])
+    dims, types, strides, concrete = columns
+    calls = []
+    for place, name in enumerate(trace.name[rows].tolist()):
+        call = RecordedCall(
+            name=trace.names[name],
+            dims=dims[place] or (),
+            types=_texts(types[place]) or (),
+            strides=strides[place],
+            concrete=_texts(concrete[place]),
+        )
+        calls.append(call)
+    return calls
+
+
+def _entries(value: object) -> tuple[Any, ...] | None:
+    """Return the entries of an argument; None for one that is missing, or no list."""
+    return value if isinstance(value, tuple) else None
+
+
+def _texts(entries: tuple[Any, ...] | None) -> tuple[str, ...] | None:
+    return None if entries is None else tuple(map(str, entries))
+
+
+def _with_costs(
+    context: ReproductionContext, operations: list[RecordedOperation]
+) -> tuple[RecordedOperation, ...]:
+    """Return operations with what performance models say of them."""
+    costs: dict[RecordedCall, Cost] = {}
+    with context.failures.isolate("The performance models"):
+        for row in context.roofline().rows:
+            recorded = row.operation
+            if row.cost is None:
+                continue
+            key = _key(recorded.name, recorded.dims, recorded.types, recorded.concrete)
+            costs[key] = row.cost
+    result = []
+    for operation in operations:
+        call = operation.call
+        cost = costs.get(_key(call.name, call.dims, call.types, call.concrete or ()))
+        if cost is not None:
+            operation = replace(
+                operation, flops=int(cost.flops), moved_bytes=int(cost.bytes)
+            )
+        result.append(operation)
+    return tuple(result)
+
+
+def _key(
+    name: str,
+    dims: Sequence[object],
+    types: Sequence[str],
+    concrete: Sequence[str],
+) -> RecordedCall:
+    """Return what operations have in common that a performance model judges alike."""
+    return RecordedCall(name, tuple(dims), tuple(types), None, tuple(concrete))

@@ -1,0 +1,117 @@
+"""Operations that are stored in a file of their own: specifications, and replay files of TraceLens.
+
+A replay file (TraceLens, `EventReplay/batched_replay.py`) is a JSON list of
+`{"op_name": …, "count": …, "replay_ir": {"list_pos_args": […], "list_kwargs": […]}}`; an argument
+is `{"arg_name": …, "arg_type": …, "value": …}`, and the value of a tensor
+`{"shape": …, "dtype": …, "strides": …}`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tracelens_ext.errors import UsageError
+from tracelens_ext.reproduce.specification import (
+    FORMAT,
+    RecordedCall,
+    RecordedOperation,
+    Specification,
+    is_specification,
+    specification_of,
+)
+
+_GZIP: Final = b"\x1f\x8b"
+#: What a file of each kind has near its beginning, and a trace does not.
+_BEGINNING_BYTES: Final = 65_536
+_SIGNS: Final = (FORMAT.encode(), b'"replay_ir"')
+#: More than any such file has; a trace is never read for one.
+_MOST_BYTES: Final = 1_000_000_000
+
+
+def read_stored_operations(path: Path) -> Specification | None:
+    """Return the operations that a file stores; None for a file of another kind.
+
+    Raises:
+        UsageError: it is such a file, but damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with _opened(path) as stream:
+            beginning = stream.read(_BEGINNING_BYTES)
+            if not any(sign in beginning for sign in _SIGNS):
+                return None
+            if b'"traceEvents"' in beginning:
+                return None
+            text = beginning + stream.read(_MOST_BYTES)
+    except (OSError, EOFError, gzip.BadGzipFile):
+        return None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: is no valid JSON: {error}") from None
+    if is_specification(document):
+        return specification_of(document, path)
+    return _of_replay_file(document, path)
+
+
+def _opened(path: Path) -> Any:  # noqa: ANN401  # two kinds of binary files
+    with path.open("rb") as stream:
+        is_packed = stream.read(2) == _GZIP
+    return gzip.open(path) if is_packed else path.open("rb")
+
+
+def _of_replay_file(document: object, path: Path) -> Specification:
+    entries = document if isinstance(document, list) else [document]
+    operations = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            operations.append(_of_entry(number, entry))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{path}: entry {number} is no replayed operation of TraceLens: {error!r}"
+            ) from None
+    return Specification(path.name, tuple(operations))
+
+
+def _of_entry(number: int, entry: Mapping[str, Any]) -> RecordedOperation:
+    """Return the operation of an entry, with its arguments as a trace has them."""
+    recorded = entry["replay_ir"]
+    arguments = [*recorded["list_pos_args"], *recorded["list_kwargs"]]
+    parts = [_as_recorded(argument["value"]) for argument in arguments]
+    call = RecordedCall(
+        name=str(entry["op_name"]),
+        dims=tuple(part["dims"] for part in parts),
+        types=tuple(part["type"] for part in parts),
+        strides=tuple(part["strides"] for part in parts),
+        concrete=tuple(part["concrete"] for part in parts),
+    )
+    return RecordedOperation(number, call, calls=int(entry.get("count") or 1))
+
+
+def _as_recorded(value: object) -> dict[str, Any]:
+    """Return the entries that a trace has for an argument."""
+    recorded: dict[str, Any] = {"dims": (), "type": "", "strides": (), "concrete": ""}
+    if isinstance(value, Mapping):
+        recorded["dims"] = tuple(value["shape"])
+        recorded["type"] = str(value["dtype"])
+        recorded["strides"] = tuple(value["strides"])
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        recorded["dims"] = tuple(tuple(item["shape"]) for item in value)
+        recorded["strides"] = tuple(tuple(item["strides"]) for item in value)
+        recorded["type"] = "TensorList"
+    elif isinstance(value, list):
+        recorded["type"] = "ScalarList"
+        recorded["concrete"] = _list_text(value)
+    elif isinstance(value, bool | int | float):
+        recorded["type"] = "Scalar"
+        recorded["concrete"] = str(value)
+    return recorded
+
+
+def _list_text(values: Sequence[object]) -> str:
+    return f"[{', '.join(map(str, values))}]"
