@@ -236,3 +236,32 @@ def test_the_commands_show_and_compare_snapshots(
     assert run(["compare", path, path, "--format", "json"]) == 0
     assert "bytes B - A" in capsys.readouterr().out
     assert run(["memory", path, "--device", "3"]) == 2
+
+
+def test_fragmentation_is_what_is_unused_at_the_peak_and_the_rest_is_cache(
+    tmp_path: Path,
+) -> None:
+    """At the peak 100 of 110 bytes are in use; 890 bytes are reserved later, and stay."""
+    events = [
+        change("segment_alloc", 0, 110, 1),
+        change("alloc", 10, 100, 2, USER),
+        change("free_completed", 10, 100, 3),
+        change("segment_map", 200, 890, 4),
+        change("alloc", 20, 50, 5, USER),
+    ]
+    path = written(tmp_path, events, segments=[segment(block(20, 50, USER))])
+    tables = snapshot_tables(read_snapshot(path))
+    (peak,) = tables["memory_peaks"].to_dict("records")
+    assert (peak["reserved_at_peak_bytes"], peak["unused_at_peak_bytes"]) == (110, 10)
+    sizes = tables["findings"].set_index("finding")["bytes"].to_dict()
+    assert "fragmentation" not in sizes
+    assert sizes["cache"] == 950
+
+
+def test_memory_that_no_tensor_fits_at_the_peak_is_fragmentation(
+    tmp_path: Path,
+) -> None:
+    events = [change("alloc", 10, 100, 2, USER)]
+    path = written(tmp_path, events, segments=[segment(block(10, 100, USER))])
+    sizes = snapshot_tables(read_snapshot(path))["findings"].set_index("finding")
+    assert sizes.loc["fragmentation", "bytes"] == 900

@@ -315,3 +315,64 @@ def test_the_recorded_decode_step() -> None:
         np.zeros(len(work), dtype=np.int64), 1
     )
     assert whole.tolist() == [10_717_708]
+
+
+def test_rates_leave_out_what_was_not_recorded() -> None:
+    """Two steps of one token and 1 ms each; the work of ten launches between them was dropped."""
+    maker = TraceMaker()
+    for number, start in enumerate((0, 100_000)):
+        maker.annotation("step[DECODE bs=1]", start, 500)
+        maker.launched("decode", start + 100, 1_000, correlation=number + 1, at=start)
+    for number in range(12):
+        maker.call(
+            "cudaLaunchKernel", 10_000 + 1_000 * number, 5, correlation=9 + number
+        )
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    decode = row(frame, "decode")
+    recorded_ms = decode["gpu_busy_ms"] + decode["idle_ms"]
+    assert decode["idle_not_recorded_ms"] > 0
+    assert decode["gpu_busy_ms"] == pytest.approx(2)
+    assert recorded_ms < 101.1 - decode["idle_not_recorded_ms"] + 1e-6
+    assert decode["tokens_per_s"] == pytest.approx(2 / recorded_ms * 1000)
+    assert decode["busy_%"] == pytest.approx(200 / recorded_ms)
+
+
+def test_tokens_that_no_annotation_tells_are_unknown() -> None:
+    maker = TraceMaker()
+    for number, name in enumerate(("prefill", "decode 1", "decode 2")):
+        maker.annotation(name, 100 * number, 50)
+        maker.launched(
+            "k", 100 * number + 20, 10, correlation=number + 1, at=100 * number
+        )
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    assert frame["phase"].tolist() == ["prefill", "decode"]
+    assert frame["steps"].tolist() == [1, 2]
+    for column in ("tokens", "generation_requests", "tokens_per_s"):
+        assert frame[column].isna().all()
+
+
+def test_a_single_range_called_decode_is_no_phase() -> None:
+    """An image may be decoded, too."""
+    maker = TraceMaker()
+    maker.annotation("decode", 0, 50)
+    maker.launched("k", 20, 10, correlation=1, at=0)
+    assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
+
+
+def test_frames_of_the_engine_name_the_phase() -> None:
+    maker = TraceMaker()
+    for number, name in enumerate(("extend", "decode")):
+        start = 1_000 * number
+        maker.frame(
+            "sglang/srt/model_executor/model_runner.py(9): forward_batch_generation",
+            start,
+            900,
+        )
+        maker.frame(
+            f"sglang/srt/model_executor/model_runner.py(5): forward_{name}",
+            start + 1,
+            800,
+        )
+        maker.launched("k", start + 20, 10, correlation=number + 1, at=start + 5)
+    steps = TreePerfAnalyzer(maker.document()).serving_steps()
+    assert [batch.phase for batch in steps.batch] == ["prefill", "decode"]

@@ -191,6 +191,35 @@ def test_an_optimizer_of_few_kernels_is_left_alone() -> None:
     assert "unfused-optimizer" not in savings(optimizer(["elementwise"], 10))
 
 
+def zero_grad(fills: int, name: str) -> TraceMaker:
+    """Gradients are filled in 10 ms, while nothing else runs."""
+    maker = idle_for(20 * MS, 30 * MS)
+    maker.annotation("Optimizer.zero_grad#SGD.zero_grad", 20 * MS, 9 * MS)
+    maker.frame("torch/optim/optimizer.py(962): zero_grad", 20 * MS - 1, 9 * MS + 2)
+    for number in range(fills):
+        start = 20 * MS + number * 100
+        maker.launched(name, start + 20, 10, correlation=10 + number, at=start)
+    maker.annotation("Optimizer.step#SGD.step", 40 * MS, 1 * MS)
+    return maker
+
+
+FILL = "void vectorized_elementwise_kernel<4, FillFunctor<float>>(int)"
+
+
+def test_gradients_that_are_set_to_zero_one_by_one() -> None:
+    finding = findings_of(zero_grad(50, FILL))["zero-gradients"]
+    # The idle time within the call, and the fills; not the latency of each launch.
+    assert finding.claimed_ms == pytest.approx(9 - 50 * 0.019, abs=0.05)
+    assert finding.snippet == "optimizer.zero_grad(set_to_none=True)"
+
+
+@pytest.mark.parametrize(
+    ("fills", "name"), [(10, FILL), (50, "multi_tensor_apply_kernel"), (0, FILL)]
+)
+def test_few_fills_are_left_alone(fills: int, name: str) -> None:
+    assert "zero-gradients" not in savings(zero_grad(fills, name))
+
+
 def iterations(slow: int) -> TraceMaker:
     maker = TraceMaker()
     start = 0

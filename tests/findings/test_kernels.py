@@ -436,3 +436,21 @@ def test_impossible_sizes_are_no_findings() -> None:
     ):
         kernels.run(name, 50, huge, huge)
     assert kernels.savings() == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "share"),
+    [("NVIDIA H100 80GB HBM3", 1 / 3), ("NVIDIA A100-SXM4-80GB", 0)],
+)
+def test_flash_attention_2_is_old_from_hopper_on(device: str, share: float) -> None:
+    kernels = Kernels().rest()
+    for kernel in (
+        "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>(Params)",
+        "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64>>()",
+        "void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<64, 128>>(Params)",
+    ):
+        kernels.run("aten::_flash", 300, kernel=kernel)
+    document = kernels.document(deviceProperties=[{"id": 0, "name": device}])
+    findings = TreePerfAnalyzer(document).findings().findings
+    claims = {each.id: 1e3 * each.claimed_ms for each in findings}
+    assert claims.get("flash-attention-2", 0) == pytest.approx(600 * share)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: Tables in the order of the screen, and their titles.
 _TITLES = {
+    "wall_time": "Wall time",
     "history": "Against the median of those before",
     "findings": "Findings",
     "timeline": "GPU timeline",
@@ -57,10 +58,17 @@ def comparison_blocks(
         frame = report.sheets.get(name)
         if frame is None or not len(frame):
             continue
+        if name == "timeline" and _repeats_wall_time(report):
+            continue
         rows = frame.head(top) if name in _LONG else frame
         if name != "phases":
             title = f"{title}, {time_basis(comparison)}"
         yield Part(title, _shown(rows), keep=("difference_ms",))
+
+
+def _repeats_wall_time(report: Report) -> bool:
+    """Return True if the timeline, of single devices, says what the wall time says."""
+    return "wall_time" in report.sheets and "device" not in report.sheets["timeline"]
 
 
 def _shown(frame: pd.DataFrame) -> pd.DataFrame:

@@ -155,7 +155,7 @@ def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
         counts[number] = max(parts[number].fewest, counts[number] - excess)
     result: list[str] = []
     for part, count in zip(parts, counts, strict=True):
-        lines = _first_lines(part.lines, count, text_width)
+        lines = _shortened(part.lines, count, text_width)
         result.extend(_labeled(part.label, lines, _LABEL_WIDTH))
     return result
 
@@ -181,10 +181,16 @@ def _short_texts(
     yield "where", where, 0, 1
 
 
-def _first_lines(lines: Sequence[str], count: int, width: int) -> list[str]:
-    """Return the first lines; the last of them says so if there are more."""
+def _shortened(lines: Sequence[str], count: int, width: int) -> list[str]:
+    """Return a text in so many lines at most: without its last clauses, or cut off."""
     if count >= len(lines):
         return list(lines)
+    clauses = " ".join(lines).split("; ")
+    while len(clauses) > 1:
+        clauses.pop()
+        shorter = folded("; ".join(clauses), width)
+        if len(shorter) <= count:
+            return shorter
     last = lines[count - 1]
     room = width - len(_ELLIPSIS)
     if len(last) > room:

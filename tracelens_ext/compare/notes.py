@@ -8,6 +8,7 @@ from typing import Protocol
 from tracelens_ext.compare.alignment import Aligned
 from tracelens_ext.compare.measurement import TRACELENS, Figures, Measurement
 from tracelens_ext.compare.verdict import ComparisonVerdict, WorkUnit
+from tracelens_ext.compare.wall_time import wall_time_sentences, wall_times
 from tracelens_ext.trace import Float64Array
 
 #: Share of the baseline's GPU time in kernels of shared names below which kernels are not
@@ -49,6 +50,10 @@ class ComparedTraces(Protocol):
         """What the times are of."""
 
     @property
+    def divisors(self) -> list[float]:
+        """What the time of each trace is divided by."""
+
+    @property
     def figures(self) -> list[Figures]:
         """The figures that are compared."""
 
@@ -66,8 +71,12 @@ class ComparedTraces(Protocol):
 
 def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
     """Return files, devices, iterations and total time of each trace."""
-    verdicts = [verdict.text for verdict in comparison.verdicts]
-    facts: dict[str, object] = {"Verdict": " ".join(verdicts)}
+    sentences = []
+    times = wall_times(comparison)
+    if times:
+        sentences += wall_time_sentences(times, comparison.letters, comparison.basis)
+    sentences += [verdict.text for verdict in comparison.verdicts]
+    facts: dict[str, object] = {"Verdict": " ".join(sentences)}
     for index, (letter, measurement) in enumerate(comparison.named):
         label = letter if index else f"{letter} (baseline)"
         facts[label] = measurement.path

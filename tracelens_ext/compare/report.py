@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -16,6 +16,11 @@ from tracelens_ext.compare.time_lost import (
     time_lost,
 )
 from tracelens_ext.compare.verdict import prefixes
+from tracelens_ext.compare.wall_time import (
+    wall_time_chart,
+    wall_time_table,
+    wall_times,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Answer, Report
@@ -23,6 +28,7 @@ from tracelens_ext.report.tables.charts import Chart
 
 _TITLE = "GPU performance comparison"
 _DESCRIPTIONS = {
+    "wall_time": "Wall time, and what the GPU did in it; the mean of several devices",
     "verdict": "How much work each trace did, and how fast, compared with the first",
     "findings": "What would save time, the largest change of the share first",
     "timeline": "How the GPU spent its time; overlaps counted once",
@@ -99,8 +105,12 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
     trees: dict[str, pd.DataFrame] = {}
     with failures.isolate("The tree of the comparison"):
         trees = _trees(comparison)
-    verdicts = _verdict_table(comparison)
-    sheets: dict[str, pd.DataFrame] = {"verdict": verdicts}
+    sheets: dict[str, pd.DataFrame] = {}
+    with failures.isolate("The wall time of the comparison"):
+        times = wall_times(comparison)
+        if times:
+            sheets["wall_time"] = wall_time_table(times, comparison.letters)
+    sheets["verdict"] = _verdict_table(comparison)
     if findings is not None:
         sheets["findings"] = findings
     sheets.update(comparison.tables)
@@ -112,12 +122,24 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         facts=comparison.facts,
         notes=list(lost.notes) + comparison.notes + failures.messages,
         descriptions=_DESCRIPTIONS,
-        charts=_charts(comparison, has_tree=bool(trees)),
+        charts=_charts(
+            comparison, has_tree=bool(trees), has_wall_time="wall_time" in sheets
+        ),
         page_sheets=trees,
         units={"verdict": {}},
-        answers=[Answer("Verdict", "verdict", _VERDICT_COLUMNS)],
+        answers=_answers(sheets),
         members=comparison.members,
     )
+
+
+def _answers(sheets: Mapping[str, pd.DataFrame]) -> list[Answer]:
+    """Return what the first sheet shows: the wall time, then the verdicts."""
+    answers = []
+    if "wall_time" in sheets:
+        columns = [str(column) for column in sheets["wall_time"]]
+        answers.append(Answer("Wall time", "wall_time", columns))
+    answers.append(Answer("Verdict", "verdict", _VERDICT_COLUMNS))
+    return answers
 
 
 def _compare_lost(comparison: Comparison, *, normalize: bool) -> _TimeLost:
@@ -151,10 +173,14 @@ def _trees(comparison: Comparison) -> dict[str, pd.DataFrame]:
     return {"call_tree": place_tree(places, letters[:2])}
 
 
-def _charts(comparison: Comparison, *, has_tree: bool) -> list[Chart]:
-    """Return what is drawn: changes by category, and the tree of places."""
+def _charts(
+    comparison: Comparison, *, has_tree: bool, has_wall_time: bool
+) -> list[Chart]:
+    """Return what is drawn: the wall time, changes by category, and the tree of places."""
     letters = comparison.letters
     charts = []
+    if has_wall_time:
+        charts.append(wall_time_chart())
     categories = comparison.tables.get("categories")
     if categories is not None:
         label_column = str(categories.columns[0])

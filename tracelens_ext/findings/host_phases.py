@@ -27,7 +27,7 @@ from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Evidence
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NS_PER_MS, Float64Array, Int64Array
+from tracelens_ext.trace import NS_PER_MS, Int64Array
 from tracelens_ext.trace.grouping import sums
 
 #: What is known of the CPU in a gap, what tells most first.
@@ -80,7 +80,7 @@ class ShapedClaim:
     def ms_by_shape(self) -> dict[str, float]:
         """The claimed time of each shape, the mean over the devices, ms; not of none."""
         shape = self.shapes.shape[self._claim.intervals.gap]
-        ns: Float64Array = np.bincount(shape, self._claim.ns, len(SHAPES))
+        ns = np.bincount(shape, self._claim.ns, len(SHAPES)).astype(np.float64)
         by_shape = zip(SHAPES, (ns / NS_PER_MS).tolist(), strict=True)
         return {name: shape_ms for name, shape_ms in by_shape if shape_ms}
 

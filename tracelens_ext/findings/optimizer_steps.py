@@ -25,9 +25,14 @@ class OptimizerSteps(NamedTuple):
 
 def optimizer_steps(inspection: Inspection) -> OptimizerSteps:
     """Return the steps of optimizers of a trace."""
+    rows = inspection.host_rows(STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    return launched_within(inspection, rows)
+
+
+def launched_within(inspection: Inspection, rows: Int64Array) -> OptimizerSteps:
+    """Return CPU events by thread and start, and what is launched within each, on its thread."""
     trace = inspection.work.trace
     tree = inspection.work.tree
-    rows = inspection.host_rows(STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
     launch = tree.launch_of_gpu
     if not len(rows):

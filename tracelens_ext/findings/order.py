@@ -18,6 +18,7 @@ from tracelens_ext.findings.detectors.dtype_casts import dtype_casts
 from tracelens_ext.findings.detectors.exposed_communication import exposed_communication
 from tracelens_ext.findings.detectors.exposed_copy import exposed_copy
 from tracelens_ext.findings.detectors.fallback_kernels import fallback_kernels
+from tracelens_ext.findings.detectors.flash_attention_2 import flash_attention_2
 from tracelens_ext.findings.detectors.full_launch_queue import full_launch_queue
 from tracelens_ext.findings.detectors.graph_recapture import graph_recapture
 from tracelens_ext.findings.detectors.host_bound import host_bound
@@ -44,6 +45,7 @@ from tracelens_ext.findings.detectors.synchronisation import synchronisation
 from tracelens_ext.findings.detectors.uneven_gemm import uneven_gemm
 from tracelens_ext.findings.detectors.unfused_attention import unfused_attention
 from tracelens_ext.findings.detectors.unfused_optimizer import unfused_optimizer
+from tracelens_ext.findings.detectors.zero_gradients import zero_gradients
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     launch_geometry,
@@ -55,6 +57,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     unfused_attention,
     memory_bound_chain,
     unfused_optimizer,
+    zero_gradients,
     dataloader,
     allocator,
     straggler,
@@ -71,6 +74,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     full_launch_queue,
     small_kernels,
     slow_attention,
+    flash_attention_2,
     old_kernels,
     slow_moe,
     uneven_gemm,

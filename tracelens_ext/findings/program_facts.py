@@ -74,6 +74,14 @@ class Fact(Enum):
     SEVERAL_STREAMS = "several streams"
     #: There are many launches, and each gives the GPU little work.
     SHORT_LAUNCHES = "short launches"
+    #: Compilers of directives made the kernels (OpenMP, OpenACC).
+    DIRECTIVES = "offload directives"
+    #: Kernels are of Kokkos.
+    KOKKOS = "Kokkos"
+    #: Kernels are of CuPy or Numba.
+    PYTHON_ARRAYS = "CuPy or Numba"
+    #: Kernels are of Julia.
+    JULIA = "Julia"
     #: The device is one of NVIDIA's.
     NVIDIA = "NVIDIA"
     #: The device is one of AMD's.
@@ -230,6 +238,10 @@ _MAPS_MEMORY: Final = re.compile(r"(?:cu|hip)Mem(?:Create|Map|AddressReserve)")
 _FROM_POOL: Final = re.compile(
     r"(?:cuda|hip|cu)(?:Malloc|MemAlloc|MallocFromPool)Async"
 )
+_DIRECTIVES: Final = re.compile(r"__omp_offloading_|\bnvkernel_|\b__pgi_|_\d+_gpu\b")
+_KOKKOS: Final = re.compile(r"[Kk]okkos")
+_PYTHON_ARRAYS: Final = re.compile(r"\bcupy_|cudapy")
+_JULIA: Final = re.compile(r"\bjulia_|_Z\d+julia_")
 #: With so many launches, each of so little GPU work on average, graphs and compilation help.
 _FEWEST_LAUNCHES: Final = 20
 _SHORT_LAUNCH_NS: Final = 100_000
@@ -439,6 +451,19 @@ def _short_launches(facts: ProgramFacts) -> str:
     return f"{count:,} launches of {mean_ns / 1e3:,.0f} µs of GPU work on average"
 
 
+def _kernels_of(pattern: re.Pattern[str]) -> Callable[[ProgramFacts], str]:
+    """Return the test of a fact that names of kernels show."""
+
+    def test(facts: ProgramFacts) -> str:
+        is_named = facts.kernels_named(pattern)
+        if not is_named.any():
+            return ""
+        work = facts.work
+        return work.trace.names[int(work.name[is_named][0])]
+
+    return test
+
+
 def _nvidia(facts: ProgramFacts) -> str:
     if any(facts.capabilities):
         return facts.device_names or "a GPU of NVIDIA"
@@ -522,6 +547,10 @@ _TESTS: Final[Mapping[Fact, Callable[[ProgramFacts], str]]] = {
     Fact.CHECKPOINTING: _checkpointing,
     Fact.SEVERAL_STREAMS: _several_streams,
     Fact.SHORT_LAUNCHES: _short_launches,
+    Fact.DIRECTIVES: _kernels_of(_DIRECTIVES),
+    Fact.KOKKOS: _kernels_of(_KOKKOS),
+    Fact.PYTHON_ARRAYS: _kernels_of(_PYTHON_ARRAYS),
+    Fact.JULIA: _kernels_of(_JULIA),
     Fact.NVIDIA: _nvidia,
     Fact.AMD: _amd,
     Fact.BEFORE_AMPERE: _before_ampere,

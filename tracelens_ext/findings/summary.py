@@ -56,6 +56,8 @@ _MOST_TELLING: Final = (
 )
 #: A saving that differs by less from the attributed time, as a share, needs no explanation.
 _SAME_SHARE: Final = 0.1
+#: A range of a user that has such a share of the attributed time is around everything.
+_WHOLE_SHARE: Final = 0.95
 #: A saving below this, percent of the analyzed time, is none.
 _NO_SAVING_PERCENT: Final = 0.05
 
@@ -167,11 +169,21 @@ def first_sentences(findings: Findings) -> list[str]:
 
 def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
     """Return the places of the kind that tells most of what to change; none if unknown."""
-    for kind in (*_MOST_TELLING, *finding.where):
-        places = finding.where.get(kind)
+    where = dict(finding.where)
+    if _is_whole_program(where.get("operations", ()), finding) and "kernels" in where:
+        del where["operations"]
+    for kind in (*_MOST_TELLING, *where):
+        places = where.get(kind)
         if places:
             return places
     return ()
+
+
+def _is_whole_program(places: Sequence[Place], finding: Finding) -> bool:
+    """Return whether places are one range around everything, which says nothing of the place."""
+    if len(places) != 1 or "::" in places[0].name:
+        return False
+    return places[0].saving_ms >= _WHOLE_SHARE * finding.claimed_ms
 
 
 def largest_place(finding: Finding) -> str:

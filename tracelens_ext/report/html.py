@@ -141,6 +141,8 @@ def _with_own_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
 
 _Figures = Sequence[plot.Figure]
 _Links = Sequence[tuple[str, str]]
+#: Columns that say how to draw a row; a reader of the table has no use for them.
+_DRAWING_COLUMNS = ("colour", "hover")
 _SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 
@@ -187,10 +189,10 @@ def page_of(
     """
     failures = PartFailures()
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
-    headed = {
-        name: with_units(frame, report.units.get(name, {}))
-        for name, frame in sheets.items()
-    }
+    headed = {}
+    for name, frame in sheets.items():
+        shown = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
+        headed[name] = with_units(shown, report.units.get(name, {}))
     contents = html_tables.page_tables(headed, report.descriptions, most_rows, failures)
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}

@@ -270,7 +270,8 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     table = table * (factor or 1.0)
     sums = table.sum(axis=1).tolist()
     # Shares are of a whole, which differences do not add up to.
-    whole = sum(sums) if min(table.min(), default=0.0) >= 0 else 0.0
+    has_whole = chart.has_shares and min(table.min(), default=0.0) >= 0
+    whole = sum(sums) if has_whole else 0.0
     axis, scale = axis_of(symbol, max(map(abs, sums), default=0.0))
     of_categories = "category" in chart.label_column
     of_bars = [
@@ -483,6 +484,11 @@ def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
 
 
 LABEL = 120  # characters
+#: Of the call tree, pixels: a level has room for one line.
+_LEVEL_HEIGHT = 22
+_HIGHEST_TREE = 900
+_PATH_HEIGHT = 24
+_SMALLEST_TEXT = 10
 
 
 def gpu_work_in_words(sums: pd.Series) -> str:
@@ -528,13 +534,27 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
     look = {"branchvalues": "total", "tiling": {"orientation": "v"}}
     look |= {"textfont": {"color": "#22262e"}}
     look |= {"marker": {"colors": [_NO_CATEGORY, *colours], "line": line}}
-    layout = {"height": 500, "margin": {"l": 0, "r": 0, "t": 24, "b": 0}}
+    levels = 1 + _levels(frame["parent"].tolist())
+    layout = {
+        "height": min(_LEVEL_HEIGHT * levels, _HIGHEST_TREE) + _PATH_HEIGHT,
+        "margin": {"l": 0, "r": 0, "t": _PATH_HEIGHT, "b": 0},
+        # a label that would be too small to read is left out
+        "uniformtext": {"minsize": _SMALLEST_TEXT, "mode": "hide"},
+    }
     said = "as wide as the time of both; red takes longer than the baseline, blue less"
     words = said if "colour" in frame else gpu_work_in_words(sums)
     spec = spec_of([trace("icicle", **nodes, **look)], layout)
     return [
         Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)
     ]
+
+
+def _levels(parents: Sequence[int]) -> int:
+    """Return how many levels a tree has; parents stand before their children."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)
 
 
 def _colour(row: dict[Hashable, Any]) -> str:

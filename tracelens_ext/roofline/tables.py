@@ -298,8 +298,10 @@ PHASES = Table(
         Column("gpu_ms_per_step", "of an average step"),
         Column("gpu_us_per_token", "GPU time by tokens"),
         Column("idle_ms", "of the devices, before GPU events of the phase"),
-        Column("busy_%", "busy time in percent of busy and idle time"),
-        Column("tokens_per_s", "by busy and idle time"),
+        Column(
+            "busy_%", "busy time in percent of busy and idle time, as far as recorded"
+        ),
+        Column("tokens_per_s", "by busy and idle time, as far as recorded"),
         Column(
             "tokens_per_s_without_idle",
             "by busy time: what the GPU could reach if it never idled",

@@ -55,7 +55,13 @@ _ENGINE_STEPS: Final = (
 _BACKWARD_OPERATIONS: Final = (
     r"autograd::engine|Optimizer\.|\w+Backward|aten::\w*backward|FSDP|DistributedData"
 )
-_TRAINING_KERNELS: Final = r".*(?:multi_tensor_apply|FusedAdam|_backward_|_bwd_d|wgrad)"
+#: Multi-tensor kernels copy and scale tensors of any program; those of optimizers and of the norms
+#: of gradients have these functors.
+_TRAINING_KERNELS: Final = (
+    r".*(?:multi_tensor_apply\w*<.*(?:Adam|Sgd|SGD|L[Aa][Mm][Bb]|Adagrad|RMSprop|Adadelta|Lion"
+    r"|Lerp|Pointwise|L[Pp]?Norm|Axpby)"
+    r"|Fused(?:Adam|SGD|LAMB)|_backward_|_bwd_d|wgrad)"
+)
 _TENSORFLOW_OPERATIONS: Final = (
     r"tf_data|TfOp|ExecutorState::Process|.*\btensorflow[/\\]"
 )
@@ -64,9 +70,11 @@ _PYTORCH_OPERATIONS: Final = (
     r"aten::|c10|Torch-Compiled Region|ProfilerStep#|nn\.Module"
 )
 _PYTORCH_KERNELS: Final = r".*(?:at::(?:native|cuda)|c10::|at_cuda_detail)"
+#: Kernels of libraries, of compilers of directives (OpenMP, OpenACC), Kokkos, SYCL, Julia, CuPy and
+#: Numba.
 _LIBRARY_KERNELS: Final = (
-    r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading"
-    r"|\bcupy_|_\d+_gpu\b|thrust::)"
+    r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading|\bnvkernel_|\b__pgi_|\bsycl::"
+    r"|_ZTS|\bjulia_|_Z\w*cudapy|cudapy::|\bcupy_|_\d+_gpu\b|thrust::)"
 )
 #: The first of them that occurs decides.
 _SIGNS: Final = (

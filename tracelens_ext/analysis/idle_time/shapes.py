@@ -99,7 +99,7 @@ def shapes_of_gaps(work: GpuEvents) -> GapShapes:
     idle_ns = grouping.sums(analyzed.gap, analyzed.duration, len(classified))
     is_long = idle_ns >= LONG_GAP_NS
     shape = np.where(is_long, Shape.LONG.code, Shape.SHORT.code).astype(np.int8)
-    pauses = []
+    pauses: list[Pause] = []
     for device in range(len(classified.gaps.tracks)):
         of_device = np.flatnonzero(is_long & (classified.gaps.track == device))
         pauses += _pauses_of_device(work, of_device, idle_ns)

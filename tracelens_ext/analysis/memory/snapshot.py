@@ -42,6 +42,13 @@ _MOST_BYTES: Final = 2**48
 _MOST_TIME: Final = _MOST_BYTES * 2**10
 _ALLOCATES: Final = "alloc"
 _FREES: Final = "free_completed"
+#: Events in which the allocator gets memory from the driver, or gives it back, and their sign.
+_RESERVES: Final = {
+    "segment_alloc": 1,
+    "segment_map": 1,
+    "segment_free": -1,
+    "segment_unmap": -1,
+}
 _HELD_STATES: Final = frozenset({"active_allocated", "active_pending_free"})
 #: Files of packages and of Python's own library.
 _NOT_USERS: Final = re.compile(
@@ -96,6 +103,8 @@ class Snapshot:
         frames: the Python frames.
         recorded: which events the file has, (k,).
         segments: the segments at the end.
+        segment_changes: columns `device`, `time`, ns, and `bytes`: when the allocator got memory
+            from the driver (more than 0), or gave it back (less).
         iterations: by device, when the steps of the profiler began, ns, ascending.
         dropped: events without a usable size, address or time.
     """
@@ -106,6 +115,7 @@ class Snapshot:
     frames: list[str]
     recorded: np.ndarray
     segments: list[Segment]
+    segment_changes: pd.DataFrame
     iterations: dict[int, Int64Array]
     dropped: int
 
@@ -250,6 +260,7 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
         frames=list(frames.names),
         recorded=is_recorded,
         segments=[_segment(segment) for segment in segments],
+        segment_changes=_segment_changes(content["device_traces"], start_ns),
         iterations=_iterations(content.get("external_annotations") or [], start_ns),
         dropped=int((~is_usable).sum()),
     )
@@ -299,6 +310,20 @@ def _allocations_and_frees(
             )
     frame = pd.DataFrame(events, columns=list(_Event._fields), dtype=np.int64)
     return frame.astype({"frees": bool})
+
+
+def _segment_changes(device_traces: Sequence[Any], start_ns: int) -> pd.DataFrame:
+    """Return a row for each segment that a device got or gave back; see `Snapshot`."""
+    rows = []
+    for device, trace in enumerate(device_traces):
+        for event in trace:
+            sign = _RESERVES.get(event["action"])
+            size = event.get("size", NONE)
+            time = event.get("time_us", 0)
+            if sign is None or not 0 <= size < _MOST_BYTES or abs(time) >= _MOST_TIME:
+                continue
+            rows.append((device, time * _NS_PER_US - start_ns, sign * size))
+    return pd.DataFrame(rows, columns=["device", "time", "bytes"], dtype=np.int64)
 
 
 def _with_older(
@@ -451,18 +476,38 @@ def _peaks(snapshot: Snapshot, segments: pd.DataFrame) -> pd.DataFrame:
             events.place[snapshot.recorded & chosen], minlength=device_count
         )
 
-    reserved = segments.groupby("device")["total_bytes"].sum()
+    reserved_by_device = segments.groupby("device")["total_bytes"].sum()
+    reserved = reserved_by_device.reindex(events.devices, fill_value=0).to_numpy()
+    peak_level = events.level[events.peak]
+    reserved_at_peak = np.maximum(
+        reserved - _reserved_later(snapshot, events.time[events.peak]), peak_level
+    )
     return pd.DataFrame(
         {
             "device": events.devices,
             "allocations": count_recorded(events.size > 0),
             "frees": count_recorded(events.size < 0),
-            "peak_allocated_bytes": events.level[events.peak],
+            "peak_allocated_bytes": peak_level,
             "peak_at_ms": events.time[events.peak] / NS_PER_MS,
             "end_total_bytes": events.level[events.last],
-            "reserved_bytes": reserved.reindex(events.devices, fill_value=0).to_numpy(),
+            "reserved_at_peak_bytes": reserved_at_peak,
+            "unused_at_peak_bytes": reserved_at_peak - peak_level,
+            "reserved_bytes": reserved,
         }
     )
+
+
+def _reserved_later(snapshot: Snapshot, peak_time: Int64Array) -> Int64Array:
+    """Return how much each device reserved after its peak, less what it gave back, bytes."""
+    changes = snapshot.segment_changes
+    devices = snapshot.events.devices
+    place = np.searchsorted(devices, changes["device"].to_numpy())
+    is_known = np.isin(changes["device"].to_numpy(), devices)
+    place = place[is_known]
+    times = changes["time"].to_numpy()[is_known]
+    amounts = changes["bytes"].to_numpy()[is_known]
+    is_later = times > peak_time[place]
+    return sums(place[is_later], amounts[is_later], len(devices))
 
 
 def _segment_table(segments: pd.DataFrame) -> pd.DataFrame:
@@ -548,29 +593,41 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
     findings = []
     for place, peak in enumerate(tables["memory_peaks"].to_dict("records")):
         findings.append(_peak_finding(peak, tables["memory_at_peak"]))
-        unused = peak["reserved_bytes"] - peak["end_total_bytes"]
-        if unused > _LEAST_UNUSED * peak["reserved_bytes"]:
+        unused = peak["unused_at_peak_bytes"]
+        if unused > _LEAST_UNUSED * peak["reserved_at_peak_bytes"]:
             findings.append(
                 _SnapshotFinding(
                     finding="fragmentation",
                     device=peak["device"],
-                    title=f"{unused / _MEGABYTE:,.0f} MB are reserved and not in use at the end",
+                    title=f"Fragmented memory at the peak: {unused / _MEGABYTE:,.0f} MB",
                     bytes=unused,
                     python_frame="",
                     advice="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
                 )
             )
+        cached = peak["reserved_bytes"] - peak["end_total_bytes"]
+        if cached > _LEAST_UNUSED * peak["reserved_bytes"]:
+            findings.append(
+                _SnapshotFinding(
+                    finding="cache",
+                    device=peak["device"],
+                    title=f"Cached for later allocations at the end: {cached / _MEGABYTE:,.0f} MB",
+                    bytes=cached,
+                    python_frame="",
+                    advice="free it with torch.cuda.empty_cache() if another program needs it",
+                )
+            )
         growth = _growth(snapshot, place)
         if growth is not None:
-            more = f"{growth.bytes_per_iteration / _MEGABYTE:,.1f} MB more are held"
+            more = f"{growth.bytes_per_iteration / _MEGABYTE:,.1f} MB"
             findings.append(
                 _SnapshotFinding(
                     finding="leak",
                     device=peak["device"],
-                    title=f"{more} at each of {growth.iterations} iterations",
+                    title=f"Memory grows by {more} in each of {growth.iterations} iterations",
                     bytes=growth.bytes_per_iteration,
                     python_frame=growth.frame,
-                    advice="drop what refers to them",
+                    advice="drop the references that keep these blocks",
                 )
             )
     return pd.DataFrame(findings, columns=list(_SnapshotFinding._fields))
@@ -590,10 +647,10 @@ def _peak_finding(peak: dict[Any, Any], held_at_peak: pd.DataFrame) -> _Snapshot
     return _SnapshotFinding(
         finding="memory-peak",
         device=peak["device"],
-        title=f"{peak_mb:,.0f} MB at the peak, {size / _MEGABYTE:,.0f} MB of one frame",
+        title=f"Peak memory: {peak_mb:,.0f} MB, {size / _MEGABYTE:,.0f} MB of it from one frame",
         bytes=size,
         python_frame=frame,
-        advice="keep less of it, or later",
+        advice="allocate less there, or free it earlier",
     )
 
 

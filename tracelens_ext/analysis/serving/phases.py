@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from tracelens_ext.analysis.context import AnalysisContext
-from tracelens_ext.analysis.idle_time.causes import CAUSES, classify_gaps
+from tracelens_ext.analysis.idle_time.causes import CAUSES, Cause, classify_gaps
 from tracelens_ext.analysis.serving import layers
 from tracelens_ext.analysis.serving.steps import Steps, find_steps
 from tracelens_ext.lazy import pd
@@ -27,6 +27,7 @@ from tracelens_ext.trace import (
     NONE,
     NS_PER_MS,
     NS_PER_US,
+    BoolArray,
     Float64Array,
     Int64Array,
 )
@@ -63,31 +64,52 @@ def busy_by_step(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
 
 @dataclass(frozen=True, eq=False)
 class _Counts:
-    """What the annotations of k steps count, each of shape (k,)."""
+    """What the annotations of k steps count, each of shape (k,); NaN where they do not say."""
 
-    context_requests: Int64Array
-    generation_requests: Int64Array
-    context_tokens: Int64Array
-    generation_tokens: Int64Array
-    tokens: Int64Array
+    context_requests: Float64Array
+    generation_requests: Float64Array
+    context_tokens: Float64Array
+    generation_tokens: Float64Array
+    tokens: Float64Array
 
     @classmethod
     def of(cls, steps: Steps) -> _Counts:
         """Return the counts of these steps."""
         batches = steps.batch
+        tokens = _numbers(batch.tokens for batch in batches)
+        requests = _numbers(
+            batch.context.requests + batch.generation.requests for batch in batches
+        )
+        knows_tokens = tokens > 0
+        knows_requests = knows_tokens | (requests > 0)
+
+        def known(is_known: BoolArray, numbers: Iterable[int]) -> Float64Array:
+            return np.where(is_known, _numbers(numbers), np.nan)
+
         return cls(
-            context_requests=_integers(batch.context.requests for batch in batches),
-            generation_requests=_integers(
-                batch.generation.requests for batch in batches
+            context_requests=known(
+                knows_requests, (batch.context.requests for batch in batches)
             ),
-            context_tokens=_integers(batch.context.tokens for batch in batches),
-            generation_tokens=_integers(batch.generation.tokens for batch in batches),
-            tokens=_integers(batch.tokens for batch in batches),
+            generation_requests=known(
+                knows_requests, (batch.generation.requests for batch in batches)
+            ),
+            context_tokens=known(
+                knows_tokens, (batch.context.tokens for batch in batches)
+            ),
+            generation_tokens=known(
+                knows_tokens, (batch.generation.tokens for batch in batches)
+            ),
+            tokens=known(knows_tokens, (batch.tokens for batch in batches)),
         )
 
 
-def _integers(numbers: Iterable[int]) -> Int64Array:
-    return np.fromiter(numbers, dtype=np.int64)
+def _numbers(numbers: Iterable[int]) -> Float64Array:
+    return np.fromiter(numbers, dtype=np.float64)
+
+
+def _whole_numbers(values: Float64Array) -> pd.Series:
+    """Return counts as whole numbers; missing where they are NaN."""
+    return pd.Series(values).astype("Int64")
 
 
 def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
@@ -100,34 +122,47 @@ def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     def by_phase(values: Int64Array) -> Int64Array:
         return sums(steps.phase, values, rows)
 
+    def known_by_phase(values: Float64Array) -> Float64Array:
+        """Return the sum of what is known in each phase; NaN where nothing is."""
+        is_known = ~np.isnan(values)
+        total = np.bincount(steps.phase[is_known], values[is_known], minlength=rows)
+        known = np.bincount(steps.phase[is_known], minlength=rows) > 0
+        return np.where(known, total, np.nan)
+
+    busy_of_steps_ns = busy_by_step(gpu_events, steps)
     phase_or_other = np.append(steps.phase, rows - 1)
-    busy_ns = sums(phase_or_other, busy_by_step(gpu_events, steps), rows)
+    busy_ns = sums(phase_or_other, busy_of_steps_ns, rows)
     idle_ns_by_cause = _idle_ns(gpu_events, steps)
-    elapsed_ns = busy_ns + idle_ns_by_cause.sum(axis=0)
+    not_recorded_ns = idle_ns_by_cause[Cause.NOT_RECORDED.code]
+    idle_ns = idle_ns_by_cause.sum(axis=0) - not_recorded_ns
+    recorded_ns = busy_ns + idle_ns
     counts = _Counts.of(steps)
     step_count = by_phase(np.ones(len(steps), dtype=np.int64))
-    token_count = by_phase(counts.tokens)
-    known_tokens = token_count.astype(np.float64)
-    known_tokens[known_tokens == 0] = np.nan
+    token_count = known_by_phase(counts.tokens)
+    # Steps of which no GPU work was recorded have no time that their tokens can be divided by.
+    has_work = busy_of_steps_ns[:-1] > 0
+    timed_tokens = known_by_phase(np.where(has_work, counts.tokens, np.nan))
     columns: dict[str, object] = {
         "phase": steps.labels,
         "steps": step_count,
-        "context_requests": by_phase(counts.context_requests),
-        "generation_requests": by_phase(counts.generation_requests),
-        "context_tokens": by_phase(counts.context_tokens),
-        "generation_tokens": by_phase(counts.generation_tokens),
-        "tokens": token_count,
+        "context_requests": _whole_numbers(known_by_phase(counts.context_requests)),
+        "generation_requests": _whole_numbers(
+            known_by_phase(counts.generation_requests)
+        ),
+        "context_tokens": _whole_numbers(known_by_phase(counts.context_tokens)),
+        "generation_tokens": _whole_numbers(known_by_phase(counts.generation_tokens)),
+        "tokens": _whole_numbers(token_count),
         "gpu_busy_ms": busy_ns / NS_PER_MS,
         "gpu_ms_per_step": _ratio(busy_ns / NS_PER_MS, step_count),
-        "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, known_tokens),
-        "idle_ms": (elapsed_ns - busy_ns) / NS_PER_MS,
-        "busy_%": percent(busy_ns, elapsed_ns),
-        "tokens_per_s": _ratio(known_tokens * NS_PER_S, elapsed_ns),
-        "tokens_per_s_without_idle": _ratio(known_tokens * NS_PER_S, busy_ns),
+        "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, timed_tokens),
+        "idle_ms": idle_ns / NS_PER_MS,
+        "busy_%": percent(busy_ns, recorded_ns),
+        "tokens_per_s": _ratio(timed_tokens * NS_PER_S, recorded_ns),
+        "tokens_per_s_without_idle": _ratio(timed_tokens * NS_PER_S, busy_ns),
     }
-    for cause, idle_ns in zip(CAUSES, idle_ns_by_cause, strict=True):
-        if idle_ns.any():
-            columns[f"idle_{cause.replace(' ', '_')}_ms"] = idle_ns / NS_PER_MS
+    for cause, cause_ns in zip(CAUSES, idle_ns_by_cause, strict=True):
+        if cause_ns.any():
+            columns[f"idle_{cause.replace(' ', '_')}_ms"] = cause_ns / NS_PER_MS
     for part, share in _cpu_shares(gpu_events, steps).items():
         columns[f"{part}_%"] = share
     columns.update(_category_columns(gpu_events, steps))
@@ -156,9 +191,9 @@ def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
             "phase": [batch.phase for batch in steps.batch],
             "start_ms": steps.start / NS_PER_MS,
             "wall_time_ms": (steps.end - steps.start) / NS_PER_MS,
-            "context_requests": counts.context_requests,
-            "generation_requests": counts.generation_requests,
-            "tokens": counts.tokens,
+            "context_requests": _whole_numbers(counts.context_requests),
+            "generation_requests": _whole_numbers(counts.generation_requests),
+            "tokens": _whole_numbers(counts.tokens),
             "gpu_busy_ms": busy_ns / NS_PER_MS,
             "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, counts.tokens),
             "idle_ms": idle_ns / NS_PER_MS,
@@ -271,7 +306,7 @@ def phase_notes(context: ServingContext, phases: Sequence[str] = ()) -> Iterable
     share = 100.0 * launched_by_steps / max(int(gpu_events.duration.sum()), 1)
     yield f"The steps launched {share:.1f} % of the GPU time; the rest is `other`."
     if any(batch.tokens == 0 for batch in steps.batch):
-        yield "The annotations of some steps say nothing of tokens; those count as none."
+        yield "Some steps do not say how many tokens they compute; sums leave them out."
     yield from layers.layer_notes(gpu_events, steps)
 
 
@@ -294,9 +329,11 @@ PHASE_STEPS = Table(
         Column("phase", "as in `phases`"),
         Column("start_ms", "since the trace's first event"),
         Column("wall_time_ms", "of the annotation, on the host"),
-        Column("context_requests", "its requests", unit="requests"),
-        Column("generation_requests", "its requests", unit="requests"),
-        Column("tokens", "those that they compute", unit="tokens"),
+        Column("context_requests", "its requests; empty if unknown", unit="requests"),
+        Column(
+            "generation_requests", "its requests; empty if unknown", unit="requests"
+        ),
+        Column("tokens", "those that they compute; empty if unknown", unit="tokens"),
         Column("gpu_busy_ms", "busy time of what it launched on its thread"),
         Column("gpu_us_per_token", "by tokens"),
         Column("idle_ms", "of the devices, before its GPU events"),

@@ -313,6 +313,16 @@ _MOST_TOKENS: Final = 10**12
 #: The phase of a step about which shapes say nothing.
 STEP: Final = "step"
 _INTEGER_TYPES: Final = frozenset({"int", "long", "long int", "int32", "int64"})
+#: Annotations that name their phase and nothing else; only where both phases occur.
+_PLAIN_PHASES: Final = (
+    (PREFILL, r"^(?:.*[ /:._])?(?i:prefill)(?:[ _]?step)?[ _#:]*\d*$"),
+    (DECODE, r"^(?:.*[ /:._])?(?i:decode)(?:[ _]?step)?[ _#:]*\d*$"),
+)
+#: Python frames of engines that run one phase.
+_PHASE_FRAMES: Final = {
+    PREFILL: re.compile(r".*: _?(?:forward|run|process)_(?:extend|prefill)\b"),
+    DECODE: re.compile(r".*: _?(?:forward|run|process)_decode\b"),
+}
 BY_FRAMES: Final = (
     "No annotation names the steps: they are the calls of the engine's step among Python frames;"
     " their phase is inferred from shapes, where those were recorded."
@@ -330,6 +340,9 @@ def serving_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     steps = find_steps(tree, own)
     if len(steps) or own:
         return steps
+    named_steps = find_steps(tree, _PLAIN_PHASES)
+    if len(named_steps.phases) == len(_PLAIN_PHASES):
+        return named_steps
     inferred = infer_steps(tree)
     frames = engine_frames(tree.trace)
     if len(frames):
@@ -348,11 +361,32 @@ def _steps_at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps
     is_inside &= values_at(inferred.start, first_inferred, missing=0) < end
     batches = []
     for index, inside in zip(first_inferred.tolist(), is_inside.tolist(), strict=True):
-        batches.append(inferred.batch[index] if inside else Batch(STEP))
+        batch = Batch(STEP)
+        if inside:
+            batch = inferred.batch[index]
+        batches.append(batch)
+    _name_phases_by_frames(trace, _StepIntervals(thread, start, end), batches)
     names = [trace.name_of(row) for row in rows.tolist()]
     return _steps_at(
         tree, _StepIntervals(thread, start, end), names, batches, BY_FRAMES
     )
+
+
+def _name_phases_by_frames(
+    trace: Trace, steps: _StepIntervals, batches: list[Batch]
+) -> None:
+    """Set the phase of steps of unknown phase in which a frame such as `forward_decode` runs."""
+    for phase, pattern in _PHASE_FRAMES.items():
+        rows = trace.rows_named(pattern, EventKind.PYTHON_FUNCTION)
+        rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
+        thread = trace.thread[rows].astype(np.int64)
+        start = trace.ts[rows]
+        first = items_before(thread, start, steps.thread, steps.start)
+        is_inside = values_at(thread, first, missing=NONE) == steps.thread
+        is_inside &= values_at(start, first, missing=0) < steps.end
+        for step in np.flatnonzero(is_inside).tolist():
+            if batches[step].phase == STEP:
+                batches[step] = Batch(phase)
 
 
 @cached_per_object

@@ -51,6 +51,30 @@ TEXT: Final = FindingText(
             snippet="TF_GPU_ALLOCATOR=cuda_malloc_async",
         ),
         AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.DIRECTIVES,),
+            advice=(
+                "Map data once, before the loop (target enter data, acc enter data), so that "
+                "target regions need not allocate and free it."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.KOKKOS,),
+            advice=(
+                "Allocate views before the loop and reuse them, so that kernels need not "
+                "allocate and free memory."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.PYTHON_ARRAYS,),
+            advice=(
+                "Reuse arrays (out=…), or let a memory pool keep what is freed: "
+                "cupy.cuda.MemoryPool, RMM with Numba."
+            ),
+        ),
+        AdviceVariant(
             follows=(Fact.MEMORY_POOL,),
             advice=(
                 "Let the pool keep what is freed (a release threshold), and allocate what "

@@ -28,9 +28,7 @@ TEXT: Final = FindingText(
                 "Give the data loader worker processes, so that the next batches are made "
                 "while the GPU computes."
             ),
-            snippet=(
-                "DataLoader(…, num_workers=8, pin_memory=True, persistent_workers=True)"
-            ),
+            snippet=("DataLoader(…, num_workers=8, persistent_workers=True)"),
         ),
     ),
     confidence="high",

@@ -61,6 +61,22 @@ TEXT: Final = FindingText(
             snippet='dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
         ),
         AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.DIRECTIVES,),
+            advice=(
+                "Keep data on the GPU across target regions (target data or acc data around the "
+                "loop), and copy the rest asynchronously beside kernels."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.KOKKOS,),
+            advice=(
+                "Keep views on the device across kernels, and copy the rest with deep_copy on "
+                "an execution space instance, from pinned host memory."
+            ),
+        ),
+        AdviceVariant(
             follows=(Fact.PINNED_COPIES, Fact.COPY_STREAM),
             advice=(
                 "Split the copies and the kernels that use them into parts that overlap, copy "

@@ -158,6 +158,14 @@ TEXT: Final = FindingText(
             snippet="@tf.function(jit_compile=True)",
         ),
         AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.DIRECTIVES,),
+            advice=(
+                "Merge small target regions into larger ones, launch them asynchronously "
+                "(nowait, async), and keep their data on the GPU."
+            ),
+        ),
+        AdviceVariant(
             follows=(Fact.GPU_GRAPHS,),
             advice=(
                 "Put more work into each graph, or move the CPU work between graph launches "

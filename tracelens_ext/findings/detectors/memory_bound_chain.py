@@ -23,6 +23,14 @@ TEXT: Final = FindingText(
     advices=(
         AdviceVariant(
             kinds=("serving",),
+            follows=(Fact.COMPILED,),
+            advice=(
+                "Use the engine's fused operations (norm, rotary embedding, activation) where "
+                "the compiler left passes apart."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
             advice=(
                 "Use the engine's fused operations (norm, rotary embedding, activation), or "
                 "let it compile the model."

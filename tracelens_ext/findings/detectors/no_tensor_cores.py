@@ -75,6 +75,11 @@ TEXT: Final = FindingText(
         ),
         AdviceVariant(
             kinds=("jax",),
+            follows=(Fact.TF32,),
+            advice="Use bf16 weights and activations for the remaining products.",
+        ),
+        AdviceVariant(
+            kinds=("jax",),
             excludes=(Fact.AMD, Fact.BEFORE_AMPERE),
             advice=(
                 "Allow TF32 for products in single precision, or use bf16 weights and "

@@ -46,6 +46,23 @@ TEXT: Final = FindingText(
             ),
         ),
         AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.DIRECTIVES,),
+            advice=(
+                "Keep data on the GPU across target regions (target data or acc data around the "
+                "loop), or allocate it in pinned memory: pageable memory is copied in pieces "
+                "while the CPU waits."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.PYTHON_ARRAYS,),
+            advice=(
+                "Copy from and to pinned arrays (cupyx.empty_pinned, numba.cuda.pinned_array): "
+                "pageable memory is copied in pieces while the CPU waits."
+            ),
+        ),
+        AdviceVariant(
             kinds=("native", "unknown"),
             excludes=(Fact.AMD,),
             advice=(

@@ -74,6 +74,7 @@ TEXT: Final = FindingText(
         ),
         AdviceVariant(
             kinds=("jax",),
+            requires=(Fact.NVIDIA,),
             advice="Let cuDNN compute the attention.",
             snippet='jax.nn.dot_product_attention(q, k, v, implementation="cudnn")',
         ),

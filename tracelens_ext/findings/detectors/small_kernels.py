@@ -24,6 +24,13 @@ TEXT: Final = FindingText(
     advices=(
         AdviceVariant(
             kinds=("serving",),
+            follows=(Fact.COMPILED,),
+            advice=(
+                "Give the engine more requests at a time, or let it use its fused operations."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
             advice=(
                 "Let the engine use its fused operations and compile the model, or give it "
                 "more requests at a time."

@@ -65,11 +65,42 @@ TEXT: Final = FindingText(
             ),
         ),
         AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.DIRECTIVES,),
+            advice=(
+                "Let target regions run asynchronously (OpenMP nowait with depend, OpenACC "
+                "async), and wait once for all of them."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.KOKKOS,),
+            advice=(
+                "Avoid fences and blocking deep_copy calls in the loop: give execution space "
+                "instances, and fence once for all work."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.PYTHON_ARRAYS,),
+            advice=(
+                "Avoid reading arrays in the loop: float(), print(), .get() and copy_to_host() "
+                "wait for the GPU. Read them every few steps."
+            ),
+        ),
+        AdviceVariant(
+            kinds=("native",),
+            requires=(Fact.JULIA,),
+            advice=(
+                "Avoid reading arrays in the loop: Array(x), scalar indexing and synchronize() "
+                "wait for the GPU. Read them every few steps."
+            ),
+        ),
+        AdviceVariant(
             kinds=("native", "unknown"),
             advice=(
                 "Avoid waiting for the whole device in the loop: let streams wait for events, "
-                "copy asynchronously from pinned memory, and launch the next work before "
-                "reading results."
+                "copy asynchronously, and launch the next work before reading results."
             ),
             snippet="cudaStreamWaitEvent(stream, event)",
             excludes=(Fact.AMD,),
@@ -77,8 +108,7 @@ TEXT: Final = FindingText(
         AdviceVariant(
             advice=(
                 "Avoid waiting for the whole device in the loop: let streams wait for events, "
-                "copy asynchronously from pinned memory, and launch the next work before "
-                "reading results."
+                "copy asynchronously, and launch the next work before reading results."
             ),
         ),
     ),

@@ -49,6 +49,8 @@ class Chart:
     #: labels to show, in this order, whatever else the table holds; with a `series_column` they are
     #: series. Empty: all, by value.
     only: tuple[str, ...] = ()
+    #: bars show their share of the sum of all; of traces side by side that sum is nothing
+    has_shares: bool = True
     #: which of the outputs that have charts have this one
     on: Literal["both", "workbook", "page"] = "both"
     #: sheets whose charts say the same; a page with one of them goes without this chart

@@ -1,0 +1,81 @@
+"""Kernels of FlashAttention 2 on a GPU for which there are faster ones."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.kernel_facts import SHORT_NS
+from tracelens_ext.findings.program_facts import Fact
+from tracelens_ext.findings.texts import (
+    PYTORCH_JOBS,
+    AdviceVariant,
+    EvidenceText,
+    FindingText,
+)
+
+TEXT: Final = FindingText(
+    title="FlashAttention 2 on a GPU with faster attention kernels: {saving}",
+    advices=(
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.CUDNN_ATTENTION,),
+            advice=(
+                "Use cuDNN's attention in the remaining layers as well, or FlashAttention 3: "
+                "FlashAttention 2 does not use the newer matrix instructions of this GPU."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            advice=(
+                "Use cuDNN's attention or FlashAttention 3: FlashAttention 2 does not use the "
+                "newer matrix instructions of this GPU."
+            ),
+            snippet=(
+                "with torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION):"
+            ),
+        ),
+        AdviceVariant(
+            kinds=("serving",),
+            advice=(
+                "Choose a newer attention backend of the engine (FlashAttention 3, FlashInfer "
+                "with TRT-LLM kernels): FlashAttention 2 does not use the newer matrix "
+                "instructions of this GPU."
+            ),
+        ),
+        AdviceVariant(
+            advice=(
+                "Use an attention kernel made for this GPU: FlashAttention 2 does not use its "
+                "newer matrix instructions."
+            ),
+        ),
+    ),
+    reason="newer kernels are 1.5 to 2 times as fast for long sequences; 1.5 times is assumed",
+    evidence={
+        "events": EvidenceText("FlashAttention 2 kernels", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+)
+
+#: FlashAttention 2, of PyTorch or its own package; not of split keys, which memory limits.
+_FLASH_ATTENTION_2: Final = re.compile(
+    r"(?<!sm90_)(?<!Sm90)flash_(?:fwd_kernel|bwd_dq_dk_dv)(?!.*Sm90)"
+)
+#: What a kernel that is 1.5 times as fast saves.
+_SAVED_SHARE: Final = 1 / 3
+
+
+@detector("flash-attention-2", TEXT)
+def flash_attention_2(inspection: Inspection) -> Finding | None:
+    """Kernels of FlashAttention 2 on a GPU for which there are faster ones."""
+    is_old = inspection.named(_FLASH_ATTENTION_2)
+    is_old &= inspection.work.duration >= SHORT_NS
+    if not is_old.any() or not inspection.facts.shows(Fact.HOPPER):
+        return None
+    share = np.where(is_old, _SAVED_SHARE, 0.0)
+    return inspection.finding_of_events("flash-attention-2", share, text=TEXT)
