@@ -14,7 +14,8 @@ def verdict_blocks(verdicts: pd.DataFrame) -> Iterator[Block]:
     """Yield which ranks and links are slow, in sentences."""
     if not len(verdicts):
         yield "No rank and no link is slow, and no call lacks a rank."
-    texts = verdicts.astype(object)
+    # Parquet files give numbers with gaps as floats.
+    texts = verdicts.astype({"rank": "Int64"}).astype(object)
     for row in texts.where(texts.notna(), "").to_dict("records"):
         places = [
             f"{column} {row[column]}" for column in _PLACE_COLUMNS if row[column] != ""

@@ -18,6 +18,7 @@ from tracelens_ext.distributed.matching import (
     order_in_iterations,
     prepared,
 )
+from tracelens_ext.distributed.peers import peers_in_job
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE
 
@@ -69,7 +70,7 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
     ranks_text = rows["Process Group Ranks"].iloc[0]
     size = rows["Group size"].iloc[0]
     members = _members(ranks_text, size, set(rows["rank"].tolist()))
-    rows = prepared(rows, members)
+    rows = prepared(_with_peers_in_job(rows, members), members)
     matched = rows[rows["recorded"]].reset_index(drop=True)
     match_group(matched)
     last_recorded = matched.groupby("rank")["launch"].max()
@@ -81,6 +82,23 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
     )
     calls, kernels = _described(matched, members, size)
     return GroupCalls(calls, kernels, stuck.assign(members=str(members)))
+
+
+def _with_peers_in_job(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
+    """Return `rank_calls` of a group whose sends and receives name ranks of the job."""
+    if members is None or len(members) < 3:
+        return rows
+    name = rows["Collective name"]
+    is_send = name == "send"
+    is_receive = name == "recv"
+    peer = rows["Dst Rank"].where(is_send, rows["Src Rank"].where(is_receive))
+    in_job = peers_in_job(peer, rows["rank"], members)
+    return rows.assign(
+        **{
+            "Dst Rank": rows["Dst Rank"].where(~is_send, in_job),
+            "Src Rank": rows["Src Rank"].where(~is_receive, in_job),
+        }
+    )
 
 
 def _members(ranks_text: str, size: float, present: set[int]) -> list[int] | None:

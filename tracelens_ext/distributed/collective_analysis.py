@@ -22,6 +22,7 @@ from tracelens_ext.distributed.pipeline.extract import (
     CALLS,
     PIPELINE_TABLES,
 )
+from tracelens_ext.distributed.pipeline.stage_names import StageNames
 from tracelens_ext.distributed.pipeline.tables import (
     STAGES_TABLE,
     PipelineJob,
@@ -106,6 +107,7 @@ class _JobTask:
     has_parts: Mapping[str, Sequence[str]]
     settings: JobSettings
     links: Sequence[PageLink]
+    stage_names: StageNames | None  #: of a pipeline; None to find its stages
 
     def run(self, groups: Sequence[_GroupOutcome]) -> RankTables:
         """Write the tables and the page over all ranks, and return the smaller tables."""
@@ -123,38 +125,61 @@ class _JobTask:
             tables.update(
                 job_tables(matched, iterations, communication, self.settings, failures)
             )
-        pipelines = PipelineJob()
-        with failures.isolate(f"The table {STAGES_TABLE}"):
-            pipelines = self._pipelines()
-        tables[STAGES_TABLE] = pipelines.table()
-        with failures.isolate("The verdicts on the pipeline"):
-            verdicts = verdict_table(find_pipeline_verdicts(pipelines))
-            if len(verdicts):
-                known = tables.get("verdicts", verdicts[:0])
-                tables["verdicts"] = pd.concat([known, verdicts], ignore_index=True)
+        pipelines = self._add_pipelines(tables, failures)
         for name, frame in tables.items():
             self.store.put_table(name, frame)
         has_html = find_spec("jinja2") is not None and find_spec("plotly") is not None
         if has_html and self.store.is_local and "verdicts" in tables:
             with failures.isolate("The page of all ranks"):
                 page = Path(self.store.path_of(PAGE))
-                write_page(page, tables, self.links, failures)
+                write_page(page, tables, self.links, failures, pipelines)
         small = {name: tables[name] for name in _SMALL_TABLES if name in tables}
         return RankTables(small, failures.messages)
 
-    def _pipelines(self) -> PipelineJob:
+    def _add_pipelines(
+        self, tables: dict[str, pd.DataFrame], failures: PartFailures
+    ) -> PipelineJob:
+        """Add the table of the stages of a pipeline, and what is wrong with it to `verdicts`."""
+        pipelines = PipelineJob()
+        with failures.isolate(f"The table {STAGES_TABLE}"):
+            pipelines = self._pipelines(failures)
+        tables[STAGES_TABLE] = pipelines.table()
+        with failures.isolate("The verdicts on the pipeline"):
+            verdicts = verdict_table(find_pipeline_verdicts(pipelines))
+            if len(verdicts):
+                known = tables.get("verdicts", verdicts[:0])
+                parts = [part for part in (known, verdicts) if len(part)]
+                tables["verdicts"] = pd.concat(parts, ignore_index=True)
+        return pipelines
+
+    def _pipelines(self, failures: PartFailures) -> PipelineJob:
         """Return the pipelines of the job."""
         calls = self._all_parts(CALLS)
-        if calls is None or not len(calls):
-            return PipelineJob()
         activity = self._all_parts(ACTIVITY)
-        if activity is None:
-            return PipelineJob()
-        # Several traces may be of one rank.
-        calls = calls.drop_duplicates(
-            ["rank", "launch", "start", "end", "direction", "peer"]
-        )
-        return analyze_pipelines(calls, activity.drop_duplicates())
+        pipelines = PipelineJob()
+        if calls is not None and activity is not None and len(calls):
+            # Several traces may be of one rank.
+            keys = ["rank", "launch", "start", "end", "direction", "peer"]
+            calls = calls.drop_duplicates(keys)
+            stages: Sequence[Sequence[int]] = ()
+            if self.stage_names is not None:
+                stages = self.stage_names.stages(self._ranks())
+            if stages or self.stage_names is None:
+                activity = activity.drop_duplicates()
+                pipelines = analyze_pipelines(calls, activity, stages)
+        if self.stage_names is not None and not pipelines.iterations:
+            failures.messages.append(
+                "No sends and receives join the pipeline stages that are named, one rank of each:"
+                " check --pipeline-stages, or leave it out"
+            )
+        return pipelines
+
+    def _ranks(self) -> list[int]:
+        """Return the ranks of the job, ascending, as far as they are known."""
+        ranks = set(range(self.settings.world_size or 0))
+        for about in self.communication.values():
+            ranks.update(about["ranks"])
+        return sorted(ranks)
 
     def _all_parts(self, table: str) -> pd.DataFrame | None:
         """Return the parts of all traces; None if no trace has one."""
@@ -175,6 +200,7 @@ def match_ranks(
     done: Markers,
     failed_ranks: Sequence[int],
     ranks_per_node: int | None,
+    stage_names: StageNames | None = None,
 ) -> RankTables:
     """Match the calls of all ranks; write `TABLES` and the page.
 
@@ -184,6 +210,7 @@ def match_ranks(
         done: the traces whose parts count.
         failed_ranks: ranks whose traces could not be read.
         ranks_per_node: None to tell nodes by the devices.
+        stage_names: the stages of a pipeline; None to find them.
     """
     communication = {stem: about["communication"] for stem, about in done.items()}
     world_size = (
@@ -198,6 +225,7 @@ def match_ranks(
         },
         settings=JobSettings(world_size, failed_ranks, ranks_per_node),
         links=_report_links(store, done),
+        stage_names=stage_names,
     )
     group_tasks = _group_tasks(store, communication)
     if client is not None:

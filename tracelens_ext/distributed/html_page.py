@@ -9,6 +9,8 @@ import numpy as np
 
 from tracelens_ext.distributed.aggregate import CallSpan
 from tracelens_ext.distributed.calls import CallState
+from tracelens_ext.distributed.pipeline.chart import stage_timeline
+from tracelens_ext.distributed.pipeline.tables import STAGES_TABLE, PipelineJob
 from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
@@ -69,6 +71,7 @@ def write_page(
     tables: Mapping[str, pd.DataFrame],
     links: Sequence[tuple[str, str]],
     failures: PartFailures | None = None,
+    pipelines: PipelineJob | None = None,
 ) -> None:
     """Write the page of the tables over all ranks.
 
@@ -77,6 +80,7 @@ def write_page(
         tables: over all ranks, by name; `verdicts` is there, what others lack is left out.
         links: label and address of further pages.
         failures: has the parts that are missing, and takes those that fail here.
+        pipelines: those of the job, for the chart of its stages.
     """
     failures = failures or PartFailures()
     sheets = _sheets(tables, failures)
@@ -84,6 +88,9 @@ def write_page(
     if "origins" in sheets and _ORIGINS_CHART.fits(sheets["origins"]):
         charts.append(_ORIGINS_CHART)
     figures = []
+    if pipelines is not None and STAGES_TABLE in sheets:
+        with failures.isolate("The chart of the stages of the pipeline"):
+            figures.extend(stage_timeline(pipelines))
     if "waits" in sheets:
         with failures.isolate("The chart of waits by rank and iteration"):
             figures.extend(heat_map(sheets["waits"].dropna()))
@@ -115,6 +122,8 @@ def _sheets(
         with failures.isolate("The table bandwidths"):
             sheets["bandwidths"] = _bandwidths(calls)
         sheets["not_matched"] = calls[calls["state"] != CallState.COMPLETE]
+    if STAGES_TABLE in tables and len(tables[STAGES_TABLE]):
+        sheets[STAGES_TABLE] = tables[STAGES_TABLE]
     for name in ("collective_groups", "clocks", "overlap"):
         if name in tables:
             sheets[name] = tables[name]

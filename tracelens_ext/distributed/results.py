@@ -12,6 +12,7 @@ from tracelens_ext.distributed.collective_analysis import TABLES as COLLECTIVE_T
 from tracelens_ext.distributed.collective_analysis import match_ranks
 from tracelens_ext.distributed.inputs import FleetInput
 from tracelens_ext.distributed.job import TraceJob, ranks_in_marker
+from tracelens_ext.distributed.pipeline.stage_names import StageNames
 from tracelens_ext.distributed.rank_numbers import (
     RankSource,
     missing_ranks,
@@ -83,6 +84,7 @@ class FleetRun:
     markers: Markers  #: what is noted of earlier runs, by stem
     not_found: Sequence[TraceNotFoundError]  #: arguments that name no trace
     ranks_per_node: int | None
+    stage_names: StageNames | None = None  #: of a pipeline; None to find its stages
     #: of this run, by stem
     finished: dict[str, FinishedJob] = field(default_factory=dict)
 
@@ -152,7 +154,12 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
             store.remove(f"{name}.parquet")
     if done:
         matched = match_ranks(
-            client, store, done, known_failed_ranks, run.ranks_per_node
+            client,
+            store,
+            done,
+            known_failed_ranks,
+            run.ranks_per_node,
+            run.stage_names,
         )
         tables = {**matched.tables, **tables}
         part_failures.messages.extend(matched.failures)

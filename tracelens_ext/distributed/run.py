@@ -20,6 +20,7 @@ from tracelens_ext.distributed.collective_analysis import TABLES as COLLECTIVE_T
 from tracelens_ext.distributed.inputs import FleetInput, find_inputs
 from tracelens_ext.distributed.job import MERGED_RANKS, TraceJob
 from tracelens_ext.distributed.job_options import JobOptions, portable_rules
+from tracelens_ext.distributed.pipeline.stage_names import StageNames
 from tracelens_ext.distributed.reductions import REDUCTIONS
 from tracelens_ext.distributed.results import FleetResult, FleetRun, finish
 from tracelens_ext.distributed.storage import DONE, ResultStore
@@ -50,6 +51,7 @@ def run_fleet(
     without_packs: Sequence[str] = (),
     include_unlinked_kernels: bool = True,
     ranks_per_node: int | None = None,
+    pipeline_stages: str | None = None,
     cache: bool = False,
     verify_cache: bool = False,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
@@ -80,6 +82,9 @@ def run_fleet(
             timelines.
         ranks_per_node: how many ranks a node has; None to see the nodes in the devices, where that
             is possible.
+        pipeline_stages: the number of stages of a pipeline, each of consecutive ranks, such as
+            `"4"`, or the ranks of each stage, such as `"0-3/4-7"`; None to find them by sends and
+            receives.
         cache: look for files, and keep them, in the user's cache of traces.
         verify_cache: compare whole files with those in the cache.
         reading: what else can be chosen about reading.
@@ -112,6 +117,9 @@ def run_fleet(
         raise UsageError(
             "a fleet needs a trace; name files, a folder, a pattern or a URL"
         )
+    stage_names = None
+    if pipeline_stages is not None:
+        stage_names = StageNames.of_text(pipeline_stages)
     worker_count = _worker_count(sources, store, workers)
     reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if worker_count or scheduler is not None:
@@ -125,7 +133,9 @@ def run_fleet(
     )
     store.claim(_written_names(), force=force)
     plan = _plan(sources, store, options)
-    run = FleetRun(store, list(plan.jobs), plan.markers, not_found, ranks_per_node)
+    run = FleetRun(
+        store, list(plan.jobs), plan.markers, not_found, ranks_per_node, stage_names
+    )
     process_count = min(worker_count, len(plan.remaining))
     with (
         workers_of(scheduler, process_count)

@@ -95,6 +95,16 @@ def fleet(
         int | None,
         typer.Option(min=1, help="To tell the nodes.  [default: by the devices]"),
     ] = None,
+    pipeline_stages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGES",
+            help=(
+                "Number of pipeline stages, or the ranks of each (0-3/4-7)."
+                "  [default: by sends and receives]"
+            ),
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON.")
     ] = False,
@@ -130,6 +140,7 @@ def fleet(
             **rules.arguments(),
             include_unlinked_kernels=unlinked_kernels,
             ranks_per_node=ranks_per_node,
+            pipeline_stages=pipeline_stages,
             cache=chosen_cache(reading) is not None,
             reading=reading,
             force=force,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ from tracelens_ext.distributed.pipeline.times import (
     Intervals,
     StageTimes,
     TimeKind,
+    groups_within_pipeline,
     iteration_times,
 )
 from tracelens_ext.distributed.pipeline.transfers import match_transfers
@@ -107,6 +108,7 @@ def analyze_pipelines(
     pipelines = (
         named_pipelines(stages, calls) if stages else find_pipelines(calls, activity)
     )
+    groups_within = groups_within_pipeline(calls, activity)
     iterations = []
     for pipeline in pipelines:
         own_calls = calls[calls["rank"].isin(pipeline.ranks)]
@@ -117,6 +119,7 @@ def analyze_pipelines(
                 own_calls[own_calls["iteration"] == name],
                 own_activity[own_activity["iteration"] == name],
                 name,
+                groups_within,
             )
             if iteration is not None:
                 iterations.append(iteration)
@@ -124,10 +127,14 @@ def analyze_pipelines(
 
 
 def _iteration(
-    pipeline: Pipeline, calls: pd.DataFrame, activity: pd.DataFrame, name: str
+    pipeline: Pipeline,
+    calls: pd.DataFrame,
+    activity: pd.DataFrame,
+    name: str,
+    groups_within: Mapping[int, set[str]],
 ) -> PipelineIteration | None:
     """Return one iteration of a replica; None if fewer than two stages recorded it."""
-    times = iteration_times(pipeline, calls, activity, name)
+    times = iteration_times(pipeline, calls, activity, name, groups_within)
     if not times:
         return None
     computations: dict[int, Intervals] = {

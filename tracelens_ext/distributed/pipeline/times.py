@@ -117,8 +117,35 @@ class _RankIteration:
     last_end: int  #: of the computation, ns
 
 
+def groups_within_pipeline(
+    calls: pd.DataFrame, activity: pd.DataFrame
+) -> dict[int, set[str]]:
+    """Return the process groups, by rank, in which ranks communicate between micro-batches.
+
+    Those of tensor parallelism, for example; gradients are reduced later.
+
+    Args:
+        calls: of `match_transfers`.
+        activity: `pipeline_activity`, on the common clock.
+    """
+    receives = calls[calls["direction"] == RECEIVE]
+    keys = ["rank", "iteration"]
+    last_receive = receives.groupby(keys)["end"].max().rename("last_receive")
+    others = activity[activity["kind"] == COMMUNICATION]
+    others = others.join(last_receive, on=keys)
+    within = others[others["start"] < others["last_receive"]]
+    groups: dict[int, set[str]] = {}
+    for rank, group in zip(within["rank"], within["group"], strict=True):
+        groups.setdefault(int(rank), set()).add(group)
+    return groups
+
+
 def iteration_times(
-    pipeline: Pipeline, calls: pd.DataFrame, activity: pd.DataFrame, iteration: str
+    pipeline: Pipeline,
+    calls: pd.DataFrame,
+    activity: pd.DataFrame,
+    iteration: str,
+    groups_within: Mapping[int, set[str]],
 ) -> list[StageTimes]:
     """Return where the time goes on each rank that recorded an iteration of a pipeline.
 
@@ -127,13 +154,15 @@ def iteration_times(
         calls: of `match_transfers`, of the iteration.
         activity: `pipeline_activity` of the iteration, on the common clock.
         iteration: its number.
+        groups_within: of `groups_within_pipeline`.
     """
     recorded = []
     for stage, rank in enumerate(pipeline.ranks):
         own_calls = calls[calls["rank"] == rank]
         own_activity = activity[activity["rank"] == rank]
         if len(own_calls) and (own_activity["kind"] == COMPUTATION).any():
-            recorded.append(_recorded(pipeline, stage, own_calls, own_activity))
+            groups = groups_within.get(rank, set())
+            recorded.append(_recorded(pipeline, stage, own_calls, own_activity, groups))
     if len(recorded) < 2:
         return []
     first = recorded[0]
@@ -159,13 +188,17 @@ def iteration_times(
 
 
 def _recorded(
-    pipeline: Pipeline, stage: int, calls: pd.DataFrame, activity: pd.DataFrame
+    pipeline: Pipeline,
+    stage: int,
+    calls: pd.DataFrame,
+    activity: pd.DataFrame,
+    groups_within: set[str],
 ) -> _RankIteration:
     """Return what a rank did until its part in the pipeline ended."""
     computation = _intervals(activity[activity["kind"] == COMPUTATION])
     receives = calls[calls["direction"] == RECEIVE]
     last_receive = int((receives if len(receives) else calls)["end"].max())
-    end = _end_of_pipeline(activity, computation, last_receive)
+    end = _end_of_pipeline(activity, computation, last_receive, groups_within)
     computation = _clipped(computation, np.iinfo(np.int64).min, end)
     is_other = activity["kind"] == COMMUNICATION
     communication = _intervals(activity[is_other])
@@ -180,18 +213,23 @@ def _recorded(
     )
 
 
-def _end_of_pipeline(activity: pd.DataFrame, computation: Intervals, after: int) -> int:
+def _end_of_pipeline(
+    activity: pd.DataFrame,
+    computation: Intervals,
+    after: int,
+    groups_within: set[str],
+) -> int:
     """Return when the reduction of gradients or the step of the optimizer begins, ns.
 
-    A collective of a group that had none before the last receive reduces gradients. Those that
+    A collective of a group that has none between micro-batches reduces gradients. Those that
     overlap with the backward pass do not end it.
     """
     ends = [np.iinfo(np.int64).max]
     steps = activity[(activity["kind"] == OPTIMIZER) & (activity["start"] >= after)]
     ends += steps["start"].tolist()
     others = activity[activity["kind"] == COMMUNICATION]
-    begun_before = set(others.loc[others["start"] < after, "group"])
-    late = others[(others["start"] >= after) & ~others["group"].isin(begun_before)]
+    is_within = others["group"].isin(groups_within)
+    late = others[(others["start"] >= after) & ~is_within]
     start = late["start"].to_numpy(np.int64)
     end = late["end"].to_numpy(np.int64)
     hidden = covered(computation.start, computation.end, start, end)
@@ -260,6 +298,8 @@ def _partition(
     )
     idle = _outside(busy, window_start, window_end)
     kernels = _kernels(rank.calls)
+    if has_free_sends:
+        kernels = kernels[kernels["receives"]].reset_index(drop=True)
     regions = _governed(idle, kernels)
     waits = Intervals(regions.start, np.maximum(regions.begin, regions.start))
     transfers = Intervals(np.maximum(regions.begin, regions.start), regions.end)
@@ -269,17 +309,12 @@ def _partition(
     warmup = _without(_clipped(not_computing, window_start, filled), transfers)
     drain_start = max(rank.last_end, window_start)
     drain = _clipped(not_computing, drain_start, window_end)
-    if not has_free_sends:
-        drain = _without(drain, _clipped(transfers, drain_start, window_end))
+    drain = _without(drain, _clipped(transfers, drain_start, window_end))
     in_between = {
-        TimeKind.TRANSFER: _sorted(_clipped(transfers, window_start, drain_start)),
+        TimeKind.TRANSFER: _sorted(_clipped(transfers, window_start, window_end)),
         TimeKind.WAIT_PREVIOUS: _sorted(_selected(waits, is_for_previous)),
         TimeKind.WAIT_NEXT: _sorted(_selected(waits, ~is_for_previous)),
     }
-    if not has_free_sends:
-        in_between[TimeKind.TRANSFER] = _sorted(
-            _clipped(transfers, window_start, window_end)
-        )
     for kind in (TimeKind.WAIT_PREVIOUS, TimeKind.WAIT_NEXT):
         in_between[kind] = _clipped(in_between[kind], filled, drain_start)
     return {
@@ -292,7 +327,9 @@ def _partition(
 
 def _kernels(calls: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each kernel: that of the part that it waited for longest."""
-    decisive = calls[calls["is_decisive"]]
+    is_receive = calls["direction"] == RECEIVE
+    receives = is_receive.groupby(calls["kernel"]).transform("any")
+    decisive = calls.assign(receives=receives)[calls["is_decisive"]]
     return decisive.drop_duplicates("kernel").reset_index(drop=True)
 
 

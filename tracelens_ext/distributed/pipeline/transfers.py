@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.distributed.extract import numbers_in
+from tracelens_ext.distributed.peers import peers_in_job
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Float64Array, Int64Array
 
@@ -18,6 +19,10 @@ SEND = "send"
 RECEIVE = "recv"
 #: Ends of one transfer differ by less than this on a common clock.
 _SAME_END_NS = 20_000
+#: A send that ends so much before its receive, and takes at most so many times as long as a
+#: transfer of its link, was buffered.
+_BUFFERED_END_NS = 5_000
+_USUAL_FACTOR = 1.5
 #: The share of the pairs of two ranks that must end together to tell the offset of their clocks.
 _MIN_SHARE_OF_ENDS = 0.3
 #: Groups whose names say that they are none of a pipeline, and words that say the opposite.
@@ -73,7 +78,13 @@ def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:
         members = numbers_in(rows["group"].iloc[0])
         if "..." in rows["group"].iloc[0]:
             members = []
-        rows = rows.assign(peer=_peers_in_job(rows, members))
+        count_in_group = bool(rows["is_group_rank"].any())
+        peer = rows["peer"]
+        if not members:
+            # What counts in a group that is not known is not known either.
+            peer = peer.where(~rows["is_group_rank"])
+        peer = peers_in_job(peer, rows["rank"], members, count_in_group=count_in_group)
+        rows = rows.assign(peer=peer)
         _find_peers_by_ends(rows, members)
         parts.append(rows)
     if not parts:
@@ -81,30 +92,6 @@ def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).sort_values(
         ["rank", "launch", "start"], kind="stable", ignore_index=True
     )
-
-
-def _peers_in_job(rows: pd.DataFrame, members: list[int]) -> pd.Series:
-    """Return the peers of the calls of one group as ranks of the job.
-
-    PyTorch counts peers in the group or in the job, depending on its version. Both are tried: only
-    one makes every peer another member of the group, as a rule.
-    """
-    peer = rows["peer"]
-    if len(members) == 2:
-        # A pair leaves no choice.
-        return float(sum(members)) - rows["rank"].where(rows["rank"].isin(members))
-    if not members:
-        return peer.where(~rows["is_group_rank"])
-    lookup = dict(enumerate(map(float, members)))
-    in_group = peer.map(lookup)
-    is_valid_in_job = peer.isin(members) & (peer != rows["rank"])
-    is_valid_in_group = in_group.notna() & (in_group != rows["rank"])
-    is_known = peer.notna()
-    is_of_job = bool(is_valid_in_job[is_known].all())
-    if not is_of_job or rows["is_group_rank"].any():
-        is_of_job = bool(is_valid_in_job.sum() > is_valid_in_group.sum())
-    chosen = peer.where(is_valid_in_job) if is_of_job else in_group
-    return chosen.where(chosen.isin(members))
 
 
 def _find_peers_by_ends(rows: pd.DataFrame, members: list[int]) -> None:
@@ -238,6 +225,7 @@ def _with_begins(calls: pd.DataFrame) -> pd.DataFrame:
     calls = calls.assign(other_start=other_start)
     has_other = other_start.notna()
     begin = calls["start"].astype("float64").clip(lower=other_start).where(has_other)
+    begin = begin.mask(_is_buffered(calls, both), calls["start"])
     usual = _usual_transfer(calls, begin)
     begin = begin.fillna(calls["end"] - usual)
     begin = begin.clip(lower=calls["start"], upper=calls["end"])
@@ -247,6 +235,30 @@ def _with_begins(calls: pd.DataFrame) -> pd.DataFrame:
     # The part that the kernel waited for longest says for whom it waited.
     calls["is_decisive"] = begin == calls["begin"]
     return calls
+
+
+def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
+    """Return which sends did not wait for their receive: they end before it, and are short.
+
+    Args:
+        calls: with `pair`.
+        both: of `_both_sides`, by pair.
+    """
+    duration_of_source = both["end_source"] - both["start_source"]
+    duration_of_target = both["end_target"] - both["start_target"]
+    shorter = duration_of_source.where(
+        duration_of_source < duration_of_target, duration_of_target
+    )
+    links = shorter.groupby([both["source"], both["target"]])
+    is_short = duration_of_source <= _USUAL_FACTOR * links.transform("median")
+    ends_earlier = both["end_source"] < both["end_target"] - _BUFFERED_END_NS
+    is_send = calls["direction"] == SEND
+    parts = calls.groupby(["rank", "kernel"], sort=False)
+    is_alone = parts["direction"].transform("size") == 1
+    alone_of_pair = is_alone[calls["pair"] >= 0].groupby(calls["pair"]).all()
+    buffered = both.index.isin(alone_of_pair.index[alone_of_pair])
+    buffered_pairs = both.index[buffered & is_short & ends_earlier]
+    return is_send & calls["pair"].isin(buffered_pairs)
 
 
 def _usual_transfer(calls: pd.DataFrame, begin: pd.Series) -> Float64Array:

@@ -1,0 +1,167 @@
+"""The stages of a pipeline over time, one color for each kind of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracelens_ext.distributed.pipeline.tables import (
+    STAGES_TABLE,
+    PipelineIteration,
+    PipelineJob,
+)
+from tracelens_ext.distributed.pipeline.times import (
+    BUBBLE_KINDS,
+    Intervals,
+    StageTimes,
+    TimeKind,
+)
+from tracelens_ext.report.colors import ONE_COLOUR
+from tracelens_ext.report.html_figures import Figure, duration_text, spec_of, trace
+from tracelens_ext.trace import NS_PER_MS
+
+_COLORS = {
+    TimeKind.COMPUTATION: ONE_COLOUR,
+    TimeKind.TRANSFER: "#e58a2b",
+    TimeKind.WAIT_PREVIOUS: "#d1495b",
+    TimeKind.WAIT_NEXT: "#8d6bc7",
+    TimeKind.WARMUP: "#17a2b8",
+    TimeKind.DRAIN: "#8b93a1",
+}
+_NAMES = {
+    TimeKind.COMPUTATION: "computation",
+    TimeKind.TRANSFER: "transfer",
+    TimeKind.WAIT_PREVIOUS: "wait for the previous stage",
+    TimeKind.WAIT_NEXT: "wait for the next stage",
+    TimeKind.WARMUP: "warm-up",
+    TimeKind.DRAIN: "drain",
+}
+#: Intervals of one kind with less than this part of the iteration in between are drawn as one.
+_SMALLEST_PART = 1 / 2000
+#: Bars of the chart; further iterations are left out.
+_MAX_BARS = 6000
+_MAX_ITERATIONS = 3
+_MAX_ROWS_WITH_ALL_LABELS = 32
+
+
+def stage_timeline(job: PipelineJob) -> list[Figure]:
+    """Return the chart of the first replica's stages over time; none without a pipeline."""
+    iterations = _shown_iterations(job)
+    if not iterations:
+        return []
+    start = min(times.window_start for times in iterations[0].times)
+    traces = []
+    bar_count = 0
+    for place, (kind, color) in enumerate(_COLORS.items()):
+        bars = [
+            _bars(times, kind, start)
+            for iteration in iterations
+            for times in iteration.times
+        ]
+        base = np.concatenate([bar.base for bar in bars])
+        length = np.concatenate([bar.length for bar in bars])
+        stage = np.concatenate([bar.stage for bar in bars])
+        remaining = max(_MAX_BARS - bar_count, 0)
+        bar_count += len(base)
+        traces.append(
+            trace(
+                "bar",
+                place,
+                orientation="h",
+                base=base[:remaining].round(4).tolist(),
+                x=length[:remaining].round(4).tolist(),
+                y=stage[:remaining].tolist(),
+                width=0.8,
+                marker={"color": color},
+                hovertemplate=(
+                    f"<b>stage %{{y}}</b>, {_NAMES[kind]}<br>%{{x:,.3~f}} ms"
+                    "<extra></extra>"
+                ),
+            )
+        )
+    stage_count = iterations[0].schedule.stages
+    stage_axis: dict[str, object] = {
+        "autorange": "reversed",
+        "tickformat": "d",
+        "title": {"text": "stage"},
+        "showgrid": False,
+    }
+    if stage_count <= _MAX_ROWS_WITH_ALL_LABELS:
+        stage_axis["dtick"] = 1
+    layout = {
+        "barmode": "overlay",
+        "height": int(np.clip(34 * stage_count + 80, 180, 700)),
+        "xaxis": {"title": {"text": "ms"}},
+        "yaxis": stage_axis,
+    }
+    figure = Figure(
+        key="chart-pipeline",
+        title=_title(iterations),
+        summary=_summary(iterations),
+        legend=[(_NAMES[kind], color) for kind, color in _COLORS.items()],
+        sheet=STAGES_TABLE,
+        spec=spec_of(traces, layout),
+    )
+    return [figure]
+
+
+class _Bars:
+    """The bars of one kind of time and stage."""
+
+    def __init__(self, intervals: Intervals, stage: int, start: int) -> None:
+        self.base = (intervals.start - start) / NS_PER_MS
+        self.length = (intervals.end - intervals.start) / NS_PER_MS
+        self.stage = np.full(len(intervals.start), stage)
+
+
+def _shown_iterations(job: PipelineJob) -> Sequence[PipelineIteration]:
+    """Return the first iterations of the first replica."""
+    if not job.iterations:
+        return []
+    pipeline = job.iterations[0].pipeline
+    own = [iteration for iteration in job.iterations if iteration.pipeline is pipeline]
+    own.sort(key=lambda iteration: iteration.times[0].window_start)
+    return own[:_MAX_ITERATIONS]
+
+
+def _bars(times: StageTimes, kind: TimeKind, start: int) -> _Bars:
+    """Return the bars of a kind; intervals close to one another are one bar."""
+    intervals = times.intervals[kind]
+    if len(intervals.start):
+        smallest = times.window * _SMALLEST_PART
+        is_apart = intervals.start[1:] - intervals.end[:-1] > smallest
+        is_first = np.append(True, is_apart)
+        is_last = np.append(is_apart, True)
+        intervals = Intervals(intervals.start[is_first], intervals.end[is_last])
+    return _Bars(intervals, times.stage, start)
+
+
+def _title(iterations: Sequence[PipelineIteration]) -> str:
+    """Return what the chart shows."""
+    ranks = iterations[0].pipeline.ranks
+    names = [iteration.iteration for iteration in iterations if iteration.iteration]
+    shown = ""
+    if names:
+        plural = "s" if len(names) > 1 else ""
+        shown = f", iteration{plural} {', '.join(names)}"
+    return f"Stages of the pipeline over time, ranks {ranks[0]} to {ranks[-1]}{shown}"
+
+
+def _summary(iterations: Sequence[PipelineIteration]) -> str:
+    """Return the schedule, its bubble, and the largest part of that, in words."""
+    schedule = iterations[0].schedule
+    times = [times for iteration in iterations for times in iteration.times]
+    window = sum(rank.window for rank in times)
+    bubble = sum(rank.bubble for rank in times)
+    of_kind = {kind: sum(rank.time(kind) for rank in times) for kind in BUBBLE_KINDS}
+    largest = max(of_kind, key=lambda kind: of_kind[kind])
+    share = 100.0 * bubble / max(window, 1)
+    ideal = schedule.ideal_bubble_percent
+    ideal_text = "" if np.isnan(ideal) else f", ideally {ideal:.1f} %"
+    largest_ms = of_kind[largest] / len(times) / NS_PER_MS
+    return (
+        f"{schedule.kind} with {schedule.micro_batches} micro-batches: the bubble is"
+        f" {share:.1f} %{ideal_text}; most of it: {_NAMES[largest]},"
+        f" {duration_text(largest_ms)} a stage"
+    )

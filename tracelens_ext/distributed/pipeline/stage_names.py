@@ -1,0 +1,74 @@
+"""The stages of a pipeline as a user names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracelens_ext.errors import UsageError
+
+_RANKS = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+_MOST_RANKS = 1_000_000
+_FORM = "give a number of stages, such as 4, or the ranks of each, such as 0-3/4-7"
+
+
+@dataclass(frozen=True)
+class StageNames:
+    """Which ranks are the stages of a pipeline."""
+
+    count: int = (
+        0  #: how many stages of consecutive ranks there are; 0 if they are listed
+    )
+    listed: tuple[tuple[int, ...], ...] = ()  #: the ranks of each stage
+
+    @classmethod
+    def of_text(cls, text: str) -> StageNames:
+        """Return the stages that a text names: `4`, or `0-3/4-7`, or `0,2/1,3`.
+
+        Raises:
+            UsageError: it has another form, or a rank is in two stages.
+        """
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_RANKS)):
+            count = int(text)
+            if count < 2:
+                raise UsageError(f"a pipeline of {count} stages is none; {_FORM}")
+            return cls(count=count)
+        listed = tuple(_ranks_of_text(part, text) for part in text.split("/"))
+        ranks = [rank for stage in listed for rank in stage]
+        if len(listed) < 2:
+            raise UsageError(f"{text!r} names a single stage; {_FORM}")
+        if len(set(ranks)) < len(ranks):
+            raise UsageError(f"{text!r} names a rank twice; {_FORM}")
+        return cls(listed=listed)
+
+    def stages(self, ranks: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return the ranks of each stage.
+
+        Args:
+            ranks: those of the job, ascending.
+
+        Returns:
+            Nothing if they cannot be split into so many stages.
+        """
+        if not self.count:
+            return self.listed
+        size = len(ranks) // self.count
+        if not size or size * self.count != len(ranks):
+            return ()
+        return [ranks[stage * size : (stage + 1) * size] for stage in range(self.count)]
+
+
+def _ranks_of_text(part: str, text: str) -> tuple[int, ...]:
+    """Return the ranks of one stage, such as `0-3` or `0,2`."""
+    ranks: list[int] = []
+    for name in part.split(","):
+        match = _RANKS.fullmatch(name.strip())
+        if match is None:
+            raise UsageError(f"{text!r} does not name stages; {_FORM}")
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last < first or last >= _MOST_RANKS:
+            raise UsageError(f"{name!r} is no range of ranks; {_FORM}")
+        ranks.extend(range(first, last + 1))
+    return tuple(ranks)
