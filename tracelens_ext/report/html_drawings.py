@@ -383,8 +383,8 @@ def time_axis_figures(
             "rangemode": "tozero",
         }
         layout[f"yaxis{axis}"] = {**ends, "tickformat": ".0%", "nticks": 3}
-        title = {"text": f"GPU {device}", "y": top, "yref": "paper", "yanchor": "top"}
-        names.append({**title, **laid})
+        name = {"text": f"GPU {device}", "y": top, "yref": "paper", "yanchor": "top"}
+        names.append({**name, **laid})
         where = {
             "yaxis": f"y{axis}",
             "stackgroup": f"row{row}",
