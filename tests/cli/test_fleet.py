@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.support.fleet_helpers import needs_fleet, rank_trace, write_ranks
+from tests.support.flight_maker import hang
 from tests.support.merging import write_merged
 from tracelens_ext.cli import run
 from tracelens_ext.cli.commands.fleet import _slowest
@@ -145,6 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("page")
     write_ranks(here / "run", {0: 100, 1: 110, 2: 300, 3: 105})
     write_merged(here / "run", "sglang", here / "merged.json.gz")
+    hang().write(here / "dumps")
     return here
 
 

@@ -10,56 +10,105 @@ from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.analysis.timeline.time_axis import MOST_BINS
 from tracelens_ext.findings.context import FindingsContext
-from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
-from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.trace.gpu_events import find_tracks
-from tracelens_ext.trace.intervals import union
+from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
+from tracelens_ext.trace.intervals import Union, covered, union
+
+#: More stretches of a finding than this are shown as bins, with the share of each.
+_MOST_STRETCHES = 300
 
 
 def timeline_markers(
     context: FindingsContext, *, device_peaks: str | None = None
 ) -> pd.DataFrame | None:
-    """Iterations of the first process that has any, parts of the recording, findings."""
+    """Return iterations of the first process that has any, parts of the recording, findings."""
     work = context.gpu_events
-    found = find_iterations(work.tree)
-    recording = recording_of(work)
-    first = found.process == found.process[:1]
-    parts = recording.parts
-    names = np.array(
-        [f"ProfilerStep#{number}" for number in found.number], dtype=object
-    )[first]
-    steps = {"kind": "iteration", "name": names, "device": NONE, "finding": ""}
-    steps |= {"start": found.start[first], "end": found.end[first]}
-    device = find_tracks(work, "device").device[parts["device"].to_numpy()]
-    kind = parts["kind"].replace({"before": "hole"})
-    cuts = parts[["start", "end"]].assign(
-        kind=kind, name=parts["what"], device=device, finding=""
-    )
-    tables = [pd.DataFrame(steps), cuts]
-    bin_ns = recording.wall_ns // MOST_BINS
+    tables = [_iteration_markers(work), _recording_markers(work)]
     findings: Sequence[Finding] = ()
     with context.failures.isolate("The findings on the time axis"):
         findings = context.findings(device_peaks).findings
-    for finding in findings:
-        if finding.claim is not None:
-            start, end, *_ = finding.claim.intervals
-            start, end = union(start, end + bin_ns)
-            row = {
-                "kind": "finding",
-                "name": finding.title,
-                "device": NONE,
-                "finding": finding.id,
-            }
-            tables.append(pd.DataFrame({**row, "start": start, "end": end - bin_ns}))
-    marks = pd.concat(
-        [table for table in tables if len(table)] or tables[:1], ignore_index=True
+    tables.extend(
+        _finding_markers(work, finding, finding.claim)
+        for finding in findings
+        if finding.claim is not None
     )
+    with_rows = [table for table in tables if len(table)]
+    if not with_rows:
+        return None
+    markers = pd.concat(with_rows, ignore_index=True)
     for name in ("start", "end"):
-        marks[f"{name}_ms"] = marks.pop(name) / NS_PER_MS
-    return marks if len(marks) else None
+        markers[f"{name}_ms"] = markers.pop(name) / NS_PER_MS
+    return markers
+
+
+def _iteration_markers(work: GpuEvents) -> pd.DataFrame:
+    """Return the iterations of the first process that has any."""
+    iterations = find_iterations(work.tree)
+    is_of_first_process = iterations.process == iterations.process[:1]
+    names = [f"ProfilerStep#{number}" for number in iterations.number]
+    return pd.DataFrame(
+        {
+            "kind": "iteration",
+            "name": np.array(names, dtype=object)[is_of_first_process],
+            "device": NONE,
+            "finding": "",
+            "covered_percent": 100.0,
+            "start": iterations.start[is_of_first_process],
+            "end": iterations.end[is_of_first_process],
+        }
+    )
+
+
+def _recording_markers(work: GpuEvents) -> pd.DataFrame:
+    """Return what was not recorded, and warm-up."""
+    parts = recording_of(work).parts
+    return parts[["start", "end"]].assign(
+        kind=parts["kind"].replace({"before": "hole"}),
+        name=parts["what"],
+        device=find_tracks(work, "device").device[parts["device"].to_numpy()],
+        finding="",
+        covered_percent=100.0,
+    )
+
+
+def _finding_markers(work: GpuEvents, finding: Finding, claim: Claim) -> pd.DataFrame:
+    """Return the stretches of a finding, or bins with the share of each, if they are too many."""
+    starts, ends, *_ = claim.intervals
+    stretches = union(starts, ends)
+    covered_percent = np.full(len(stretches.start), 100.0)
+    if len(stretches.start) > _MOST_STRETCHES:
+        stretches, covered_percent = _binned(work, stretches)
+    return pd.DataFrame(
+        {
+            "kind": "finding",
+            "name": finding.title,
+            "device": NONE,
+            "finding": finding.id,
+            "covered_percent": covered_percent,
+            "start": stretches.start,
+            "end": stretches.end,
+        }
+    )
+
+
+def _binned(work: GpuEvents, stretches: Union) -> tuple[Union, Float64Array]:
+    """Return the bins that stretches touch, and what they cover of each, in percent.
+
+    Merged, thousands of short stretches would look like one that covers everything.
+    """
+    first = min(int(work.start.min()), int(stretches.start[0]))
+    last = max(int(work.end.max()), int(stretches.end[-1]))
+    edges = np.linspace(first, last, MOST_BINS + 1).astype(np.int64)
+    covered_ns = covered(stretches.start, stretches.end, edges[:-1], edges[1:])
+    is_touched = covered_ns > 0
+    length_ns = np.maximum(np.diff(edges), 1)
+    covered_percent = 100.0 * covered_ns / length_ns
+    touched = Union(edges[:-1][is_touched], edges[1:][is_touched])
+    return touched, covered_percent[is_touched]
 
 
 TIME_AXIS_MARKS = Table(
@@ -71,15 +120,12 @@ TIME_AXIS_MARKS = Table(
         Column("device", "-1 for all"),
         Column("finding", "which kind of finding; empty for what is none"),
         Column(
-            "start_ms",
-            "since the trace's first event; what a finding claims less than a 600th of the "
-            "wall time apart is one stretch",
+            "covered_percent",
+            "how much of the stretch belongs to the finding; less than 100 only for findings of "
+            "more than 300 stretches, which are shown in 600 bins",
         ),
-        Column(
-            "end_ms",
-            "since the trace's first event; what a finding claims less than a 600th of the "
-            "wall time apart is one stretch",
-        ),
+        Column("start_ms", "since the trace's first event"),
+        Column("end_ms", "since the trace's first event"),
     ],
     table=timeline_markers,
     options=["device_peaks"],

@@ -242,6 +242,7 @@ _NSIGHT_COMPUTE = (
     "is a report of Nsight Compute, which measures single kernels and has no timeline"
 )
 _RECORD_TIMELINE = "record one with nsys profile -t cuda, or with torch.profiler"
+_A_FLIGHT_DUMP = "is a dump of PyTorch's flight recorder, no trace"
 _A_PICKLE = "is a pickle, no trace; a memory snapshot of PyTorch is read by one command"
 
 #: Processes of the legacy profiler.
@@ -260,6 +261,8 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
     for marks, encoding in _ENCODINGS:
         if head.startswith(marks):
             return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
+    if head.startswith(b"\x80") and b"pg_config" in head:
+        return TraceFormatError(path, _A_FLIGHT_DUMP, "run: tracelens-ext ranks FILE")
     if name.removesuffix(".gz").endswith((".pickle", ".pkl")):
         return TraceFormatError(path, _A_PICKLE, "run: tracelens-ext memory FILE")
     if head.startswith(b"NVR\0") or name.endswith(".ncu-rep"):

@@ -388,6 +388,9 @@ _MEMBERS = {
 def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
     """Return the error for a JSON document without `traceEvents`."""
     names = list(members)
+    if {"pg_config", "entries"} <= set(names):
+        problem = "is a dump of PyTorch's flight recorder, no trace"
+        return TraceFormatError(path, problem, "run: tracelens-ext ranks FILE")
     for name in names:
         if name in _MEMBERS:
             return TraceFormatError(

@@ -314,7 +314,23 @@ _MOST_CATEGORIES = 24
 _MOST_MARKS = 400
 # pixels: of a device; of a finding, a bar below its title
 _ROW = 130
+#: Of that, the line with the name of the GPU, and the space for the lowest label of the axis.
+_ROW_TITLE = 22
+_BELOW_ROW = 10
 _FINDING = 32
+#: Of the strips of findings: none is the color of a category.
+_FINDING_COLORS = (
+    "#1d3557",
+    "#7a1f4a",
+    "#14532d",
+    "#6b3e00",
+    "#4c1d95",
+    "#134e4a",
+    "#7c2d12",
+    "#3f3f46",
+)
+#: A stretch of which a finding has little is still seen.
+_PALEST_PERCENT = 25.0
 
 
 def time_axis_figures(
@@ -360,11 +376,15 @@ def time_axis_figures(
         axis = str(row + 1) if row else ""
         top = 1 - row * _ROW / plotted
         ends = {
-            "domain": [top - _ROW / plotted + 0.02, top - 0.03],
+            "domain": [
+                top - (_ROW - _BELOW_ROW) / plotted,
+                top - _ROW_TITLE / plotted,
+            ],
             "rangemode": "tozero",
         }
         layout[f"yaxis{axis}"] = {**ends, "tickformat": ".0%", "nticks": 3}
-        names.append({"text": f"GPU {device}", "y": top, "yref": "paper", **laid})
+        name = {"text": f"GPU {device}", "y": top, "yref": "paper", "yanchor": "top"}
+        names.append({**name, **laid})
         where = {
             "yaxis": f"y{axis}",
             "stackgroup": f"row{row}",
@@ -373,7 +393,7 @@ def time_axis_figures(
         }
         data += [{**area, **where} for area in _areas(part, categories, bins, step)]
     under = f"yaxis{len(devices) + 1}"
-    ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.5]}
+    ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.75]}
     layout[under] = {**ends, "visible": False}
     under = under.replace("axis", "")
     for row, (ident, part) in enumerate(findings):
@@ -386,10 +406,15 @@ def time_axis_figures(
             "x": lengths,
             "y": [row + 0.2] * len(part),
         }
+        opacity = part["covered_percent"].clip(lower=_PALEST_PERCENT) / 100
         look = {
             "orientation": "h",
             "width": 0.35,
-            "marker": {"color": plot.MARK["color"]},
+            "marker": {
+                "color": _FINDING_COLORS[row % len(_FINDING_COLORS)],
+                "opacity": opacity.round(2).tolist(),
+                "line": {"width": 0},
+            },
         }
         about = {"yaxis": under, "name": title, "customdata": [card] * len(part)}
         told = "%{fullData.name}<extra></extra>"

@@ -8,29 +8,26 @@ numbers are unpickled.
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import re
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tracelens_ext.analysis.memory.events import MemoryEvents
 from tracelens_ext.analysis.memory.usage import BEFORE, blocks_of, by_owner
-from tracelens_ext.errors import TraceCutOffError, TraceFormatError
+from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.plain_pickle import unpickled
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
-from tracelens_ext.text import encodable, one_line
+from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Int64Array
 from tracelens_ext.trace.grouping import percent, sums
 
@@ -55,9 +52,6 @@ _NOT_USERS: Final = re.compile(
     r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]"
 )
 _NS_PER_US: Final = 1000
-#: Unpickling may take so much memory beyond what is in use, and so many times the file.
-_EXTRA_MEMORY = 2**28
-_MEMORY_PER_BYTE = 60
 
 
 class Segment(NamedTuple):
@@ -140,15 +134,6 @@ def is_snapshot(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Makes containers, texts and numbers, and nothing that has a name."""
-
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
-        raise pickle.UnpicklingError(
-            f"asks for {module}.{name}, and only plain data is read"
-        )
-
-
 def read_snapshot(
     path: str | os.PathLike[str], reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> Snapshot:
@@ -158,7 +143,13 @@ def read_snapshot(
         TraceError: the file cannot be read, or is not a snapshot.
     """
     with ByteSource(path, reading=reading) as source:
-        content = _unpickled(source.path, source.read_all())
+        content = unpickled(source.path, source.read_all(), "memory snapshot", _REMEDY)
+        if isinstance(content, dict) and {"entries", "pg_config"} <= content.keys():
+            raise TraceFormatError(
+                source.path,
+                "is a dump of PyTorch's flight recorder, no memory snapshot",
+                f"run: tracelens-ext ranks {shlex.quote(source.path)}",
+            )
         if not isinstance(content, dict) or not isinstance(
             content.get("device_traces"), list
         ):
@@ -178,63 +169,6 @@ def read_snapshot(
             raise TraceFormatError(
                 source.path, "is a damaged memory snapshot", _REMEDY
             ) from None
-
-
-def _unpickled(path: str, data: bytes) -> object:
-    """Return the content of a pickle.
-
-    It is unpickled in a thread with a large stack: hashes of deeply nested tuples are recursive.
-    """
-
-    def load() -> object:
-        with _bounded_memory(len(data)):
-            stream = io.BufferedReader(io.BytesIO(data))
-            # Without `readinto`, which allocates what the pickle claims before it is read.
-            file = SimpleNamespace(
-                read=stream.read, readline=stream.readline, peek=stream.peek
-            )
-            return _PlainUnpickler(file).load()
-
-    previous_size = threading.stack_size(min(2**30, 2**26 + 256 * len(data)))
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            loaded = pool.submit(load)
-    finally:
-        threading.stack_size(previous_size)
-    error = loaded.exception()
-    if error is None:
-        return loaded.result()
-    if isinstance(error, EOFError) or "truncated" in str(error):
-        raise TraceCutOffError(
-            path, "the pickle ends in the middle", "copy or record it again"
-        )
-    if isinstance(error, MemoryError):
-        reason = "asks for more memory than it can need"
-    else:
-        reason = one_line(str(error)) or type(error).__name__
-    raise TraceFormatError(path, f"is no memory snapshot: the pickle {reason}", _REMEDY)
-
-
-@contextmanager
-def _bounded_memory(file_size: int) -> Iterator[None]:
-    """Allow the process only so much more memory as a file of this size may need, on Linux."""
-    try:
-        import resource
-
-        pages_in_use = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-        previous = resource.getrlimit(resource.RLIMIT_AS)
-        in_use = pages_in_use * resource.getpagesize()
-        limit = in_use + _EXTRA_MEMORY + _MEMORY_PER_BYTE * file_size
-        if previous[0] != resource.RLIM_INFINITY:
-            limit = min(limit, previous[0])
-        resource.setrlimit(resource.RLIMIT_AS, (limit, previous[1]))
-    except (ImportError, OSError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, previous)
 
 
 def _read(path: str, content: dict[str, Any]) -> Snapshot:

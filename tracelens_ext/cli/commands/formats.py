@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
 import typer
 
 from tracelens_ext.hooks import Command
+
+
+class _OtherFile(NamedTuple):
+    """A kind of file that is no trace, and that one command reads."""
+
+    name: str
+    facts: dict[str, str]  #: label → text
+
+
+_OTHER_FILES: Final = (
+    _OtherFile(
+        "PyTorch flight recorder dump (pickle or JSON, one file a rank)",
+        {
+            "files": "nccl_trace_rank_N, trace_rank_N",
+            "record": "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+            "read": "tracelens-ext ranks FOLDER",
+        },
+    ),
+    _OtherFile(
+        "PyTorch memory snapshot",
+        {
+            "files": "*.pickle, *.pickle.gz",
+            "record": "torch.cuda.memory._dump_snapshot('snapshot.pickle')",
+            "read": "tracelens-ext memory FILE",
+        },
+    ),
+)
 
 
 def formats() -> None:
@@ -22,9 +52,16 @@ def formats() -> None:
             "needs": f"pip install 'tracelens-ext[{extra}]'" if extra else "",
             "record": getattr(reader, "how_to_record", ""),
         }
-        for label, text in facts.items():
-            if text:
-                typer.echo(f"    {label + ':':8} {text}")
+        _print_facts(facts)
+    for other in _OTHER_FILES:
+        typer.echo(other.name)
+        _print_facts(other.facts)
+
+
+def _print_facts(facts: Mapping[str, str]) -> None:
+    for label, text in facts.items():
+        if text:
+            typer.echo(f"    {label + ':':8} {text}")
 
 
 COMMAND = Command(

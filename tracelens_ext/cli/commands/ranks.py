@@ -1,18 +1,24 @@
-"""`tracelens-ext ranks`: what the results of `fleet` say of the ranks: verdicts, then each call."""
+"""`tracelens-ext ranks`: what the results of `fleet`, or dumps of the flight recorder, say."""
 
 from __future__ import annotations
 
 import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tracelens_ext.cli.screen import Part, show
-from tracelens_ext.errors import UsageError
+from tracelens_ext.cli.screen import Block, Part, show, tell
+from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.hooks import Command
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 
+#: Traces beside dumps are analyzed in this process if they are no larger together.
+_SMALL_BYTES = 20 * 10**6
 _CALL_COLUMNS = (
     "call",
     "collective",
@@ -27,13 +33,38 @@ _CALL_COLUMNS = (
     "reason",
     "ranks",
 )
+_STUCK_COLUMNS = (
+    "state",
+    "collective",
+    "sequence",
+    "process_group",
+    "iteration",
+    "entered_ranks",
+    "completed_ranks",
+    "missing_ranks",
+    "sizes",
+)
+_PROGRESS_COLUMNS = (
+    "rank",
+    "process_group",
+    "last_entered",
+    "last_completed",
+    "behind",
+    "collective",
+    "state",
+    "frames",
+)
 
 
 def ranks(
     results: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            metavar="RESULTS", help="Folder of the results of `fleet`, or its URL."
+            metavar="RESULTS",
+            help=(
+                "Folder of the results of `fleet`, or its URL; dumps of PyTorch's flight"
+                " recorder: files, folders or patterns; or both."
+            ),
         ),
     ],
     top: Annotated[
@@ -46,45 +77,208 @@ def ranks(
         bool, typer.Option("--json", help="Print the tables as JSON instead.")
     ] = False,
 ) -> None:
-    """Show which ranks and links are slow, and of each collective its transfer, wait and cause."""
-    from tracelens_ext.cli.pipeline_blocks import pipeline_blocks
-    from tracelens_ext.cli.verdict_blocks import verdict_blocks
+    """Show which ranks and links are slow, and of each collective its transfer, wait and cause.
+
+    Of dumps of the flight recorder: which call hangs or differs, and which rank is to blame.
+    """
+    sources = _sources(results)
+    if sources.traces and not sources.dumps:
+        file = sources.traces[0]
+        problem = "is a trace, and no dump of the flight recorder"
+        remedy = "compare the traces of ranks with: tracelens-ext fleet"
+        raise TraceNotFoundError(file, problem, remedy)
+    if sources.dumps:
+        _show_dumps(sources, top, json=json)
+    else:
+        _show_results(sources.results, top, json=json)
+
+
+@dataclass
+class _Sources:
+    """What the arguments name."""
+
+    dumps: list[Path] = field(default_factory=list)
+    results: str = ""  #: the folder of the results of a fleet; empty for none
+    traces: list[Path] = field(default_factory=list)  #: those that lie beside dumps
+
+
+def _sources(arguments: Sequence[str]) -> _Sources:
+    """Tell dumps from the results of a fleet.
+
+    Raises:
+        UsageError: results of several fleets are named.
+        TraceNotFoundError: a pattern matches nothing.
+    """
+    from tracelens_ext.trace_files import is_pattern, paths_matching
+
+    sources = _Sources()
+    for argument in arguments:
+        paths = paths_matching(argument) if is_pattern(argument) else [Path(argument)]
+        if not paths:
+            raise TraceNotFoundError(argument, "no file matches", "check the pattern")
+        are_files = [_add_files(sources, path) for path in paths]
+        if any(are_files):
+            continue
+        _check_results(Path(argument))
+        if sources.results:
+            raise UsageError(
+                f"{argument}: are results of a second fleet; name those of one"
+            )
+        sources.results = argument
+    return sources
+
+
+def _add_files(sources: _Sources, path: Path) -> bool:
+    """Add the dumps, and the traces beside them, that a path names; return whether it names any."""
+    from tracelens_ext.distributed.flight_recorder.dumps import dumps_in, may_be_dump
+    from tracelens_ext.trace_files import is_trace_name, traces_in
+
+    if path.is_dir():
+        dumps = dumps_in(path)
+        sources.dumps += dumps
+        if dumps:
+            traces = traces_in(path)
+            sources.traces += [trace for trace in traces if trace not in dumps]
+        return bool(dumps)
+    if not path.is_file():
+        return False
+    if is_trace_name(path.name) and not may_be_dump(path):
+        sources.traces.append(path)
+    else:
+        sources.dumps.append(path)  # its reader says if it is none
+    return True
+
+
+def _check_results(folder: Path) -> None:
+    """Say what to do first if a folder of this machine has no results of a fleet.
+
+    Raises:
+        UsageError: it holds traces.
+        TraceNotFoundError: it holds neither results, nor traces, nor dumps.
+    """
+    from tracelens_ext.distributed.storage import DONE
+    from tracelens_ext.trace_files import traces_in
+
+    has_results = (folder / DONE).exists() or (folder / "verdicts.parquet").exists()
+    if has_results or not folder.is_dir():
+        return
+    traces = traces_in(folder)
+    if traces:
+        count = f"{len(traces):,} trace{'s' if len(traces) > 1 else ''}"
+        quoted = shlex.quote(str(folder))
+        raise UsageError(
+            f"{folder}: holds {count}, and no results of fleet yet; run first: "
+            f"tracelens-ext fleet {quoted} -o results; then: tracelens-ext ranks results"
+        )
+    problem = "holds neither results of fleet nor dumps of PyTorch's flight recorder"
+    remedy = "name the folder that fleet wrote, or the dumps (nccl_trace_rank_0 …)"
+    raise TraceNotFoundError(folder, problem, remedy)
+
+
+def _tables_of_results(results: str) -> tuple[dict[str, pd.DataFrame], str]:
+    """Return the tables of a fleet, and the URL of its folder."""
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
     from tracelens_ext.distributed.collective_analysis import TABLES
     from tracelens_ext.distributed.storage import ResultStore
 
-    _refuse_traces(results)
     store = ResultStore.at(results)
     tables = {name: store.get_table(name).to_pandas() for name in TABLES}
-    calls = tables["collective_sync"].sort_values(
-        "wait_us", ascending=False, kind="stable"
-    )
-    part = Part(f"{len(calls):,} calls, by wait", calls, _CALL_COLUMNS, top)
+    return tables, store.url
+
+
+def _tables_of_traces(
+    traces: Sequence[Path],
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Analyze the traces beside dumps; return their tables, none if that failed, and notes."""
+    from tracelens_ext.distributed.cluster import require_fleet_extra
+
+    try:
+        require_fleet_extra()
+    except UsageError as error:
+        return {}, [f"The traces beside the dumps are left out: {error}."]
+    from tracelens_ext.distributed import run_fleet
+
+    size = sum(trace.stat().st_size for trace in traces)
+    workers = 0 if size < _SMALL_BYTES else None
+    with tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder:
+        result = run_fleet(list(traces), folder, workers=workers, cache=True)
+        notes = [
+            f"A trace beside the dumps is left out: {message}."
+            for message in result.failures.dropna(subset=["trace"])["message"]
+        ]
+        if "verdicts" not in result.tables:
+            return {}, notes
+        tables, _ = _tables_of_results(folder)
+    return tables, notes
+
+
+def _show_results(results: str, top: int, *, json: bool) -> None:
+    from tracelens_ext.cli.pipeline_blocks import pipeline_blocks
+    from tracelens_ext.cli.verdict_blocks import verdict_blocks
+
+    tables, url = _tables_of_results(results)
     blocks = list(verdict_blocks(tables["verdicts"]))
     blocks.extend(pipeline_blocks(tables["pipeline_stages"]))
-    blocks.append(part)
-    report = Report("The ranks of a job", tables, [("Results", store.url)])
+    blocks.append(_calls_part(tables, top))
+    report = Report("The ranks of a job", tables, [("Results", url)])
     show(report, blocks, json=json)
 
 
-def _refuse_traces(results: str) -> None:
-    """Say what to do first if a folder, or a file, holds traces and no results of `fleet`."""
-    from tracelens_ext.distributed.storage import DONE
-    from tracelens_ext.trace_files import traces_in
+def _calls_part(tables: dict[str, pd.DataFrame], top: int) -> Part:
+    calls = tables["collective_sync"].sort_values(
+        "wait_us", ascending=False, kind="stable"
+    )
+    return Part(f"{len(calls):,} calls, by wait", calls, _CALL_COLUMNS, top)
 
-    path = Path(results)
-    if not path.is_dir() or (path / DONE).exists():
-        return
-    traces = traces_in(path)
-    if traces:
-        count = f"{len(traces):,} trace{'s' if len(traces) > 1 else ''}"
-        folder = shlex.quote(results)
-        raise UsageError(
-            f"{results}: holds {count}, and no results of fleet yet; run first: "
-            f"tracelens-ext fleet {folder} -o results; then: tracelens-ext ranks results"
-        )
+
+def _show_dumps(sources: _Sources, top: int, *, json: bool) -> None:
+    from tracelens_ext.distributed.flight_recorder.job_tables import (
+        dump_tables,
+        joined_with_traces,
+    )
+
+    of_dumps = dump_tables(sources.dumps)
+    for problem in of_dumps.problems:
+        tell(str(problem))
+    tables = of_dumps.tables
+    notes = list(of_dumps.notes)
+    read_count = len(sources.dumps) - len(of_dumps.problems)
+    facts: list[tuple[str, object]] = [("Dumps", read_count)]
+    if sources.results:
+        of_traces, url = _tables_of_results(sources.results)
+        tables = joined_with_traces(tables, of_traces)
+        facts.append(("Results", url))
+    elif sources.traces:
+        of_traces, more_notes = _tables_of_traces(sources.traces)
+        notes += more_notes
+        if of_traces:
+            tables = joined_with_traces(tables, of_traces)
+            facts.append(("Traces", len(sources.traces)))
+    report = Report("The ranks of a job", tables, facts, notes)
+    show(report, _dump_blocks(tables, top), json=json)
+    if of_dumps.problems:
+        raise typer.Exit(1)
+
+
+def _dump_blocks(tables: dict[str, pd.DataFrame], top: int) -> Iterator[Block]:
+    """Yield verdicts, the calls that they are about, how far each rank is, and the last calls."""
+    from tracelens_ext.cli.verdict_blocks import verdict_blocks
+
+    if len(tables["verdicts"]):
+        yield from verdict_blocks(tables["verdicts"])
+    else:
+        yield "No call hangs, no call differs between ranks, and no rank is missing."
+    if len(tables["stuck_calls"]):
+        yield Part("Calls that did not end", tables["stuck_calls"], _STUCK_COLUMNS, top)
+    progress = tables["rank_progress"]
+    yield Part(
+        "How far each rank is, those behind first", progress, _PROGRESS_COLUMNS, top
+    )
+    yield Part("The last calls of each rank", tables["last_calls"], rows=top)
+    if "collective_sync" in tables:
+        yield _calls_part(tables, top)
 
 
 COMMAND = Command(
@@ -92,5 +286,9 @@ COMMAND = Command(
     summary="Show slow ranks and links, and each collective call.",
     function=ranks,
     group="Compare",
-    examples=("ranks results", "ranks results --top 50", "ranks results --json"),
+    examples=(
+        "ranks results",
+        "ranks results --json",
+        "ranks '/tmp/nccl_trace_rank_*'",
+    ),
 )

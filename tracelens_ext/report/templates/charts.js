@@ -46,8 +46,25 @@ class Chart {
     await Plotly.react(this.place, this.data.map((trace) => ({ ...trace, visible: this.shows(trace.meta) })), layout, CONFIG);
     if (this.listens) return;
     this.listens = true;
-    this.place.on("plotly_click", ({ points }) => showCard(points[0].customdata));
-    this.place.on("plotly_clickannotation", ({ annotation }) => showCard(annotation.name));
+    this.place.on("plotly_click", ({ points }) => this.showFinding(points[0].customdata));
+    this.place.on("plotly_clickannotation", ({ annotation }) => this.showFinding(annotation.name));
+  }
+
+  /** A click on a strip shows the card of its finding, and where on the time axis it is. */
+  showFinding(id) {
+    this.zoomTo(id);
+    showCard(id);
+  }
+
+  /** Zoom the time axis to a finding; a double click on the chart shows all of it again. */
+  zoomTo(id) {
+    const strip = this.data.find((trace) => trace.base && trace.customdata?.[0] === id);
+    if (!strip) return false;
+    const first = Math.min(...strip.base);
+    const last = Math.max(...strip.base.map((start, index) => start + strip.x[index]));
+    const margin = 0.02 * (last - first) || 0.001;
+    Plotly.relayout(this.place, { "xaxis.range": [first - margin, last + margin] });
+    return true;
   }
 
   /** The call tree takes long to draw: not before it is looked at. What is not found is pale. */
@@ -88,6 +105,13 @@ async function drawCharts(figures, template) {
   if (!figures.length) return;
   await loadPlotly();
   const charts = figures.map((figure) => new Chart(figure, template));
+  for (const heading of document.querySelectorAll(".findings [id^='finding-'] h3")) {
+    const { id } = heading.closest("[id^='finding-']");
+    heading.addEventListener("click", () => {
+      const zoomed = charts.find((chart) => chart.zoomTo(id));
+      zoomed?.place.scrollIntoView({ block: "center" });
+    });
+  }
   const drawAll = (printed) => Promise.all(charts.map((chart) => chart.draw(printed)));
   await drawAll();
   const { place } = charts[0];
