@@ -192,7 +192,14 @@ def test_the_report_has_the_sheets_when_asked_for() -> None:
     maker = TraceMaker()
     maker.launched("a", 10, 10, correlation=1, at=0)
     maker.launched("b", 50, 10, correlation=2, at=45)
-    names = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
+    names = [
+        "gap_summary",
+        "gap_shapes",
+        "gap_hosts",
+        "gap_streams",
+        "gap_pairs",
+        "gaps_longest",
+    ]
     without = build_perf_report(analyzed(maker)).sheets
     assert set(names) & set(without) <= {"gap_summary", "gap_hosts"}, (
         "what evidence cites"

@@ -323,7 +323,14 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(printed(capsys, "--json"))
     tables = document["tables"]
     assert document["facts"] == {"Trace": "trace.json"}
-    names = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
+    names = [
+        "gap_summary",
+        "gap_shapes",
+        "gap_hosts",
+        "gap_streams",
+        "gap_pairs",
+        "gaps_longest",
+    ]
     assert list(tables) == [*names, "gap_full_names", "gap_histogram"]
     assert document["notes"][0].startswith("The GPU was idle for 51.000 μs")
     assert [row["count"] for row in tables["gap_histogram"]] == [1, *[0] * 18, 1]

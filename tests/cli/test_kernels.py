@@ -203,7 +203,14 @@ def test_selections(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     tables = json.loads(printed(capsys, "--json", "--gaps", "-t", 1))["tables"]
-    gaps = ["gap_summary", "gap_hosts", "gap_streams", "gap_pairs", "gaps_longest"]
+    gaps = [
+        "gap_summary",
+        "gap_shapes",
+        "gap_hosts",
+        "gap_streams",
+        "gap_pairs",
+        "gaps_longest",
+    ]
     more = ["gap_full_names", "gap_histogram"]
     assert list(tables) == ["kernel_statistics", "kernel_full_names", *gaps, *more]
     names = [

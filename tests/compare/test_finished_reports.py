@@ -180,7 +180,7 @@ def test_json_reports_of_a_folder_are_compared_and_damage_is_told(
         )
     capsys.readouterr()
     assert compared(made) == 0
-    assert "GPU timeline, of the whole trace" in capsys.readouterr().out
+    assert "Wall time, of the whole trace" in capsys.readouterr().out
     (made / "b.json").write_bytes((made / "b.json").read_bytes()[:-900])
     assert compared(made / "a.json", made / "b.json") == 1
     assert "the JSON is damaged" in capsys.readouterr().err

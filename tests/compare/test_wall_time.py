@@ -64,3 +64,28 @@ def test_equal_traces_take_equally_long() -> None:
     comparison = compared(trace_with_gap(300), trace_with_gap(300))
     sentence = str(dict(comparison.facts)["Verdict"])
     assert sentence.startswith("B takes as long as A: 0.500 ms of wall time.")
+
+
+def steps_called(name: str, step_us: int) -> dict[str, Any]:
+    """Return five annotated steps with a kernel each."""
+    maker = TraceMaker()
+    for number in range(5):
+        start = number * step_us
+        maker.annotation(f"{name} {number}", start, step_us - 1)
+        maker.launched("gemm", start + 10, 50, correlation=number + 1, at=start + 5)
+    return maker.document()
+
+
+def test_steps_are_compared_by_any_annotation_that_both_traces_have() -> None:
+    comparison = compared(
+        steps_called("train step", 200), steps_called("train step", 100)
+    )
+    assert comparison.unit.kind == "iteration"
+    assert comparison.unit.counts == [5, 5]
+    sentence = str(dict(comparison.facts)["Verdict"])
+    assert sentence.startswith("B is 50.0 % faster than A: wall time per iteration")
+
+
+def test_steps_of_other_names_are_not_compared_with_each_other() -> None:
+    comparison = compared(steps_called("train step", 200), steps_called("batch", 100))
+    assert comparison.unit.kind != "iteration"

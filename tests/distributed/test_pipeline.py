@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -61,11 +61,17 @@ def pipelines_in(folder: Path, stages: list[list[int]] | None = None) -> FoundPi
         tables = pipeline_tables(events, TraceRanks(rank, RankSource.METADATA, {}))
         calls.append(tables[CALLS])
         activity.append(tables[ACTIVITY])
+    of_all = pd.concat(activity, ignore_index=True)
     return analyze_pipelines(
-        pd.concat(calls, ignore_index=True),
-        pd.concat(activity, ignore_index=True),
-        stages or [],
+        pd.concat(calls, ignore_index=True), of_ranks(of_all), stages or []
     )
+
+
+def of_ranks(
+    activity: pd.DataFrame,
+) -> Callable[[Sequence[int]], pd.DataFrame]:
+    """Return what selects the activity of some ranks."""
+    return lambda ranks: activity[activity["rank"].isin(ranks)]
 
 
 def simulated(
@@ -115,6 +121,7 @@ def test_the_time_of_each_stage_is_what_was_simulated(tmp_path: Path) -> None:
         PipelineJob(stage_factors={2: 1.4}, peers="none", iterations=1),
         PipelineJob(link_factors={frozenset((1, 2)): 5.0}, iterations=1),
         PipelineJob(is_batched=True, labels="before", clock_offset_us=3000.0),
+        PipelineJob(is_batched=True, labels="none", iterations=1),
         PipelineJob(groups="pair", peers="none", clock_offset_us=-2000.0),
         PipelineJob(data_parallel=2, optimizer_us=4000.0, labels="record"),
         PipelineJob(iterations=1, has_iterations=False, micro_batches=4),
@@ -285,7 +292,7 @@ def test_ring_attention_is_no_pipeline(ranks: int) -> None:
             calls.append(("send", rank, following, start, start + 100))
             calls.append(("recv", rank, before, start, start + 100))
             work.append((rank, start, start + 900))
-    found = analyze_pipelines(exchanges(calls), computation(work))
+    found = analyze_pipelines(exchanges(calls), of_ranks(computation(work)))
     assert found.iterations == ()
 
 
@@ -296,7 +303,7 @@ def test_data_that_is_only_passed_on_is_no_pipeline() -> None:
         calls.append(("send", 0, 1, start + 500, start + 600))
         calls.append(("recv", 1, 0, start + 500, start + 600))
     work = [(0, 0, 500), (1, 650, 900), (0, 1000, 1500), (1, 1650, 1900)]
-    found = analyze_pipelines(exchanges(calls), computation(work))
+    found = analyze_pipelines(exchanges(calls), of_ranks(computation(work)))
     assert found.iterations == ()
 
 

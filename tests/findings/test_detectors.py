@@ -77,17 +77,14 @@ def test_several_allocations_share_a_gap() -> None:
     assert savings(maker) == {"allocator": 5.0, "host-bound": 5.0}
 
 
-def test_a_wait_costs_the_idle_time_after_it_as_far_as_the_host_waited() -> None:
+def test_a_long_phase_of_the_cpu_after_a_wait_is_not_the_waits() -> None:
     maker = idle_for(20 * MS, 30 * MS)
     maker.frame("train.py(40): step", 10 * MS, 20 * MS)
     maker.op("aten::item", 16 * MS, 4 * MS + 20)
     maker.call("cudaStreamSynchronize", 16 * MS + 10, 4 * MS)
     found = findings_of(maker)
-    assert found["synchronisation"].claimed_ms == pytest.approx(4)
-    assert found["host-bound"].claimed_ms == pytest.approx(6)
-    where = found["synchronisation"].where
-    assert where["python_frames"][0].name == "train.py(40): step"
-    assert where["operations"][0].name == "aten::item"
+    assert "synchronisation" not in found
+    assert found["host-bound"].claimed_ms == pytest.approx(10, rel=0.01)
 
 
 def test_idle_time_of_another_thread_is_not_the_loaders() -> None:
@@ -130,7 +127,7 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
         ("Memcpy HtoD (Pinned -> Device)", {"exposed-copy": 10.0}),
         (
             "Memcpy DtoH (Device -> Pageable)",
-            {"pageable-copies": 3.0, "synchronisation": 7.0},
+            {"pageable-copies": 3.0, "synchronisation": 6.0, "host-bound": 1.0},
         ),
     ],
 )
@@ -146,7 +143,7 @@ def test_whose_the_wait_for_a_copy_is(copied: str, expected: dict[str, float]) -
 def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
     call: str,
 ) -> None:
-    """What it waits for is done; the host stands still, in what it is in."""
+    """What it waits for is done. The CPU has the gap only if it is seen to work in it."""
     maker = TraceMaker()
     # what waits among the first ten may do so for work of before
     for number in range(10):
@@ -159,7 +156,7 @@ def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
     if call:
         for start in (11 * MS, 15 * MS):  # a longer one would be start-up
             maker.call(call, start, 4 * MS)
-    expected = {"allocator": 8.0, "host-bound": 2.0} if call else {"host-bound": 10.0}
+    expected = {"allocator": 8.0, "host-bound": 2.0} if call else {}
     assert savings(maker) == expected
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tracelens_ext.analysis.operations.arguments import parsed
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.roofline.analysis import _modelled
+from tracelens_ext.roofline.convolution import with_known_results
 from tracelens_ext.roofline.element_types import ELEMENT_BYTES
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation
@@ -131,6 +133,52 @@ def test_convolutions() -> None:
     mask = value([False, True, True], "ScalarList")
     found = figures("convolution_backward", grad, x, w, *lists, *rest, mask)
     assert found == ("CONV_bwd", flops + out, 2 * (out + 2 * 3 * 64 + 5 * 3 * 9 + 5))
+
+
+@pytest.mark.parametrize("library", ["cudnn", "miopen"])
+def test_gradients_of_convolutions_by_an_operation_each(library: str) -> None:
+    """As PyTorch before 2022 computes them."""
+    x = tensor(2, 3, 8, 8)
+    w = tensor(5, 3, 3, 3)
+    grad = tensor(2, 5, 6, 6)
+    flops = 2 * (2 * 5 * 6 * 6) * 3 * 9
+    x_size = value([2, 3, 8, 8], "ScalarList")
+    w_size = value([5, 3, 3, 3], "ScalarList")
+    name = f"{library}_convolution_backward"
+    moved_bytes = 2 * (2 * 5 * 36 + 2 * 3 * 64 + 5 * 27)
+    assert figures(f"{name}_input", x_size, grad, w)[:2] == ("CONV_bwd", flops)
+    assert figures(f"{name}_weight", w_size, grad, x) == (
+        "CONV_bwd",
+        flops,
+        moved_bytes,
+    )
+    assert figures(name, x, grad, w)[1] == 2 * flops
+    with pytest.raises(NoModelError, match="size of the weight is not recorded"):
+        cost(f"{name}_weight", NOTHING, grad, x)
+
+
+def test_transposed_convolutions_have_gradients_too() -> None:
+    """As many operations as forward: each element of the input meets its filters."""
+    x = tensor(2, 3, 8, 8)
+    w = tensor(3, 5, 3, 3)
+    grad = tensor(2, 5, 10, 10)
+    found = figures("cudnn_convolution_transpose_backward", x, grad, w)
+    assert found[1] == 2 * 2 * (2 * 3 * 64) * 5 * 9
+
+
+def test_convolution_and_gradient_tell_each_other_sizes_that_are_not_recorded() -> None:
+    """Without concrete inputs; where several results fit, nothing is assumed."""
+    x = tensor(2, 3, 8, 8)
+    w = tensor(5, 3, 3, 3)
+    grad = tensor(2, 5, 4, 4)
+    forward = replace(operation("aten::cudnn_convolution", x, w), concrete=())
+    name = "aten::cudnn_convolution_backward_weight"
+    gradient = replace(operation(name, NOTHING, grad, x), concrete=())
+    both = with_known_results([forward, gradient])
+    assert [each.result_dims for each in both] == [(2, 5, 4, 4), (5, 3, 3, 3)]
+    other = tensor(2, 5, 2, 2)
+    ambiguous = replace(operation(name, NOTHING, other, x), concrete=())
+    assert with_known_results([forward, gradient, ambiguous])[0].result_dims is None
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,18 @@ def test_utilisation_of_an_iteration() -> None:
     assert whole["iteration"].tolist() == ["the whole trace"]
 
 
+def test_rates_are_unknown_where_most_gpu_time_has_no_model() -> None:
+    """The coverage stands beside each rate."""
+    analyzer = analyzed(("aten::mm", MM, 400), ("my::op", MM, 600))
+    steps = utilisation(analyzer.work, analyzer.roofline())
+    assert steps[["mfu_%", "tflops_per_s"]].isna().all(axis=None)
+    assert steps["modelled_%"].tolist() == [pytest.approx(40)]
+    families = family_summary(analyzer.roofline()).set_index("family")
+    assert families.loc["GEMM", "modelled_%"] == 100
+    assert families.loc["GEMM", "% of roofline"] > 0
+    assert families.loc[NO_FAMILY, "modelled_%"] == 0
+
+
 def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
     analyzer = analyzed(("unheard::of", MM, 10.0))
     frame = utilisation(analyzer.work, analyzer.roofline())

@@ -53,7 +53,8 @@ class PipelineJob:
     seed: int = 1
     peers: str = "global"  #: or `relative`, `annotation`, `none`
     groups: str = "pipeline"  #: or `pair`: a process group for each two neighbors
-    labels: str = "kernel"  #: or `record`, `before` (recorded before a bare batch)
+    #: or `record`; `before` (recorded before a bare batch); `none` (batches tell nothing)
+    labels: str = "kernel"
     clock_offset_us: float = 0.0  #: how far the clocks of neighboring stages are apart
     optimizer_us: float = 0.0
     has_iterations: bool = True
@@ -597,6 +598,8 @@ class _RankDocument:
         stream = 20 + 2 * exchange.parts[0].peer + (0 if sends else 1)
         is_batch = len(records) > 1 or self.job.labels == "before"
         if is_batch:
+            if self.job.labels == "none":
+                records = []
             for arguments in records:
                 self.host_time += 1_000
                 self._host(

@@ -254,6 +254,7 @@ class GapReport:
         if not len(self._streams):
             return
         yield from self._table_section("gap_summary", self._causes)
+        yield from self._table_section("gap_shapes", self._shapes)
         if self._top:
             yield from self._table_section("gap_hosts", self._hosts)
         yield Section("histogram", self._drawn_histogram)
@@ -278,6 +279,12 @@ class GapReport:
             title = "WHY"
             shown = shown.drop(columns="scope")
         yield Part(title, shown)
+
+    def _shapes(self, shapes: pd.DataFrame, _: Console) -> Iterator[Block]:
+        shown = shapes[shapes["count"] > 0]
+        if shown["period_ms"].isna().all():
+            shown = shown.drop(columns="period_ms")
+        yield Part("SHAPE OF THE IDLE TIME", shown)
 
     def _hosts(self, hosts: pd.DataFrame, console: Console) -> Iterator[Block]:
         from tracelens_ext.trace.call_tree import UNLINKED
@@ -357,6 +364,7 @@ def _table_makers(
     longest = max(options.top, tables.LONGEST_LISTED)
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "gap_summary": lambda: tables.gap_summary(work, scopes, selection=selection),
+        "gap_shapes": lambda: tables.gap_shapes(work, selection=selection),
         "gap_hosts": lambda: tables.gap_hosts(work, scope, selection=selection),
         "gap_streams": lambda: tables.gap_streams(work, selection=selection),
         "gap_pairs": lambda: tables.gap_pairs(work, options.sort, selection=selection),

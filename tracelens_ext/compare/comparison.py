@@ -92,7 +92,8 @@ class Comparison:
     def unit(self) -> WorkUnit:
         """The repeating part that all traces have: iterations, else the period of kernel names."""
         iterations = [measurement.iterations for measurement in self.measurements]
-        if all(iterations):
+        step_names = {measurement.step_name for measurement in self.measurements}
+        if all(iterations) and len(step_names) == 1:
             return WorkUnit("iteration", iterations, 1.0)
         periods = [
             measurement.period

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.candidates import likely_iterations
+from tracelens_ext.analysis.iterations.selection import Iterations, named_iterations
 from tracelens_ext.analysis.serving.phases import busy_by_step
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.analysis.timeline.overview import devices
@@ -55,6 +57,12 @@ STAND_INS = {
     "operations": "launcher",
     "kernels": "kernel_name",
 }
+#: What the iterations of PyTorch's profiler are called.
+PROFILER_STEP = "ProfilerStep"
+#: Annotations that are tried as iterations, and the GPU work that must be launched within them.
+_MOST_CANDIDATES = 3
+_MOST_GPU_WORK = 0.8
+_NUMBER = re.compile(r"\d+")
 #: The program whose reports are read besides ours.
 TRACELENS = "TraceLens"
 
@@ -89,6 +97,8 @@ class Measurement:
     #: figures of its whole iterations together; None when there are none
     whole_iterations: Figures | None = None
     iterations: int = 0  #: how many those are
+    #: what those are called, without their numbers
+    step_name: str = PROFILER_STEP
     #: how many, which ones, and which are not whole
     iterations_told: str = "not in the report"
     report: str = ""  #: the program whose report was measured; empty for a trace
@@ -130,7 +140,8 @@ def measure(
     """
     failures = PartFailures() if failures is None else failures
     meter = _Meter(work, micro_idle_thresh_us, failures)
-    iterations = find_iterations(work.tree)
+    steps = _steps(work)
+    iterations = steps.iterations
     total = meter.figures(np.ones(len(work), dtype=bool))
     phases: pd.DataFrame | None = None
     with failures.isolate("The table phases of the comparison"):
@@ -147,9 +158,36 @@ def measure(
         categories=_possible_categories(work),
         whole_iterations=meter.figures_of_iterations(iterations),
         iterations=iterations.whole_count,
-        iterations_told=_iterations_text(iterations),
+        iterations_told=_iterations_text(steps),
+        step_name=steps.name,
         period=period,
     )
+
+
+class _Steps(NamedTuple):
+    """The iterations of a trace, and what they are called, without their numbers."""
+
+    iterations: Iterations
+    name: str
+
+
+def _steps(gpu_events: GpuEvents) -> _Steps:
+    """Return the steps of a trace: by the profiler, by a serving engine, or by an annotation.
+
+    An annotation of the program counts if nearly all GPU work is launched within it.
+    """
+    tree = gpu_events.tree
+    usual = named_iterations(tree, None)
+    if len(usual.iterations):
+        return _Steps(usual.iterations, usual.labels[0].partition("#")[0])
+    for expression in likely_iterations(tree, _MOST_CANDIDATES):
+        named = named_iterations(tree, expression)
+        launched_inside = int((named.iterations.of_gpu != NONE).sum())
+        is_most = launched_inside >= _MOST_GPU_WORK * len(gpu_events)
+        if named.iterations.whole_count > 1 and is_most:
+            name = _NUMBER.sub("#", named.labels[0])
+            return _Steps(named.iterations, name)
+    return _Steps(usual.iterations, PROFILER_STEP)
 
 
 def _possible_categories(gpu_events: GpuEvents) -> frozenset[str]:
@@ -181,8 +219,11 @@ def _phases(gpu_events: GpuEvents) -> pd.DataFrame | None:
     )
 
 
-def _iterations_text(iterations: Iterations) -> str:
+def _iterations_text(steps: _Steps) -> str:
     """Return how many iterations are whole and which, and which are not."""
+    iterations = steps.iterations
+    if steps.name != PROFILER_STEP:
+        return f"{iterations.whole_count} ({steps.name})"
     left_out = iterations.label(~iterations.whole)
     if not iterations.whole_count:
         return "none whole" if left_out else "none"

@@ -155,24 +155,34 @@ class _JobTask:
     def _pipelines(self, failures: PartFailures) -> PipelineJob:
         """Return the pipelines of the job."""
         calls = self._all_parts(CALLS)
-        activity = self._all_parts(ACTIVITY)
         pipelines = PipelineJob()
-        if calls is not None and activity is not None and len(calls):
-            # Several traces may be of one rank.
+        if calls is not None and len(calls):
             keys = ["rank", "launch", "start", "end", "direction", "peer"]
             calls = calls.drop_duplicates(keys)
             stages: Sequence[Sequence[int]] = ()
             if self.stage_names is not None:
                 stages = self.stage_names.stages(self._ranks())
             if stages or self.stage_names is None:
-                activity = activity.drop_duplicates()
-                pipelines = analyze_pipelines(calls, activity, stages)
+                pipelines = analyze_pipelines(calls, self._activity_of, stages)
         if self.stage_names is not None and not pipelines.iterations:
             failures.messages.append(
                 "No sends and receives join the pipeline stages that are named, one rank of each:"
                 " check --pipeline-stages, or leave it out"
             )
         return pipelines
+
+    def _activity_of(self, ranks: Sequence[int]) -> pd.DataFrame:
+        """Return `pipeline_activity` of some ranks."""
+        wanted = set(ranks)
+        frames = []
+        for stem in self.has_parts[ACTIVITY]:
+            if wanted.intersection(self.communication[stem]["ranks"]):
+                frame = self.store.get_table(f"{ACTIVITY}/{stem}").to_pandas()
+                frames.append(frame[frame["rank"].isin(wanted)])
+        with_rows = [frame for frame in frames if len(frame)]
+        joined: pd.DataFrame = pd.concat(with_rows or frames, ignore_index=True)
+        # Several traces may be of one rank.
+        return joined.drop_duplicates()
 
     def _ranks(self) -> list[int]:
         """Return the ranks of the job, ascending, as far as they are known."""

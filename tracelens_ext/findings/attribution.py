@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +29,7 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import number_groups, texts
 from tracelens_ext.trace.intervals import distinct, inside
+from tracelens_ext.trace.lookup import values_at
 
 #: How many places of a kind a finding names: more than anybody acts on at once.
 MOST_PLACES: Final = 5
@@ -44,6 +47,17 @@ _NO_LINES: Final = (
     "selectors.py",
     "multiprocessing/",
 )
+
+#: What a place is called in which the CPU is in no recorded operation.
+NO_OPERATION: Final = "(no operation)"
+#: A place is the largest one only if it has this share.
+_NAMED_SHARE: Final = 1 / 3
+#: Numbers that tell one of many ranges from the others, as in `ensure_layer_4_weights`.
+_NUMBER: Final = re.compile(
+    r"(?<![A-Za-z0-9])[0-9]+(?![A-Za-z0-9])|(?<=_)[0-9]+(?=_|$)"
+)
+#: So many names at least that differ in numbers only are one place.
+_FEWEST_FOLDED: Final = 3
 
 #: The innermost events of some kinds, but for those whose names begin so.
 FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.HostSegments]
@@ -104,6 +118,25 @@ def ranked(
     return _merged([Place(*place) for place in found if place[0] in shown])
 
 
+def folded_labels(
+    code: Int64Array, labels: Sequence[str]
+) -> tuple[Int64Array, list[str]]:
+    """Return codes and labels in which those that differ in numbers only are one.
+
+    `ensure_layer_4` and 39 others become `ensure_layer_#`; two or three alike stay what they are.
+    """
+    patterns = [_NUMBER.sub("#", label) for label in labels]
+    count = Counter(patterns)
+    folded = [
+        pattern if count[pattern] >= _FEWEST_FOLDED else label
+        for label, pattern in zip(labels, patterns, strict=True)
+    ]
+    unique = list(dict.fromkeys(folded))
+    number = {label: place for place, label in enumerate(unique)}
+    new_code = np.array([number[label] for label in folded], dtype=np.int64)
+    return np.where(code == NONE, NONE, values_at(new_code, code)), unique
+
+
 def _of_gaps(
     work: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> dict[str, list[Place]]:
@@ -124,6 +157,8 @@ def _of_gaps(
             before += len(ns)
         row, ns, gaps, first, past = map(np.concatenate, zip(*columns, strict=True))
         code, labels = hosts.event_labels(work.trace, row)
+        if EventKind.PYTHON_FUNCTION not in kinds:
+            code, labels = folded_labels(code, labels)
         code = np.where(ns > 0, code, NONE)
 
         def gaps_with(label: str) -> int:
@@ -132,7 +167,14 @@ def _of_gaps(
             return len(distinct(gaps[its[past] > its[first]]))
 
         found = ranked(code, labels, ns / devices)
-        return [replace(place, count=gaps_with(place.name)) for place in found]
+        found = [replace(place, count=gaps_with(place.name)) for place in found]
+        if EventKind.CPU_OP not in kinds:
+            return found
+        seen_ns = int(ns[code != NONE].sum())
+        outside_ms = (int((end - start).sum()) - seen_ns) / devices / NS_PER_MS
+        if outside_ms < _NAMED_SHARE * float((end - start).sum()) / devices / NS_PER_MS:
+            return found
+        return [*found, Place(NO_OPERATION, outside_ms, len(distinct(gap)))]
 
     names = dict(zip(HOST_KINDS, ("operations", "calls", "python_frames"), strict=True))
     found = {names[column]: ranks(kinds) for column, kinds in HOST_KINDS.items()}

@@ -45,6 +45,8 @@ _COMMANDS: Final = frozenset({"gaps", "tree"})
 #: The share of the attributed time below which a place is not named in texts.
 _LEAST_PLACE: Final = 0.02
 #: Kinds of places, the one that tells most of what to change first.
+#: The largest place has at least this share of a finding.
+_LARGEST_SHARE: Final = 1 / 3
 _MOST_TELLING: Final = (
     "python_frames",
     "collectives",
@@ -185,9 +187,12 @@ def _is_whole_program(places: Sequence[Place], finding: Finding) -> bool:
 
 
 def largest_place(finding: Finding) -> str:
-    """Return where most of a finding is, of the kind of places that tells most."""
+    """Return where most of a finding is, of the kind of places that tells most.
+
+    A place with less than a third of it is none.
+    """
     places = places_of_most_telling_kind(finding)
-    if not places:
+    if not places or places[0].saving_ms < _LARGEST_SHARE * finding.claimed_ms:
         return ""
     return places[0].name or NO_NAME
 

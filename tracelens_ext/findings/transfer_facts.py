@@ -27,7 +27,8 @@ from tracelens_ext.trace.gpu_events import GpuEvents, gigabytes_per_second
 WITHIN_DEVICE: Final = re.compile(
     r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)"
 )
-_TO_DEVICE: Final = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
+#: Copies from the host to a device.
+TO_DEVICE: Final = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
 _COPY_CALLS: Final = re.compile(r"(?:cuda|hip|cu)Memcpy")
 #: Columns that tell the group of a collective.
 GROUP: Final = ["Process Group Name", "Group size"]
@@ -37,7 +38,7 @@ SMALL_BYTES: Final = 65_536
 
 def copy_rates(work: GpuEvents, events: Int64Array) -> dict[str, float | None]:
     """Return how fast some copies run, GB/s, by direction; None for what is not known."""
-    goes_to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
+    goes_to_device = work.trace.named(work.name[events], TO_DEVICE.match)
     to_device = gigabytes_per_second(work, events[goes_to_device])
     to_host = gigabytes_per_second(work, events[~goes_to_device])
     result: dict[str, float | None] = {"rate_to_device": None, "rate_to_host": None}
@@ -54,7 +55,7 @@ def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
     trace = work.trace
     launch = work.tree.launch_of_gpu
     is_chosen = waited_for & work.is_copy & (launch != NONE)
-    is_chosen &= trace.named(work.name, _TO_DEVICE.match)
+    is_chosen &= trace.named(work.name, TO_DEVICE.match)
     is_chosen &= trace.named(trace.name[launch], _COPY_CALLS.match)
     idle_during = wall.claim_idle_during(np.unique(launch[is_chosen]))
     follows = is_chosen[wall.classified.gaps.before]

@@ -10,7 +10,7 @@ is the mean over them.
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -92,42 +92,12 @@ class WallTime:
         others = Cause.NOT_RECORDED.code, Cause.WARM_UP.code, Cause.EDGE.code
         return pieces.chosen(~np.isin(pieces.cause, others))
 
-    @cached_property
-    def waits_for_host(self) -> BoolArray:
-        """Whether the GPU may wait for the host in what of each gap is left after its launch, (k,).
-
-        Not for what was launched in the gap, nor where the host still waits for the GPU at its end;
-        nor for other work, nor because of what starting queued work takes. While a whole device is
-        idle, a stream that was told to wait does so for no work of it, but for as long as it takes
-        to see that it is done.
-        """
-        classified = self.classified
-        gaps = self.classified.gaps
-        left = gaps.end - classified.launch_returned
-        pieces = classified.intervals.chosen(
-            classified.intervals.cause == Cause.DEPENDENCY.code
-        )
-        depends = np.isin(np.arange(len(gaps)), pieces.gap)
-        calls = causes.blocking_calls(self.work)
-        trace = self.work.trace
-        thread = self.threads_of_gap[1]
-        ended = np.append(trace.end_of(calls), 0)
-        at = grouping.last_before(
-            trace.thread[calls], trace.ts[calls], thread, gaps.end
-        )
-        queued: BoolArray = (classified.launch_returned == gaps.start) & (
-            ended[at] <= gaps.end
-        )
-        latency = causes.usual_launch_latency(self.work)[gaps.track]
-        return queued & (~depends | (left > latency))
-
     def may_wait(self, idle: causes.IdleIntervals) -> BoolArray:
-        """Whether the GPU may wait for the host in some pieces of idle time."""
-        left: BoolArray = np.isin(
-            idle.cause, (Cause.DEPENDENCY.code, Cause.UNKNOWN.code)
+        """Tell in which intervals of idle time the GPU waits for the CPU, by their causes."""
+        of_cpu: BoolArray = np.isin(
+            idle.cause, (Cause.HOST.code, Cause.SYNCHRONIZATION.code)
         )
-        waits: BoolArray = idle.cause != Cause.LAUNCH_OVERHEAD.code
-        return waits & (~left | self.waits_for_host[idle.gap])
+        return of_cpu
 
     @cached_property
     def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
@@ -159,16 +129,6 @@ class WallTime:
         others = (launch == NONE) | (trace.ts[safe] < gaps.start)
         others &= np.append(of_device, NONE)[at] == gaps.track
         return launched, np.where(others, np.append(thread, NONE)[at], launched)
-
-    @cached_property
-    def nothing_launched(self) -> BoolArray:
-        """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
-        gaps = self.classified.gaps
-        (of_device, begun, _) = self._launches
-        middle = gaps.start + gaps.duration // 2
-        before = partial(grouping.items_before, of_device, begun, gaps.track)
-        result: BoolArray = before(gaps.start) == before(middle)
-        return result & np.isin(gaps.track, of_device)
 
     # Idle time.
 

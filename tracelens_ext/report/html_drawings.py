@@ -314,6 +314,9 @@ _MOST_CATEGORIES = 24
 _MOST_MARKS = 400
 # pixels: of a device; of a finding, a bar below its title
 _ROW = 130
+#: Of that, the line with the name of the GPU, and the space for the lowest label of the axis.
+_ROW_TITLE = 22
+_BELOW_ROW = 10
 _FINDING = 32
 #: Of the strips of findings: none is the color of a category.
 _FINDING_COLORS = (
@@ -373,11 +376,15 @@ def time_axis_figures(
         axis = str(row + 1) if row else ""
         top = 1 - row * _ROW / plotted
         ends = {
-            "domain": [top - _ROW / plotted + 0.02, top - 0.03],
+            "domain": [
+                top - (_ROW - _BELOW_ROW) / plotted,
+                top - _ROW_TITLE / plotted,
+            ],
             "rangemode": "tozero",
         }
         layout[f"yaxis{axis}"] = {**ends, "tickformat": ".0%", "nticks": 3}
-        names.append({"text": f"GPU {device}", "y": top, "yref": "paper", **laid})
+        name = {"text": f"GPU {device}", "y": top, "yref": "paper", "yanchor": "top"}
+        names.append({**name, **laid})
         where = {
             "yaxis": f"y{axis}",
             "stackgroup": f"row{row}",

@@ -19,6 +19,7 @@ from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.roofline import operation_groups
+from tracelens_ext.roofline.convolution import with_known_results
 from tracelens_ext.roofline.explanations import reasons_for_slowness
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import (
@@ -144,6 +145,8 @@ def find_roofline(
     peaks = peaks_of_devices(work.trace, own_peaks)
     models_of_devices = device_models(work.trace, peaks)
     groups = group_operations(work, launchers, selected, models_of_devices)
+    operations = with_known_results(groups.operations)
+    groups = replace(groups, operations=operations)
     offered = offered_models(registry)
     names = {operation.model_name for operation in groups.operations}
     models = {name: model_of(name, offered) for name in names}

@@ -6,6 +6,9 @@ Each element of the result is a sum over input channels and the kernel's places.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens_ext.roofline.operation import (
@@ -13,15 +16,17 @@ from tracelens_ext.roofline.operation import (
     Engine,
     Models,
     NoModelError,
+    Tensor,
     bytes_read,
     require,
     required,
 )
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Operation, Tensor
+    from tracelens_ext.roofline.operation import Operation
 
 MODELS = Models()
+_Sizes = tuple[int, ...]
 
 
 class _ConvolutionPositions(NamedTuple):
@@ -104,6 +109,14 @@ _BACKWARD_POSITIONS: Final = _ConvolutionPositions(
     bias=None, stride=4, padding=5, dilation=6, transposed=7, output_padding=8, groups=9
 )
 _OUTPUT_MASK: Final = 10
+#: Where PyTorch before 2022 says which gradients are wanted, by operation.
+_OLD_OUTPUT_MASKS: Final = {
+    "cudnn_convolution_backward": (9, 8),
+    "cudnn_convolution_transpose_backward": (10, 9),
+    "miopen_convolution_backward": (9,),
+    "miopen_convolution_transpose_backward": (10,),
+    "miopen_depthwise_convolution_backward": (9,),
+}
 
 
 class _Settings(NamedTuple):
@@ -135,6 +148,16 @@ def _convolution(
     rank = len(weight.dims) - 2
     fits = rank > 0 and len(inputs.dims) == rank + 2
     require(fits, "the recorded shapes are not those of a convolution with a batch")
+    if not operation.concrete and operation.result_dims:
+        result = operation.result_dims
+        flops = 2 * math.prod(result) * math.prod(weight.dims[1:])
+        shapes: dict[str, object] = {
+            "convNd": f"conv{rank}d",
+            "input_shape": inputs.dims,
+            "filter_shape": weight.dims,
+            "output_shape": result,
+        }
+        return _Convolution(flops, result, shapes)
     require(operation.concrete, "stride and padding are not recorded")
     settings = _settings(operation, positions, rank)
     if settings.transposed:
@@ -283,3 +306,189 @@ def backward(
             "wgrad": wants_weight,
         },
     )
+
+
+# Gradients as PyTorch before 2022 computes them: an operation of a library for each.
+
+
+def _gradient_flops(larger: Tensor, weight: Tensor) -> int:
+    """Return the operations of one gradient: as many as those of the convolution itself.
+
+    Args:
+        larger: the result; of a transposed convolution its input.
+        weight: [Cout, Cin / groups, …]; of a transposed convolution [Cin, Cout / groups, …].
+    """
+    rank = len(weight.dims) - 2
+    fits = rank > 0 and len(larger.dims) == rank + 2
+    require(fits, "the recorded shapes are not those of a convolution with a batch")
+    return 2 * larger.elements * math.prod(weight.dims[1:])
+
+
+def _old_backward_cost(
+    gradient: Tensor, flops: int, moved: int, *, dgrad: bool, wgrad: bool
+) -> Cost:
+    return Cost(
+        family="CONV_bwd",
+        flops=flops,
+        bytes=moved,
+        data_type=gradient.short_type,
+        engine=Engine.MATRIX.value,
+        parameters={"output_shape": gradient.dims, "dgrad": dgrad, "wgrad": wgrad},
+    )
+
+
+@MODELS.add(*_OLD_OUTPUT_MASKS, tensors=(0, 1, 2))
+def old_backward(
+    operation: Operation, inputs: Tensor, gradient: Tensor, weight: Tensor
+) -> Cost:
+    """Gradients of input and weight: those that a recorded `output_mask` asks for, else both."""
+    summed_over = gradient
+    if "transpose" in operation.plain_name:
+        summed_over = inputs
+    wants = [True, True]
+    for position in _OLD_OUTPUT_MASKS[operation.plain_name]:
+        mask = operation.value(position)
+        if isinstance(mask, list | tuple) and len(mask) > 1:
+            wants = [bool(wanted) for wanted in mask]
+            break
+    wants_input = wants[0]
+    wants_weight = wants[1]
+    one = _gradient_flops(summed_over, weight)
+    moved = gradient.read
+    if wants_input:
+        moved += weight.read + inputs.written
+    if wants_weight:
+        moved += inputs.read + weight.written
+    return _old_backward_cost(
+        gradient,
+        one * (wants_input + wants_weight),
+        moved,
+        dgrad=wants_input,
+        wgrad=wants_weight,
+    )
+
+
+@MODELS.add(
+    "cudnn_convolution_backward_input",
+    "miopen_convolution_backward_input",
+    "miopen_depthwise_convolution_backward_input",
+    tensors=(1, 2),
+)
+def backward_input(operation: Operation, gradient: Tensor, weight: Tensor) -> Cost:
+    """Gradient of an input whose size comes first, [N, Cin, …]."""
+    flops = _gradient_flops(gradient, weight)
+    size = operation.wholes(0)
+    written = gradient.written
+    if size:
+        written = gradient.bytes_of(math.prod(size))
+    moved = gradient.read + weight.read + written
+    return _old_backward_cost(gradient, flops, moved, dgrad=True, wgrad=False)
+
+
+@MODELS.add(
+    "cudnn_convolution_backward_weight",
+    "miopen_convolution_backward_weight",
+    "miopen_depthwise_convolution_backward_weight",
+    tensors=(1, 2),
+)
+def backward_weight(operation: Operation, gradient: Tensor, inputs: Tensor) -> Cost:
+    """Gradient of a weight whose size comes first, [Cout, Cin / groups, …]."""
+    sizes = required(
+        operation.wholes(0) or operation.result_dims,
+        "the size of the weight is not recorded as numbers",
+    )
+    weight = Tensor(tuple(sizes), inputs.kind)
+    flops = _gradient_flops(gradient, weight)
+    moved = gradient.read + inputs.read + weight.written
+    return _old_backward_cost(gradient, flops, moved, dgrad=False, wgrad=True)
+
+
+def with_known_results(operations: Sequence[Operation]) -> list[Operation]:
+    """Return operations; convolutions without recorded settings have the sizes of their results.
+
+    Profilers before 2022 record no numbers: neither stride and padding, which the size of the
+    result follows from, nor the size of the weight, which the operation for its gradient takes.
+    Convolution and gradient share the input, and tell each other: the gradient of the result has
+    the size of the result, and the gradient of the weight that of the weight.
+    """
+    pairs = _SharedInputs(operations)
+    return [pairs.with_result(operation) for operation in operations]
+
+
+class _SharedInputs:
+    """The sizes of results and weights of convolutions, by the sizes of their inputs."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.results: defaultdict[_Sizes, set[_Sizes]] = defaultdict(set)
+        self.weights: defaultdict[_Sizes, set[_Sizes]] = defaultdict(set)
+        for operation in operations:
+            if _is_weight_gradient(operation):
+                gradient = operation.tensor(1)
+                inputs = operation.tensor(2)
+                if gradient is not None and inputs is not None:
+                    self.results[inputs.dims].add(gradient.dims)
+            elif _is_plain_forward(operation):
+                inputs = operation.tensor(0)
+                weight = operation.tensor(1)
+                if inputs is not None and weight is not None:
+                    self.weights[inputs.dims].add(weight.dims)
+
+    def with_result(self, operation: Operation) -> Operation:
+        """Return an operation with the size of its result, if it is not recorded, and one fits."""
+        if operation.concrete:
+            return operation
+        if _is_weight_gradient(operation):
+            return _with_only(
+                operation,
+                self.weights,
+                operation.tensor(2),
+                operation.tensor(1),
+                (0, 1),
+            )
+        if _is_plain_forward(operation):
+            return _with_only(
+                operation,
+                self.results,
+                operation.tensor(0),
+                operation.tensor(1),
+                (1, 0),
+            )
+        return operation
+
+
+def _is_weight_gradient(operation: Operation) -> bool:
+    return operation.plain_name.endswith("convolution_backward_weight")
+
+
+def _is_plain_forward(operation: Operation) -> bool:
+    name = operation.plain_name
+    return name in _POSITIONS and "transpose" not in name
+
+
+def _with_only(
+    operation: Operation,
+    sizes_by_inputs: Mapping[_Sizes, Collection[_Sizes]],
+    inputs: Tensor | None,
+    other: Tensor | None,
+    channels: tuple[int, int],
+) -> Operation:
+    """Return an operation with the only size whose output channels are those of another tensor.
+
+    Args:
+        operation: it.
+        sizes_by_inputs: the sizes that may be its result's, by those of the input.
+        inputs: its input.
+        other: the tensor with as many output channels.
+        channels: the dimension of the channels in the size, and in the other tensor.
+    """
+    if inputs is None or other is None:
+        return operation
+    (of_size, of_other) = channels
+    fitting = [
+        sizes
+        for sizes in sizes_by_inputs.get(inputs.dims, ())
+        if len(sizes) == len(other.dims) and sizes[of_size] == other.dims[of_other]
+    ]
+    if len(fitting) != 1:
+        return operation
+    return replace(operation, result_dims=fitting[0])

@@ -162,6 +162,8 @@ class Operation:
     #: what an instruction of XLA computes and moves; None for other operations, and where the HLO
     #: does not say
     work: HloWork | None = None
+    #: the sizes of its result, where other operations tell them; None if not known
+    result_dims: tuple[int, ...] | None = None
 
     @classmethod
     def of_arguments(

@@ -161,17 +161,25 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     families["gpu_time_%"] = 100.0 * families["ns"] / max(gpu_ns.sum(), 1)
     families["tflops_per_s"] = families["flops"] / modelled_ns / 1e3
     families["tb_per_s"] = families["bytes"] / modelled_ns / 1e3
-    families["% of roofline"] = 100.0 * families["best_ns"] / known_ns
+    covered_percent = 100.0 * families["known_ns"] / families["ns"].clip(lower=1)
+    families["modelled_%"] = covered_percent
+    share = 100.0 * families["best_ns"] / known_ns
+    families["% of roofline"] = share.where(covered_percent >= LEAST_COVERAGE)
     columns = [
         "family",
         "gpu_time_ms",
         "gpu_time_%",
         "tflops_per_s",
         "tb_per_s",
+        "modelled_%",
         "% of roofline",
         "time_lost_ms",
     ]
     return families[columns].astype({"family": object})
+
+
+#: A rate is unknown where less of the GPU time behind it has a performance model, percent.
+LEAST_COVERAGE: Final = 50.0
 
 
 class _MatrixWork(NamedTuple):
@@ -179,6 +187,10 @@ class _MatrixWork(NamedTuple):
 
     flops: Float64Array  #: (c,)
     at_peak_ns: Float64Array  #: the time at the peak of the type, (c,)
+    gpu_ns: Float64Array  #: GPU time of each call, (c,)
+    modelled_ns: (
+        Float64Array  #: the same of calls with a performance model, else 0, (c,)
+    )
 
 
 class _IterationSpans(NamedTuple):
@@ -188,6 +200,8 @@ class _IterationSpans(NamedTuple):
     wall_ns: Int64Array  #: (s,)
     flops: Float64Array  #: (s,)
     at_peak_ns: Float64Array  #: (s,)
+    gpu_ns: Float64Array  #: (s,)
+    modelled_ns: Float64Array  #: (s,)
 
 
 def utilisation(
@@ -197,20 +211,25 @@ def utilisation(
 
     It is the time that all products, convolutions and attention would take at the peak of their
     type, by the wall time; of several devices by the time of all of them. Without any iteration it
-    is that of the whole trace.
+    is that of the whole trace. It is unknown where less than half of the GPU time has a model.
     """
     matrix_work = _matrix_work_of_calls(roofline)
     spans = _iterations(work, roofline, matrix_work, annotation)
     if spans is None:
         spans = _whole_trace(work, roofline, matrix_work)
     device_ns = np.maximum(spans.wall_ns, 1) * max(len(roofline.peaks), 1)
+    covered_percent = 100.0 * spans.modelled_ns / np.maximum(spans.gpu_ns, 1.0)
+    is_covered = covered_percent >= LEAST_COVERAGE
+    flops = np.where(is_covered, spans.flops, np.nan)
+    at_peak_ns = np.where(is_covered, spans.at_peak_ns, np.nan)
     return pd.DataFrame(
         {
             "iteration": spans.names,
             "wall_time_ms": spans.wall_ns / NS_PER_MS,
-            "tflop": spans.flops / 1e12,
-            "tflops_per_s": spans.flops / device_ns / 1e3,
-            "mfu_%": 100.0 * spans.at_peak_ns / device_ns,
+            "tflop": flops / 1e12,
+            "tflops_per_s": flops / device_ns / 1e3,
+            "mfu_%": 100.0 * at_peak_ns / device_ns,
+            "modelled_%": covered_percent,
         }
     )
 
@@ -226,8 +245,19 @@ def _matrix_work_of_calls(roofline: Roofline) -> _MatrixWork:
             flops[number] = row.cost.flops
             flops_per_ns = (row.peak or np.nan) * 1e3
             at_peak_ns[number] = row.cost.flops / flops_per_ns
+    gpu_ns = np.zeros(rows)
+    modelled_ns = np.zeros(rows)
+    for number, row in enumerate(roofline.rows):
+        gpu_ns[number] = row.gpu_ns / row.count
+        if row.cost is not None:
+            modelled_ns[number] = gpu_ns[number]
     group_of_call = roofline.groups.of_gpu[roofline.groups.first_gpu]
-    return _MatrixWork(flops[group_of_call], at_peak_ns[group_of_call])
+    return _MatrixWork(
+        flops=flops[group_of_call],
+        at_peak_ns=at_peak_ns[group_of_call],
+        gpu_ns=gpu_ns[group_of_call],
+        modelled_ns=modelled_ns[group_of_call],
+    )
 
 
 def _iterations(
@@ -257,6 +287,8 @@ def _iterations(
         wall_ns=(iterations.end - iterations.start)[chosen],
         flops=sum_of(matrix_work.flops),
         at_peak_ns=sum_of(matrix_work.at_peak_ns),
+        gpu_ns=sum_of(matrix_work.gpu_ns),
+        modelled_ns=sum_of(matrix_work.modelled_ns),
     )
 
 
@@ -273,6 +305,8 @@ def _whole_trace(
         wall_ns=np.array([wall_ns], dtype=np.int64),
         flops=matrix_work.flops.sum(keepdims=True),
         at_peak_ns=matrix_work.at_peak_ns.sum(keepdims=True),
+        gpu_ns=matrix_work.gpu_ns.sum(keepdims=True),
+        modelled_ns=matrix_work.modelled_ns.sum(keepdims=True),
     )
 
 
@@ -388,11 +422,15 @@ def with_roofline(
     phases = len(steps.labels)
     gpu_ns_of_phase = np.bincount(phase, gpu_ns, phases)[: len(frame)]
     best_ns_of_phase = np.bincount(phase, best_ns[is_known], phases)[: len(frame)]
-    measured_ns = np.where(gpu_ns_of_phase > 0, gpu_ns_of_phase, np.nan)
+    busy_ns_of_phase = frame["gpu_busy_ms"].to_numpy(np.float64) * NS_PER_MS
+    covered_percent = 100.0 * gpu_ns_of_phase / np.maximum(busy_ns_of_phase, 1)
+    covered_percent = np.minimum(covered_percent, 100.0)
+    measured_ns = np.where(covered_percent >= LEAST_COVERAGE, gpu_ns_of_phase, np.nan)
     place = list(frame.columns).index("tokens_per_s_without_idle")
     frame.insert(place + 1, "modelled_ms", gpu_ns_of_phase / NS_PER_MS)
     frame.insert(place + 2, "roofline_time_ms", best_ns_of_phase / NS_PER_MS)
-    frame.insert(place + 3, "% of roofline", 100.0 * best_ns_of_phase / measured_ns)
+    frame.insert(place + 3, "modelled_%", covered_percent)
+    frame.insert(place + 4, "% of roofline", 100.0 * best_ns_of_phase / measured_ns)
     return frame
 
 

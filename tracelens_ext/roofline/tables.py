@@ -308,7 +308,13 @@ PHASES = Table(
         ),
         Column("modelled_ms", "GPU time of operations with a best case"),
         Column("roofline_time_ms", "their best case"),
-        Column("% of roofline", "the best case in percent of that GPU time", unit="%"),
+        Column("modelled_%", "that GPU time, of the busy time"),
+        Column(
+            "% of roofline",
+            "the best case in percent of that GPU time; unknown where that is less than half of "
+            "the busy time",
+            unit="%",
+        ),
         Column("idle_synchronisation_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_host_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_dependency_ms", "idle time by cause, as in `gap_summary`"),
@@ -371,9 +377,11 @@ FAMILIES = Table(
         Column("gpu_time_%", "of all operations"),
         Column("tflops_per_s", "of all calls, by their GPU time"),
         Column("tb_per_s", "of all calls, by their GPU time"),
+        Column("modelled_%", "the GPU time that has a best case"),
         Column(
             "% of roofline",
-            "the best case in percent of the GPU time, of what has one",
+            "the best case in percent of the GPU time, of what has one; unknown where that is "
+            "less than half",
             unit="%",
         ),
         Column("time_lost_ms", "GPU time beyond the best case"),
@@ -394,8 +402,10 @@ MFU_BY_ITERATION = Table(
         Column("tflops_per_s", "of those, by the wall time"),
         Column(
             "mfu_%",
-            "the time they would take at the peak of their type, by the wall time",
+            "the time they would take at the peak of their type, by the wall time; unknown where "
+            "less than half of the GPU time has a performance model",
         ),
+        Column("modelled_%", "the GPU time of operations that has a performance model"),
     ],
     table=_utilisation,
     options=["device_peaks", "annotation"],

@@ -6,10 +6,11 @@ the event after, L and R are the begin and the return of its launch:
     E ───────── L ───────── R ───────── S
       the CPU's   launching   the GPU's
 
-Until R the CPU keeps the GPU waiting: it synchronizes, or does something else. After R the GPU
-needs time to start, waits for other work, or nothing tells why it waits. `docs/commands.md` has the
-causes in words. What a recording lacks, and what is paid once (`analysis.coverage`), has causes of
-its own. The edges of a device are the wall time before its first and after its last event.
+Until R the CPU keeps the GPU waiting: it synchronizes, catches up after it did (`waits`), or does
+something else. After R the GPU needs time to start, waits for other work, or nothing tells why it
+waits. `docs/commands.md` has the causes in words. What a recording lacks, and what is paid once
+(`analysis.coverage`), has causes of its own. The edges of a device are the wall time before its
+first and after its last event.
 
 An event without a launch in a trace that has launches was launched before the recording began, so
 before E. In a trace without any launches nothing is known of the CPU.
@@ -26,9 +27,11 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.idle_time.waits import IdleTime, idle_after_waits
 from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import (
+    HOST_KINDS,
     LAUNCH_KINDS,
     NONE,
     NS_PER_MS,
@@ -54,7 +57,7 @@ class Cause(StrEnum):
     """Why the GPU was idle, as tables and JSON call it."""
 
     SYNCHRONIZATION = "synchronisation"
-    """The launching thread waited for the GPU."""
+    """The launching thread waited for the GPU, or has to catch up after it did."""
     HOST = "host"
     """The launching thread did something else, or launched."""
     DEPENDENCY = "dependency"
@@ -91,6 +94,9 @@ _BLOCKING_CALL = runtime_calls.any_of(
 _STREAM_WAIT = runtime_calls.any_of(
     runtime_calls.STREAM_WAITS_FOR_EVENT, runtime_calls.STREAM_WAITS_FOR_VALUE
 )
+
+#: How far what lies in a gap may begin before it, or end after it.
+_AROUND_NS = 20_000
 
 _LONG_AGO = np.iinfo(np.int64).min
 _FEWEST_LATENCY_SAMPLES = 5
@@ -165,6 +171,7 @@ class ClassifiedGaps:
         launch: row of the launch of the event after, `NONE` without one, (k,).
         launch_returned: until when the CPU kept each gap going: R, within the gap, (k,).
         synchronizing_call: row of the call that waited for the GPU, `NONE` without one, (k,).
+        caught_up_call: row of the call after which the CPU had to catch up, `NONE` without, (k,).
         selected: whether each GPU event is selected, (g,).
     """
 
@@ -173,6 +180,7 @@ class ClassifiedGaps:
     launch: Int64Array
     launch_returned: Int64Array
     synchronizing_call: Int64Array
+    caught_up_call: Int64Array
     selected: BoolArray
 
     def __len__(self) -> int:
@@ -227,6 +235,7 @@ class ClassifiedGaps:
             launch=self.launch[is_chosen],
             launch_returned=self.launch_returned[is_chosen],
             synchronizing_call=self.synchronizing_call[is_chosen],
+            caught_up_call=self.caught_up_call[is_chosen],
             selected=selected,
         )
 
@@ -274,12 +283,16 @@ def classify_gaps(
         parts.append(_edges(work))
     intervals = joined_intervals(*parts)
     intervals = intervals.chosen(intervals.end > intervals.start)
+    if scope == "device":
+        intervals = _with_cpu_work(work, gaps, launches, intervals)
+    caught_up = _with_waits(work, scope, intervals, launches)
     return ClassifiedGaps(
         gaps=gaps,
-        intervals=_with_unrecorded_parts(work, scope, intervals),
+        intervals=_with_unrecorded_parts(work, scope, caught_up.intervals),
         launch=launches.row,
         launch_returned=launches.returned,
         synchronizing_call=_synchronizing_calls(work, gaps, launches),
+        caught_up_call=caught_up.call,
         selected=np.ones(len(work), dtype=bool),
     )
 
@@ -348,6 +361,126 @@ def _split_at_blocking_calls(
         yield split.inside.with_cause(Cause.SYNCHRONIZATION)
         yield split.outside
     yield intervals.chosen(~np.isin(thread_of_interval, blocking_threads))
+
+
+def _with_cpu_work(
+    work: GpuEvents, gaps: Gaps, launches: _GapLaunches, intervals: IdleIntervals
+) -> IdleIntervals:
+    """Give the CPU the gaps of devices in which it is seen to work and launches nothing.
+
+    What ends such a gap was launched long before, so nothing else tells why it did not start.
+    """
+    is_open = np.isin(intervals.cause, (Cause.UNKNOWN.code, Cause.DEPENDENCY.code))
+    gap = np.unique(intervals.gap[is_open])
+    gap = gap[(gap != NONE) & (launches.row[gap] != NONE)]
+    gap = gap[launches.begun[gap] < gaps.start[gap]]
+    after_launch = gaps.end[gap] - launches.returned[gap]
+    gap = gap[after_launch > usual_launch_latency(work)[gaps.track[gap]]]
+    if not len(gap):
+        return intervals
+    gap = gap[
+        _nothing_launched(work, gaps, gap) & _no_wait_goes_on(work, gaps, launches, gap)
+    ]
+    seen = _cpu_work_in_gaps(work, gaps, launches, gap)
+    gap = gap[2 * seen >= gaps.duration[gap]]
+    is_of_cpu = is_open & np.isin(intervals.gap, gap)
+    of_cpu = intervals.chosen(is_of_cpu).with_cause(Cause.HOST)
+    split = _split_at_blocking_calls(work, of_cpu, launches.thread)
+    return joined_intervals(intervals.chosen(~is_of_cpu), *split)
+
+
+def _nothing_launched(work: GpuEvents, gaps: Gaps, gap: Int64Array) -> BoolArray:
+    """Tell in the first half of which gaps nothing was launched on the device."""
+    linked = work.tree.linked
+    device = find_tracks(work, "device").of_gpu[linked]
+    begun = work.trace.ts[work.tree.launch_of_gpu[linked]]
+    order = grouping.by_group_and_time(device, begun)
+    device = device[order]
+    begun = begun[order]
+    middle = gaps.start[gap] + gaps.duration[gap] // 2
+    until_start = grouping.items_before(device, begun, gaps.track[gap], gaps.start[gap])
+    until_middle = grouping.items_before(device, begun, gaps.track[gap], middle)
+    nothing_launched: BoolArray = until_start == until_middle
+    return nothing_launched
+
+
+def _no_wait_goes_on(
+    work: GpuEvents, gaps: Gaps, launches: _GapLaunches, gap: Int64Array
+) -> BoolArray:
+    """Tell at the end of which gaps the launching thread does not wait for the GPU."""
+    trace = work.trace
+    calls = blocking_calls(work)
+    last = grouping.last_before(
+        trace.thread[calls], trace.ts[calls], launches.thread[gap], gaps.end[gap]
+    )
+    call_end = values_at(trace.end_of(calls), last, missing=_LONG_AGO)
+    no_wait: BoolArray = call_end <= gaps.end[gap]
+    return no_wait
+
+
+def _cpu_work_in_gaps(
+    work: GpuEvents, gaps: Gaps, launches: _GapLaunches, gap: Int64Array
+) -> Int64Array:
+    """Return how long host events of the launching thread are that lie in each of some gaps, ns.
+
+    What only goes on around a gap, such as an iteration, tells nothing.
+    """
+    trace = work.trace
+    rows = trace.rows_of(*HOST_KINDS)
+    order = grouping.by_group_and_time(launches.thread[gap], gaps.start[gap])
+    thread = launches.thread[gap][order]
+    start = gaps.start[gap][order]
+    end = gaps.end[gap][order]
+    last = grouping.last_before(
+        thread, start, trace.thread[rows], trace.ts[rows] + _AROUND_NS + 1
+    )
+    within = last != NONE
+    within &= trace.end_of(rows) <= values_at(end, last) + _AROUND_NS
+    rows = rows[within]
+    number = last[within]
+    by_start = np.lexsort((-trace.dur[rows], trace.ts[rows], number))
+    rows = rows[by_start]
+    number = number[by_start]
+    is_outermost = grouping.outermost(number, trace.end_of(rows))
+    seen = np.zeros(len(gap), dtype=np.int64)
+    seen[order] = grouping.sums(
+        number[is_outermost], trace.dur[rows[is_outermost]], len(gap)
+    )
+    return seen
+
+
+class _CaughtUp(NamedTuple):
+    """Idle time of which some belongs to waits for which the CPU had to catch up."""
+
+    intervals: IdleIntervals
+    call: Int64Array  #: row of the call that waited, for each gap, `NONE` without one, (k,)
+
+
+def _with_waits(
+    work: GpuEvents, scope: Scope, intervals: IdleIntervals, launches: _GapLaunches
+) -> _CaughtUp:
+    """Split what belongs to waits of the CPU from the beginnings of the intervals."""
+    call_of_gap = np.full(len(launches.row), NONE, dtype=np.int64)
+    calls = blocking_calls(work)
+    if not len(calls):
+        return _CaughtUp(intervals, call_of_gap)
+    late_causes = (Cause.HOST.code, Cause.LAUNCH_OVERHEAD.code)
+    idle = IdleTime(
+        start=intervals.start,
+        end=intervals.end,
+        track=intervals.track,
+        thread=values_at(launches.thread, intervals.gap),
+        is_late=np.isin(intervals.cause, late_causes),
+    )
+    after_waits = idle_after_waits(work, scope, idle, calls)
+    belongs = after_waits.call != NONE
+    call_of_gap[intervals.gap[belongs]] = after_waits.call[belongs]
+    middle = intervals.start + after_waits.length
+    of_waits = intervals._replace(end=middle).with_cause(Cause.SYNCHRONIZATION)
+    rest = intervals._replace(start=middle)
+    split = joined_intervals(of_waits, rest)
+    split = split.chosen(split.end > split.start)
+    return _CaughtUp(split, call_of_gap)
 
 
 def _causes_after_launch(

@@ -20,6 +20,7 @@ from tracelens_ext.analysis.idle_time.cpu_activity import (
     event_labels,
 )
 from tracelens_ext.analysis.idle_time.histogram import BINS, telling_histogram
+from tracelens_ext.analysis.idle_time.shapes import SHAPES, Shape, shapes_of_gaps
 from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.analysis.kernels.statistics import simple_codes
 from tracelens_ext.errors import UsageError
@@ -118,6 +119,34 @@ def _summary_of_scope(
             "max_gap_us": longest / NS_PER_US,
             "overlapped_time_ms": sums(intervals.cause, overlapped, cause_count)
             / NS_PER_MS,
+        }
+    )
+
+
+def gap_shapes(work: GpuEvents, *, selection: Selection | None = None) -> pd.DataFrame:
+    """Return the idle time of devices by the shape of its gaps: short, long, recurring, last."""
+    classified = classify_gaps(work, "device")
+    chosen = np.ones(len(classified), dtype=bool)
+    if selection is not None:
+        chosen = selection.of(work)[classified.gaps.after]
+    shapes = shapes_of_gaps(work)
+    shape = shapes.shape[chosen].astype(np.int64)
+    idle_ns = classified.gaps.duration[chosen]
+    count = np.bincount(shape, minlength=len(SHAPES))
+    idle = sums(shape, idle_ns, len(SHAPES))
+    longest = np.maximum(maxima(shape, idle_ns, len(SHAPES)), 0)
+    period_ms = np.full(len(SHAPES), np.nan)
+    if shapes.pauses and count[Shape.PERIODIC.code]:
+        period_ms[Shape.PERIODIC.code] = shapes.pauses[0].period_ms
+    return pd.DataFrame(
+        {
+            "shape": pd.array(list(SHAPES), dtype="str"),
+            "count": count,
+            "idle_time_ms": idle / NS_PER_MS,
+            "% of idle time": percent(idle, int(idle.sum())),
+            "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
+            "max_gap_us": longest / NS_PER_US,
+            "period_ms": period_ms,
         }
     )
 
@@ -403,6 +432,30 @@ GAP_SUMMARY = Table(
     table=of_gpu_events(gap_summary),
     asked_by="gaps",
     on_every_page=True,
+)
+GAP_SHAPES = Table(
+    name="gap_shapes",
+    shows="Idle time of the devices by the shape of its gaps",
+    columns=[
+        Column(
+            "shape",
+            "`short gaps`, `long gaps` of a millisecond or more, `recurring pauses`: long gaps of "
+            "similar lengths at regular times or between iterations, or `end of the recording`",
+        ),
+        Column("count", "how many", unit="gaps"),
+        Column(
+            "idle_time_ms", "of those gaps; in sum that of the devices in `gap_summary`"
+        ),
+        Column("% of idle time", "of all of it"),
+        Column("avg_gap_us", "of a gap"),
+        Column("max_gap_us", "of a gap"),
+        Column(
+            "period_ms",
+            "the usual time from one pause to the next, of those with most idle time",
+        ),
+    ],
+    table=of_gpu_events(gap_shapes),
+    asked_by="gaps",
 )
 GAP_HOSTS = Table(
     name="gap_hosts",

@@ -7,7 +7,7 @@ chunk of the first. The first transfer of an iteration comes from the first stag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +39,14 @@ class Pipeline:
         return self.ranks.index(rank)
 
 
-def find_pipelines(calls: pd.DataFrame, activity: pd.DataFrame) -> list[Pipeline]:
+def find_pipelines(
+    calls: pd.DataFrame, activity_of: Callable[[Sequence[int]], pd.DataFrame]
+) -> list[Pipeline]:
     """Return the pipelines of a job; none if its sends are for something else.
 
     Args:
         calls: of `match_transfers`.
-        activity: `pipeline_activity` of all ranks, on the common clock.
+        activity_of: returns `pipeline_activity` of some ranks, on the common clock.
     """
     pipelines = []
     for ranks in _components(calls):
@@ -53,7 +55,7 @@ def find_pipelines(calls: pd.DataFrame, activity: pd.DataFrame) -> list[Pipeline
         if order is None:
             continue
         pipeline = _oriented(rows, order)
-        if _is_pipeline(pipeline, rows, activity):
+        if _is_pipeline(pipeline, rows, activity_of(ranks)):
             pipelines.append(pipeline)
     counts = Counter(len(pipeline.ranks) for pipeline in pipelines)
     if not counts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,14 +85,14 @@ class PipelineJob:
 
 def analyze_pipelines(
     calls: pd.DataFrame,
-    activity: pd.DataFrame,
+    activity_of: Callable[[Sequence[int]], pd.DataFrame],
     stages: Sequence[Sequence[int]] = (),
 ) -> PipelineJob:
     """Find the pipelines of a job, and where their time goes.
 
     Args:
         calls: `pipeline_calls` of all ranks.
-        activity: `pipeline_activity` of all ranks.
+        activity_of: returns `pipeline_activity` of some ranks; that of all may be too large.
         stages: the ranks of each stage; empty to find them.
     """
     if not len(calls):
@@ -101,18 +101,24 @@ def analyze_pipelines(
     calls = transfers.calls
     if not len(calls):
         return PipelineJob()
-    offset = activity["rank"].map(transfers.offset_of_rank).fillna(0).astype("int64")
-    activity = activity.assign(
-        start=activity["start"] - offset, end=activity["end"] - offset
-    )
-    pipelines = (
-        named_pipelines(stages, calls) if stages else find_pipelines(calls, activity)
-    )
-    groups_within = groups_within_pipeline(calls, activity)
+
+    def on_common_clock(ranks: Sequence[int]) -> pd.DataFrame:
+        activity = activity_of(ranks)
+        offset = activity["rank"].map(transfers.offset_of_rank).fillna(0)
+        offset = offset.astype("int64")
+        return activity.assign(
+            start=activity["start"] - offset, end=activity["end"] - offset
+        )
+
+    if stages:
+        pipelines = named_pipelines(stages, calls)
+    else:
+        pipelines = find_pipelines(calls, on_common_clock)
     iterations = []
     for pipeline in pipelines:
         own_calls = calls[calls["rank"].isin(pipeline.ranks)]
-        own_activity = activity[activity["rank"].isin(pipeline.ranks)]
+        own_activity = on_common_clock(pipeline.ranks)
+        groups_within = groups_within_pipeline(own_calls, own_activity)
         for name in sorted(set(own_calls["iteration"])):
             iteration = _iteration(
                 pipeline,

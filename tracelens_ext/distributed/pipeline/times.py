@@ -33,7 +33,7 @@ from tracelens_ext.trace import Int64Array
 from tracelens_ext.trace.intervals import covered, outside, union
 
 #: A computation may begin so long before the kernel that it waits for is recorded to end.
-_TOLERANCE_NS = 10_000
+_TOLERANCE_NS = 25_000
 #: A send that so much of is under computation does not hold it up. The first stage has some of them
 #: in its warm-up, if any; this share of all sends shows it.
 _MIN_COVERED = 0.5

@@ -6,6 +6,7 @@ begins with the later of the two kernels. A batch ends with the last of its tran
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +19,12 @@ from tracelens_ext.trace import Float64Array, Int64Array
 SEND = "send"
 RECEIVE = "recv"
 #: Ends of one transfer differ by less than this on a common clock.
-_SAME_END_NS = 20_000
+_SAME_END_NS = 60_000
 #: A send that ends so much before its receive, and takes at most so many times as long as a
 #: transfer of its link, was buffered.
 _BUFFERED_END_NS = 5_000
 _USUAL_FACTOR = 1.5
+_USUAL_QUANTILE = 0.1
 #: The share of the pairs of two ranks that must end together to tell the offset of their clocks.
 _MIN_SHARE_OF_ENDS = 0.3
 #: Groups whose names say that they are none of a pipeline, and words that say the opposite.
@@ -48,7 +50,7 @@ def match_transfers(calls: pd.DataFrame) -> Transfers:
     Args:
         calls: `pipeline_calls` of all ranks.
     """
-    calls = _with_ranks_of_job(calls)
+    calls = _with_batches(_with_ranks_of_job(calls))
     has_direction = calls["direction"].isin([SEND, RECEIVE])
     calls = calls[has_direction & calls["peer"].notna()].reset_index(drop=True)
     calls["peer"] = calls["peer"].astype("int64")
@@ -118,16 +120,71 @@ def _find_peers_by_ends(rows: pd.DataFrame, members: list[int]) -> None:
             if others is None or rank not in place:
                 continue
             ends = np.sort(others["end"].to_numpy(np.int64))
-            own_ends = own["end"].to_numpy(np.int64)
-            after = np.minimum(np.searchsorted(ends, own_ends), len(ends) - 1)
-            before = np.maximum(after - 1, 0)
-            nearest = np.minimum(
-                np.abs(ends[after] - own_ends), np.abs(ends[before] - own_ends)
-            )
+            nearest = _distances(own["end"], ends)
             is_nearer = nearest < distance[own.index].to_numpy()
             chosen = own.index[is_nearer]
             distance[chosen] = nearest[is_nearer]
             rows.loc[chosen, "peer"] = float(neighbor)
+
+
+def _with_batches(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls with a send and a receive for each batch that does not tell what it has.
+
+    A batch exchanges with one neighbor as a rule: the one that has a kernel with the same end.
+    """
+    is_batch = ~calls["direction"].isin([SEND, RECEIVE])
+    batches = calls[is_batch].assign(peer=np.nan)
+    if not len(batches):
+        return calls
+    kernels = calls.drop_duplicates(["rank", "kernel"])
+    ends_of_rank = {
+        int(rows["rank"].iloc[0]): np.sort(rows["end"].to_numpy(np.int64))
+        for _, rows in kernels.groupby("rank")
+    }
+    neighbors = _neighbors(calls)
+    for rank in sorted(set(batches["rank"])):
+        own = batches[batches["rank"] == rank]
+        distance = np.full(len(own), float(_SAME_END_NS))
+        peer = np.full(len(own), np.nan)
+        for neighbor in sorted(neighbors.get(rank, ())):
+            if neighbor not in ends_of_rank:
+                continue
+            nearest = _distances(own["end"], ends_of_rank[neighbor])
+            is_nearer = nearest < distance
+            distance[is_nearer] = nearest[is_nearer]
+            peer[is_nearer] = neighbor
+        batches.loc[own.index, "peer"] = peer
+    parts = [calls[~is_batch]]
+    parts += [batches.assign(direction=direction) for direction in (SEND, RECEIVE)]
+    return pd.concat(parts, ignore_index=True).sort_values(
+        ["rank", "launch", "start"], kind="stable", ignore_index=True
+    )
+
+
+def _neighbors(calls: pd.DataFrame) -> dict[int, set[int]]:
+    """Return the ranks that each rank may exchange with: peers, or neighbors in a group."""
+    neighbors: dict[int, set[int]] = {}
+    known = calls[calls["peer"].notna()]
+    pairs = set(zip(known["rank"].tolist(), known["peer"].astype(int), strict=True))
+    unknown = calls[calls["peer"].isna()]
+    for text in unknown["group"].unique():
+        members = numbers_in(text)
+        pairs.update(pairwise(members))
+    for first, second in pairs:
+        neighbors.setdefault(first, set()).add(second)
+        neighbors.setdefault(second, set()).add(first)
+    return neighbors
+
+
+def _distances(instants: pd.Series, ends: Int64Array) -> Int64Array:
+    """Return how far each instant is from the nearest of some ends, which ascend, ns."""
+    own = instants.to_numpy(np.int64)
+    after = np.minimum(np.searchsorted(ends, own), len(ends) - 1)
+    before = np.maximum(after - 1, 0)
+    distances: Int64Array = np.minimum(
+        np.abs(ends[after] - own), np.abs(ends[before] - own)
+    )
+    return distances
 
 
 # Which send belongs to which receive.
@@ -245,12 +302,9 @@ def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
         both: of `_both_sides`, by pair.
     """
     duration_of_source = both["end_source"] - both["start_source"]
-    duration_of_target = both["end_target"] - both["start_target"]
-    shorter = duration_of_source.where(
-        duration_of_source < duration_of_target, duration_of_target
-    )
-    links = shorter.groupby([both["source"], both["target"]])
-    is_short = duration_of_source <= _USUAL_FACTOR * links.transform("median")
+    links = duration_of_source.groupby([both["source"], both["target"]])
+    usual = links.transform("quantile", _USUAL_QUANTILE)
+    is_short = duration_of_source <= _USUAL_FACTOR * usual
     ends_earlier = both["end_source"] < both["end_target"] - _BUFFERED_END_NS
     is_send = calls["direction"] == SEND
     parts = calls.groupby(["rank", "kernel"], sort=False)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.idle_time.cpu_activity import (
     HostIntervals,
     innermost_segments,
 )
+from tracelens_ext.analysis.idle_time.shapes import Shape
+from tracelens_ext.findings.attribution import NO_OPERATION
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Claim, Finding
+from tracelens_ext.findings.host_phases import ShapedClaim
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.program_facts import Fact
 from tracelens_ext.findings.recording_cost import recorder_percent
@@ -25,17 +30,41 @@ from tracelens_ext.findings.texts import (
     VariantText,
 )
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.text import ms_text
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NS_PER_MS,
     NS_PER_US,
     BoolArray,
     EventKind,
-    Int64Array,
 )
-from tracelens_ext.trace.grouping import sums
 
+#: What the CPU does in long gaps is the question, not how fast it launches.
+_PHASE_ADVICES: Final = (
+    AdviceVariant(
+        kinds=("serving",),
+        advice=(
+            "Move the CPU work that runs in these gaps onto another "
+            "thread or process, beside the work of the GPU."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("jax", "tensorflow"),
+        advice=(
+            "Move the CPU work that runs in these gaps out of the loop, "
+            "or prepare the next step while the GPU computes."
+        ),
+    ),
+    AdviceVariant(
+        advice=(
+            "Move the CPU work that runs in these gaps out of the loop, "
+            "or onto another thread beside the work of the GPU."
+        ),
+    ),
+)
+_PHASE_REASON: Final = (
+    "the CPU launches nothing for a millisecond or more in each of these gaps; what replaces "
+    "the CPU work decides the gain{hint}{recorder}"
+)
 TEXT: Final = FindingText(
     title="GPU waits for the CPU: {saving}",
     advices=(
@@ -174,6 +203,10 @@ TEXT: Final = FindingText(
         "python_ms": EvidenceText("in Python", "ms", "gap_hosts"),
         "calls_ms": EvidenceText("between API calls", "ms", "gap_hosts"),
         "phases_ms": EvidenceText("in long phases without a launch", "ms", "gap_hosts"),
+        "short_gaps_ms": EvidenceText("in short gaps", "ms", "gap_shapes"),
+        "long_gaps_ms": EvidenceText("in long gaps", "ms", "gap_shapes"),
+        "pauses_ms": EvidenceText("in pauses that recur", "ms", "gap_shapes"),
+        "tail_ms": EvidenceText("at the end of the recording", "ms", "gap_shapes"),
     },
     variants={
         "holes": VariantText(
@@ -216,7 +249,26 @@ TEXT: Final = FindingText(
                 "them{recorder}"
             ),
         ),
-        "few": VariantText(title="GPU waits for the CPU, mostly in {large}: {saving}"),
+        "few": VariantText(
+            title="GPU waits for the CPU, mostly in {large}: {saving}",
+            advices=_PHASE_ADVICES,
+            reason=_PHASE_REASON,
+        ),
+        "pauses": VariantText(
+            title="GPU waits for the CPU, {part:.0f} % of it in {large}: {saving}",
+            advices=_PHASE_ADVICES,
+            reason=_PHASE_REASON,
+        ),
+        "tail": VariantText(
+            title="GPU waits for the CPU at the end of the recording, in {large}: {saving}",
+            advice=(
+                "Stop recording right after the last iteration, so that the end does not count; "
+                "if the program does this work after each iteration, move it onto another thread."
+            ),
+            snippet="",
+            confidence="low",
+            reason="hardly any GPU work follows, so this may be no part of the loop{hint}",
+        ),
         "launching": VariantText(title="CPU launches too slowly: {saving}"),
         "operations": VariantText(title="GPU waits for CPU operations: {saving}"),
         "python": VariantText(title="GPU waits for Python code: {saving}"),
@@ -226,13 +278,22 @@ TEXT: Final = FindingText(
 )
 
 _RECORDER: Final = "; recording may take {:.0f} % of the CPU time (profiler-overhead)"
+_HINT: Final = "; nothing is recorded of the CPU in most of it, which {} adds"
 #: A gap in which the CPU launches nothing for so long is part of a phase of the CPU.
 _LONG_NS: Final = 1_000_000
-#: So many gaps at most, and a tenth of the GPU events, are a few; of lengths within a factor.
-_MOST_FEW_GAPS: Final = 20
-_ALIKE_FACTOR: Final = 10
-#: They lead the title if they make so much of the attributed time, percent.
-_LEADING_PERCENT: Final = 50
+#: A share of the attributed time that is most of it.
+_MOST: Final = 0.5
+#: What records the calls of the operating system, by tool.
+_SYSTEM_CALLS: Final = {
+    "nsys": "nsys profile -t cuda,nvtx,osrt",
+    "rocprofv3": "rocprofv3 --hip-trace --marker-trace",
+}
+_SHAPE_NUMBERS: Final = {
+    Shape.SHORT: "short_gaps_ms",
+    Shape.LONG: "long_gaps_ms",
+    Shape.PERIODIC: "pauses_ms",
+    Shape.TAIL: "tail_ms",
+}
 
 
 @detector("host-bound", TEXT)
@@ -246,44 +307,87 @@ def host_bound(inspection: Inspection) -> Finding | None:
     claim = wall.claim_idle(is_late)
     if not inspection.is_worth(claim):
         return None
-    gaps, number = np.unique(claim.intervals.gap, return_inverse=True)
-    gap_ns = sums(number, claim.intervals.end - claim.intervals.start, len(gaps))
-    longest_first = np.sort(gap_ns)[::-1]
+    shaped = ShapedClaim(inspection, claim)
+    longest_first = np.sort(shaped.ns_of_gap[shaped.ns_of_gap > 0])[::-1]
     middle = np.searchsorted(np.cumsum(longest_first), longest_first.sum() / 2)
     cpu_time = _cpu_time_during(inspection, claim)
-    lead = _leading_part(longest_first, len(inspection.work), cpu_time)
+    lead = shaped.lead()
     variant = lead.variant
-    if holes_ns > claim.saving_ns / 2:
+    evidence = []
+    if holes_ns > _MOST * claim.saving_ns:
         variant = "holes"
-    recorder = ""
-    percent = recorder_percent(inspection)
-    if percent:
-        recorder = _RECORDER.format(percent)
+    elif variant:
+        evidence = shaped.longest()
+    else:
+        variant = max(cpu_time, key=lambda part: cpu_time[part])
     numbers: dict[str, float | None] = {
-        "gaps": len(gaps),
+        "gaps": len(longest_first),
         "half_us": float(longest_first[middle]) / NS_PER_US,
         "short_ms": holes_ns / NS_PER_MS,
     }
     for part, part_ms in cpu_time.items():
         numbers[f"{part}_ms"] = part_ms or None
-    return inspection.finding(
+    for shape, name in _SHAPE_NUMBERS.items():
+        numbers[name] = shaped.ms_by_shape.get(shape.value)
+    finding = inspection.finding(
         "host-bound",
         claim,
         numbers,
         text=TEXT,
         variant=variant,
-        values={"large": lead.large_gaps, "recorder": recorder},
+        evidence=evidence,
+        values={
+            "large": lead.words,
+            "part": 100 * lead.share,
+            "recorder": _recorder_note(inspection),
+            "hint": _recording_hint(inspection, claim, cpu_time),
+        },
     )
+    if finding is None or not evidence:
+        return finding
+    return _with_place(finding, lead.words)
+
+
+def _with_place(finding: Finding, words: str) -> Finding:
+    """Return a finding about long gaps whose title says where most of them are, if known."""
+    for kind in ("python_frames", "operations"):
+        for place in finding.where.get(kind, ())[:1]:
+            has_most = place.saving_ms > _MOST * finding.claimed_ms
+            if has_most and place.name != NO_OPERATION:
+                title = finding.title.replace(words, f"{words} in {place.name}")
+                return replace(finding, title=title)
+    return finding
+
+
+def _recorder_note(inspection: Inspection) -> str:
+    """Return how much of the CPU's time recording may take, as a reason goes on."""
+    percent = recorder_percent(inspection)
+    if not percent:
+        return ""
+    return _RECORDER.format(percent)
+
+
+def _recording_hint(
+    inspection: Inspection, claim: Claim, cpu_time: Mapping[str, float]
+) -> str:
+    """Return how to record what the CPU does, where the file does not tell; as a reason goes on."""
+    seen_ms = cpu_time["launching"] + cpu_time["operations"]
+    has_frames = inspection.work.trace.count_of(EventKind.PYTHON_FUNCTION) > 0
+    if has_frames or seen_ms > _MOST * claim.saving_ms:
+        return ""
+    how = inspection.missing.get("stacks") or _SYSTEM_CALLS.get(
+        program_of(inspection.work.trace).tool
+    )
+    if how is None:
+        return ""
+    return _HINT.format(how)
 
 
 def _is_late(wall: WallTime) -> BoolArray:
     """Tell in which intervals of idle time the GPU waits for a launch."""
     idle = wall.idle
     of_cpu = (Cause.HOST.code, Cause.LAUNCH_OVERHEAD.code, Cause.SYNCHRONIZATION.code)
-    is_late = np.isin(idle.cause, of_cpu)
-    # Why something starts late that was launched long before is not known, unless the CPU, too,
-    # stood still.
-    is_late |= wall.may_wait(idle) & wall.nothing_launched[idle.gap]
+    is_late: BoolArray = np.isin(idle.cause, of_cpu)
     return is_late
 
 
@@ -318,38 +422,3 @@ def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float
         between = "python"
     result[between] = mean_ms(outside_ns[~is_phase])
     return result
-
-
-class _Lead(NamedTuple):
-    """What the title of the finding is about: the largest part of the attributed time."""
-
-    variant: str  #: of the text
-    percent: float  #: its share of the attributed time
-    large_gaps: str = ""  #: a few long gaps, in words
-
-
-def _leading_part(
-    longest_first: Int64Array, gpu_events: int, cpu_time: Mapping[str, float]
-) -> _Lead:
-    """Return the largest part: a few long gaps that make most of it, or what the CPU was in."""
-    is_large = longest_first >= max(_LONG_NS, longest_first[0] / _ALIKE_FACTOR)
-    large = longest_first[is_large]
-    percent = 100 * large.sum() / longest_first.sum()
-    most = min(_MOST_FEW_GAPS, gpu_events / 10)
-    if 0 < len(large) <= most and percent >= _LEADING_PERCENT:
-        return _Lead("few", percent, _gaps_in_words(large))
-    variant = max(cpu_time, key=lambda part: cpu_time[part])
-    total_ms = max(sum(cpu_time.values()), 1e-9)
-    return _Lead(variant, 100 * cpu_time[variant] / total_ms)
-
-
-def _gaps_in_words(longest_first: Int64Array) -> str:
-    """Return `1 gap of 2.0 ms`, or `3 gaps of 1.2 to 2.0 ms`."""
-    shortest = ms_text(longest_first[-1] / NS_PER_MS)
-    longest = ms_text(longest_first[0] / NS_PER_MS)
-    lengths = longest
-    if shortest != longest:
-        lengths = f"{shortest.removesuffix(' ms')} to {longest}"
-    if len(longest_first) == 1:
-        return f"1 gap of {lengths}"
-    return f"{len(longest_first)} gaps of {lengths}"

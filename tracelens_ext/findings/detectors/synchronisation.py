@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-import numpy as np
-
-from tracelens_ext.analysis.idle_time import causes
-from tracelens_ext.findings.attribution import around, frames_around
+from tracelens_ext.analysis.idle_time.causes import Cause, blocking_calls
 from tracelens_ext.findings.detector import detector
-from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.finding import Finding, Place
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.program_facts import Fact
 from tracelens_ext.findings.texts import (
     PYTORCH_JOBS,
+    PYTORCH_PROGRAMS,
     AdviceVariant,
     EvidenceText,
     FindingText,
     Remedy,
+    VariantText,
 )
-from tracelens_ext.trace import EventKind
+from tracelens_ext.findings.waiting_calls import WaitingCalls
+from tracelens_ext.text import ms_text
 
 TEXT: Final = FindingText(
-    title="CPU-GPU synchronization: {saving}",
+    title="CPU-GPU synchronization{place}: {saving}",
     advices=(
         AdviceVariant(
             kinds=("serving",),
@@ -120,32 +121,113 @@ TEXT: Final = FindingText(
             "calls that waited before the GPU went idle", "calls", "gap_summary"
         ),
         "cpu_ms": EvidenceText("CPU time in them", "ms", "tree"),
-        "idle_ms": EvidenceText("idle time after them", "ms", "gap_summary"),
+        "period_ms": EvidenceText("they recur every", "ms", "tree"),
+        "per_iteration": EvidenceText(
+            "of them in each iteration", "calls", "iterations"
+        ),
+        "during_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
+        "idle_ms": EvidenceText(
+            "idle time until the CPU is ahead again", "ms", "gap_summary"
+        ),
+        "copies": EvidenceText("of them wait for a copy", "calls", "kernels"),
+        "copy_bytes": EvidenceText("size of most of these copies", "bytes", "kernels"),
+    },
+    variants={
+        "pageable": VariantText(
+            advices=(
+                AdviceVariant(
+                    kinds=PYTORCH_PROGRAMS,
+                    advice=(
+                        "Create these tensors on the GPU, or pin them and copy them with "
+                        "non_blocking=True: .to(device) of a tensor in pageable memory waits "
+                        "for all work before it."
+                    ),
+                    snippet='limits.pin_memory().to("cuda", non_blocking=True)',
+                ),
+                AdviceVariant(
+                    excludes=(Fact.AMD,),
+                    advice=(
+                        "Copy from pinned memory without waiting: a copy from pageable memory "
+                        "waits for all work before it."
+                    ),
+                    snippet="cudaMallocHost(&buffer, bytes)  // and cudaMemcpyAsync from it",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Copy from pinned memory without waiting: a copy from pageable memory "
+                        "waits for all work before it."
+                    ),
+                ),
+            ),
+        ),
     },
 )
+
+#: A part of the idle time that is named in the title, as a share of it.
+_NAMED_SHARE: Final = 0.5
 
 
 @detector("synchronisation", TEXT, remedy=Remedy.WAITS_NO_LONGER)
 def synchronisation(inspection: Inspection) -> Finding | None:
-    """Idle time after a wait of the CPU, at most what it waited: by so much it would be ahead."""
+    """Idle time in and after calls in which the CPU waits for the GPU."""
     wall = inspection.wall
-    work = inspection.work
-    call_of_gap = wall.classified.synchronizing_call
-    idle_after = wall.claim_idle_after(call_of_gap)
-    idle_during = wall.claim_idle_during(causes.blocking_calls(work))
-    call_of_interval = call_of_gap[idle_after.intervals.gap]
-    calls = np.unique(call_of_interval)
+    # Of a blocking copy, the time in which the GPU is about to start it is the CPU's by its cause.
+    in_calls = wall.claim_idle_during(blocking_calls(inspection.work))
+    claim = in_calls + wall.claim_idle(wall.idle.cause == Cause.SYNCHRONIZATION.code)
+    if not inspection.is_worth(claim):
+        return None
+    waiting = WaitingCalls(inspection, claim)
+    places = waiting.places()
     numbers = {
-        "calls": len(calls),
-        "cpu_ms": inspection.host_ms(calls),
-        "idle_ms": idle_after.saving_ms,
+        "calls": len(waiting.calls),
+        "cpu_ms": inspection.host_ms(waiting.calls),
+        "period_ms": waiting.period_ms,
+        "per_iteration": waiting.per_iteration,
+        "during_ms": waiting.during_ms,
+        "idle_ms": claim.saving_ms - waiting.during_ms,
+        "copies": waiting.copies.count or None,
+        "copy_bytes": waiting.copies.usual_bytes,
     }
-    where = {
-        "operations": around(
-            work, (EventKind.CPU_OP,), call_of_interval, idle_after.ns
-        ),
-        "python_frames": frames_around(work, call_of_interval, idle_after.ns),
-    }
+    variant = ""
+    if waiting.copies.from_pageable and waiting.copies.to_device:
+        variant = "pageable"
     return inspection.finding(
-        "synchronisation", idle_after + idle_during, numbers, text=TEXT, where=where
+        "synchronisation",
+        claim,
+        numbers,
+        text=TEXT,
+        where=places,
+        variant=variant,
+        values={"place": _most_of_it(waiting, places, claim.saving_ms)},
     )
+
+
+def _most_of_it(
+    waiting: WaitingCalls, places: Mapping[str, Sequence[Place]], total_ms: float
+) -> str:
+    """Return ` in aten::to, 33 times, every 16.5 ms (…)`, what has most of it; or nothing."""
+    call = _with_most(places["calls"], total_ms)
+    if call is None:
+        return ""
+    awaited = f"{call.name}{waiting.copies.in_words}"
+    operation = _with_most(places["operations"], total_ms)
+    if operation is None:
+        return f" in {awaited}{_how_often(call.count, waiting.period_ms)}"
+    how_often = _how_often(operation.count, waiting.period_ms)
+    return f" in {operation.name}{how_often} ({awaited})"
+
+
+def _how_often(count: int, period_ms: float | None) -> str:
+    """Return `, 33 times, every 16.5 ms`."""
+    if count < 2:
+        return ""
+    if period_ms is None:
+        return f", {count:,} times"
+    return f", {count:,} times, every {ms_text(period_ms)}"
+
+
+def _with_most(places: Sequence[Place], total_ms: float) -> Place | None:
+    """Return the first place if it has most of a time."""
+    if places and places[0].saving_ms > _NAMED_SHARE * total_ms:
+        return places[0]
+    return None

@@ -1,0 +1,178 @@
+"""Idle time in which the GPU waits for the CPU by its shape, and what the CPU does in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.cpu_activity import (
+    HOST_KINDS,
+    HostColumn,
+    HostIntervals,
+    event_labels,
+    innermost_during,
+)
+from tracelens_ext.analysis.idle_time.shapes import (
+    SHAPES,
+    GapShapes,
+    Pause,
+    Shape,
+    shapes_of_gaps,
+)
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.findings.finding import Claim, Evidence
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.text import ms_text
+from tracelens_ext.trace import NS_PER_MS, Int64Array
+from tracelens_ext.trace.grouping import sums
+
+#: What is known of the CPU in a gap, what tells most first.
+_COLUMNS: Final[tuple[HostColumn, ...]] = ("python_frame", "host_op", "host_call")
+#: Frames and annotations that go on all the time tell nothing.
+_IGNORED: Final = ("ProfilerStep#",)
+_LONGEST_NAMED: Final = 3
+#: A pause leads from this share of the claim on; long gaps do from half of it on.
+_PAUSE_SHARE: Final = 1 / 3
+_MOST: Final = 0.5
+#: More gaps than these are not told by their number and lengths alone.
+_MOST_FEW_GAPS: Final = 20
+
+
+@dataclass(frozen=True)
+class Lead:
+    """What the title of the finding is about.
+
+    Attributes:
+        variant: of the text; empty where short gaps lead.
+        words: the gaps in words, such as `3 gaps of 2.3 ms`.
+        share: their share of the claim.
+    """
+
+    variant: str = ""
+    words: str = ""
+    share: float = 0.0
+
+
+class ShapedClaim:
+    """Claimed idle time, by the shape of the gaps that it is in.
+
+    Args:
+        inspection: of the trace.
+        claim: idle time of devices, i intervals.
+    """
+
+    def __init__(self, inspection: Inspection, claim: Claim) -> None:
+        self._inspection = inspection
+        self._work = inspection.work
+        self._claim = claim
+        intervals = claim.intervals
+        self._length: Int64Array = intervals.end - intervals.start
+        self.shapes: GapShapes = shapes_of_gaps(inspection.work)
+        self._gap_count = len(self.shapes.shape)
+        #: the claimed time of each gap, ns, (k,)
+        self.ns_of_gap: Int64Array = sums(intervals.gap, self._length, self._gap_count)
+
+    @cached_property
+    def ms_by_shape(self) -> dict[str, float]:
+        """The claimed time of each shape, the mean over the devices, ms; not of none."""
+        shape = self.shapes.shape[self._claim.intervals.gap]
+        ns = np.bincount(shape, self._claim.ns, len(SHAPES)).astype(np.float64)
+        by_shape = zip(SHAPES, (ns / NS_PER_MS).tolist(), strict=True)
+        return {name: shape_ms for name, shape_ms in by_shape if shape_ms}
+
+    def lead(self) -> Lead:
+        """Return what leads: a pause, a few long gaps, or the end of the recording."""
+        total = max(int(self.ns_of_gap.sum()), 1)
+        for pause in self.shapes.pauses[:1]:
+            share = int(self.ns_of_gap[pause.gaps].sum()) / total
+            if share >= _PAUSE_SHARE:
+                return Lead("pauses", _pause_in_words(pause), share)
+        tail = np.flatnonzero(self.shapes.shape == Shape.TAIL.code)
+        share = int(self.ns_of_gap[tail].sum()) / total
+        if share >= _MOST:
+            return Lead("tail", self._gaps_in_words(tail), share)
+        long_gaps = np.flatnonzero(self.shapes.shape != Shape.SHORT.code)
+        long_gaps = long_gaps[self.ns_of_gap[long_gaps] > 0]
+        large = self._similar_to_longest(long_gaps)
+        for gaps in (large, long_gaps):
+            share = int(self.ns_of_gap[gaps].sum()) / total
+            if share >= _MOST:
+                return Lead("few", self._gaps_in_words(gaps), share)
+        return Lead()
+
+    def _similar_to_longest(self, gaps: Int64Array) -> Int64Array:
+        """Return the gaps with at least a tenth of the longest."""
+        longest = int(self.ns_of_gap[gaps].max(initial=0))
+        return gaps[10 * self.ns_of_gap[gaps] >= longest]
+
+    def _gaps_in_words(self, gaps: Int64Array) -> str:
+        """Return `1 gap of 2.0 ms`, or `3 gaps of 1.2 to 2.0 ms`."""
+        lengths_ms = self.ns_of_gap[gaps] / NS_PER_MS
+        lengths = lengths_in_words(float(lengths_ms.min()), float(lengths_ms.max()))
+        if len(gaps) == 1:
+            return f"1 gap of {lengths}"
+        return f"{len(gaps):,} gaps of {lengths}"
+
+    def longest(self) -> list[Evidence]:
+        """Return the three longest gaps: when each begins, and what the CPU does in it."""
+        by_length = np.argsort(-self.ns_of_gap, kind="stable")[:_LONGEST_NAMED]
+        gaps = by_length[self.ns_of_gap[by_length] > 0]
+        begin = classify_gaps(self._work, "device").gaps.start[gaps]
+        begin_ms = (begin - self._inspection.wall.start) / NS_PER_MS
+        named = zip(gaps.tolist(), begin_ms.tolist(), self._cpu_in(gaps), strict=True)
+        return [
+            Evidence(
+                f"long gap at {start_ms:,.1f} ms, {activity}",
+                float(self.ns_of_gap[gap]) / NS_PER_MS,
+                "ms",
+                "gaps",
+            )
+            for gap, start_ms, activity in named
+        ]
+
+    def _cpu_in(self, gaps: Int64Array) -> list[str]:
+        """Return what the CPU does in most of each gap, in words."""
+        classified = classify_gaps(self._work, "device")
+        thread = self._inspection.wall.threads_of_gap[1][gaps]
+        times = HostIntervals(
+            thread=thread,
+            start=classified.gaps.start[gaps],
+            end=classified.gaps.end[gaps],
+        )
+        activities = ["nothing recorded"] * len(gaps)
+        for column in reversed(_COLUMNS):
+            rows = innermost_during(
+                self._work.trace, HOST_KINDS[column], times, _IGNORED
+            )
+            code, labels = event_labels(self._work.trace, rows)
+            names = [labels[number] for number in code.tolist()]
+            activities = [
+                f"in {name}" if name else other
+                for name, other in zip(names, activities, strict=True)
+            ]
+        return activities
+
+
+def lengths_in_words(shortest_ms: float, longest_ms: float) -> str:
+    """Return `2.0 ms`, or `1.2 to 2.0 ms`."""
+    shortest = ms_text(shortest_ms)
+    longest = ms_text(longest_ms)
+    if shortest == longest:
+        return longest
+    return f"{shortest.removesuffix(' ms')} to {longest}"
+
+
+def _pause_in_words(pause: Pause) -> str:
+    """Return `13 pauses of 40.6 to 59.5 ms, every 148.0 ms`, and what comes next."""
+    lengths = lengths_in_words(pause.shortest_ms, pause.longest_ms)
+    words = f"{len(pause.gaps):,} pauses of {lengths}"
+    if pause.between_iterations:
+        return f"{words} between iterations"
+    words += f", every {ms_text(pause.period_ms)}"
+    if pause.followed_by:
+        words += f" before {simple_name(pause.followed_by)}"
+    return words

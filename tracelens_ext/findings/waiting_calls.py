@@ -1,0 +1,211 @@
+"""The calls in which the CPU waited for the GPU: where they are, how often, for which copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.idle_time.causes import blocking_calls
+from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.findings.attribution import frames_around, ranked
+from tracelens_ext.findings.finding import Claim, Place
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.transfer_facts import TO_DEVICE, copied_bytes
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Int64Array, IntArray
+from tracelens_ext.trace.gpu_events import GpuEvents, pageable_copies
+from tracelens_ext.trace.grouping import last_before
+from tracelens_ext.trace.intervals import distinct
+from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.nesting import nearest_marked
+
+#: So often a wait recurs at least, for a period.
+_FEWEST_FOR_PERIOD: Final = 3
+#: Times from one wait to the next are alike up to this factor, but for the shortest and longest.
+_REGULAR_FACTOR: Final = 2.0
+#: Operations around a wait that do nothing else, at most: `aten::to`, `aten::_to_copy`, …
+_MOST_WRAPPERS: Final = 8
+
+
+@dataclass(frozen=True)
+class AwaitedCopies:
+    """The copies that most of some calls wait for."""
+
+    count: int = 0
+    usual_bytes: float | None = None  #: None where sizes are not recorded
+    to_device: bool = False
+    from_pageable: bool = False  #: or to pageable memory
+
+    @property
+    def in_words(self) -> str:
+        """Return ` for 8-byte copies from pageable memory`, or nothing."""
+        if not self.count:
+            return ""
+        size = ""
+        if self.usual_bytes is not None:
+            size = f"{self.usual_bytes:,.0f}-byte "
+        direction = "from"
+        if not self.to_device:
+            direction = "to"
+        memory = ""
+        if self.from_pageable:
+            memory = f" {direction} pageable memory"
+        return f" for {size}copies{memory}"
+
+
+class WaitingCalls:
+    """The calls that waited before, or during, claimed idle time.
+
+    Attributes:
+        calls: their rows, each once, w of them.
+        ns: the idle time of each, the mean over the devices, (w,).
+        during_ms: how much of it is while they waited.
+
+    Args:
+        inspection: of the trace.
+        claim: idle time of synchronization, i intervals.
+    """
+
+    def __init__(self, inspection: Inspection, claim: Claim) -> None:
+        self._inspection = inspection
+        self._work: GpuEvents = inspection.work
+        trace = self._work.trace
+        call = self._call_of_intervals(claim)
+        has_call = call != NONE
+        self.calls = distinct(call[has_call])
+        number = np.searchsorted(self.calls, call[has_call])
+        self.ns = np.bincount(number, claim.ns[has_call], len(self.calls))
+        ended = values_at(trace.ts, call) + values_at(trace.dur, call)
+        is_during = has_call & (claim.intervals.start < ended)
+        self.during_ms = float(claim.ns[is_during].sum()) / NS_PER_MS
+
+    def _call_of_intervals(self, claim: Claim) -> Int64Array:
+        """Return the call that each interval is in, or comes after; `NONE` if unknown, (i,)."""
+        classified = self._inspection.wall.classified
+        intervals = claim.intervals
+        trace = self._work.trace
+        calls = blocking_calls(self._work)
+        thread = values_at(trace.thread, classified.launch[intervals.gap])
+        last = last_before(trace.thread[calls], trace.ts[calls], thread, intervals.end)
+        call = values_at(calls, last)
+        ended = values_at(trace.ts, call) + values_at(trace.dur, call)
+        is_during = (call != NONE) & (ended > intervals.start)
+        caught_up_call = classified.caught_up_call[intervals.gap]
+        return np.where(is_during | (caught_up_call == NONE), call, caught_up_call)
+
+    def places(self) -> dict[str, list[Place]]:
+        """Return where the calls are."""
+        trace = self._work.trace
+        operation = self._operations()
+        name = np.where(operation != NONE, trace.name[operation], NONE)
+        return {
+            "operations": ranked(name, trace.names, self.ns),
+            "python_frames": frames_around(self._work, self.calls, self.ns),
+            "calls": ranked(trace.name[self.calls], trace.names, self.ns),
+        }
+
+    def _operations(self) -> IntArray:
+        """Return the row of the operation that waits in each call, `NONE` without one, (w,).
+
+        Around the innermost it is the outermost that launches no more: `aten::to` around
+        `aten::copy_`.
+        """
+        tree = self._work.tree
+        above = nearest_marked(tree.parent_position, tree.is_operation)
+        position = above[tree.position[self.calls]]
+        for _ in range(_MOST_WRAPPERS):
+            outer = values_at(above, position)
+            rows = values_at(tree.rows, position)
+            outer_rows = values_at(tree.rows, outer)
+            is_wrapper = self._is_of_pytorch(outer_rows)
+            is_wrapper &= self._launches_in(rows) == self._launches_in(outer_rows)
+            if not is_wrapper.any():
+                break
+            position = np.where(is_wrapper, outer, position)
+        return values_at(tree.rows, position)
+
+    def _is_of_pytorch(self, rows: IntArray) -> BoolArray:
+        trace = self._work.trace
+        names = values_at(trace.name, rows, missing=0)
+        is_of_pytorch = trace.named(names, lambda name: name.startswith("aten::"))
+        is_of_pytorch &= rows != NONE
+        return is_of_pytorch
+
+    def _launches_in(self, rows: IntArray) -> Int64Array:
+        """Return how many launches each of some events has; -1 where there is no event."""
+        launches = distinct(self._work.tree.launch_of_gpu[self._work.tree.linked])
+        count = np.full(len(rows), NONE, dtype=np.int64)
+        known = np.flatnonzero(rows != NONE)
+        known_rows = rows[known].astype(np.int64)
+        count[known] = self._inspection.held_by(known_rows, launches)
+        return count
+
+    @cached_property
+    def period_ms(self) -> float | None:
+        """The usual time from one call to the next on its thread; None if there is no such time."""
+        trace = self._work.trace
+        periods = []
+        for thread in np.unique(trace.thread[self.calls]).tolist():
+            begun = np.sort(trace.ts[self.calls[trace.thread[self.calls] == thread]])
+            if len(begun) >= _FEWEST_FOR_PERIOD:
+                periods.append(np.diff(begun))
+        if not periods:
+            return None
+        short, usual, long = np.quantile(np.concatenate(periods), [0.2, 0.5, 0.8])
+        if long > _REGULAR_FACTOR * short:
+            return None
+        return float(usual) / NS_PER_MS
+
+    @cached_property
+    def per_iteration(self) -> float | None:
+        """How many calls an iteration has on average; None without iterations."""
+        iterations, _, _ = named_iterations(self._work.tree, None)
+        count = len(iterations.start)
+        if count < _FEWEST_FOR_PERIOD:
+            return None
+        begun = np.sort(self._work.trace.ts[self.calls])
+        before_start = np.searchsorted(begun, iterations.start)
+        before_end = np.searchsorted(begun, iterations.end)
+        in_iterations = int((before_end - before_start).sum())
+        if not in_iterations:
+            return None
+        return in_iterations / count
+
+    @cached_property
+    def copies(self) -> AwaitedCopies:
+        """The copies that most of the calls wait for: the last that their threads launched."""
+        work = self._work
+        trace = work.trace
+        events = np.flatnonzero(work.tree.linked)
+        launches = work.tree.launch_of_gpu[events]
+        order = np.lexsort((trace.ts[launches], trace.thread[launches]))
+        events = events[order]
+        launches = launches[order]
+        last = last_before(
+            trace.thread[launches],
+            trace.ts[launches],
+            trace.thread[self.calls],
+            trace.ts[self.calls] + 1,
+        )
+        awaited = values_at(events, last)
+        copies = awaited[(awaited != NONE) & work.is_copy[awaited]]
+        if 2 * len(copies) <= len(self.calls):
+            return AwaitedCopies()
+        is_to_device = trace.named(work.name[copies], TO_DEVICE.match)
+        is_pageable = pageable_copies(work).is_pageable[copies]
+        return AwaitedCopies(
+            count=len(copies),
+            usual_bytes=_most_common(copied_bytes(self._inspection)[copies]),
+            to_device=2 * int(is_to_device.sum()) > len(copies),
+            from_pageable=2 * int(is_pageable.sum()) > len(copies),
+        )
+
+
+def _most_common(sizes: np.typing.NDArray[np.float64]) -> float | None:
+    """Return the size that occurs most, None where none is known."""
+    values, counts = np.unique(sizes[sizes > 0], return_counts=True)
+    if not len(values):
+        return None
+    return float(values[counts.argmax()])
