@@ -100,10 +100,10 @@ def test_the_specification_gives_the_same_script(
 def test_a_damaged_specification_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "operations.json"
     path.write_text('{"format": "tracelens-ext operations", "version": 9}', "utf-8")
-    with pytest.raises(UsageError, match=r"operations\.json: has version 9"):
+    with pytest.raises(UsageError, match=r"operations\.json: its version is 9"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations", "version": 1}', "utf-8")
-    with pytest.raises(UsageError, match="is no specification of operations"):
+    with pytest.raises(UsageError, match="not a valid specification"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations"', "utf-8")
     with pytest.raises(UsageError, match="is no valid JSON"):
@@ -171,5 +171,5 @@ def test_whatever_a_trace_says_the_script_is_source_that_only_defines(
 
 def test_a_document_of_other_types_is_refused() -> None:
     document = {"version": 1, "source": "x", "operations": [{"number": "one"}]}
-    with pytest.raises(UsageError, match="is no specification"):
+    with pytest.raises(UsageError, match="not a valid specification"):
         specification_of(document, Path("x.json"))
