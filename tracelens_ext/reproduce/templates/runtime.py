@@ -443,7 +443,7 @@ class Inputs:
     def positive(self, sizes, dtype, strides=None, **place):
         """Return a tensor of numbers from 0.5 to 1.5."""
 
-        def values(count, device):
+        def values(count, *, device):
             return torch.rand(count, device=device) + 0.5
 
         return self._tensor(sizes, dtype, strides, place, values)
@@ -455,7 +455,7 @@ class Inputs:
     def constant(self, value, sizes, dtype, strides=None, **place):
         """Return a tensor with the same value everywhere."""
 
-        def values(count, device):
+        def values(count, *, device):
             return torch.full((count,), value, device=device)
 
         return self._tensor(sizes, dtype, strides, place, values)
@@ -464,7 +464,7 @@ class Inputs:
         """Return a tensor of integers of at least `low` and less than `high`."""
         limit = max(self._scaled_limit(high), low + 1)
 
-        def values(count, device):
+        def values(count, *, device):
             return torch.randint(low, limit, (count,), device=device)
 
         return self._tensor(sizes, dtype, strides, place, values)
@@ -472,7 +472,7 @@ class Inputs:
     def mask(self, sizes, strides=None, true_count=None, **place):
         """Return booleans, of which `true_count` are true: half of them by default."""
 
-        def values(count, device):
+        def values(count, *, device):
             wanted = count // 2 if true_count is None else true_count
             order = torch.rand(count, device=device).argsort()
             return order < wanted
@@ -482,7 +482,7 @@ class Inputs:
     def distinct(self, sizes, dtype, strides=None, high=None, **place):
         """Return integers below `high`, all different if there are enough of them."""
 
-        def values(count, device):
+        def values(count, *, device):
             limit = max(high or count, 1)
             shuffled = torch.randperm(max(limit, count), device=device)
             return shuffled[:count] % limit
@@ -493,7 +493,7 @@ class Inputs:
         """Return evenly spaced numbers from `low` to `high` along the last dimension."""
         steps = sizes[-1] if sizes else 1
 
-        def values(count, device):
+        def values(count, *, device):
             row = torch.linspace(low, high, steps, device=device, dtype=torch.float64)
             rows = max(count // max(steps, 1), 1)
             return row.repeat(rows)[:count]
@@ -521,7 +521,7 @@ class Inputs:
         return torch.tensor(value, dtype=dtype, device=device)
 
     def _tensor(self, sizes, dtype, strides, place, values):
-        """Return a tensor whose elements `values(count, device)` creates."""
+        """Return a tensor whose elements `values(count, device=…)` creates."""
         device = self.device
         if place.get("on_host") and device.type != "meta":
             device = torch.device("cpu")
@@ -530,7 +530,7 @@ class Inputs:
             if strides is None:
                 return torch.empty(sizes, dtype=dtype, device=device)
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
-        memory = values(elements_in_memory(sizes, strides), device).to(dtype)
+        memory = values(elements_in_memory(sizes, strides), device=device).to(dtype)
         if place.get("pinned") and self.device.type == "cuda":
             memory = memory.pin_memory()
         if strides is None:
