@@ -193,7 +193,13 @@ def page_of(
     for name, frame in sheets.items():
         shown = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
         headed[name] = with_units(shown, report.units.get(name, {}))
-    contents = html_tables.page_tables(headed, report.descriptions, most_rows, failures)
+    contents = html_tables.page_tables(
+        headed,
+        report.descriptions,
+        most_rows,
+        failures,
+        commands=report.row_commands,
+    )
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}
     with failures.isolate("The findings of the page"):
