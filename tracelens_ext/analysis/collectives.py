@@ -101,11 +101,15 @@ class _BusFactor(NamedTuple):
 
 #: In this order: `reduce` is within `allreduce`.
 _BUS_FACTORS = (
-    _BusFactor(re.compile("all_?reduce"), 2, 0),
+    _BusFactor(pattern=re.compile("all_?reduce"), of_parts=2, of_whole=0),
     _BusFactor(
-        re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0
+        pattern=re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"),
+        of_parts=1,
+        of_whole=0,
     ),
-    _BusFactor(re.compile("broadcast|reduce|send|recv"), 0, 1),
+    _BusFactor(
+        pattern=re.compile("broadcast|reduce|send|recv"), of_parts=0, of_whole=1
+    ),
 )
 
 
@@ -258,7 +262,9 @@ def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64
 
 def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:
     """Return a text argument of some events, without its quotes; empty where an event has none."""
-    code, labels = argument_values(work.trace, rows, name, _unquoted, "")
+    code, labels = argument_values(
+        trace=work.trace, rows=rows, name=name, convert=_unquoted, missing=""
+    )
     return texts(code, labels)
 
 
@@ -266,7 +272,9 @@ def number_argument(
     work: GpuEvents, name: str, rows: Int64Array
 ) -> npt.NDArray[np.float64]:
     """Return a numeric argument of some events, NaN where an event has none."""
-    code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
+    code, numbers = argument_values(
+        trace=work.trace, rows=rows, name=name, convert=_as_number, missing=np.nan
+    )
     return np.array(numbers, dtype=np.float64)[code]
 
 

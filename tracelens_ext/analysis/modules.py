@@ -149,7 +149,9 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     columns["gpu_time_total_ms"] = total / NS_PER_MS
     columns["gpu_time_self_ms"] = own / NS_PER_MS
     columns["% of GPU busy time"] = percent(total, union_length(work.start, work.end))
-    columns |= _top_category_columns(work, paths, events, path_of_event)
+    columns |= _top_category_columns(
+        work=work, paths=paths, events=events, path_of_event=path_of_event
+    )
     if (frames.of_forward != NONE).any():
         backward = busy.by_subtree(frames.parent, frames.of_forward)
         columns["backward_time_ms"] = sums(paths.of_node, backward, count) / NS_PER_MS
@@ -262,14 +264,20 @@ def _nest_recorded(
     rank = np.repeat((0, 1), (len(modules), len(inner)))
     is_leaf = np.isin(trace.kind[rows], LAUNCH_KINDS)
     nesting = nest(
-        trace.thread[rows], trace.ts[rows], trace.end_of(rows), rank, is_leaf
+        thread=trace.thread[rows],
+        start=trace.ts[rows],
+        end=trace.end_of(rows),
+        tie=rank,
+        childless=is_leaf,
     )
     is_module = rank[nesting.order] == 0
     around = _frame_around(nesting.parent, is_module, 0)
     frame_of_row = np.full(len(trace), NONE, dtype=np.int64)
     frame_of_row[rows[nesting.order]] = around
     return _NestedFrames(
-        rows[nesting.order[is_module]], around[is_module], frame_of_row
+        rows=rows[nesting.order[is_module]],
+        parent=around[is_module],
+        frame_of_row=frame_of_row,
     )
 
 
@@ -399,10 +407,10 @@ NN_MODULES = Table(
     method="get_df_nn_modules()",
     charts=[
         Chart(
-            "GPU time by module class, without the modules within",
-            "nn_modules",
-            "path",
-            "gpu_time_self_ms",
+            title="GPU time by module class, without the modules within",
+            sheet="nn_modules",
+            label_column="path",
+            value_column="gpu_time_self_ms",
             top=15,
             on="page",
         )

@@ -180,7 +180,9 @@ def analyze(
         problem = "is a profile of TPUs, whose work is not analysed"
         if without_tpu:
             raise TraceError(
-                trace, problem, "see its CPU operations with: tracelens-ext report"
+                path=trace,
+                problem=problem,
+                remedy="see its CPU operations with: tracelens-ext report",
             )
         tell(f"{trace}: {problem}")
     if options.reading.salvage:
@@ -265,7 +267,7 @@ def reading_of(
         raise
     except MemoryError:
         remedy = "free some, or analyse less at once"
-        raise TraceError(trace, _NO_MEMORY, remedy) from None
+        raise TraceError(path=trace, problem=_NO_MEMORY, remedy=remedy) from None
 
 
 def show_plugin_problems(analyzer: TreePerfAnalyzer) -> None:

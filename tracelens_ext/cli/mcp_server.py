@@ -76,7 +76,10 @@ class Questions:
         if location.is_dir():
             names = pd.DataFrame({"path": self._listed(location)})
             return _answer(
-                names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one"
+                frame=names.head(_MOST_ROWS),
+                total=len(names),
+                units={},
+                following="open_trace(path) of one",
             )
         analyzer = self._analyzer(path)
         options = ReportOptions()
@@ -169,7 +172,9 @@ class Questions:
         )
         if len(frame) > limit:
             more = f"{len(frame) - limit:,} more rows: where, sort, or limit up to {_MOST_ROWS}"
-        return _answer(frame.head(limit), len(frame), units, more)
+        return _answer(
+            frame=frame.head(limit), total=len(frame), units=units, following=more
+        )
 
     def explain_kernel(self, path: str, name: str) -> Answer:
         """Which category a kernel has and why, its GPU time, and the operations that launch it.
@@ -199,7 +204,12 @@ class Questions:
             **kernel,
             "because": None if because.winner is None else asdict(because.winner),
             "would_match_too": [asdict(match) for match in because.others[:5]],
-            **_answer(launched.head(20), len(launched), units, following),
+            **_answer(
+                frame=launched.head(20),
+                total=len(launched),
+                units=units,
+                following=following,
+            ),
         }
 
     def tree(self, path: str, node: str | None = None, depth: int = 3) -> Answer:
@@ -224,7 +234,7 @@ class Questions:
         rows = tree_rows(tree, kept & some)
         units = {"busy_time_ms": "ms"}
         more = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
-        return _answer(rows, int(kept.sum()), units, more)
+        return _answer(frame=rows, total=int(kept.sum()), units=units, following=more)
 
     def compare(self, path: str, other: str) -> Answer:
         """What changed from the first trace to the other: time, categories, operations, kernels.
@@ -260,7 +270,10 @@ class Questions:
         frame = simulation.what_if(asked)
         return {
             **_answer(
-                frame, len(frame), _units(frame), "findings(path): how to get there"
+                frame=frame,
+                total=len(frame),
+                units=_units(frame),
+                following="findings(path): how to get there",
             ),
             "window": simulation.window(),
             "model": simulation.model(),
@@ -276,7 +289,10 @@ class Questions:
             if more
             else "findings(path)"
         )
-        return {**_answer(rows, len(rows), _units(rows), said), "more": more}
+        return {
+            **_answer(frame=rows, total=len(rows), units=_units(rows), following=said),
+            "more": more,
+        }
 
     def _find(self, path: str) -> Path:
         """The trace, or the folder, that a relative path names; never one behind a link out."""

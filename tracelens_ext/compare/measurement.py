@@ -139,7 +139,9 @@ def measure(
         UsageError: the analyzer was made without categories.
     """
     failures = PartFailures() if failures is None else failures
-    meter = _Meter(work, micro_idle_thresh_us, failures)
+    meter = _Meter(
+        gpu_events=work, micro_idle_thresh_us=micro_idle_thresh_us, failures=failures
+    )
     steps = _steps(work)
     iterations = steps.iterations
     total = meter.figures(np.ones(len(work), dtype=bool))
@@ -302,10 +304,10 @@ class _Meter:
         for device in timeline["device"].unique().tolist():
             events = counted[gpu_events.trace.device[counted] == device]
             changes = _idle_changes(
-                iteration[events],
-                gpu_events.start[events],
-                gpu_events.end[events],
-                iterations.run,
+                iteration=iteration[events],
+                start=gpu_events.start[events],
+                end=gpu_events.end[events],
+                run=iterations.run,
             )
             for change_ns in changes:
                 kinds = ["idle_time", "total_time", self._kind_of_idle(change_ns)]

@@ -130,7 +130,9 @@ class _PlaceTree:
             chain = int(self.chains.parent[chain])
         names.reverse()
         key = self.paths[path]
-        return ProgramPlace(key.path, key.backward, tuple(names), shapes)
+        return ProgramPlace(
+            path=key.path, backward=key.backward, chain=tuple(names), shapes=shapes
+        )
 
 
 def places(
@@ -150,7 +152,7 @@ def places(
         # every GPU event is a call of its own
         if place.chain[0] in STAND_IN_OPERATIONS:
             calls = sum(kernel.events for kernel in work.kernels.values())
-        result[place] = PlaceWork(calls, work.first, work.kernels)
+        result[place] = PlaceWork(calls=calls, first=work.first, kernels=work.kernels)
     return result
 
 

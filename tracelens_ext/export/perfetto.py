@@ -105,7 +105,14 @@ def perfetto_json(
     tracks = Tracks()
     numbers = _Numbers()
     writers = [
-        _TraceWriter(source, choice, tracks, numbers, summary) for source in sources
+        _TraceWriter(
+            source=source,
+            choice=choice,
+            tracks=tracks,
+            numbers=numbers,
+            summary=summary,
+        )
+        for source in sources
     ]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
     texts = chain(tracks.events, *(writer.events() for writer in writers))
@@ -225,7 +232,11 @@ class _TraceWriter:
         # Viewers want what encloses before what is within; our reader the order of the file.
         self._rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
         self._placement = place(
-            tracks, self._gpu_events, self._rows, source.label, source.error
+            tracks=tracks,
+            gpu_events=self._gpu_events,
+            rows=self._rows,
+            label=source.label,
+            clock_note=source.error,
         )
         self._numbers = self._unique_numbers(numbers)
         #: the GPU event that each event is, `NONE` for CPU events

@@ -47,9 +47,13 @@ def shifts(
     ranks = _ranks(traces, names)
     if clocks is None:
         if len(traces) == 1:
-            return [TraceShift("", 0, "")]
+            return [TraceShift(label="", shift_ns=0, clock_note="")]
         return [
-            TraceShift(f"rank {rank}", 0, "from 0: clocks not compared")
+            TraceShift(
+                label=f"rank {rank}",
+                shift_ns=0,
+                clock_note="from 0: clocks not compared",
+            )
             for rank in ranks
         ]
     clock_of_rank = _read_clocks(clocks)

@@ -231,7 +231,10 @@ class PluginRegistry:
         distribution = _distribution_of(entry_point.dist)
         label = " ".join(part for part in distribution if part)
         plugin = Plugin(
-            entry_point.name, entry_point.value, label, _is_own(entry_point)
+            name=entry_point.name,
+            module=entry_point.value,
+            distribution=label,
+            own=_is_own(entry_point),
         )
         is_second = self._manager.has_plugin(plugin.name)
         # two of one name stay apart in listings and messages; it is not loaded

@@ -305,7 +305,7 @@ class TraceBuilder:
         for name, pieces in self._texts.items():
             rows = _joined(pieces.rows, np.int32)
             codes = code_of_text[_joined(pieces.values, np.int64)]
-            args[name] = ArgColumn(rows, codes, texts)
+            args[name] = ArgColumn(rows=rows, values=codes, texts=texts)
         return _Events(columns, args)
 
     def _with_pairs(self, events: _Events) -> _Events:

@@ -94,7 +94,9 @@ def read_file(
     """
     registry = registry or default_registry()
     offered = offered_readers(registry)
-    with given.ByteSource(source, progress, cache, reading) as opened:
+    with given.ByteSource(
+        source=source, progress=progress, cache=cache, reading=reading
+    ) as opened:
         head = opened.peek(HEAD_BYTES)
         for reader in offered:
             if reader.plugin.own is not own:

@@ -217,7 +217,12 @@ class EventStream(Generic[B]):
             try:
                 mended = lenient.mend_text(text)
                 value, end = self._next_value(
-                    text, mended, 0, self.place, exact=False, last=last
+                    given=text,
+                    text=mended,
+                    at=0,
+                    base=self.place,
+                    exact=False,
+                    last=last,
                 )
             except lenient.IncompleteError:
                 if last:
@@ -392,7 +397,12 @@ class EventStream(Generic[B]):
                     break
                 try:
                     value, place = self._next_value(
-                        given, text, place, base, exact=True, last=self._at_end
+                        given=given,
+                        text=text,
+                        at=place,
+                        base=base,
+                        exact=True,
+                        last=self._at_end,
                     )
                 except lenient.IncompleteError:
                     is_incomplete = True

@@ -89,7 +89,14 @@ def roofline_figures(
     summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
     spec = plot.spec_of(data, {"height": 420, "xaxis": x, "yaxis": y})
     return [
-        plot.Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)
+        plot.Figure(
+            key="chart-roofline",
+            title="Roofline",
+            summary=summary,
+            legend=legend,
+            sheet="roofline",
+            spec=spec,
+        )
     ]
 
 
@@ -229,7 +236,12 @@ def _memory_figure(
         data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms
     )
     return plot.Figure(
-        f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec
+        key=f"chart-memory-{device}",
+        title=title,
+        summary=summary,
+        legend=legend,
+        sheet="memory_at_peak",
+        spec=spec,
     )
 
 
@@ -391,7 +403,10 @@ def time_axis_figures(
             "x0": first,
             "dx": step,
         }
-        data += [{**area, **where} for area in _areas(part, categories, bins, step)]
+        data += [
+            {**area, **where}
+            for area in _areas(frame=part, categories=categories, bins=bins, step=step)
+        ]
     under = f"yaxis{len(devices) + 1}"
     ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.75]}
     layout[under] = {**ends, "visible": False}
@@ -425,7 +440,14 @@ def time_axis_figures(
     words = plot.gpu_work_in_words(sums)
     spec = plot.spec_of(data, layout)
     return [
-        plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)
+        plot.Figure(
+            key="time-axis",
+            title="GPU work over time",
+            summary=words,
+            legend=legend,
+            sheet="time_axis",
+            spec=spec,
+        )
     ]
 
 

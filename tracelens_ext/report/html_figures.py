@@ -287,9 +287,19 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
             for label, amount in zip(labels, column.tolist(), strict=True)
         ]
         colour = colour_of(str(name)) if stacked else of_bars
-        pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
+        pieces.append(
+            bar_piece(
+                place=place,
+                values=(column * scale).tolist(),
+                colour=colour,
+                hover=hover,
+            )
+        )
     ends = [  # in the unit of the axis
-        _end_of_bar(amount, scale, axis, whole, signed=unit.signed) for amount in sums
+        _end_of_bar(
+            amount=amount, scale=scale, axis=axis, whole=whole, signed=unit.signed
+        )
+        for amount in sums
     ]
     key = f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}"
     words = _in_words([short(label, _IN_WORDS) for label in labels], sums, whole)
@@ -297,10 +307,22 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
         [(cleaned(name), colour_of(name)) for name in table.columns] if stacked else []
     )
     spec = bars_spec(
-        pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis
+        pieces=pieces,
+        wide=told_apart(names, _WIDE),
+        narrow=told_apart(names, _NARROW),
+        ends=ends,
+        axis=axis,
     )
-    numbers = _numbers(chart, table, axis, scale)
-    return Figure(key, cleaned(chart.title), words, legend, chart.sheet, spec, numbers)
+    numbers = _numbers(chart=chart, table=table, axis=axis, scale=scale)
+    return Figure(
+        key=key,
+        title=cleaned(chart.title),
+        summary=words,
+        legend=legend,
+        sheet=chart.sheet,
+        spec=spec,
+        numbers=numbers,
+    )
 
 
 def _end_of_bar(
@@ -449,15 +471,34 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         ]
         inside = [*map(percent_text, shares)]
         colour = colour_of(kind)
-        pieces.append(bar_piece(len(pieces), shares, colour, hover, inside))
+        pieces.append(
+            bar_piece(
+                place=len(pieces),
+                values=shares,
+                colour=colour,
+                hover=hover,
+                inside=inside,
+            )
+        )
         legend.append((name, colour))
         # Of several devices from which to which share they reach.
         ends = dict.fromkeys((percent_text(min(shares)), percent_text(max(shares))))
         said.append(f"{name.lower()} {' to '.join(ends)}")
-    spec = bars_spec(pieces, names, names, [*map(duration_text, totals)], "%")
+    spec = bars_spec(
+        pieces=pieces,
+        wide=names,
+        narrow=names,
+        ends=[*map(duration_text, totals)],
+        axis="%",
+    )
     words = ", ".join(said).capitalize()
     return Figure(
-        "chart-gpu-timeline", "GPU timeline", words, legend, "gpu_timeline", spec
+        key="chart-gpu-timeline",
+        title="GPU timeline",
+        summary=words,
+        legend=legend,
+        sheet="gpu_timeline",
+        spec=spec,
     )
 
 
@@ -545,7 +586,14 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
     words = said if "colour" in frame else gpu_work_in_words(sums)
     spec = spec_of([trace("icicle", **nodes, **look)], layout)
     return [
-        Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)
+        Figure(
+            key="call-tree",
+            title="GPU time in the call tree",
+            summary=words,
+            legend=[],
+            sheet="call_tree",
+            spec=spec,
+        )
     ]
 
 

@@ -76,7 +76,14 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
             some: list[bool] = [bool(ms.any()) for ms in times]
             legend = [*compress(_TIMES.values(), some)]
             figures.append(
-                _figure(part, legend, times[some], where, number, _TIMES_TITLE)
+                _figure(
+                    frame=part,
+                    legend=legend,
+                    times=times[some],
+                    where=where,
+                    number=number,
+                    title=_TIMES_TITLE,
+                )
             )
             # The longest first; those beyond a dozen are one piece.
             most = ranked(NamedRows(names, _numbers(part, categories)), (), MOST_SERIES)
@@ -85,7 +92,14 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
             if ranks:
                 legend = [(name, colour_of(name)) for name in ranks]
                 figures.append(
-                    _figure(part, legend, times, where, number, _CATEGORIES_TITLE)
+                    _figure(
+                        frame=part,
+                        legend=legend,
+                        times=times,
+                        where=where,
+                        number=number,
+                        title=_CATEGORIES_TITLE,
+                    )
                 )
     return figures
 
@@ -170,7 +184,9 @@ def _figure(
         key=f"chart-{title.lower().replace(' ', '-')}"
         + (f"-{number}" if number else ""),
         title=f"{title}, {plot.elided(where, _TITLE)}" if where else title,
-        summary=_in_words(labels, wall, marked, most, by_category=by_category),
+        summary=_in_words(
+            labels=labels, wall=wall, odd=marked, a_bar=most, by_category=by_category
+        ),
         legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
         sheet="iterations",
         spec=plot.spec_of(

@@ -145,7 +145,9 @@ def frame_table(
         stays = names[position] in keep
         series = frame.iloc[:rows, position]
         shown.append(_column(series, stays=stays, fit_units=fit_units))
-    return FrameTable(shown, title, len(frame), name_width)
+    return FrameTable(
+        _columns=shown, _title=title, _rows=len(frame), _name_width=name_width
+    )
 
 
 def safe_text(text: str) -> str:
@@ -187,7 +189,13 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
         ):
             cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
-    return _Column(safe_text(header), cells, is_number, width, stays)
+    return _Column(
+        header=safe_text(header),
+        cells=cells,
+        is_number=is_number,
+        width=width,
+        stays=stays,
+    )
 
 
 def _in_fitting_unit(header: str, series: pd.Series) -> pd.Series:
@@ -259,7 +267,7 @@ def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
                 continue
             if len(shown) == len(columns):
                 _share(free, shown, widths)
-            return _Layout(shown, widths, folded)
+            return _Layout(columns=shown, widths=widths, folded=folded)
         if len(shown) == 1 and not shown[0].is_number:
             return _Layout(shown, [max(1, min(width, shown[0].width))], folded=True)
         del shown[_first_to_go(shown)]

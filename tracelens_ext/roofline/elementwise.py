@@ -162,10 +162,10 @@ def _add_model(
 
 
 _add_model(
-    "floating",
-    1,
-    _floating_point,
-    (
+    model_name="floating",
+    inputs_count=1,
+    result_type=_floating_point,
+    names=(
         "sqrt",
         "rsqrt",
         "exp",
@@ -200,10 +200,10 @@ _add_model(
     ),
 )
 _add_model(
-    "keeping",
-    1,
-    _of_input,
-    (
+    model_name="keeping",
+    inputs_count=1,
+    result_type=_of_input,
+    names=(
         "neg",
         "relu",
         "gelu",
@@ -239,23 +239,43 @@ _add_model(
         "roll",
     ),
 )
-_add_model("absolute", 1, _of_magnitude, ("abs",))
 _add_model(
-    "truth",
-    1,
-    _truth_value,
-    ("isnan", "isinf", "isfinite", "isneginf", "isposinf", "logical_not", "signbit"),
-)
-_add_model("limits", 3, _by_promotion, ("clamp",))
-_add_model("limits", 2, _by_promotion, ("clamp_min", "clamp_max"))
-_add_model(
-    "arithmetic", 3, _by_promotion, ("lerp", "addcmul", "addcdiv", "softplus_backward")
+    model_name="absolute", inputs_count=1, result_type=_of_magnitude, names=("abs",)
 )
 _add_model(
-    "arithmetic",
-    2,
-    _by_promotion,
-    (
+    model_name="truth",
+    inputs_count=1,
+    result_type=_truth_value,
+    names=(
+        "isnan",
+        "isinf",
+        "isfinite",
+        "isneginf",
+        "isposinf",
+        "logical_not",
+        "signbit",
+    ),
+)
+_add_model(
+    model_name="limits", inputs_count=3, result_type=_by_promotion, names=("clamp",)
+)
+_add_model(
+    model_name="limits",
+    inputs_count=2,
+    result_type=_by_promotion,
+    names=("clamp_min", "clamp_max"),
+)
+_add_model(
+    model_name="arithmetic",
+    inputs_count=3,
+    result_type=_by_promotion,
+    names=("lerp", "addcmul", "addcdiv", "softplus_backward"),
+)
+_add_model(
+    model_name="arithmetic",
+    inputs_count=2,
+    result_type=_by_promotion,
+    names=(
         "add",
         "sub",
         "rsub",
@@ -295,12 +315,17 @@ _add_model(
         "native_dropout_backward",
     ),
 )
-_add_model("quotient", 2, _of_quotient, ("div", "true_divide", "atan2"))
 _add_model(
-    "comparison",
-    2,
-    _truth_value,
-    (
+    model_name="quotient",
+    inputs_count=2,
+    result_type=_of_quotient,
+    names=("div", "true_divide", "atan2"),
+)
+_add_model(
+    model_name="comparison",
+    inputs_count=2,
+    result_type=_truth_value,
+    names=(
         "eq",
         "ne",
         "lt",

@@ -239,11 +239,21 @@ class Worker:
             return _custom_call(message, operands, results)
         if opcode == b"dot":
             dot = message.dot
-            return _dot(dot.lhs_contracting, dot.lhs_batch, operands, results)
+            return _dot(
+                contracting=dot.lhs_contracting,
+                batch_dimensions=dot.lhs_batch,
+                operands=operands,
+                results=results,
+            )
         window = message.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"convolution":
             holes = math.prod(max(dimension.base_dilation, 1) for dimension in window)
-            return _convolution("convolution", message, operands[:2] + results, holes)
+            return _convolution(
+                product="convolution",
+                message=message,
+                arrays=operands[:2] + results,
+                holes=holes,
+            )
         elements = _elements(results)
         if opcode in _REDUCTIONS:
             window_elements = math.prod(max(dimension.size, 1) for dimension in window)
@@ -348,7 +358,12 @@ def _custom_call(
             return None
         contracting = _whole_numbers(dot.get("lhs_contracting_dimensions"))
         batch = _whole_numbers(dot.get("lhs_batch_dimensions"))
-        return _dot(contracting, batch, operands, results)
+        return _dot(
+            contracting=contracting,
+            batch_dimensions=batch,
+            operands=operands,
+            results=results,
+        )
     if product == "attention":
         return _attention(target, config, operands[0])
     # As the forward convolution has them: input, filter, output.
@@ -412,7 +427,9 @@ def _convolution(
     if 0 <= feature_dimension < len(weight.dims):
         features = weight.dims[feature_dimension]
     summed = weight.elements // max(features, 1)
-    return HloWork(2 * output.elements * summed // holes, product, inputs.kind)
+    return HloWork(
+        flops=2 * output.elements * summed // holes, product=product, kind=inputs.kind
+    )
 
 
 def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:

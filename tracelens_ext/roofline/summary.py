@@ -214,7 +214,9 @@ def utilisation(
     is that of the whole trace. It is unknown where less than half of the GPU time has a model.
     """
     matrix_work = _matrix_work_of_calls(roofline)
-    spans = _iterations(work, roofline, matrix_work, annotation)
+    spans = _iterations(
+        work=work, roofline=roofline, matrix_work=matrix_work, annotation=annotation
+    )
     if spans is None:
         spans = _whole_trace(work, roofline, matrix_work)
     device_ns = np.maximum(spans.wall_ns, 1) * max(len(roofline.peaks), 1)

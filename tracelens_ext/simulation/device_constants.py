@@ -166,10 +166,10 @@ def find_earliest_starts(
     for node in np.flatnonzero(is_late_first).tolist():
         on_device = device == device[node]
         busy_ns = covered(
-            nodes.start[on_device],
-            nodes.end[on_device],
-            nodes.call[[node]],
-            nodes.start[[node]],
+            start=nodes.start[on_device],
+            end=nodes.end[on_device],
+            window_start=nodes.call[[node]],
+            window_end=nodes.start[[node]],
         )
         waited[node] |= 2 * busy_ns[0] < delay[node]
     return np.where(waited & nodes.is_event, nodes.start, 0)
@@ -199,10 +199,10 @@ def find_standstill(
         late_nodes = candidates[device[candidates] == number]
         on_device = device == number
         busy_ns = covered(
-            nodes.start[on_device],
-            nodes.end[on_device],
-            could_start[late_nodes],
-            nodes.start[late_nodes],
+            start=nodes.start[on_device],
+            end=nodes.end[on_device],
+            window_start=could_start[late_nodes],
+            window_end=nodes.start[late_nodes],
         )
         stands_still = busy_ns <= _BUSY_IN_STANDSTILL * late_ns[late_nodes]
         late_nodes = late_nodes[stands_still]

@@ -73,7 +73,9 @@ class Order:
         bounds = _bounds(chunk_of_mark, len(cuts) + 1).tolist()
         self.chunks: list[Chunk] = []
         for first_mark, stop_mark in pairwise(bounds):
-            self.chunks.append(Chunk([], slice(first_mark, stop_mark), []))
+            self.chunks.append(
+                Chunk(runs=[], marks=slice(first_mark, stop_mark), blocks=[])
+            )
         begins = begins_run(program.track) | begins_run(chunk_of_node)
         first_nodes = np.flatnonzero(begins)
         stop_nodes = np.append(first_nodes, len(program.track))[1:]

@@ -73,7 +73,7 @@ class Simulation:
         if iteration is not None:
             window = Window(*span_of_step(work, iteration))
         self.program = DependencyGraph(
-            work, window, device, closes=iteration is not None
+            work=work, window=window, device=device, closes=iteration is not None
         )
         self.waits_known = waits is not None
         if waits is not None:
@@ -223,7 +223,10 @@ class Simulation:
     @property
     def _describer(self) -> PathDescriber:
         return PathDescriber(
-            self.replay, self.replayed, self.changes, waits_known=self.waits_known
+            replay=self.replay,
+            replayed=self.replayed,
+            changes=self.changes,
+            waits_known=self.waits_known,
         )
 
     @cached_property
@@ -373,10 +376,10 @@ def _critical_path_summary(
 
 
 _CHART = Chart(
-    "Critical path",
-    "critical_path_summary",
-    "kind",
-    "on_path_ms",
+    title="Critical path",
+    sheet="critical_path_summary",
+    label_column="kind",
+    value_column="on_path_ms",
     kind="stacked",
     on="page",
 )

@@ -156,7 +156,9 @@ def _has(group: object, rank: int) -> bool:
     if not isinstance(group, dict):
         return False
     members = group.get("ranks")
-    return isinstance(members, list) and rank in members
+    if not isinstance(members, list):
+        return False
+    return rank in members
 
 
 def _provenance_of(whole: Provenance, rank: MergedRank, count: int) -> Provenance:

@@ -131,7 +131,9 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     long_calls = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
     first_uses = long_calls[~trace.named(trace.name[long_calls], _WAITS.match)]
     yield from _spans(trace, WarmUp.FIRST_USE, first_uses)
-    yield from _spans(trace, WarmUp.CAPTURE, capture_begins, capture_ends)
+    yield from _spans(
+        trace=trace, what=WarmUp.CAPTURE, rows=capture_begins, last_rows=capture_ends
+    )
     yield from _spans(
         trace, WarmUp.CODE_LOADING, trace.rows_named(_LOADS_CODE, *LAUNCH_KINDS)
     )
@@ -161,7 +163,7 @@ def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFra
     device = table["device"].to_numpy()
     start = table["start"].to_numpy()
     end = table["end"].to_numpy()
-    busy = busy_within(work, device, start, end)
+    busy = busy_within(gpu_events=work, device_index=device, start=start, end=end)
     idle = end - start - busy
     is_first_use = table["what"] == WarmUp.FIRST_USE.value
     least_idle = np.where(is_first_use, _LONG_NS, 0)
@@ -299,7 +301,15 @@ def compiled_again_from(work: GpuEvents) -> int:
     trace = work.trace
     times = np.sort(trace.ts[compilations(trace)])
     named = trace.rows_named(_COMPILES_AGAIN, *_OPERATIONS)
-    in_named = covered(trace.ts[named], trace.end_of(named), times, times + 1) > 0
+    in_named = (
+        covered(
+            start=trace.ts[named],
+            end=trace.end_of(named),
+            window_start=times,
+            window_end=times + 1,
+        )
+        > 0
+    )
     slow = _slow_after_quick_runs(trace)
     if len(slow) or in_named.any():
         return int(np.append(times[in_named], trace.ts[slow]).min())

@@ -62,7 +62,10 @@ def cpu_iterations(
     trace = tree.trace
     iterations, labels, nested = named_iterations(tree, annotation)
     times = time_by_activity(
-        trace, iterations.process, iterations.start, iterations.end
+        trace=trace,
+        process=iterations.process,
+        start=iterations.start,
+        end=iterations.end,
     )
     operation_count = _operations_started(trace, iterations)
     wall_time = iterations.end - iterations.start

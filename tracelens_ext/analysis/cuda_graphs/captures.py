@@ -171,7 +171,12 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
         if annotation not in captures:
             captures[annotation] = _annotated_capture(trace, annotation, file)
         start = int(segments.start[number])
-        graph = _graph_of(tree, rows_by_segment[number], start, kernel_elsewhere)
+        graph = _graph_of(
+            tree=tree,
+            rows=rows_by_segment[number],
+            start=start,
+            kernel_elsewhere=kernel_elsewhere,
+        )
         captures[annotation].graphs.append(graph)
     captures_by_size = []
     for capture in captures.values():
@@ -257,10 +262,15 @@ def _find_launches(tree: CallTree, segments: _Segments) -> _CapturedLaunches:
     calls = calls[~is_within_call]
     calls = calls[np.argsort(trace.ts[calls], kind="stable")]
     threads = np.arange(len(trace.threads), dtype=np.int32)
-    segment = _covering_segments(trace, calls, segments, threads)
+    segment = _covering_segments(
+        trace=trace, rows=calls, segments=segments, place_of_thread=threads
+    )
     is_uncovered = segment == NONE
     segment[is_uncovered] = _covering_segments(
-        trace, calls[is_uncovered], segments, trace.process_of_thread
+        trace=trace,
+        rows=calls[is_uncovered],
+        segments=segments,
+        place_of_thread=trace.process_of_thread,
     )
     is_captured = segment != NONE
     return _CapturedLaunches(rows=calls[is_captured], segment=segment[is_captured])
@@ -288,7 +298,12 @@ def _covering_segments(
     order = np.lexsort((segments.start, segment_place))
     place = place_of_thread[trace.thread[rows]]
     just_after = trace.ts[rows] + 1
-    begun = last_before(segment_place[order], segments.start[order], place, just_after)
+    begun = last_before(
+        group=segment_place[order],
+        time=segments.start[order],
+        asked_group=place,
+        asked_time=just_after,
+    )
     latest = values_at(order, begun)
     latest_end = values_at(segments.end, latest)
     is_covered = (latest != NONE) & (trace.end_of(rows) <= latest_end)

@@ -430,7 +430,7 @@ class GraphMatcher:
         piece = pieces[0]
         self._previous = piece
         node = self._aligned(sequence, self._graphs[piece.capture][piece.graph])
-        return GraphMatch(piece.capture, piece.graph, node)
+        return GraphMatch(capture=piece.capture, graph=piece.graph, node=node)
 
     def _operations_of(self, piece: _PieceOfCapture) -> int:
         return self._captures[piece.capture].graphs[piece.graph].operations

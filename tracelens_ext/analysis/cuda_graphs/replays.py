@@ -105,20 +105,31 @@ def find_replays(
         if captures:
             own_file = trace.provenance.path
         captures += read_captures(
-            source, _tokens_of_steps(launches), cache, own_file, reading
+            source=source,
+            tokens=_tokens_of_steps(launches),
+            cache=cache,
+            known=own_file,
+            reading=reading,
         )
     if not captures and source is None and annotations is None:
         return None
-    matches = GraphMatcher(trace, launches, captures).matches()
+    matches = GraphMatcher(trace=trace, launches=launches, captures=captures).matches()
     shown_matches = matches
     shown_captures = captures
     if annotations is not None:
         shown_matches, shown_captures = with_annotations(
-            annotations, launches, matches, captures
+            annotations=annotations,
+            launches=launches,
+            matches=matches,
+            captures=captures,
         )
     if any(match is not None for match in shown_matches):
-        tree = with_replays(tree, launches, shown_matches, shown_captures)
-    return GraphReplays(tree, launches, matches, captures)
+        tree = with_replays(
+            tree=tree, launches=launches, matches=shown_matches, captures=shown_captures
+        )
+    return GraphReplays(
+        tree=tree, launches=launches, matches=matches, captures=captures
+    )
 
 
 def _own_captures(tree: CallTree) -> list[Capture]:
@@ -164,7 +175,9 @@ def with_replays(
     launches_by_replayed: defaultdict[_Replayed, list[int]] = defaultdict(list)
     for number, match in enumerate(matches):
         if match is not None:
-            replayed = _Replayed(match.capture, match.graph, match.node.tobytes())
+            replayed = _Replayed(
+                capture=match.capture, graph=match.graph, node=match.node.tobytes()
+            )
             launches_by_replayed[replayed].append(number)
     added = _AddedEvents(tree.trace, python_frames=tree.add_python_func)
     for replayed, numbers in launches_by_replayed.items():
@@ -234,7 +247,9 @@ class _AddedEvents:
         if self._count + count > _MOST_ROWS:
             problem = f"its graph launches replay over {_MOST_ROWS:,} captured events"
             remedy = "analyse fewer steps, or without Python frames"
-            raise TraceError(self._trace.provenance.path, problem, remedy)
+            raise TraceError(
+                path=self._trace.provenance.path, problem=problem, remedy=remedy
+            )
         #: Event of the graph → its place among those that are needed.
         index = np.full(len(is_needed), NONE, dtype=np.int64)
         index[places] = np.arange(len(places))
@@ -320,7 +335,11 @@ class _AddedEvents:
             **columns,
             names=list(self._names),
             args=self._all_arguments(),
-            replays=Replays(parent.astype(np.int32), launch, self._launch_of_gpu),
+            replays=Replays(
+                parent=parent.astype(np.int32),
+                graph_launch=launch,
+                launch_of_gpu=self._launch_of_gpu,
+            ),
         )
 
     def _all_arguments(self) -> dict[str, ArgColumn]:
@@ -330,9 +349,9 @@ class _AddedEvents:
             rows = len(self._trace) + _joined(argument.rows)
             values = _joined(argument.codes)
             args[name] = ArgColumn(
-                np.append(column.rows, rows).astype(np.int32),
-                np.append(column.values, values),
-                list(argument.texts),
+                rows=np.append(column.rows, rows).astype(np.int32),
+                values=np.append(column.values, values),
+                texts=list(argument.texts),
             )
         return args
 

@@ -114,7 +114,9 @@ def _graph_launches(gpu_events: GpuEvents) -> pd.DataFrame:
         "% of GPU busy time": percent(site_busy_ns, all_busy_ns),
     }
     site_of_event = site[launches.launch]
-    columns |= _category_shares(gpu_events, launches.events, site_of_event, sites)
+    columns |= _category_shares(
+        gpu_events=gpu_events, events=launches.events, site=site_of_event, sites=sites
+    )
     order = np.lexsort((launches.rows[first], -site_busy_ns))
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 

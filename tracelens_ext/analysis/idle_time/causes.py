@@ -135,9 +135,13 @@ class IdleIntervals(NamedTuple):
 
     def split(self, window_start: Int64Array, window_end: Int64Array) -> SplitIntervals:
         """Split the intervals at windows, which are ascending and do not overlap."""
-        start, end, which, _ = inside(self.start, self.end, window_start, window_end)
+        start, end, which, _ = inside(
+            start=self.start, end=self.end, first=window_start, last=window_end
+        )
         inner = self.chosen(which)._replace(start=start, end=end)
-        start, end, which = outside(self.start, self.end, window_start, window_end)
+        start, end, which = outside(
+            start=self.start, end=self.end, first=window_start, last=window_end
+        )
         outer = self.chosen(which)._replace(start=start, end=end)
         return SplitIntervals(inside=inner, outside=outer)
 
@@ -284,8 +288,12 @@ def classify_gaps(
     intervals = joined_intervals(*parts)
     intervals = intervals.chosen(intervals.end > intervals.start)
     if scope == "device":
-        intervals = _with_cpu_work(work, gaps, launches, intervals)
-    caught_up = _with_waits(work, scope, intervals, launches)
+        intervals = _with_cpu_work(
+            work=work, gaps=gaps, launches=launches, intervals=intervals
+        )
+    caught_up = _with_waits(
+        work=work, scope=scope, intervals=intervals, launches=launches
+    )
     return ClassifiedGaps(
         gaps=gaps,
         intervals=_with_unrecorded_parts(work, scope, caught_up.intervals),
@@ -379,9 +387,10 @@ def _with_cpu_work(
     if not len(gap):
         return intervals
     gap = gap[
-        _nothing_launched(work, gaps, gap) & _no_wait_goes_on(work, gaps, launches, gap)
+        _nothing_launched(work, gaps, gap)
+        & _no_wait_goes_on(work=work, gaps=gaps, launches=launches, gap=gap)
     ]
-    seen = _cpu_work_in_gaps(work, gaps, launches, gap)
+    seen = _cpu_work_in_gaps(work=work, gaps=gaps, launches=launches, gap=gap)
     gap = gap[2 * seen >= gaps.duration[gap]]
     is_of_cpu = is_open & np.isin(intervals.gap, gap)
     of_cpu = intervals.chosen(is_of_cpu).with_cause(Cause.HOST)
@@ -398,8 +407,15 @@ def _nothing_launched(work: GpuEvents, gaps: Gaps, gap: Int64Array) -> BoolArray
     device = device[order]
     begun = begun[order]
     middle = gaps.start[gap] + gaps.duration[gap] // 2
-    until_start = grouping.items_before(device, begun, gaps.track[gap], gaps.start[gap])
-    until_middle = grouping.items_before(device, begun, gaps.track[gap], middle)
+    until_start = grouping.items_before(
+        group=device,
+        time=begun,
+        asked_group=gaps.track[gap],
+        asked_time=gaps.start[gap],
+    )
+    until_middle = grouping.items_before(
+        group=device, time=begun, asked_group=gaps.track[gap], asked_time=middle
+    )
     nothing_launched: BoolArray = until_start == until_middle
     return nothing_launched
 
@@ -411,7 +427,10 @@ def _no_wait_goes_on(
     trace = work.trace
     calls = blocking_calls(work)
     last = grouping.last_before(
-        trace.thread[calls], trace.ts[calls], launches.thread[gap], gaps.end[gap]
+        group=trace.thread[calls],
+        time=trace.ts[calls],
+        asked_group=launches.thread[gap],
+        asked_time=gaps.end[gap],
     )
     call_end = values_at(trace.end_of(calls), last, missing=_LONG_AGO)
     no_wait: BoolArray = call_end <= gaps.end[gap]
@@ -432,7 +451,10 @@ def _cpu_work_in_gaps(
     start = gaps.start[gap][order]
     end = gaps.end[gap][order]
     last = grouping.last_before(
-        thread, start, trace.thread[rows], trace.ts[rows] + _AROUND_NS + 1
+        group=thread,
+        time=start,
+        asked_group=trace.thread[rows],
+        asked_time=trace.ts[rows] + _AROUND_NS + 1,
     )
     within = last != NONE
     within &= trace.end_of(rows) <= values_at(end, last) + _AROUND_NS
@@ -472,7 +494,7 @@ def _with_waits(
         thread=values_at(launches.thread, intervals.gap),
         is_late=np.isin(intervals.cause, late_causes),
     )
-    after_waits = idle_after_waits(work, scope, idle, calls)
+    after_waits = idle_after_waits(work=work, scope=scope, idle=idle, calls=calls)
     belongs = after_waits.call != NONE
     call_of_gap[intervals.gap[belongs]] = after_waits.call[belongs]
     middle = intervals.start + after_waits.length
@@ -514,7 +536,10 @@ def _last_call_before(
     """Return when the last of some calls before each launch began on its thread, (k,)."""
     trace = work.trace
     last = grouping.last_before(
-        trace.thread[calls], trace.ts[calls], launches.thread, launches.begun
+        group=trace.thread[calls],
+        time=trace.ts[calls],
+        asked_group=launches.thread,
+        asked_time=launches.begun,
     )
     return values_at(trace.ts[calls], last, missing=_LONG_AGO)
 
@@ -656,7 +681,9 @@ def _synchronizing_calls(
     thread = trace.thread[rows]
     begin = trace.ts[rows]
     end = trace.end_of(rows)
-    last = grouping.last_before(thread, begin, launches.thread, launches.begun)
+    last = grouping.last_before(
+        group=thread, time=begin, asked_group=launches.thread, asked_time=launches.begun
+    )
     gap = np.flatnonzero(last != NONE)
     _, longest_so_far = grouping.running_maximum(thread, end)
     call = longest_so_far[last[gap]]
@@ -691,11 +718,17 @@ def _last_end_on_other_streams(work: GpuEvents, gaps: Gaps) -> Int64Array:
     length that ended the gap itself, and for which nothing waited. Far back without such an event.
     """
     own_scope = gaps.tracks.scope
-    ended_before = _events_ended(work, gaps, "device", gaps.end)
-    ended_until = _events_ended(work, gaps, "device", gaps.end + 1)
+    ended_before = _events_ended(work=work, gaps=gaps, scope="device", until=gaps.end)
+    ended_until = _events_ended(
+        work=work, gaps=gaps, scope="device", until=gaps.end + 1
+    )
     with_gap_on_device = ended_until - ended_before
-    with_gap_on_track = _events_ended(work, gaps, own_scope, gaps.end + 1)
-    with_gap_on_track -= _events_ended(work, gaps, own_scope, gaps.end)
+    with_gap_on_track = _events_ended(
+        work=work, gaps=gaps, scope=own_scope, until=gaps.end + 1
+    )
+    with_gap_on_track -= _events_ended(
+        work=work, gaps=gaps, scope=own_scope, until=gaps.end
+    )
     ends_with_gap_elsewhere = with_gap_on_device > with_gap_on_track
     last = np.where(ends_with_gap_elsewhere, ended_until, ended_before) - 1
     ends = _ends(work, "device")
@@ -715,4 +748,6 @@ def _events_ended(
     """
     track = find_tracks(work, scope).of_gpu[gaps.after]
     ends = _ends(work, scope)
-    return grouping.items_before(ends.track, ends.end, track, until)
+    return grouping.items_before(
+        group=ends.track, time=ends.end, asked_group=track, asked_time=until
+    )

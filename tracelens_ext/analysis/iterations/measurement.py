@@ -124,8 +124,10 @@ def iteration_table(
         "odd",
     ]
     shown += categories
-    notes = _notes(work, iterations, nested, statistics)
-    return IterationTable(frame[shown], statistics, tuple(notes))
+    notes = _notes(
+        work=work, iterations=iterations, nested=nested, statistics=statistics
+    )
+    return IterationTable(frame=frame[shown], statistics=statistics, notes=tuple(notes))
 
 
 def is_category_time(column: str) -> bool:
@@ -172,7 +174,10 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
     without_copies = busy_time.by_owner(np.where(is_not_copy, owner, NONE), count)
     wall = iterations.end - iterations.start
     device_busy = covered(
-        work.start[is_counted], work.end[is_counted], iterations.start, iterations.end
+        start=work.start[is_counted],
+        end=work.end[is_counted],
+        window_start=iterations.start,
+        window_end=iterations.end,
     )
     process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
     has_gpu_work = _counts(iterations.of_gpu[is_counted], count) > 0
@@ -191,7 +196,9 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         "launches_without_gpu_work": _lost_launches(work, iterations, device),
         "whole": iterations.finished & has_gpu_work,
     }
-    columns |= _category_times(work, iteration_of_gpu, owner, count)
+    columns |= _category_times(
+        work=work, iteration_of_gpu=iteration_of_gpu, owner=owner, count=count
+    )
     return pd.DataFrame(columns)
 
 

@@ -74,7 +74,7 @@ class Iterations:
     @property
     def spans(self) -> IterationSpans:
         """When the iterations ran."""
-        return IterationSpans(self.process, self.start, self.end)
+        return IterationSpans(process=self.process, start=self.start, end=self.end)
 
     def has_number(self, number: int) -> BoolArray:
         """Return whether each iteration has this number, (k,)."""
@@ -260,7 +260,9 @@ def named_iterations(tree: CallTree, annotation: Expression | None) -> NamedIter
     chosen = matching[order[is_outermost]]
     labels = [trace.name_of(row) for row in chosen.tolist()]
     iterations = iterations_of(tree, chosen, list(range(len(chosen))))
-    return NamedIterations(iterations, labels, len(matching) - len(chosen))
+    return NamedIterations(
+        iterations=iterations, labels=labels, nested=len(matching) - len(chosen)
+    )
 
 
 def _usual_iterations(tree: CallTree) -> NamedIterations:
@@ -270,14 +272,18 @@ def _usual_iterations(tree: CallTree) -> NamedIterations:
     frames = engine_frames(trace) if not len(steps) else np.empty(0, dtype=np.int64)
     if not len(frames):
         return NamedIterations(
-            steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+            iterations=steps,
+            labels=[f"ProfilerStep#{number}" for number in steps.number],
+            nested=0,
         )
     process = trace.process_of_thread[trace.thread[frames]]
     frames = frames[np.lexsort((trace.ts[frames], process))]
     names = [trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
     labels = [f"{name}#{number}" for number, name in enumerate(names)]
     return NamedIterations(
-        iterations_of(tree, frames, list(range(len(frames)))), labels, 0
+        iterations=iterations_of(tree, frames, list(range(len(frames)))),
+        labels=labels,
+        nested=0,
     )
 
 
@@ -302,10 +308,10 @@ def _annotations_name_steps(trace: Trace, frames: Int64Array) -> bool:
         by_group_and_time(trace.thread[annotations], trace.ts[annotations])
     ]
     last = last_before(
-        trace.thread[annotations].astype(np.int64),
-        trace.ts[annotations],
-        trace.thread[frames].astype(np.int64),
-        trace.ts[frames] + 1,
+        group=trace.thread[annotations].astype(np.int64),
+        time=trace.ts[annotations],
+        asked_group=trace.thread[frames].astype(np.int64),
+        asked_time=trace.ts[frames] + 1,
     )
     frames = frames[last != NONE]
     around = annotations[last[last != NONE]]
@@ -327,7 +333,12 @@ def iteration_at(
         time: the time of each question, ns since the trace's first event, (g,).
     """
     iterations = IterationSpans(*spans)
-    last = last_before(iterations.process, iterations.start, process, time + 1)
+    last = last_before(
+        group=iterations.process,
+        time=iterations.start,
+        asked_group=process,
+        asked_time=time + 1,
+    )
     ends_later = time < values_at(iterations.end, last, missing=np.iinfo(np.int64).min)
     return np.where(ends_later, last, NONE)
 

@@ -134,7 +134,9 @@ def kernel_detail(work: GpuEvents) -> pd.DataFrame:
         number: str(number) for number in np.unique(stream[stream >= 0]).tolist()
     }
     frame["op category"] = texts(category.code[groups.first], category.labels)
-    frame["streams"] = joined(groups.number, stream_labels, stream, len(groups))
+    frame["streams"] = joined(
+        number=groups.number, labels=stream_labels, code=stream, groups=len(groups)
+    )
     frame["% of total time"] = percent(groups.total, total_time_ns(work))
     return frame
 

@@ -73,7 +73,10 @@ def kernel_statistics(
     for column, (code, labels) in work.category_key.items():
         label_of_code = dict(enumerate(labels))
         columns[column] = joined(
-            groups.number, label_of_code, code[is_selected], len(groups)
+            number=groups.number,
+            labels=label_of_code,
+            code=code[is_selected],
+            groups=len(groups),
         )
     columns |= _full_name_columns(work, groups, is_selected)
     order = [SORTS[sort].column, "total_time_us", "kernel_name"]

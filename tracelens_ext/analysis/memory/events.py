@@ -270,7 +270,10 @@ class _Enclosing(NamedTuple):
         rows, parent = nested_events(trace, rows)
         end = trace.end_of(rows)
         place = grouping.last_before(
-            trace.thread[rows], trace.ts[rows], thread, time + 1
+            group=trace.thread[rows],
+            time=trace.ts[rows],
+            asked_group=thread,
+            asked_time=time + 1,
         )
         climbing = np.flatnonzero(place != ROOT)
         while len(climbing):

@@ -143,7 +143,12 @@ def read_snapshot(
         TraceError: the file cannot be read, or is not a snapshot.
     """
     with ByteSource(path, reading=reading) as source:
-        content = unpickled(source.path, source.read_all(), "memory snapshot", _REMEDY)
+        content = unpickled(
+            path=source.path,
+            data=source.read_all(),
+            what="memory snapshot",
+            remedy=_REMEDY,
+        )
         if isinstance(content, dict) and {"entries", "pg_config"} <= content.keys():
             raise TraceFormatError(
                 source.path,
@@ -594,13 +599,20 @@ def compare_snapshots(first: Snapshot, second: Snapshot) -> dict[str, pd.DataFra
     second_tables = snapshot_tables(second)
     result = {
         "memory_peaks": _side_by_side(
-            first_tables, second_tables, "memory_peaks", ["device"]
+            first_tables=first_tables,
+            second_tables=second_tables,
+            name="memory_peaks",
+            keys=["device"],
         )
     }
     for name in ("memory_at_peak", "memory_at_end"):
         keys = ["device", "python_frame"]
         table = _side_by_side(
-            first_tables, second_tables, name, keys, ["blocks", "bytes"]
+            first_tables=first_tables,
+            second_tables=second_tables,
+            name=name,
+            keys=keys,
+            compared=["blocks", "bytes"],
         )
         change = table["bytes B - A"].abs()
         largest_change_first = np.lexsort((-change, table["device"]))

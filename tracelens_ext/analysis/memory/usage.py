@@ -551,7 +551,12 @@ MEMORY_AT_PEAK = Table(
     when=[_HAS_MEMORY],
     charts=[
         Chart(
-            "Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page"
+            title="Memory",
+            sheet="memory_at_peak",
+            label_column="operation",
+            value_column="bytes",
+            kind="memory",
+            on="page",
         )
     ],
 )

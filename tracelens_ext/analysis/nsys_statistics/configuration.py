@@ -164,7 +164,11 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     folder = Path(source).parent
     inputs = []
     for number, value in enumerate(document["inputs"]):
-        inputs.append(_InputReader(value, f"{source}: inputs[{number}]", folder).read())
+        inputs.append(
+            _InputReader(
+                value=value, place=f"{source}: inputs[{number}]", folder=folder
+            ).read()
+        )
     return Configuration(tuple(inputs), document["kernel_to_class_map"])
 
 

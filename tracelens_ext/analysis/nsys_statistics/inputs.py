@@ -48,7 +48,9 @@ def statistics_of(
         )
         if not totals.kernels:
             remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
-            raise TraceError(spec.trace, "holds no GPU kernels", remedy)
+            raise TraceError(
+                path=spec.trace, problem="holds no GPU kernels", remedy=remedy
+            )
     elif spec.kernels is not None:
         totals = _table_totals(spec, spec.kernels, reading)
     else:
@@ -111,7 +113,9 @@ def _table_totals(
     ranges = None
     if spec.nvtx is not None and spec.iteration_range:
         ranges = statistics.range_total(spec.nvtx, spec.iteration_range, reading)
-    return EventTotals(statistics.kernel_totals(kernels, reading), memory, ranges)
+    return EventTotals(
+        kernels=statistics.kernel_totals(kernels, reading), memory=memory, ranges=ranges
+    )
 
 
 def event_totals(
@@ -172,7 +176,9 @@ def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
             f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
             " around the launches"
         )
-    return statistics.RangeTotal(tag, sum(durations.tolist()), len(durations))
+    return statistics.RangeTotal(
+        tag=tag, time_ns=sum(durations.tolist()), count=len(durations)
+    )
 
 
 def _range_names(trace: Trace) -> set[str]:
@@ -251,9 +257,17 @@ def project_ranges(
     range_device = np.repeat(np.arange(len(devices)), len(rows))
     range_rows = np.tile(rows, len(devices))
     range_track = range_device * thread_count + trace.thread[range_rows]
-    first = grouping.items_before(track, launch_time, range_track, trace.ts[range_rows])
+    first = grouping.items_before(
+        group=track,
+        time=launch_time,
+        asked_group=range_track,
+        asked_time=trace.ts[range_rows],
+    )
     last = grouping.items_before(
-        track, launch_time, range_track, trace.end_of(range_rows)
+        group=track,
+        time=launch_time,
+        asked_group=range_track,
+        asked_time=trace.end_of(range_rows),
     )
     projected = pd.DataFrame(
         {"row": range_rows, "device": devices[range_device], "count": last - first}
@@ -262,8 +276,12 @@ def project_ranges(
     first = first[has_work]
     last = last[has_work]
     return projected[has_work].assign(
-        start=_reduce_slices(np.minimum, trace.ts[gpu_rows], first, last),
-        end=_reduce_slices(np.maximum, trace.end_of(gpu_rows), first, last),
+        start=_reduce_slices(
+            function=np.minimum, values=trace.ts[gpu_rows], first=first, last=last
+        ),
+        end=_reduce_slices(
+            function=np.maximum, values=trace.end_of(gpu_rows), first=first, last=last
+        ),
     )
 
 

@@ -136,7 +136,9 @@ def _table(
     rows = ["Class".ljust(name_width + 2) + titles.rstrip()]
     for name, line in zip(names, lines, strict=True):
         cells = _cells(statistics, line, percent_of_ns)
-        rows.append(_row(name, name_width, columns, cells))
+        rows.append(
+            _row(name=name, name_width=name_width, columns=columns, cells=cells)
+        )
     return rows
 
 

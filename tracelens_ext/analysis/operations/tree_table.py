@@ -186,9 +186,9 @@ def merged_tree(
             shown_name[steps] = any_step
     parts = [
         _thread_nodes(threads, any_step + 1),
-        _host_nodes(work, chosen, threads, shown_name),
+        _host_nodes(work=work, chosen=chosen, threads=threads, shown_name=shown_name),
         _unlinked_nodes(work, len(names) - 1) if op is None else _no_nodes(),
-        _gpu_nodes(work, chosen, threads, shown_name),
+        _gpu_nodes(work=work, chosen=chosen, threads=threads, shown_name=shown_name),
     ]
     nodes = _joined_nodes(parts)
     is_gpu = np.arange(len(nodes.parent)) >= len(nodes.parent) - len(chosen.gpu)
@@ -198,7 +198,9 @@ def merged_tree(
     paths = find_paths(nodes.parent.astype(np.int32), key)
     node_of_gpu = np.full(len(work), NONE, dtype=np.int64)
     node_of_gpu[chosen.gpu] = paths.of_node[is_gpu]
-    return _tree(work, paths, names, node_of_gpu, nodes)
+    return _tree(
+        work=work, paths=paths, names=names, path_of_gpu=node_of_gpu, nodes=nodes
+    )
 
 
 def _shown_threads(work: GpuEvents, chosen: _Chosen) -> list[int]:

@@ -235,7 +235,12 @@ def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
     for part, pattern in _CPU_PARTS.items():
         rows = cpu_rows[trace.named(trace.name[cpu_rows], pattern.match)]
         if len(rows):
-            inside_ns = covered(trace.ts[rows], trace.end_of(rows), begin, steps.end)
+            inside_ns = covered(
+                start=trace.ts[rows],
+                end=trace.end_of(rows),
+                window_start=begin,
+                window_end=steps.end,
+            )
             shares[part] = percent(sums(steps.phase, inside_ns, phase_count), length_ns)
     return shares
 

@@ -91,6 +91,12 @@ TIME_AXIS = Table(
     asked_by="time_axis",
     on_every_page=True,
     charts=[
-        Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")
+        Chart(
+            title="GPU work over time",
+            sheet="time_axis",
+            label_column="bin",
+            value_column="gpu_time_ns",
+            kind="time_axis",
+        )
     ],
 )

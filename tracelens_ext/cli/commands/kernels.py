@@ -126,7 +126,7 @@ def kernels(
     members: dict[str, object] = {}
     gap_report = None
     if wants_gaps:
-        gap_report = GapReport(analyzer, selection, options)
+        gap_report = GapReport(analyzer=analyzer, selection=selection, options=options)
         tables |= gap_report.tables
         members = gap_report.members
         notes = notes + gap_report.notes if json else []
@@ -149,7 +149,12 @@ def kernels(
     facts = [("Selected", kernel_report.selected)] if kernel_report.selected else []
     unique_notes = list(dict.fromkeys(notes))
     report = trace_report(
-        "GPU kernels", trace, tables, unique_notes, facts=facts, members=members
+        title="GPU kernels",
+        trace=trace,
+        tables=tables,
+        notes=unique_notes,
+        facts=facts,
+        members=members,
     )
     show(report, blocks(), json=json, texts=texts)
 
@@ -287,12 +292,19 @@ def _kernel_rows(
     table = rows[list(titles)].rename(columns=titles)
     names = [name_text(name) for name in rows["kernel_name"]]
     marks = share_marks(rows, console)
-    texts = cut_names(names, marks, name_room(table, console), console)
+    texts = cut_names(
+        names=names, marks=marks, room=name_room(table, console), console=console
+    )
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(rows)} GPU KERNELS BY {sorted_by.upper()}:"
     yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
     shared = "N kernels share that name; --verbose shows some, --output FILE all."
-    yield remarks(texts, shared, "--output FILE has them whole", console)
+    yield remarks(
+        names=texts,
+        shared=shared,
+        whole="--output FILE has them whole",
+        console=console,
+    )
     if is_narrow:
         yield [f"Std Dev needs {NARROW} columns; --output FILE has it."]
 

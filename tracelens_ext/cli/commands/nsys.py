@@ -258,7 +258,9 @@ def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
         try:
             if not spec.missing:
                 check_files(spec.files)
-            statistics = statistics_of(spec, inputs.classifier, _read, reading)
+            statistics = statistics_of(
+                spec=spec, classifier=inputs.classifier, read=_read, reading=reading
+            )
         except TracelensError as error:
             if len(inputs.specs) == 1:
                 raise

@@ -146,7 +146,9 @@ def record(
         memory=memory,
         memory_snapshot=memory_snapshot,
     )
-    run = _RecordRun(command, _output_folder(output, force=force), options)
+    run = _RecordRun(
+        command=command, folder=_output_folder(output, force=force), options=options
+    )
     exit_code = run.record()
     if exit_code == _INTERRUPTED:
         sys.exit(exit_code)

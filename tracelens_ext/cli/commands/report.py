@@ -298,7 +298,7 @@ class _ReportRun:
         check_outputs(places, inputs, force=self.force)
         if is_snapshot(trace):
             return self._snapshot(trace, places, inputs)
-        return self._trace(trace, places, inputs, progress)
+        return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
     def _trace(
         self,
@@ -341,7 +341,9 @@ class _ReportRun:
 
         if self.compare:
             remedy = "compare two with: tracelens-ext compare A B"
-            raise TraceError(snapshot, "is a memory snapshot, no trace", remedy)
+            raise TraceError(
+                path=snapshot, problem="is a memory snapshot, no trace", remedy=remedy
+            )
         memory_report = snapshot_report([snapshot], self.analysis.reading)
         written = write_outputs(memory_report, places, inputs, force=self.force)
         return _TraceResult(
@@ -407,7 +409,9 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
         if title.startswith("Top "):
             frame = frame.head(top)
             title = f"Top {len(frame)} {title.removeprefix('Top ')}"
-        yield Part(title, frame, answer.columns, name_width=_NAME_WIDTH)
+        yield Part(
+            title=title, frame=frame, columns=answer.columns, name_width=_NAME_WIDTH
+        )
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:

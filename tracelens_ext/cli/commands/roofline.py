@@ -149,7 +149,9 @@ def roofline(
 
     notes = advice(analyzer.work, result) + recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
-    report = trace_report("Roofline", trace, tables, unique_notes, facts=facts)
+    report = trace_report(
+        title="Roofline", trace=trace, tables=tables, notes=unique_notes, facts=facts
+    )
     show(report, blocks(), json=json)
 
 

@@ -51,7 +51,13 @@ def sql(
     else:
         table = frame_table(rows, fit_units=False)
         notes = recording_notes(analyzer, for_json=json)
-        show(trace_report("SQL", trace, {"result": rows}, notes), [table], json=json)
+        show(
+            trace_report(
+                title="SQL", trace=trace, tables={"result": rows}, notes=notes
+            ),
+            [table],
+            json=json,
+        )
     if has_more:
         tell(f"{trace}: there are more than {limit:,} rows (--limit)")
 

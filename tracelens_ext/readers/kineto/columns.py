@@ -164,7 +164,9 @@ def _text_arguments(
             if not given_events:
                 continue
             for name in group:
-                piece = _codes_of_argument(name, given_rows, given_events, words)
+                piece = _codes_of_argument(
+                    name=name, rows=given_rows, events=given_events, words=words
+                )
                 pieces[name].append(piece)
     return _joined(pieces)
 
@@ -320,7 +322,14 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         label_name = _decoded(event.label_name)
         labels = _decoded(event.labels)
         special.append(
-            Special(event.kind, event.name, process, thread, label_name, labels)
+            Special(
+                kind=event.kind,
+                name=event.name,
+                process=process,
+                thread=thread,
+                label_name=label_name,
+                labels=labels,
+            )
         )
     return Slice(
         count=native.events,

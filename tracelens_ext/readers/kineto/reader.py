@@ -281,7 +281,12 @@ def read(source: ByteSource) -> Trace:
             columns.take(found)
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
-    notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
+    notes = salvage_notes(
+        source=source,
+        damage=stream.damage,
+        at=stream.place,
+        events=columns.builder.present,
+    )
     return columns.finish(stream.members, source.path, source.bytes_read, notes)
 
 

@@ -173,7 +173,10 @@ def open_report(
     else:
         rows = enumerate(_given_rows(source, label), start=1)
     return NsysCsvTable(
-        label, _pieces(rows, _header(rows, report, label), report, label)
+        label,
+        _pieces(
+            rows=rows, titles=_header(rows, report, label), report=report, source=label
+        ),
     )
 
 
@@ -237,7 +240,11 @@ def _pieces(
             name: [row[place] for row in cells] for name, (place, _) in places.items()
         }
         yield Piece(
-            source, lines, columns, units, isinstance(cells[-1], csv_rows.UnfinishedRow)
+            source=source,
+            lines=lines,
+            columns=columns,
+            units=units,
+            unfinished=isinstance(cells[-1], csv_rows.UnfinishedRow),
         )
 
 

@@ -151,10 +151,13 @@ def decode_in_python(data: bytes, plan: MessagePlan) -> Decoded:
     """Decode as `decode` does, without compiled code."""
     starts, ends = _list_items(data)
     values = np.full((len(plan.columns), len(starts)), MISSING, dtype=np.int64)
-    decoder = _Decoder(data, plan, values)
+    decoder = _Decoder(data=data, plan=plan, values=values)
     rows = np.arange(len(starts), dtype=np.int64)
     level = _Level(
-        np.zeros_like(rows), rows, np.array(starts, np.int64), np.array(ends, np.int64)
+        messages=np.zeros_like(rows),
+        rows=rows,
+        starts=np.array(starts, np.int64),
+        ends=np.array(ends, np.int64),
     )
     while len(level.rows):
         level = decoder.decode_level(level)
@@ -237,7 +240,9 @@ def fields(data: bytes, start: int, end: int) -> Iterator[MessageField]:
             raise DamagedMessageError
         if position > end:
             raise DamagedMessageError
-        yield MessageField(tag >> 3, wire_type, value, position)
+        yield MessageField(
+            number=tag >> 3, wire_type=wire_type, value=value, end=position
+        )
 
 
 class _Level(NamedTuple):
@@ -279,7 +284,7 @@ class _Decoder:
         for message, row, start, end in zip(
             *(column.tolist() for column in level), strict=True
         ):
-            self._decode_one(message, row, start, end)
+            self._decode_one(message=message, row=row, start=start, end=end)
         if not self._found:
             return level.of(np.zeros(len(level.rows), dtype=bool))
         inner = _Level(
@@ -316,7 +321,13 @@ class _Decoder:
             raise DamagedMessageError
         next_starts = behind + np.where(is_bytes, values, 0).astype(np.int64)
         self._take_fields(
-            level, numbers, is_varint, is_bytes, values, behind, next_starts
+            level=level,
+            numbers=numbers,
+            is_varint=is_varint,
+            is_bytes=is_bytes,
+            values=values,
+            behind=behind,
+            next_starts=next_starts,
         )
         return level._replace(starts=next_starts)
 
@@ -345,7 +356,12 @@ class _Decoder:
             self._values[columns + 1, level.rows[is_text]] = lengths
             is_child = (actions >= _CHILDREN) & (actions < _TEXTS) & is_bytes
             if is_child.any():
-                children = _Level(actions - _CHILDREN, level.rows, behind, next_starts)
+                children = _Level(
+                    messages=actions - _CHILDREN,
+                    rows=level.rows,
+                    starts=behind,
+                    ends=next_starts,
+                )
                 self._found.append(children.of(is_child))
             is_taken |= is_text | is_child
         if not is_taken.all():

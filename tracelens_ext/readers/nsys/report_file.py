@@ -167,13 +167,25 @@ class ReportFile:
             raise DamagedReportError(
                 sections[OFFSETS].start, "its layouts are not in the file"
             )
-        return RawData(counts, first_block, strings, layouts, section.end)
+        return RawData(
+            counts=counts,
+            first_block=first_block,
+            strings=strings,
+            layouts=layouts,
+            end=section.end,
+        )
 
     def raw_data_without_footer(self) -> RawData:
         """The same of a file whose end is lost; its raw data is searched for."""
         start = self._search(_RAW_MARK)
         counts, first_block = self._header(ReportSection(start, self.size))
-        return RawData(counts, first_block, None, None, self.size)
+        return RawData(
+            counts=counts,
+            first_block=first_block,
+            strings=None,
+            layouts=None,
+            end=self.size,
+        )
 
     def _search(self, mark: bytes) -> int:
         for start in range(len(MAGIC), self.size, _SEARCHED_AT_ONCE):
@@ -215,7 +227,9 @@ class ReportFile:
                     numbers[part.number] = part.value
         except DamagedMessageError:
             raise DamagedReportError(header.start, "its header is damaged") from None
-        return Counts(numbers.get(1), numbers.get(3), numbers.get(5)), header.end
+        return Counts(
+            events=numbers.get(1), strings=numbers.get(3), threads=numbers.get(5)
+        ), header.end
 
     def message(self, offset: int, end: int) -> ReportSection:
         """Where a message lies whose length is at a place of the file."""
@@ -232,7 +246,7 @@ class ReportFile:
             raise DamagedReportError(offset, "a block is longer than the file")
         if size > packed * lz4_block.MOST_TIMES:
             raise DamagedReportError(offset, "a block cannot be as long as it says")
-        return ReportBlock(offset, start, start + packed, size)
+        return ReportBlock(offset=offset, start=start, end=start + packed, size=size)
 
     def blocks(self, first: int, end: int) -> Iterator[ReportBlock]:
         """All blocks of a range, one after the other."""

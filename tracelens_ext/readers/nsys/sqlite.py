@@ -145,7 +145,9 @@ class _TraceOfTables:
         self._database = database
         self._builder = TraceBuilder()
         self._identities = Identities(database, self._builder)
-        self._nvtx = NvtxEvents(database, self._builder, self._identities)
+        self._nvtx = NvtxEvents(
+            database=database, builder=self._builder, identities=self._identities
+        )
         self._notes = list(notes)
 
     def read(
@@ -249,16 +251,25 @@ class _TraceOfTables:
             name_id = chunk[name_columns[0]]
             for column in name_columns[1:]:
                 name_id = np.where(name_id == MISSING, chunk[column], name_id)
-            self._add_gpu(chunk, EventKind.KERNEL, self._names(name_id), "kernel")
+            self._add_gpu(
+                chunk=chunk,
+                kind=EventKind.KERNEL,
+                name=self._names(name_id),
+                category="kernel",
+            )
 
     def _add_copies_and_memsets(self) -> None:
         copy_columns = _GPU_COLUMNS + ("bytes", "copyKind") + MEMORY_KINDS
         for chunk in self._database.chunks(_COPIES, copy_columns):
             name = looked_up(chunk["copyKind"], self._copy_names)
-            self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
+            self._add_gpu(
+                chunk=chunk, kind=EventKind.MEMCPY, name=name, category="gpu_memcpy"
+            )
         for chunk in self._database.chunks(_MEMSETS, _GPU_COLUMNS + ("bytes",)):
             name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
-            self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
+            self._add_gpu(
+                chunk=chunk, kind=EventKind.MEMSET, name=name, category="gpu_memset"
+            )
 
     def _add_graphs(self) -> None:
         """Add graphs that were recorded whole: one GPU event each, called after its graph."""
@@ -270,7 +281,9 @@ class _TraceOfTables:
         count = 0
         for chunk in self._database.chunks(_GRAPHS, _GPU_COLUMNS + ("graphId",)):
             name = of_rows(name_of, chunk["graphId"])
-            self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
+            self._add_gpu(
+                chunk=chunk, kind=EventKind.KERNEL, name=name, category=WHOLE_GRAPH
+            )
             count += len(name)
         if count:
             self._notes.append(

@@ -339,8 +339,20 @@ class Events:
         name_number = fields.numbers(_TrackEventField.NAME_NUMBER, count)
         category_number = fields.numbers(_TrackEventField.CATEGORY_NUMBER, count)
         starts = np.flatnonzero(event_type != END)
-        self._fill_interned(name, packed.NAME, name_number, state, starts)
-        self._fill_interned(category, packed.CATEGORY, category_number, state, starts)
+        self._fill_interned(
+            column=name,
+            number=packed.NAME,
+            text_number=name_number,
+            state=state,
+            rows=starts,
+        )
+        self._fill_interned(
+            column=category,
+            number=packed.CATEGORY,
+            text_number=category_number,
+            state=state,
+            rows=starts,
+        )
         event, start, end = fields.contents(_TrackEventField.SUBMISSION)
         if len(event):
             extension = fields_of(self._data, start, end)
@@ -348,7 +360,7 @@ class Events:
             call = self.count + event[extension.message[is_id]]
             self._submissions.add(call=call, id=extension.value[is_id])
         event, start, end = fields.contents(_TrackEventField.ANNOTATIONS)
-        self._add_annotations(event, state[event], start, end)
+        self._add_annotations(event=event, state=state[event], start=start, end=end)
         self._add(
             time=time,
             duration=np.zeros(count, dtype=np.int64),
@@ -586,14 +598,18 @@ def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Arra
     is_same_track = np.diff(track[by_track]) == 0
     is_earlier = np.diff(time[by_track]) < 0
     if not (is_same_track & is_earlier).any():
-        _match_stacks(by_track, begins, track, end_of_begin)
+        _match_stacks(
+            order=by_track, begins=begins, track=track, end_of_begin=end_of_begin
+        )
         return end_of_begin
-    _match_runs(begins, track, time, end_of_begin)
+    _match_runs(begins=begins, track=track, time=time, end_of_begin=end_of_begin)
     is_unmatched = end_of_begin == NONE
     is_unmatched[end_of_begin[end_of_begin != NONE]] = False
     unmatched = np.flatnonzero(is_unmatched)
     by_time = np.lexsort((begins[unmatched], time[unmatched], track[unmatched]))
-    _match_stacks(unmatched[by_time], begins, track, end_of_begin)
+    _match_stacks(
+        order=unmatched[by_time], begins=begins, track=track, end_of_begin=end_of_begin
+    )
     return end_of_begin
 
 
@@ -619,7 +635,9 @@ def _match_runs(
     begin = np.repeat(bounds[runs], size) + place_in_run
     end = begin + np.repeat(size, size)
     fits = (track[begin] == track[end]) & (time[begin] <= time[end])
-    fits[1:] &= ~_crosses_previous(begin, track[begin], time[begin], time[end])
+    fits[1:] &= ~_crosses_previous(
+        begin=begin, track=track[begin], start_time=time[begin], end_time=time[end]
+    )
     does_run_fit = np.logical_and.reduceat(fits, start_in_runs)
     is_matched = np.repeat(does_run_fit, size)
     end_of_begin[begin[is_matched]] = end[is_matched]

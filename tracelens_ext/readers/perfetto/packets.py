@@ -100,7 +100,7 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
     place = 0
     while place < size:
         stop = min(place + _WINDOW, size)
-        start, end = _packets_between(data, place, stop, size)
+        start, end = _packets_between(data=data, first=place, stop=stop, size=size)
         if not len(start):
             rest = memoryview(data.data)[place:size]
             for _ in islice(wire.fields(rest), 2):
@@ -209,7 +209,9 @@ class Sequences:
             self._default_clock[state_of_packet] = number_in(defaults, CLOCK)
             for event in parts_of(self._raw, defaults, _EVENT_DEFAULTS):
                 self.track[state_of_packet] = number_in(event, _USUAL_TRACK)
-        return state, self._times(packets, count, sequence, state)
+        return state, self._times(
+            packets=packets, count=count, sequence=sequence, state=state
+        )
 
     def _find_states(self, sequence: Int64Array, is_cleared: BoolArray) -> Int64Array:
         """Number each packet's sequence, and how often that was cleared so far."""
@@ -304,7 +306,9 @@ class Sequences:
             if number in _CLOCKS_OF_SEQUENCE:
                 key = (sequence, number)
             if abs(offset) < MOST and (is_incremental or key not in self._clocks):
-                self._clocks[key] = _TraceClock(offset, unit, is_incremental)
+                self._clocks[key] = _TraceClock(
+                    offset=offset, unit=unit, is_incremental=is_incremental
+                )
 
     def _convert(
         self, time: Int64Array, clock: Int64Array, sequence: Int64Array

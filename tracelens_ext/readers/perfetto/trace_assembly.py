@@ -480,7 +480,7 @@ def read(source: ByteSource) -> Trace:
     except MessageError:
         problem = f"is damaged behind byte {place:,}"
         damage = damage or TraceFormatError(source.path, problem, AGAIN)
-    notes = salvage_notes(source, damage, place, events.count)
+    notes = salvage_notes(source=source, damage=damage, at=place, events=events.count)
     return TraceMaker(events).finish(source.path, FORMAT, size, tuple(notes))
 
 

@@ -219,7 +219,7 @@ def _open_table(source: ByteSource) -> RocprofCsvTable:
     remedy = f"record with: {rocprof.RECORD}"
     rows = rows_of(source, remedy)
     _, titles = next(rows, (0, []))
-    table = RocprofCsvTable(source, titles, rows)
+    table = RocprofCsvTable(source=source, titles=titles, rows=rows)
     if table.kind != TableKind.UNKNOWN:
         return table
     problem = (
@@ -348,7 +348,10 @@ class TableReader:
             if whole_rows:
                 yield _Piece(table.places, whole_rows)
             notes = salvage_notes(
-                table.source, damage, table.source.bytes_read, row_count
+                source=table.source,
+                damage=damage,
+                at=table.source.bytes_read,
+                events=row_count,
             )
             self._records.notes += notes
             if notes:

@@ -185,7 +185,10 @@ def read(source: ByteSource) -> Trace:
         document.take(items)
     document.end_process()
     records.notes += salvage_notes(
-        source, document.damage, document.place, records.builder.present
+        source=source,
+        damage=document.damage,
+        at=document.place,
+        events=records.builder.present,
     )
     return records.finish(source.path, FORMAT, source.bytes_read)
 

@@ -83,11 +83,11 @@ class Agent(msgspec.Struct):
         """Return the description of this agent as the GPU of that number."""
         memory_size = sum(bank.size_in_bytes for bank in self.mem_banks)
         return Device(
-            ordinal,
-            self.product_name or self.name,
-            _plausible_size(self.cu_count),
-            _plausible_size(self.wave_front_size),
-            _plausible_size(memory_size),
+            ordinal=ordinal,
+            name=self.product_name or self.name,
+            units=_plausible_size(self.cu_count),
+            warp=_plausible_size(self.wave_front_size),
+            memory_bytes=_plausible_size(memory_size),
         )
 
 

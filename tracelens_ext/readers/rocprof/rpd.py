@@ -207,12 +207,12 @@ class _RpdTables:
             "Sequence number": described.sequence,
         }
         dims = {"Input Dims": described.dims}
-        self._add_ranges(chunk, described.kind, numbers, dims)
+        self._add_ranges(chunk=chunk, kind=described.kind, numbers=numbers, texts=dims)
 
     def _add_named_ranges(self, chunk: Columns) -> None:
         """Add ranges of a program's own domain."""
         kind = np.full_like(chunk["start"], EventKind.USER_ANNOTATION)
-        self._add_ranges(chunk, kind, {}, {})
+        self._add_ranges(chunk=chunk, kind=kind, numbers={}, texts={})
 
     def _add_ranges(
         self, chunk: Columns, kind: Int64Array, numbers: Columns, texts: Columns
@@ -447,8 +447,10 @@ class _LaunchTables:
 
     def _table(self, of_calls: str, of_operations: str) -> _LaunchTable:
         if of_calls in self._database.tables:
-            return _LaunchTable(of_calls, "api_ptr_id", "correlation")
-        return _LaunchTable(of_operations, "op_ptr_id", "id")
+            return _LaunchTable(
+                name=of_calls, id_column="api_ptr_id", key="correlation"
+            )
+        return _LaunchTable(name=of_operations, id_column="op_ptr_id", key="id")
 
     def _columns_by_id(
         self, table: _LaunchTable, *names: str

@@ -78,7 +78,7 @@ def columns_of_text(text: str, table: str) -> list[Column]:
         if description is None:
             raise PluginAnswerError(f"sheet {table!r}: {line!r} describes no column")
         columns += [
-            Column(name, description["meaning"], description["unit"])
+            Column(name=name, meaning=description["meaning"], unit=description["unit"])
             for name in description["names"].split(", ")
         ]
     return columns
