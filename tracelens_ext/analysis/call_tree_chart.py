@@ -125,7 +125,8 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
     kinds: list[str] = []
     for path in nodes:
         kind, label = path[-1]
-        parents.append(number_of_path.get(path[:-1], NONE))
+        path_above = path[:-1]
+        parents.append(number_of_path.get(path_above, NONE))
         labels.append(label)
         kinds.append(kind)
     return {

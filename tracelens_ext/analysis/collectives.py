@@ -230,13 +230,15 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
     )
     # NVTX ranges are read as operations.
     annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-    annotations = annotations[names_collective[trace.name[annotations]]]
-    names = values_at(trace.name, _event_above(work, chosen, annotations))
+    is_collective = names_collective[trace.name[annotations]]
+    annotations = annotations[is_collective]
+    annotation_above = _event_above(work, chosen, annotations)
+    names = values_at(trace.name, annotation_above)
 
     def collective(name: int) -> str:
-        return (
-            trace.names[name].removeprefix(_ANNOTATION_PREFIX) if name != NONE else ""
-        )
+        if name == NONE:
+            return ""
+        return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
     code, labels = renamed(names, collective)
     return np.array(labels, dtype=object)[code]

@@ -148,7 +148,7 @@ def _option_word(word: str, value_counts: Mapping[str, int]) -> _OptionWord:
         count = value_counts.get(f"-{letter}", 0)
         if count:
             value_is_attached = position < len(word)
-            return _OptionWord(f"-{letter}", count - value_is_attached)
+            return _OptionWord(name=f"-{letter}", values=count - value_is_attached)
     return _OptionWord(word, 0)
 
 

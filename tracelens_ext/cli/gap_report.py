@@ -384,9 +384,9 @@ def _table_makers(
             work, options.sort, selection=selection
         ),
         "gap_histogram": lambda: tables.gap_histogram(
-            work,
-            options.hist_min,
-            options.hist_max,
+            work=work,
+            smallest=options.hist_min,
+            largest=options.hist_max,
             log=options.log,
             selection=selection,
         ),

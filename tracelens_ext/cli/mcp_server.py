@@ -90,9 +90,9 @@ class Questions:
         return {
             "facts": dict(
                 overview(
-                    analyzer.work,
-                    analyzer.coverage,
-                    recognized_products(analyzer.trace),
+                    work=analyzer.work,
+                    covered=analyzer.coverage,
+                    products=recognized_products(analyzer.trace),
                 )
             ),
             "recording": judged.recording_lines,
@@ -188,7 +188,9 @@ class Questions:
             found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
         if len(found) != 1:
             raise _not_one(
-                name, found["kernel_name"].tolist(), kernels["kernel_name"].tolist()
+                name=name,
+                found=found["kernel_name"].tolist(),
+                there=kernels["kernel_name"].tolist(),
             )
         (kernel,) = _rows(found)
         pairs = analyzer.get_df_kernel_summary()

@@ -135,7 +135,7 @@ class _Pairing:
     """Pairs the places of two traces, step by step."""
 
     def __init__(self, places_a: PlacesWithWork, places_b: PlacesWithWork) -> None:
-        self.remaining = _BothSides(_leaves(places_a), _leaves(places_b))
+        self.remaining = _BothSides(a=_leaves(places_a), b=_leaves(places_b))
         self.pairs: list[_Pair] = []
 
     def run(self) -> None:
@@ -251,7 +251,7 @@ def align(places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
                     operation_a=place.name,
                     operation_b="",
                 )
-                alone = _Pair(_BothSides([leaf], []), depth=0)
+                alone = _Pair(_BothSides(a=[leaf], b=[]), depth=0)
             else:
                 own_row = _RowKey(
                     path=place.path,
@@ -259,7 +259,7 @@ def align(places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
                     operation_a="",
                     operation_b=place.name,
                 )
-                alone = _Pair(_BothSides([], [leaf]), depth=0)
+                alone = _Pair(_BothSides(a=[], b=[leaf]), depth=0)
             shared_row = row_of_operation.get(
                 (place.path, place.backward, place.name, side)
             )

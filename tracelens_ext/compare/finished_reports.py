@@ -67,16 +67,16 @@ _KERNELS_BY_CATEGORY = _ReportSheet(
 )
 _KERNEL_CATEGORIES = replace(_KERNELS_BY_CATEGORY, name="kernel_categories")
 _KERNEL_SUMMARY = _ReportSheet(
-    "kernel_summary",
-    {"kernel name": "kernel_name"},
+    name="kernel_summary",
+    keys={"kernel name": "kernel_name"},
     time=plain_name("Kernel duration (µs)_sum"),
     ns_per_unit=NS_PER_US,
     count=plain_name("Kernel duration (µs)_count"),
     share="percent of kernels time",
 )
 _OPS_SUMMARY = _ReportSheet(
-    "ops_summary",
-    {"name": "launcher"},
+    name="ops_summary",
+    keys={"name": "launcher"},
     time="total direct kernel time ms",
     count="count",
     share="percentage",

@@ -181,7 +181,9 @@ def _steps(gpu_events: GpuEvents) -> _Steps:
     tree = gpu_events.tree
     usual = named_iterations(tree, None)
     if len(usual.iterations):
-        return _Steps(usual.iterations, usual.labels[0].partition("#")[0])
+        return _Steps(
+            iterations=usual.iterations, name=usual.labels[0].partition("#")[0]
+        )
     for expression in likely_iterations(tree, _MOST_CANDIDATES):
         named = named_iterations(tree, expression)
         launched_inside = int((named.iterations.of_gpu != NONE).sum())
@@ -253,8 +255,8 @@ class _Meter:
     def figures(self, chosen: BoolArray) -> Figures:
         """Return the figures of the chosen GPU events."""
         categories = self.gpu_events.needed_categories
-        category = _Key(categories.code, categories.labels)
-        kernel = _Key(self.gpu_events.name, self.gpu_events.trace.names)
+        category = _Key(code=categories.code, labels=categories.labels)
+        kernel = _Key(code=self.gpu_events.name, labels=self.gpu_events.trace.names)
         operation = _Key(*self.gpu_events.tree.cpu_op_label_of_gpu)
         keys_of_table = {
             "categories": {"kernel_category": category},
@@ -272,7 +274,9 @@ class _Meter:
 
     def grouped(self, chosen: BoolArray, keys: Mapping[str, _Key]) -> pd.DataFrame:
         """Return GPU time, GPU events and calls of operations by some columns."""
-        columns, groups = group_labelled(dict(keys), self.gpu_events.duration, chosen)
+        columns, groups = group_labelled(
+            keys=dict(keys), duration=self.gpu_events.duration, chosen=chosen
+        )
         call = calls_of(self.gpu_events)[chosen]
         first_of_call, _ = number_groups([groups.number, call])
         calls = np.bincount(groups.number[first_of_call], minlength=len(groups))

@@ -274,7 +274,7 @@ def _operation_labels(
     used, code = np.unique(number, return_inverse=True)
     used_names, used_shapes = np.divmod(used, len(shape_texts))
     distinct = [
-        _OperationLabel(names[name_index], shape_texts[shape_index])
+        _OperationLabel(name=names[name_index], shapes=shape_texts[shape_index])
         for name_index, shape_index in zip(
             used_names.tolist(), used_shapes.tolist(), strict=True
         )

@@ -160,7 +160,7 @@ def _queue_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_C
 def _copy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
     """Yield the bandwidth of copies, by direction: up at the start of each, 0 at its end."""
     for (device, direction), rows in _by_device_and(
-        copies(gpu_events), "direction", target
+        frame=copies(gpu_events), column="direction", target=target
     ):
         time = rows[["start_ns", "end_ns"]].to_numpy().ravel()
         level = (

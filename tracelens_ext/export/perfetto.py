@@ -266,9 +266,11 @@ class _TraceWriter:
         """Return the category of each event."""
         categories = self._gpu_events.categories
         if categories is None:
-            return _EventCategories([], np.full_like(self._gpu_event, NONE))
+            return _EventCategories(labels=[], code=np.full_like(self._gpu_event, NONE))
         code = categories.code.astype(np.int64)
-        return _EventCategories(categories.labels, values_at(code, self._gpu_event))
+        return _EventCategories(
+            labels=categories.labels, code=values_at(code, self._gpu_event)
+        )
 
     def _threads_of_spans(self, tracks: Tracks) -> list[int]:
         """Return the thread of each span; spans of several devices may overlap."""
@@ -301,7 +303,9 @@ class _TraceWriter:
             shift_ns=self._source.shift_ns,
             window=self._window,
         )
-        yield from counter_events(self._gpu_events, target, self._source.failures)
+        yield from counter_events(
+            gpu_events=self._gpu_events, target=target, failures=self._source.failures
+        )
 
     def _recorded_events(self) -> Iterator[str]:
         """Yield the events of the trace, each followed by the end of an arrow that it has."""

@@ -112,7 +112,7 @@ def place(
     """
     trace = gpu_events.trace
     distinct, track = _tracks_of(gpu_events, rows)
-    lane = fit_lanes(track, trace.ts[rows], trace.end_of(rows))
+    lane = fit_lanes(track=track, start=trace.ts[rows], end=trace.end_of(rows))
     lane_count = np.zeros(len(distinct), dtype=np.int64)
     np.maximum.at(lane_count, track, lane + 1)
     process_of_key: dict[object, int] = {}

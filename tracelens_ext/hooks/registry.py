@@ -351,7 +351,7 @@ def _distribution_of(distribution: Distribution | None) -> _DistributionName:
     """Return what a distribution calls itself; each look at its metadata parses the whole of it."""
     if distribution is None:
         return _DistributionName("unknown", "")
-    return _DistributionName(distribution.name, distribution.version)
+    return _DistributionName(name=distribution.name, version=distribution.version)
 
 
 def _explain_validation(error: pluggy.PluginValidationError) -> str:

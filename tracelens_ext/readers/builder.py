@@ -312,7 +312,9 @@ class TraceBuilder:
         """Make one event of each begin and its end; those without the other are dropped."""
         events = self._without(events, _NO_START, _has_no_start(events.columns))
         columns = events.columns
-        pairs = begin_end.find_pairs(columns["kind"], columns["thread"], columns["ts"])
+        pairs = begin_end.find_pairs(
+            kind=columns["kind"], thread=columns["thread"], ts=columns["ts"]
+        )
         columns["dur"][pairs.begin] = (
             columns["ts"][pairs.end] - columns["ts"][pairs.begin]
         )
@@ -434,7 +436,9 @@ def _without_spelling(texts: Iterable[bytes]) -> _PlainTexts:
         with suppress(msgspec.DecodeError, RecursionError):
             plain = msgspec.json.format(text, indent=-1)
         codes.append(distinct[plain.decode("utf-8", "replace")])
-    return _PlainTexts(list(distinct), np.array(codes, dtype=np.int64))
+    return _PlainTexts(
+        texts=list(distinct), code_of_text=np.array(codes, dtype=np.int64)
+    )
 
 
 def _present(values: IntArray) -> tuple[IntArray, IntArray]:

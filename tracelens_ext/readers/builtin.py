@@ -128,7 +128,9 @@ def _is_rocpd(path: Path, head: bytes) -> bool:
     known = _is_database(
         module="rocprof.rocpd", name="RocpdDatabase", path=path, head=head
     )
-    return ".db" in path.suffixes if known is None else known
+    if known is not None:
+        return known
+    return ".db" in path.suffixes
 
 
 def _is_rpd(path: Path, head: bytes) -> bool:

@@ -580,7 +580,7 @@ class _FirstSheet:
         """Write a line for each other sheet: its name, how many rows it has, what it shows."""
         self.write_head("Sheets")
         for line in index:
-            self._write_link(0, line.sheet, self._format(**_LINK))
+            self._write_link(column=0, name=line.sheet, style=self._format(**_LINK))
             cells.put(
                 sheet=self._sheet,
                 row=self._row,

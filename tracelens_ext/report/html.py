@@ -202,7 +202,9 @@ def page_of(
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}
     with failures.isolate("The findings of the page"):
-        findings = html_tables.finding_cards(sheets, report.answers, report.source_url)
+        findings = html_tables.finding_cards(
+            sheets=sheets, answers=report.answers, source_url=report.source_url
+        )
     cards: list[html_tables.Card] = []
     with failures.isolate("The headline of the page"):
         cards = html_tables.headline(sheets)

@@ -177,7 +177,9 @@ def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
     order = peaks.index[peaks >= _WORTH_DRAWING * peaks.max()].tolist()
     return [
         _memory_figure(
-            frame[frame["device"] == device], levels, sheets.get("memory_iterations")
+            part=frame[frame["device"] == device],
+            over_time=levels,
+            marks=sheets.get("memory_iterations"),
         )
         for device in order[:_MOST_FIGURES]
         if len(levels := over_time[over_time["device"] == device])
@@ -233,7 +235,9 @@ def _memory_figure(
     when = f"{plot.bytes_text(peak)} allocated, at {plot.duration_text(moments[at])}"
     summary = f"At most {when}: {', '.join(named)}"
     spec = plot.spec_of(
-        data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms
+        data=data,
+        layout={"shapes": [_start_line(ms, "y domain") for ms in starts]},
+        rooms=rooms,
     )
     return plot.Figure(
         key=f"chart-memory-{device}",

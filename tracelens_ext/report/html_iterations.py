@@ -86,7 +86,11 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
                 )
             )
             # The longest first; those beyond a dozen are one piece.
-            most = ranked(NamedRows(names, _numbers(part, categories)), (), MOST_SERIES)
+            most = ranked(
+                rows=NamedRows(names, _numbers(part, categories)),
+                only=(),
+                most=MOST_SERIES,
+            )
             ranks = most.names
             times = most.values
             if ranks:
@@ -150,7 +154,9 @@ def _figure(
     if not by_category:
         heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
         data += _wall_lines(
-            heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07)
+            heights=heights_of_walls,
+            piece=len(legend),
+            reach=min(0.5, (1 - gap) / 2 + 0.07),
         )
     told = [
         f"<b>{plot.plotly_lines(labels[at])}</b> is odd<br>{plot.plotly_lines(odd[at])}<br>"
@@ -190,7 +196,9 @@ def _figure(
         legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
         sheet="iterations",
         spec=plot.spec_of(
-            data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))
+            data=data,
+            layout=layout,
+            rooms=_rooms(labels, most, _ends(heights, walls, ceiling)),
         ),
     )
 
@@ -302,7 +310,7 @@ def _hover(
     whole = float(times.sum())
     order = np.argsort(-times, kind="stable")[:_IN_HOVER]
     largest = [at for at in sorted(order.tolist()) if times[at]]
-    lines = [_time_line(names[at], times[at], whole) for at in largest]
+    lines = [_time_line(name=names[at], ms=times[at], whole=whole) for at in largest]
     return "<br>".join([f"<b>{name}</b>", _time_line("wall time", wall), *lines])
 
 

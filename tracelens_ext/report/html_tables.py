@@ -145,7 +145,9 @@ class PageTables:
             if place not in texts:
                 columns.append(_number_column(frame.iloc[:rows, place], header))
                 continue
-            column, cut = _text_column(texts[place][:rows], header, self.pool)
+            column, cut = _text_column(
+                texts=texts[place][:rows], header=header, pool=self.pool
+            )
             columns.append(column)
             if cut:
                 self.notes.append(

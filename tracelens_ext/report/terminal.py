@@ -92,7 +92,9 @@ class FrameTable:
         plain = partial(_plain, ascii_only=options.ascii_only)
         if self._title:
             yield Text(plain(self._title), style="bold", no_wrap=True)
-        layout = _layout(self._columns, options.max_width, self._name_width)
+        layout = _layout(
+            columns=self._columns, width=options.max_width, name_width=self._name_width
+        )
         yield _table(layout, ascii_only=options.ascii_only)
         rows_shown = len(self._columns[0].cells) if self._columns else 0
         rows_missing = self._rows - rows_shown
@@ -271,7 +273,7 @@ def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
         if len(shown) == 1 and not shown[0].is_number:
             return _Layout(shown, [max(1, min(width, shown[0].width))], folded=True)
         del shown[_first_to_go(shown)]
-    return _Layout([], [], folded=False)
+    return _Layout(columns=[], widths=[], folded=False)
 
 
 def _share(free: int, columns: Sequence[_Column], widths: list[int]) -> None:

@@ -252,7 +252,8 @@ def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Model
         return Modelled(None, str(error))
     except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
         return Modelled(
-            None, f"its model failed ({one_line(error)[:_LONGEST_MESSAGE]})"
+            cost=None,
+            why_no_model=f"its model failed ({one_line(error)[:_LONGEST_MESSAGE]})",
         )
     return Modelled(cost)
 

@@ -370,9 +370,9 @@ def old_backward(
     if wants_weight:
         moved += inputs.read + weight.written
     return _old_backward_cost(
-        gradient,
-        one * (wants_input + wants_weight),
-        moved,
+        gradient=gradient,
+        flops=one * (wants_input + wants_weight),
+        moved=moved,
         dgrad=wants_input,
         wgrad=wants_weight,
     )
@@ -407,7 +407,7 @@ def backward_weight(operation: Operation, gradient: Tensor, inputs: Tensor) -> C
         operation.wholes(0) or operation.result_dims,
         "the size of the weight is not recorded as numbers",
     )
-    weight = Tensor(tuple(sizes), inputs.kind)
+    weight = Tensor(dims=tuple(sizes), kind=inputs.kind)
     flops = _gradient_flops(gradient, weight)
     moved = gradient.read + inputs.read + weight.written
     return _old_backward_cost(gradient, flops, moved, dgrad=False, wgrad=True)

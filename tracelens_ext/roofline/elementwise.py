@@ -348,14 +348,19 @@ def where(operation: Operation) -> Cost:
     require(choices, "the size of the result depends on the data")
     result_type = operation.promoted_type(choices)
     return elementwise(
-        operation, operation.leading(3), result_type, family="BinaryElementwise"
+        operation=operation,
+        inputs=operation.leading(3),
+        result_type=result_type,
+        family="BinaryElementwise",
     )
 
 
 @MODELS.add("masked_fill", "masked_fill_", tensors=(0, 1))
 def masked_fill(operation: Operation, target: Tensor, mask: Tensor) -> Cost:
     """`masked_fill`: reads itself and the mask."""
-    return elementwise(operation, [target, mask], target.kind)
+    return elementwise(
+        operation=operation, inputs=[target, mask], result_type=target.kind
+    )
 
 
 def _copied(
@@ -370,19 +375,28 @@ def _copied(
 @MODELS.add("copy_", tensors=(0, 1))
 def copy(_: Operation, target: Tensor, source: Tensor) -> Cost:
     """`copy_`: reads the source, writes the target, each in its own type."""
-    return _copied(source, target.dims, target.kind, stride_output=target.strides)
+    return _copied(
+        source=source,
+        dims=target.dims,
+        result_type=target.kind,
+        stride_output=target.strides,
+    )
 
 
 @MODELS.add("clone", "contiguous", tensors=(0,))
 def clone(_: Operation, source: Tensor) -> Cost:
     """`clone` and its kind: as much is written as there is."""
-    return _copied(source, source.dims, source.kind)
+    return _copied(source=source, dims=source.dims, result_type=source.kind)
 
 
 @MODELS.add("_to_copy", "to", tensors=(0,))
 def cast(operation: Operation, source: Tensor) -> Cost:
     """`_to_copy` and `to`: written in the type that is asked for."""
-    return _copied(source, source.dims, operation.scalar_type(1) or source.kind)
+    return _copied(
+        source=source,
+        dims=source.dims,
+        result_type=operation.scalar_type(1) or source.kind,
+    )
 
 
 @MODELS.add("fill_", "zero_", tensors=(0,))

@@ -175,7 +175,9 @@ class WorksOfOperations(NamedTuple):
 def works_of(trace: Trace, rows: IntArray) -> WorksOfOperations:
     """Find the work of operations, given by their rows, shape (n,)."""
     if not trace.programs:
-        return WorksOfOperations(np.full(len(rows), NONE, dtype=np.int64), [])
+        return WorksOfOperations(
+            work_of_row=np.full(len(rows), NONE, dtype=np.int64), works=[]
+        )
     codes, code_of_row = np.unique(trace.instructions.at(rows), return_inverse=True)
     index_of_code = np.full(len(codes), NONE, dtype=np.int64)
     works: list[HloWork] = []
@@ -202,7 +204,9 @@ class Worker:
         self._instructions = xla.instructions_of(module)
         self._by_id = {message.id: message for message in self._instructions}
         self._computations = {
-            computation.id: _Computation(computation.instructions, computation.root_id)
+            computation.id: _Computation(
+                instructions=computation.instructions, root=computation.root_id
+            )
             for computation in module.computations
         }
         self._work_of_computation: dict[int, HloWork | None] = {}
@@ -296,7 +300,9 @@ class Worker:
             touched = whole
             if message.opcode == b"parameter":
                 touched = _bytes_read_by(
-                    users_of.get(message.id, []), message.id, whole
+                    users=users_of.get(message.id, []),
+                    parameter=message.id,
+                    whole=whole,
                 )
             elif (
                 message.opcode == b"dynamic-update-slice"

@@ -208,7 +208,10 @@ def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
         names[group[event]].append(work.trace.names[name[event]])
     is_host_copy = work.trace.named(name, _HOST_COPY.search)
     duration = work.duration[linked_gpu]
-    return _Kernels(names, sums(group[is_host_copy], duration[is_host_copy], count))
+    return _Kernels(
+        names,
+        sums(number=group[is_host_copy], values=duration[is_host_copy], groups=count),
+    )
 
 
 def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:

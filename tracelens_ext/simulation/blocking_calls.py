@@ -115,7 +115,7 @@ def find_blocks(
     awaited = search.run()
 
     blocks = np.arange(len(candidates.row))
-    is_frozen = overlaps_any(candidates.start, candidates.end, frozen)
+    is_frozen = overlaps_any(start=candidates.start, end=candidates.end, others=frozen)
     is_kept = np.isin(blocks, awaited.block) & ~is_frozen
     new_number = np.cumsum(is_kept) - 1
     stays = is_kept[awaited.block]

@@ -95,13 +95,17 @@ def measure_constants(
     for device in np.unique(tracks.device).tolist():
         is_of_device = device_of_node == device
         latency = _quantile(
-            delay[starts_idle & is_of_device], _LATENCY_QUANTILE, _USUAL.latency
+            sample=delay[starts_idle & is_of_device],
+            share=_LATENCY_QUANTILE,
+            default=_USUAL.latency,
         )
         # What was called long before the work before it ended was in the queue by then.
         is_queued = follows_work & (nodes.call < nodes.reach_before - 2 * latency)
         constants[device] = DeviceConstants(
             latency=latency,
-            gap=_quantile(gap[is_queued & is_of_device], _MEDIAN, _USUAL.gap),
+            gap=_quantile(
+                sample=gap[is_queued & is_of_device], share=_MEDIAN, default=_USUAL.gap
+            ),
             tail=_tail_of_device(returns, device),
         )
     return constants
@@ -124,7 +128,9 @@ def _tail_of_device(returns: Returns, device: int) -> int:
     """Return the median tail of the calls that had to wait; of all, if none had to."""
     is_chosen = (returns.device == device) & ~returns.is_unusual
     duration = returns.end - returns.start
-    usual_duration = _quantile(duration[is_chosen], _MEDIAN, _USUAL.tail)
+    usual_duration = _quantile(
+        sample=duration[is_chosen], share=_MEDIAN, default=_USUAL.tail
+    )
     had_to_wait = is_chosen & (returns.work_end > returns.start)
     after_work = returns.end - returns.work_end
     return _quantile(after_work[had_to_wait], _MEDIAN, usual_duration)

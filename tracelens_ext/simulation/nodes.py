@@ -199,7 +199,7 @@ def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
     is_hole = kind == HOLE
     is_before = kind == BEFORE
     return Unrecorded(
-        holes=Union(start[is_hole], end[is_hole]),
+        holes=Union(start=start[is_hole], end=end[is_hole]),
         waited_until=end[is_before],
         frozen=union(start[~is_before], end[~is_before]),
     )

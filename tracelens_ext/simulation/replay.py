@@ -162,8 +162,12 @@ class Replay:
         node = self._host_time(self.base_of_node, called, curves)
         return Offsets(
             node=node + self.latency + self.standstill,
-            block=self._host_time(self.base_of_block, program.block_start, curves),
-            clock_end=self._host_time(self.base_of_clock, program.clocks.end, curves),
+            block=self._host_time(
+                base=self.base_of_block, until=program.block_start, curves=curves
+            ),
+            clock_end=self._host_time(
+                base=self.base_of_clock, until=program.clocks.end, curves=curves
+            ),
         )
 
     def _host_time(

@@ -122,7 +122,7 @@ def _needed_waits(program: DependencyGraph, gap: Int64Array) -> _Waits:
     latest_awaited = running_maximum(pair, awaited).value
     is_needed = begins_run(pair)
     is_needed[1:] |= latest_awaited[:-1] < awaited[1:]
-    return _Waits(node[is_needed], awaited[is_needed])
+    return _Waits(node=node[is_needed], awaited=awaited[is_needed])
 
 
 def _find_marks(

@@ -263,7 +263,7 @@ def _whole_window(work: GpuEvents) -> Window:
     """Return the window from the first launch or GPU event to the end of the last one."""
     trace = work.trace
     rows = np.concatenate((synchronizing_calls(work), work.rows))
-    return Window(int(trace.ts[rows].min()), int(trace.end_of(rows).max()))
+    return Window(start=int(trace.ts[rows].min()), end=int(trace.end_of(rows).max()))
 
 
 _WAIT_COLUMNS: Final = ["rank", "start_us", "wait_us"]
@@ -294,7 +294,9 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     The rank is the one that the trace says, else the one whose calls start when the trace's do.
     """
     work = program.work
-    nodes = np.flatnonzero(values_at(work.is_communication, program.event, False))
+    nodes = np.flatnonzero(
+        values_at(values=work.is_communication, index=program.event, missing=False)
+    )
     start = work.start[program.event[nodes]]
     rank = distributed_info(work.trace.metadata).get("rank")
     if not isinstance(rank, int):

@@ -65,7 +65,7 @@ def add_waits(nodes: Nodes, calls: SyncCalls) -> StreamWaits:
     is_contradicted = is_possible & is_too_late
     kept = wait_calls.chosen(is_possible & ~is_too_late)
 
-    inserted = with_waits(nodes, kept.waiting_track, kept.called_at)
+    inserted = with_waits(nodes=nodes, track=kept.waiting_track, call=kept.called_at)
     # What is waited for may be one of the inserted waits, or is further back than before.
     awaited_node = kept.awaited_node(inserted.nodes)
     return StreamWaits(

@@ -79,7 +79,9 @@ class BusyTime:
             size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
             place = preorder(parent, size, np.argsort(parent, kind="stable"))
             pairs = _find_neighbors(
-                place[node_of_interval[overlaps]], start[overlaps], end[overlaps]
+                place=place[node_of_interval[overlaps]],
+                start=start[overlaps],
+                end=end[overlaps],
             )
             node_at_place = inverse(place)
             one = node_at_place[pairs.one]

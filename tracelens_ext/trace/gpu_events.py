@@ -96,7 +96,7 @@ class GpuEvents:
         names = self.trace.names
         operation = self.tree.op_of_gpu
         code = np.where(operation != NONE, self.trace.name[operation], len(names))
-        return LabeledCodes(code.astype(np.int32), names + [""])
+        return LabeledCodes(code=code.astype(np.int32), labels=names + [""])
 
     @cached_property
     def categories(self) -> Categories | None:
@@ -368,7 +368,9 @@ def holes(start: Int64Array, end: Int64Array, order: Int64Array | None = None) -
     place_before = np.flatnonzero(start[order[1:]] > latest_end[:-1])
     is_latest = ordered_end == latest_end
     latest_place = np.maximum.accumulate(np.where(is_latest, np.arange(len(order)), 0))
-    return Holes(order[latest_place[place_before]], order[place_before + 1])
+    return Holes(
+        before=order[latest_place[place_before]], after=order[place_before + 1]
+    )
 
 
 @cached_per_object
@@ -384,7 +386,7 @@ def find_gaps(gpu_events: GpuEvents, scope: Scope) -> Gaps:
     order = np.lexsort((gpu_events.end, gpu_events.start, tracks.of_gpu))
     first_of_track = np.flatnonzero(np.diff(tracks.of_gpu[order])) + 1
     holes_of_tracks = [
-        holes(gpu_events.start, gpu_events.end, events)
+        holes(start=gpu_events.start, end=gpu_events.end, order=events)
         for events in np.split(order, first_of_track)
     ]
     before = np.concatenate([found.before for found in holes_of_tracks])

@@ -210,7 +210,7 @@ def renamed(codes: IntArray, name: Callable[[int], str]) -> Renamed:
         new_codes[place] = code_of_name.setdefault(
             name(place + least), len(code_of_name)
         )
-    return Renamed(new_codes[codes - least], list(code_of_name))
+    return Renamed(code=new_codes[codes - least], names=list(code_of_name))
 
 
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ def union(start: Int64Array, end: Int64Array) -> Union:
     is_last = np.ones(len(order), dtype=bool)  # what follows is apart
     is_last[:-1] = ordered_start[1:] > latest_end[:-1]
     is_first = np.roll(is_last, 1)
-    return Union(ordered_start[is_first], latest_end[is_last])
+    return Union(start=ordered_start[is_first], end=latest_end[is_last])
 
 
 def union_length(start: Int64Array, end: Int64Array) -> int:

@@ -112,7 +112,7 @@ def captures(trace: Trace) -> Captures:
     begins = trace.named(trace.name[edges], begins_capture)
     is_pair = begins[:-1] & ~begins[1:]
     is_pair &= np.diff(trace.thread[edges]) == 0
-    return Captures(edges[:-1][is_pair], edges[1:][is_pair])
+    return Captures(begin=edges[:-1][is_pair], end=edges[1:][is_pair])
 
 
 def device_index_of_calls(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array:

@@ -83,7 +83,7 @@ def _ids_of(trace: Trace, launches: Int64Array, gpu: Int64Array) -> _Ids:
         if int(ids.max()) >= 2**62 // processes:
             ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
         ids = ids * processes + process
-    return _Ids(ids[: len(launches)], ids[len(launches) :])
+    return _Ids(of_launches=ids[: len(launches)], of_gpu=ids[len(launches) :])
 
 
 def _refuse_ids_of_two_processes(

@@ -133,7 +133,9 @@ def _labels_at_the_end(processes: Sequence[int | str]) -> dict[int | str, Label]
         match = _RANK_LAST.fullmatch(str(process))
         if match is None:
             return {}
-        labels[process] = Label(f"rank {match[2]}", _process_number(match[1]))
+        labels[process] = Label(
+            rank_text=f"rank {match[2]}", process=_process_number(match[1])
+        )
     return labels
 
 

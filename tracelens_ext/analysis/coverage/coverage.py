@@ -149,7 +149,7 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     """
     chosen = [parts.head(0)]
     for _, of_device in parts.groupby("device"):
-        taken = _Spans(work.start[:0], work.end[:0])
+        taken = _Spans(start=work.start[:0], end=work.end[:0])
         for kind in (HOLE, BEFORE, START_UP):
             of_kind = of_device[of_device["kind"] == kind]
             of_kind = of_kind.sort_values(["start", "end"], ascending=[True, False])

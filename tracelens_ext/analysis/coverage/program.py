@@ -41,7 +41,8 @@ class _Sign(NamedTuple):
 
 _FRAMES: Final = _EventGroup("Python frames", (EventKind.PYTHON_FUNCTION,))
 _OPERATIONS: Final = _EventGroup(
-    "operations or annotations", (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    words="operations or annotations",
+    kinds=(EventKind.CPU_OP, EventKind.USER_ANNOTATION),
 )
 _KERNELS: Final = _EventGroup("kernels", (EventKind.KERNEL,))
 
@@ -135,7 +136,9 @@ def program_of(trace: Trace) -> RecordedProgram:
     for sign in _SIGNS:
         if tool == "torch" and sign.program in {"jax", "tensorflow"}:
             continue  # PyTorch's profiler recorded it
-        name = _commonest_name(trace, sign.events.kinds, sign.pattern)
+        name = _commonest_name(
+            trace=trace, kinds=sign.events.kinds, pattern=sign.pattern
+        )
         if name is not None:
             because = f"{sign.events.words} such as {name!r}"
             return RecordedProgram(kind=sign.program, because=because, tool=tool)

@@ -103,14 +103,14 @@ def events_of_activities(trace: Trace) -> list[_Events]:
         frames[trace.named(trace.name[frames], _DATA_LOADER_FRAME.match)],
     ]
     return [
-        _Events(Activity.DATA_LOADING, np.concatenate(loading)),
+        _Events(activity=Activity.DATA_LOADING, rows=np.concatenate(loading)),
         _Events(
-            Activity.OPTIMIZER,
-            ranges[trace.named(trace.name[ranges], _OPTIMIZER.match)],
+            activity=Activity.OPTIMIZER,
+            rows=ranges[trace.named(trace.name[ranges], _OPTIMIZER.match)],
         ),
         _Events(
-            Activity.BACKWARD,
-            operations[trace.named(trace.name[operations], _BACKWARD.match)],
+            activity=Activity.BACKWARD,
+            rows=operations[trace.named(trace.name[operations], _BACKWARD.match)],
         ),
         _Events(Activity.OPERATIONS, operations),
         _Events(Activity.PYTHON, frames),

@@ -121,7 +121,9 @@ def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
     self_time = np.maximum(duration - time_below, 0)
     name_code, names = event_labels(trace, frames)
     groups = group_durations([name_code], duration)
-    self_time_of_group = sums(groups.number, self_time, len(groups))
+    self_time_of_group = sums(
+        number=groups.number, values=self_time, groups=len(groups)
+    )
     frame = pd.DataFrame(
         {
             "python_frame": texts(groups.keys[0], names),

@@ -291,14 +291,14 @@ class _AnnotatedGraphs:
         if match is not None:
             base = self._captures[match.capture].graphs[match.graph]
             node = match.node.copy()
-        distinct = np.unique(places[places != NONE])
-        graph = _annotated_graph(
-            [self._places[code] for code in distinct.tolist()], base
-        )
         is_annotated = places != NONE
-        node[is_annotated] = len(base.launches) + np.searchsorted(
-            distinct, places[is_annotated]
-        )
+        annotated_places = places[is_annotated]
+        distinct = np.unique(annotated_places)
+        annotations = [self._places[code] for code in distinct.tolist()]
+        graph = _annotated_graph(annotations, base)
+        first_new_node = len(base.launches)
+        number = np.searchsorted(distinct, annotated_places)
+        node[is_annotated] = first_new_node + number
         self.graphs.append(graph)
         return GraphMatch(
             capture=len(self._captures), graph=len(self.graphs) - 1, node=node

@@ -213,18 +213,21 @@ class ClassifiedGaps:
             group: the group of each gap, (k,).
             groups: how many groups there are.
         """
-        times = time_by_cause(self.within, group[self.within.gap], groups)
+        times = time_by_cause(
+            intervals=self.within, group=group[self.within.gap], groups=groups
+        )
         main: Int64Array = times.argmax(axis=1)
         return main
 
     def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
         """Return the idle time of each device by cause; without a selection all of its wall."""
         tracks = self.gaps.tracks
-        times = (
-            time_by_cause(self.intervals, self.intervals.track, len(tracks)) / NS_PER_MS
+        times_ns = time_by_cause(
+            intervals=self.intervals, group=self.intervals.track, groups=len(tracks)
         )
+        times_ms = times_ns / NS_PER_MS
         result: dict[int | str, dict[str, float]] = {}
-        for label, row in zip(tracks.device_labels, times.tolist(), strict=True):
+        for label, row in zip(tracks.device_labels, times_ms.tolist(), strict=True):
             result[label] = dict(zip(CAUSES, row, strict=True))
         return result
 
@@ -247,7 +250,9 @@ class ClassifiedGaps:
 def time_by_cause(intervals: IdleIntervals, group: IntArray, groups: int) -> Int64Array:
     """Return the idle time by groups of intervals and by causes, ns, (groups, causes)."""
     cells = group * len(CAUSES) + intervals.cause
-    times = grouping.sums(cells, intervals.duration, groups * len(CAUSES))
+    times = grouping.sums(
+        number=cells, values=intervals.duration, groups=groups * len(CAUSES)
+    )
     return times.reshape(groups, len(CAUSES))
 
 
@@ -320,8 +325,9 @@ def _selected_gaps(
 def _launches_of_gaps(work: GpuEvents, gaps: Gaps) -> _GapLaunches:
     trace = work.trace
     launch = work.tree.launch_of_gpu[gaps.after]
+    has_launch = launch != NONE
     returned = values_at(trace.ts, launch) + values_at(trace.dur, launch)
-    returned = np.where(launch != NONE, returned, gaps.start)
+    returned = np.where(has_launch, returned, gaps.start)
     return _GapLaunches(
         row=launch,
         thread=values_at(trace.thread, launch),
@@ -363,12 +369,15 @@ def _split_at_blocking_calls(
     blocking_threads = np.unique(thread_of_call)
     for thread in blocking_threads.tolist():
         calls_of_thread = calls[thread_of_call == thread]
-        windows = union(trace.ts[calls_of_thread], trace.end_of(calls_of_thread))
+        begins = trace.ts[calls_of_thread]
+        ends = trace.end_of(calls_of_thread)
+        windows = union(begins, ends)
         of_thread = intervals.chosen(thread_of_interval == thread)
         split = of_thread.split(*windows)
         yield split.inside.with_cause(Cause.SYNCHRONIZATION)
         yield split.outside
-    yield intervals.chosen(~np.isin(thread_of_interval, blocking_threads))
+    has_blocking_calls = np.isin(thread_of_interval, blocking_threads)
+    yield intervals.chosen(~has_blocking_calls)
 
 
 def _with_cpu_work(
@@ -457,7 +466,8 @@ def _cpu_work_in_gaps(
         asked_time=trace.ts[rows] + _AROUND_NS + 1,
     )
     within = last != NONE
-    within &= trace.end_of(rows) <= values_at(end, last) + _AROUND_NS
+    latest_end = values_at(end, last) + _AROUND_NS
+    within &= trace.end_of(rows) <= latest_end
     rows = rows[within]
     number = last[within]
     by_start = np.lexsort((-trace.dur[rows], trace.ts[rows], number))
@@ -466,7 +476,9 @@ def _cpu_work_in_gaps(
     is_outermost = grouping.outermost(number, trace.end_of(rows))
     seen = np.zeros(len(gap), dtype=np.int64)
     seen[order] = grouping.sums(
-        number[is_outermost], trace.dur[rows[is_outermost]], len(gap)
+        number=number[is_outermost],
+        values=trace.dur[rows[is_outermost]],
+        groups=len(gap),
     )
     return seen
 
@@ -496,13 +508,14 @@ def _with_waits(
     )
     after_waits = idle_after_waits(work=work, scope=scope, idle=idle, calls=calls)
     belongs = after_waits.call != NONE
-    call_of_gap[intervals.gap[belongs]] = after_waits.call[belongs]
+    gaps_of_waits = intervals.gap[belongs]
+    call_of_gap[gaps_of_waits] = after_waits.call[belongs]
     middle = intervals.start + after_waits.length
     of_waits = intervals._replace(end=middle).with_cause(Cause.SYNCHRONIZATION)
     rest = intervals._replace(start=middle)
     split = joined_intervals(of_waits, rest)
-    split = split.chosen(split.end > split.start)
-    return _CaughtUp(split, call_of_gap)
+    has_length = split.end > split.start
+    return _CaughtUp(split.chosen(has_length), call_of_gap)
 
 
 def _causes_after_launch(
@@ -549,8 +562,8 @@ def _edges(work: GpuEvents) -> IdleIntervals:
     tracks = find_tracks(work, "device")
     recording = recording_of(work)
     count = len(tracks)
-    first_start = grouping.minima(tracks.of_gpu, work.start, count)
-    last_end = grouping.maxima(tracks.of_gpu, work.end, count)
+    first_start = grouping.minima(number=tracks.of_gpu, values=work.start, groups=count)
+    last_end = grouping.maxima(number=tracks.of_gpu, values=work.end, groups=count)
     return IdleIntervals(
         start=np.append(np.full(count, recording.wall_start), last_end),
         end=np.append(first_start, np.full(count, recording.wall_end)),
@@ -576,12 +589,14 @@ def _with_unrecorded_parts(
         remaining = intervals.chosen(device_of_interval == device)
         of_device = parts[parts["device"] == device]
         is_warm_up = of_device["kind"] == "start_up"
-        for cause, windows in (
-            (Cause.NOT_RECORDED, of_device[~is_warm_up]),
-            (Cause.WARM_UP, of_device[is_warm_up]),
-        ):
-            window = union(windows["start"].to_numpy(), windows["end"].to_numpy())
-            split = remaining.split(*window)
+        parts_of_cause = {
+            Cause.NOT_RECORDED: of_device[~is_warm_up],
+            Cause.WARM_UP: of_device[is_warm_up],
+        }
+        for cause, windows in parts_of_cause.items():
+            start = windows["start"].to_numpy()
+            end = windows["end"].to_numpy()
+            split = remaining.split(*union(start, end))
             result.append(split.inside.with_cause(cause))
             remaining = split.outside
         result.append(remaining)
@@ -644,16 +659,18 @@ def _gpu_calls(work: GpuEvents) -> _GpuCalls:
     """
     trace = work.trace
     launch = work.tree.launch_of_gpu
-    copies = np.flatnonzero(work.is_copy & work.tree.linked)
+    linked = work.tree.linked
+    copies = np.flatnonzero(work.is_copy & linked)
     returns_after_copy = trace.end_of(launch[copies]) >= work.end[copies]
     blocking_copies = launch[copies[returns_after_copy]]
     named = trace.rows_named(_BLOCKING_CALL, *LAUNCH_KINDS)
+    stream_waits = trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)
+    launches = distinct(launch[linked])
+    blocking = np.union1d(named, blocking_copies)
     return _GpuCalls(
-        stream_waits=_by_thread_and_start(
-            work, trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)
-        ),
-        launches=_by_thread_and_start(work, distinct(launch[work.tree.linked])),
-        blocking=_by_thread_and_start(work, np.union1d(named, blocking_copies)),
+        stream_waits=_by_thread_and_start(work, stream_waits),
+        launches=_by_thread_and_start(work, launches),
+        blocking=_by_thread_and_start(work, blocking),
     )
 
 

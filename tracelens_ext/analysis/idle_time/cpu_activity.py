@@ -132,7 +132,8 @@ def innermost_during(
     known = intervals.of_known_threads()
     # An event around one that covers half of an interval is as long, and runs in it.
     longest_interval = np.iinfo(np.int64).max >> 1
-    shortest = int((known.end - known.start).min(initial=longest_interval)) / 2
+    length = known.end - known.start
+    shortest = int(length.min(initial=longest_interval)) / 2
     rows, parent = _nested_around(
         trace=trace, kinds=kinds, intervals=known, ignored=ignored, shortest=shortest
     )
@@ -150,13 +151,17 @@ def innermost_during(
     climbing = np.flatnonzero(position != ROOT)
     while len(climbing):
         row = rows[position[climbing]]
-        ends_first = np.minimum(trace.end_of(row), end[climbing])
-        overlap = ends_first - np.maximum(trace.ts[row], start[climbing])
-        covers_half = overlap * 2 >= end[climbing] - start[climbing]
-        result[climbing[covers_half]] = row[covers_half]
+        starts = start[climbing]
+        ends = end[climbing]
+        first_end = np.minimum(trace.end_of(row), ends)
+        last_start = np.maximum(trace.ts[row], starts)
+        covers_half = (first_end - last_start) * 2 >= ends - starts
+        covered = climbing[covers_half]
+        result[covered] = row[covers_half]
         climbing = climbing[~covers_half]
-        position[climbing] = parent[position[climbing]]
-        climbing = climbing[position[climbing] != ROOT]
+        position_above = parent[position[climbing]]
+        position[climbing] = position_above
+        climbing = climbing[position_above != ROOT]
     return result
 
 

@@ -192,9 +192,10 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     gaps = classified.gaps
     tracks = gaps.tracks
     events = classified.events
-    idle = sums(gaps.track, gaps.duration, len(tracks))
-    overlapped = sums(gaps.track, gaps.overlapped, len(tracks))
-    longest = np.maximum(maxima(gaps.track, gaps.duration, len(tracks)), 0)
+    idle = sums(number=gaps.track, values=gaps.duration, groups=len(tracks))
+    overlapped = sums(number=gaps.track, values=gaps.overlapped, groups=len(tracks))
+    longest = maxima(number=gaps.track, values=gaps.duration, groups=len(tracks))
+    longest = np.maximum(longest, 0)  # 0 for a stream without gaps
     count = np.bincount(gaps.track, minlength=len(tracks))
     frame = pd.DataFrame(
         {
@@ -210,7 +211,8 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     )
     order = np.lexsort((-idle, -count))
     has_events = events[order] > 0
-    return frame.iloc[order[has_events]].reset_index(drop=True)
+    rows = order[has_events]
+    return frame.iloc[rows].reset_index(drop=True)
 
 
 def _track_columns(
@@ -356,7 +358,8 @@ def _gap_columns(
     }
     for name, (code, labels) in named.items():
         columns[name] = pd.array(texts(code, labels), dtype="str")
-    columns["launch_delay_us"] = np.where(launch != NONE, delay / NS_PER_US, np.nan)
+    has_launch = launch != NONE
+    columns["launch_delay_us"] = np.where(has_launch, delay / NS_PER_US, np.nan)
     return columns
 
 

@@ -97,7 +97,9 @@ def _ranges(tree: CallTree) -> pd.DataFrame:
     process_of_row = trace.process_of_thread[trace.thread[rows]]
     process_of_launch = trace.process_of_thread[trace.thread[launch]]
     order = by_group_and_time(process_of_launch, trace.ts[launch])
-    launches = _LaunchTimes(process_of_launch[order], trace.ts[launch[order]])
+    launches = _LaunchTimes(
+        process=process_of_launch[order], time=trace.ts[launch[order]]
+    )
     before = items_before(
         group=launches.process,
         time=launches.time,

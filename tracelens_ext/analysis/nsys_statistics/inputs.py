@@ -44,7 +44,9 @@ def statistics_of(
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
         totals = event_totals(
-            read(spec.trace, reading), spec.with_memory, spec.iteration_range
+            trace=read(spec.trace, reading),
+            with_memory=spec.with_memory,
+            tag=spec.iteration_range,
         )
         if not totals.kernels:
             remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
@@ -56,7 +58,9 @@ def statistics_of(
     else:
         raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
-    iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
+    iterations = spec.iterations or _iterations(
+        title=spec.heading, ranges=totals.ranges, gpus=gpus
+    )
     return statistics.compute(
         classifier,
         kernels=totals.kernels,
@@ -109,10 +113,14 @@ def _table_totals(
     """Return the totals of the tables of an input."""
     memory = None
     if spec.mem is not None:
-        memory = statistics.memory_totals(spec.mem, spec.mem_size, reading)
+        memory = statistics.memory_totals(
+            source=spec.mem, sizes=spec.mem_size, reading=reading
+        )
     ranges = None
     if spec.nvtx is not None and spec.iteration_range:
-        ranges = statistics.range_total(spec.nvtx, spec.iteration_range, reading)
+        ranges = statistics.range_total(
+            source=spec.nvtx, tag=spec.iteration_range, reading=reading
+        )
     return EventTotals(
         kernels=statistics.kernel_totals(kernels, reading), memory=memory, ranges=ranges
     )
@@ -149,17 +157,18 @@ def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
     size = trace.arg("bytes").at(rows)
     has_size = size >= 0
     exact_sizes = pd.Series(size[has_size].astype(object))
-    size_of_name = exact_sizes.groupby(trace.name[rows][has_size]).sum().to_dict()
+    names = trace.name[rows]
+    sums_by_name = exact_sizes.groupby(names[has_size]).sum()
+    size_of_name = sums_by_name.to_dict()
     totals = []
     for index, name in enumerate(groups.keys[0].tolist()):
-        totals.append(
-            statistics.Total(
-                name=trace.names[name],
-                time_ns=int(groups.total[index]),
-                instances=int(groups.count[index]),
-                size_bytes=size_of_name.get(name),
-            )
+        total = statistics.Total(
+            name=trace.names[name],
+            time_ns=int(groups.total[index]),
+            instances=int(groups.count[index]),
+            size_bytes=size_of_name.get(name),
         )
+        totals.append(total)
     return totals
 
 

@@ -186,7 +186,9 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
         last_line_is_cut_off = piece.unfinished
     totals = Totals(total_of_name.values())
     totals.doubt = _missing_rows(
-        table.source, longest_row, sum(total.time_ns for total in totals)
+        source=table.source,
+        longest_row=longest_row,
+        total_ns=sum(total.time_ns for total in totals),
     )
     if last_line_is_cut_off and not totals.doubt:
         totals.doubt = (

@@ -332,7 +332,7 @@ def _tree(
     is_shown = path_of_gpu != NONE
     path_of_shown = path_of_gpu[is_shown]
     own_events = np.bincount(path_of_shown, minlength=node_count)
-    busy_ns = BusyTime(work.start, work.end).by_subtree(parent, path_of_gpu)
+    busy_ns = BusyTime(start=work.start, end=work.end).by_subtree(parent, path_of_gpu)
     # Each node is followed by all below it, longest sibling first.
     size = summed_up(parent, depth, np.ones(node_count, dtype=np.int64))
     siblings = np.lexsort((np.arange(node_count), -busy_ns, parent))
@@ -344,7 +344,7 @@ def _tree(
         name=nodes.name[example][order],
         names=names,
         kind=nodes.kind[example].astype(np.uint8)[order],
-        count=sums(paths.of_node, nodes.events, node_count)[order],
+        count=sums(number=paths.of_node, values=nodes.events, groups=node_count)[order],
         gpu_events=summed_up(parent, depth, own_events)[order],
         busy_ns=busy_ns[order],
         self_ns=sums(path_of_shown, work.duration[is_shown], node_count)[order],
@@ -381,7 +381,9 @@ def folded_stacks(
     kept_above = nearest_marked(tree.parent, keep)
     target = np.where(keep, np.arange(len(tree)), kept_above)
     has_target = target != ROOT
-    values = sums(target[has_target], tree.self_ns[has_target], len(tree))
+    values = sums(
+        number=target[has_target], values=tree.self_ns[has_target], groups=len(tree)
+    )
     remaining = int(tree.self_ns[~has_target].sum())
     # to the node, which its descendants follow: one path is in memory
     path: list[str] = []

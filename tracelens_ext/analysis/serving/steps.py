@@ -162,7 +162,7 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     is_on_gpu = False
     if not len(rows):
         rows, descriptions = _described_rows(
-            trace, EventKind.GPU_ANNOTATION, own_patterns
+            trace=trace, kind=EventKind.GPU_ANNOTATION, own_patterns=own_patterns
         )
         is_on_gpu = len(rows) > 0
     place = trace.thread[rows].astype(np.int64)
@@ -381,7 +381,9 @@ def _steps_at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps
             batch = inferred.batch[index]
         batches.append(batch)
     _name_phases_by_frames(
-        trace, _StepIntervals(thread=thread, start=start, end=end), batches
+        trace=trace,
+        steps=_StepIntervals(thread=thread, start=start, end=end),
+        batches=batches,
     )
     names = [trace.name_of(row) for row in rows.tolist()]
     return _steps_at(

@@ -33,7 +33,7 @@ def time_axis(work: GpuEvents) -> pd.DataFrame:
     for group, event in enumerate(first_event.tolist()):
         is_of_group = group_of_event == group
         time_until = _time_run_until(
-            edges, work.start[is_of_group], work.end[is_of_group]
+            times=edges, start=work.start[is_of_group], end=work.end[is_of_group]
         )
         time_in_bin = np.diff(time_until)
         bins = np.flatnonzero(time_in_bin)

@@ -121,7 +121,10 @@ class ComparisonOptions:
                 raise UsageError(
                     "--baseline compares one trace with a folder; name one"
                 )
-            paths = history_in(self.baseline, self.last, paths[0]) + paths
+            paths = (
+                history_in(folder=self.baseline, last=self.last, without=paths[0])
+                + paths
+            )
         if len(paths) < 2:
             raise UsageError(
                 "a comparison needs two traces at least; the first is the baseline"
@@ -149,7 +152,10 @@ class ComparisonOptions:
                 measurements.append(reports[path])
             else:
                 measured = self._measure_trace(
-                    path, analysis, shown_problems, with_reports=bool(reports)
+                    path=path,
+                    analysis=analysis,
+                    shown_problems=shown_problems,
+                    with_reports=bool(reports),
                 )
                 measurements.append(measured)
         return measurements
@@ -168,7 +174,9 @@ class ComparisonOptions:
 
         analyzer = analyze(path, analysis)
         measured = measured_for_comparison(
-            analyzer, self.micro_idle_thresh_us, self.device_peaks
+            analyzer=analyzer,
+            micro_idle_thresh_us=self.micro_idle_thresh_us,
+            device_peaks=self.device_peaks,
         )
         show_problems(analyzer.problems, shown_problems)
         if with_reports:

@@ -251,7 +251,7 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
         frame=tables["category_spread"].head(_LISTED),
         columns=("kernel_category",) + _SPREAD_COLUMNS,
     )
-    yield _slowest(tables["ranks"], tables.get("wait_origins"), top)
+    yield _slowest(ranks=tables["ranks"], origins=tables.get("wait_origins"), top=top)
 
 
 def _headline(result: FleetResult) -> list[str]:

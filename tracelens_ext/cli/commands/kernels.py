@@ -241,12 +241,14 @@ class _KernelReport:
         names = self.tables.get("kernel_full_names")
         if verbose and names is not None and len(names):
             yield Section(
-                "names", lambda console: [full_name_lines(names, console, top=top)]
+                title="names",
+                make=lambda console: [full_name_lines(names, console, top=top)],
             )
         sources = self.tables.get("kernel_sources")
         if sources is not None:
             yield Section(
-                "sources", lambda console: [source_lines(sources, console, top=top)]
+                title="sources",
+                make=lambda console: [source_lines(sources, console, top=top)],
             )
 
     def _totals(self, statistics: pd.DataFrame) -> list[str]:

@@ -210,14 +210,17 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
         if options.class_map is not None:
             class_map = load_class_map(options.class_map)
         return _Inputs(
-            [options.input_spec()], Classifier(class_map, str(options.class_map))
+            specs=[options.input_spec()],
+            classifier=Classifier(class_map, str(options.class_map)),
         )
     names = given_options(options)
     if names:
         first = "a trace" if names[0] == "--trace" else names[0]
         raise UsageError(f"{first} does not go with --config, whose file says all that")
     loaded = load_configuration(config)
-    classifier = Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
+    classifier = Classifier(
+        mapping=loaded.class_map, name=f"{config}: kernel_to_class_map"
+    )
     return _Inputs(loaded.inputs, classifier)
 
 

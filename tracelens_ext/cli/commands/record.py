@@ -237,11 +237,17 @@ class _RecordRun:
         """Report on the traces: on all ranks of a job together."""
         traces = [self.folder / outcome.trace for outcome in summary.written]
         if len(traces) == 1:
-            self._report_on_traces(traces, self.folder / _WORKBOOK, self.folder / _PAGE)
+            self._report_on_traces(
+                traces=traces,
+                workbook=self.folder / _WORKBOOK,
+                page=self.folder / _PAGE,
+            )
         elif summary.are_one_job():
             self._report_on_job(traces)
         else:
-            self._report_on_traces(traces, self.folder, self.folder)
+            self._report_on_traces(
+                traces=traces, workbook=self.folder, page=self.folder
+            )
 
     def _report_on_traces(
         self, traces: Sequence[Path], workbook: Path, page: Path

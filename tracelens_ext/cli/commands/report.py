@@ -220,7 +220,9 @@ class _ReportRun:
             if not self.quiet:
                 tell_written(result.written)
         if not self.quiet:
-            summary = Part(f"Ranks of {trace}", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
+            summary = Part(
+                title=f"Ranks of {trace}", frame=pd.DataFrame(rows), keep=_SUMMARY_KEPT
+            )
             file = shlex.quote(str(trace))
             hint = (
                 f"See one rank with --rank {ranks[0]}; compare all with:"
@@ -321,7 +323,9 @@ class _ReportRun:
             from tracelens_ext.compare.report import measured_for_comparison
 
             measurement = measured_for_comparison(
-                analyzer, options.micro_idle_thresh_us, options.device_peaks
+                analyzer=analyzer,
+                micro_idle_thresh_us=options.micro_idle_thresh_us,
+                device_peaks=options.device_peaks,
             )
         written = write_outputs(perf_report, places, inputs, force=self.force)
         return _TraceResult(

@@ -270,7 +270,9 @@ def _in_words(run: EngineRun) -> str:
     largest_name = spelled.elided(largest.category, _NARROW)
     texts = []
     for name, ns in (("GPU", run.gpu_ns), (largest_name, largest.ns)):
-        amount = spelled.amount_text(ns / _NS_PER_MS, "ms", _elapsed_ms(run))
+        amount = spelled.amount_text(
+            amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run)
+        )
         texts.append(f"{name} {amount}")
     return ", ".join(texts)
 

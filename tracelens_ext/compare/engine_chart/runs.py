@@ -140,7 +140,9 @@ def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
         )
     phase = steps.phase_of_gpu
     gaps = classify_gaps(gpu_events, "device").gaps
-    idle_of_phase = sums(phase[gaps.after], gaps.duration, len(steps.labels))
+    idle_of_phase = sums(
+        number=phase[gaps.after], values=gaps.duration, groups=len(steps.labels)
+    )
     total_idle = max(int(idle_of_phase.sum()), 1)
     runs = []
     for number in np.unique(phase[phase >= 0]).tolist():
@@ -216,7 +218,7 @@ def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
     time = non_overlapped_time(gpu_events.start[chosen], gpu_events.end[chosen])
     groups = group_durations([gpu_events.name[chosen], code[chosen]], time)
     name_of_group, category_of_group = groups.keys
-    elapsed = _elapsed(gpu_events, bar.given, int(time.sum()))
+    elapsed = _elapsed(gpu_events=gpu_events, given=bar.given, gpu_ns=int(time.sum()))
     return EngineRun(
         label=bar.label,
         given=bar.given,
@@ -252,7 +254,9 @@ def _categories(gpu_events: GpuEvents) -> _RunCategories:
     distinct, number = np.unique(name_and_kind, axis=0, return_inverse=True)
     names = [gpu_events.trace.names[name] for name in distinct[:, 0].tolist()]
     by_map = _memory_categories(
-        gpu_events.op_categorizer, names, distinct[:, 1].tolist()
+        categorizer=gpu_events.op_categorizer,
+        names=names,
+        kinds=distinct[:, 1].tolist(),
     )
     new_labels = [category for category in by_map if category]
     labels = list(dict.fromkeys(categories.labels + new_labels))

@@ -150,10 +150,12 @@ def read_columns(
     Raises OSError where it cannot be read, DamagedFileError where it is no such file, or not whole.
     """
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would never answer
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):  # a pipe would never answer
             raise DamagedFileError("it is no file")
         with zipfile.ZipFile(path) as archive:
-            members = json.loads(_member(archive, _ABOUT))
+            description = _member(archive, _ABOUT)
+            members = json.loads(description)
             about = members["about"]
             if not wanted(about):
                 return ReadColumns(about, None)
@@ -297,7 +299,7 @@ def check(trace: Trace, links: Mapping[str, Column]) -> None:
             _check_range(name=name, values=column, least=0, end=ends.get(name))
     for name, argument in trace.args.items():
         _check_argument(name, argument, len(trace))
-    _check_argument("instructions", trace.instructions, len(trace))
+    _check_argument(name="instructions", argument=trace.instructions, count=len(trace))
     end_of_instructions = len(trace.programs) << PROGRAM_SHIFT
     _check_range(
         name="instructions",

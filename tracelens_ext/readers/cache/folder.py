@@ -173,7 +173,8 @@ def reader_version() -> str:
     digest = hashlib.blake2b(VERSION.encode(), digest_size=8)
     with contextlib.suppress(OSError):
         for pattern in READING:
-            for source in sorted(_PACKAGE.glob(pattern)):
+            sources = sorted(_PACKAGE.glob(pattern))
+            for source in sources:
                 digest.update(source.read_bytes())
     return digest.hexdigest()
 

@@ -359,7 +359,7 @@ class NsysReportTables(Tables):
 
     def _read_machine(self, data: bytes, machine: protobuf.MessageField) -> None:
         machine_id = MISSING
-        for part in protobuf.fields(data, machine.value, machine.end):
+        for part in protobuf.fields(data=data, start=machine.value, end=machine.end):
             if part.number == report_schema.MACHINE_ID and part.wire_type == VARINT:
                 machine_id = _signed(part.value)
         for parts in _messages(
@@ -374,7 +374,7 @@ class NsysReportTables(Tables):
                 row = dict.fromkeys(report_schema.GPU_NUMBERS.values(), MISSING)
                 row["vmId"] = machine_id
                 name = (MISSING, 0)
-                for part in protobuf.fields(data, gpu.value, gpu.end):
+                for part in protobuf.fields(data=data, start=gpu.value, end=gpu.end):
                     column = report_schema.GPU_NUMBERS.get(part.number)
                     if column is not None and part.wire_type == VARINT:
                         row[column] = _signed(part.value)
@@ -536,7 +536,9 @@ def _messages(
 ) -> Iterator[protobuf.MessageField]:
     """The messages that are a field of a message."""
     for part in protobuf.fields(data, start, end):
-        if part.number == number and part.wire_type == BYTES:
+        if part.number != number:
+            continue
+        if part.wire_type == BYTES:
             yield part
 
 
@@ -547,7 +549,8 @@ def _signed(value: int) -> int:
 def _joined(texts: Iterable[str]) -> _Texts:
     encoded = [text.encode() for text in texts]
     return _Texts(
-        b"".join(encoded), np.array([len(text) for text in encoded], dtype=np.int32)
+        joined=b"".join(encoded),
+        lengths=np.array([len(text) for text in encoded], dtype=np.int32),
     )
 
 

@@ -67,10 +67,11 @@ class NsysDatabase(Database):
     def _is_ours(self) -> bool:
         if any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables):
             return True
-        has_events = NVTX in self.tables or any(
-            name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables
-        )
-        return has_events and "StringIds" in self.tables
+        if "StringIds" not in self.tables:
+            return False
+        if NVTX in self.tables:
+            return True
+        return any(name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables)
 
 
 FORMAT = "Nsight Systems SQLite export"

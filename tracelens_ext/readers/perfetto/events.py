@@ -132,11 +132,13 @@ def _wanted_arguments(*, is_text: bool) -> dict[str, WantedArgument]:
         names = set(plan.numbers)
         if is_text:
             names = set().union(*plan.texts)
-        for name in names - {FLOW_ID}:
-            kinds_by_name.setdefault(name, []).append(plan.wanted)
+        names.discard(FLOW_ID)
+        for name in names:
+            kinds = kinds_by_name.setdefault(name, [])
+            kinds.append(plan.wanted)
     wanted = {}
-    for name in sorted(kinds_by_name):
-        of_kind = np.any(kinds_by_name[name], axis=0)
+    for name, kinds in sorted(kinds_by_name.items()):
+        of_kind = np.any(kinds, axis=0)
         wanted[name] = WantedArgument(is_text=is_text, of_kind=of_kind)
     return wanted
 
@@ -247,10 +249,12 @@ class Events:
             self.tracks[uuid] = self._track(descriptor)
         packet, start, end = packets.contents(_TRACK_EVENT)
         track_events = fields_of(self._data, start, end)
-        self._add_track_events(time[packet], state[packet], track_events)
+        self._add_track_events(
+            time=time[packet], state=state[packet], fields=track_events
+        )
         packet, start, end = packets.contents(_STAGE_EVENT)
         stages = fields_of(self._data, start, end)
-        self._add_stages(time[packet], state[packet], stages)
+        self._add_stages(time=time[packet], state=state[packet], fields=stages)
         for number, event in packed.messages(self.raw, packets, _COUNTER_EVENT):
             time_of_event = int(time[number])
             state_of_event = int(state[number])
@@ -413,9 +417,10 @@ class Events:
         name, value_start = self._annotation_names(state, start, end)
         place = self._argument_places(name)
         has_value = (value_start > 0) & (value_start < end)
-        is_kept = has_value & (place != NONE)
+        is_wanted = place != NONE
+        is_kept = has_value & is_wanted
         value, form = self._annotation_values(
-            state[is_kept], value_start[is_kept], end[is_kept]
+            state=state[is_kept], start=value_start[is_kept], end=end[is_kept]
         )
         event_number = self.count + event[is_kept]
         self._arguments.add(
@@ -500,7 +505,8 @@ class Events:
             queue_name = b"?"
             if queue != NONE:
                 queue_name = texts[queue]
-            return self.places[gpu, _number_at_end(queue_name)]
+            queue_number = _number_at_end(queue_name)
+            return self.places[gpu, queue_number]
 
         return of_rows(place_of, gpu, queue)
 
@@ -535,7 +541,9 @@ class Events:
         gpu = number_in(event, _CounterEventField.GPU) or counters.gpu
         names = counters.names or packed.counter_names(self.raw, event).names
         track = self.places[f"GPU {gpu} Counters", "?"]
-        for counter in packed.parts_of(self.raw, event, _CounterEventField.COUNTERS):
+        for counter in packed.parts_of(
+            data=self.raw, message=event, number=_CounterEventField.COUNTERS
+        ):
             counter_id = number_in(counter, _CounterField.ID)
             name = names.get(counter_id, f"counter {counter_id}")
             value = json.dumps(self._counter_value(counter))
@@ -574,10 +582,11 @@ def _one(number: int) -> Int64Array:
 
 def _number_at_end(text: bytes) -> int | str:
     """Return 7 for `Stream 7`; the text itself without a number."""
-    number = _NUMBER.search(text)
-    if number is None:
+    match = _NUMBER.search(text)
+    if match is None:
         return text.decode("utf-8", "replace")
-    return int(number[1])
+    digits = match[1]
+    return int(digits)
 
 
 def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Array:

@@ -221,7 +221,8 @@ class _RpdTables:
             return
         is_mark = chunk["start"] == chunk["end"]
         kind = np.where(is_mark, EventKind.INSTANT, kind)
-        chunk["domain"] = np.full_like(kind, self._categories[_MARKER_CATEGORY])
+        category = self._categories[_MARKER_CATEGORY]
+        chunk["domain"] = np.full_like(kind, category)
         self._records.add_ranges(chunk, kind, numbers, texts)
 
     # What ran on GPUs.
@@ -231,7 +232,9 @@ class _RpdTables:
         places = ("gpuId", "queueId", "sequenceId")
         texts = ("description_id", "opType_id")
         usage = self._gpu_usage()
-        launches = _LaunchTables(self._database, self._name_of_call)
+        launches = _LaunchTables(
+            database=self._database, name_of_call=self._name_of_call
+        )
         for chunk in self._operations("id", *times, *places, *texts):
             chunk["name"] = self._operation_names(chunk, launches)
             chunk["process"] = self._process(usage.processes(chunk))
