@@ -19,6 +19,7 @@ from tracelens_ext.readers.cache.store import TraceCache
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+WITHOUT_CACHE = {"demo", "explain", "formats", "mcp", "ranks", "record"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
 
 
@@ -127,7 +128,7 @@ def test_every_command_that_reads_a_trace_has_the_options() -> None:
     assert {"report", "demo"} <= single.keys()
     for name, command in single.items():
         has = "no_cache" in (parameter.name for parameter in command.params)
-        assert has is (name not in {"demo", "explain", "formats", "mcp", "ranks"}), name
+        assert has is (name not in WITHOUT_CACHE), name
 
 
 def test_a_stale_entry_costs_a_line(

@@ -127,10 +127,9 @@ class Questions:
         """Return an answer about a trace with what was dropped or could not be computed, if any."""
         if self._find(path).is_dir():
             return answer
-        notes: Any = answer.get("notes", ())
-        every_note = dict.fromkeys(
-            notes + recording_notes(self._analyzer(path), for_json=True)
-        )
+        notes: list[Any] = list(answer.get("notes", ()))
+        notes += recording_notes(self._analyzer(path), for_json=True)
+        every_note = dict.fromkeys(notes)
         if not every_note:
             return answer
         return {**answer, "notes": list(every_note)}
