@@ -280,8 +280,9 @@ class Simulation:
         steps += [[work] for work in order[warmup + pairs :]]
         program = self._batch([self._incoming(stage, order[0])])
         for step, following in zip(steps, [*steps[1:], []], strict=True):
-            for work in step:
-                program.append(Compute(work.kind, self._duration(work.kind, stage)))
+            program += [
+                Compute(work.kind, self._duration(work.kind, stage)) for work in step
+            ]
             parts = [self._outgoing(stage, work) for work in step]
             parts += [self._incoming(stage, work) for work in following]
             program += self._batch(parts)
