@@ -275,8 +275,8 @@ class Simulation:
         warmup = [work.kind for work in order].index("B") - 1
         steps: list[Sequence[Work]] = [[work] for work in order[:warmup]]
         pairs = 2 * (len(forward) - warmup)
-        for start in range(warmup, warmup + pairs, 2):
-            steps.append(order[start : start + 2])
+        starts = range(warmup, warmup + pairs, 2)
+        steps += [order[start : start + 2] for start in starts]
         steps += [[work] for work in order[warmup + pairs :]]
         program = self._batch([self._incoming(stage, order[0])])
         for step, following in zip(steps, [*steps[1:], []], strict=True):
