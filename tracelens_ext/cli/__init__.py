@@ -28,8 +28,8 @@ _LAST_SIGNAL = 3
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _MIN_MEMORY_BYTES = 1 << 28
 _MIN_COLUMNS = 20
-_CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at least"
-_NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
+_CRAMPED = "cannot be analyzed in so little memory (ulimit -v); allow 256 MB at least"
+_NO_MEMORY = "there is not enough memory for this; free some, or analyze less at once"
 
 
 class Stopping:

@@ -177,7 +177,7 @@ def analyze(
     if tells_dropped:
         tell_dropped(trace, analyzer.trace)
     if is_of_tpu(analyzer.trace):
-        problem = "is a profile of TPUs, whose work is not analysed"
+        problem = "is a profile of TPUs, whose work is not analyzed"
         if without_tpu:
             raise TraceError(
                 trace, problem, "see its CPU operations with: tracelens-ext report"
@@ -264,7 +264,7 @@ def reading_of(
         show_problems([f"plugin {problem}" for problem in default_registry().problems])
         raise
     except MemoryError:
-        remedy = "free some, or analyse less at once"
+        remedy = "free some, or analyze less at once"
         raise TraceError(trace, _NO_MEMORY, remedy) from None
 
 

@@ -138,7 +138,7 @@ class ReadingFlags(ReadingOptions):
         bool,
         typer.Option(
             "--salvage",
-            help="Of a cut off or damaged file, analyse the events before that.",
+            help="Of a cut off or damaged file, analyze the events before that.",
         ),
     ] = False
     max_bytes: Annotated[

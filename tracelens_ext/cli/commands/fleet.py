@@ -254,7 +254,7 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
 
 def _headline(result: FleetResult) -> list[str]:
     """Return what was done, and how busy the GPUs were, a line each."""
-    parts = [f"{_counted(result.done, 'trace')} analysed"]
+    parts = [f"{_counted(result.done, 'trace')} analyzed"]
     if result.kept:
         parts.append(f"{result.kept} kept from before")
     if result.failed:

@@ -89,7 +89,7 @@ def kernels(
     gaps: Annotated[
         bool,
         typer.Option(
-            "--gaps", "-g", help="Also analyse the idle time between kernels."
+            "--gaps", "-g", help="Also analyze the idle time between kernels."
         ),
     ] = False,
     gap_output: Annotated[
