@@ -63,7 +63,7 @@ def test_every_command_that_reads_has_the_options(
     shown = capsys.readouterr().out
     shown = shown.partition("\n  Examples:")[0]
     own, _, shared = shown.partition(
-        "Options about reading, which 'tracelens-ext --help' explains:"
+        "Options for reading traces (described in 'tracelens-ext --help'):"
     )
     looks = command in ("report", "tree", "kernels", "compare", "iterations")
     expected = [option for option in OPTIONS if looks or option != OF_GRAPHS]
@@ -155,7 +155,7 @@ def test_without_it_the_error_names_it_and_with_it_the_loss_is_told(
     assert run([command, name]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"tracelens-ext: {name}: ")
-    assert error.endswith("or analyse what comes before that with --salvage\n")
+    assert error.endswith("or analyze what comes before that with --salvage\n")
     assert run([command, name, "--salvage"]) == 0
     shown = capsys.readouterr()
     assert shown.out
