@@ -63,5 +63,5 @@ def test_a_closed_standard_output_is_told_of(
     assert run(["formats"]) == 1
     assert capsys.readouterr().err == (
         "tracelens-ext: standard output is closed; open it, or redirect it to "
-        "/dev/null\\n"
+        "/dev/null\n"
     )

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import make_few_tables
 from tests.support.comparison_helpers import needs_html, training, write
+from tests.support.docs_helpers import page_text
 from tracelens_ext.cli import run
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
@@ -125,7 +126,7 @@ def test_a_budget_that_holds_and_one_that_is_crossed(
     assert captured.out == ""
     assert captured.err == (
         "tracelens-ext: budget exceeded: B: busy_time 0.070 → 0.080 ms (+0.010 ms, "
-        "+14.29 %); the budget is busy_time > +5 %\\n"
+        "+14.29 %); the budget is busy_time > +5 %\n"
     )
     assert Path("x.xlsx").exists(), "the tables to look at are written all the same"
 
@@ -148,7 +149,7 @@ def test_a_category_of_the_users_own_rules_is_known(tmp_path: Path) -> None:
         (["a.json", "absent.json", "--fail-if", "GEMM"], "is no budget"),  # told first
         (["a.json"], "needs at least two traces; the first is the baseline"),
         (["a.json", "b.json", "-o", "x"], "name it .xlsx"),
-        (["a.json", "b.json", "--html", "x"], "a page is named .html"),
+        (["a.json", "b.json", "--html", "x"], "is not the name of a page"),
     ],
 )
 @pytest.mark.usefixtures("few_tables")
@@ -219,9 +220,7 @@ def test_the_documentation_does_what_it_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text(
-        "utf-8"
-    )
+    text = page_text("compare.md")
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10
     for command in commands:

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.comparison_helpers import write
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
-
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
-
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -169,7 +167,7 @@ def test_short_options_and_selections(capsys: pytest.CaptureFixture[str]) -> Non
     assert "Selected: device 0, stream 7" in out
     assert "Stream 7 of device 0 was idle for 101.000 μs of 161.000 μs (62.7 %)" in out
     assert "Total idle time: 101.000 μs\n" in out
-    assert "50.000 μs of it beside another stream" in out
+    assert "50.000 μs of it overlapped by other streams" in out
     assert "\nWHY\ncause  " in out, "of one stream there is one scope"
     assert Path("g.txt").is_file()
 
@@ -257,8 +255,7 @@ def test_signs_behind_names_are_explained(
     shared = "N pairs of kernels share these names; list all with --gap-output FILE."
     assert f"{TIMES}N: {shared}" in lines
     assert (
-        "#N: these names look alike at this width; --gap-output FILE lists the full "
-        "names."
+        "#N: these look alike at this width; --gap-output FILE lists the full names."
     ) in lines
     table = "\n".join(lines)
     assert f"reduce_kernel {TIMES}4" in table
@@ -307,8 +304,8 @@ def test_the_text_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None
     assert printed(capsys, "-o", "-") == text
     assert not Path("-").exists()
     for wrong, words in (
-        (["-o", "-", "--json"], "--json writes to standard output"),
-        (["--all"], "--all is about the JSON"),
+        (["-o", "-", "--json"], "--json already writes to standard output"),
+        (["--all"], "--all only affects the JSON"),
     ):
         assert gaps("trace.json", *wrong) == 2
         assert words in capsys.readouterr().err
@@ -429,9 +426,8 @@ def test_the_documentation_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    text = DOCUMENT.read_text(encoding="utf-8").partition("\n## Inside CUDA graphs\n")[
-        0
-    ]
+    explore = page_text("explore.md").partition("\n## The call tree\n")[0]
+    text = page_text("idle-time.md") + explore.replace("$ tracelens-ext demo ", "")
     (tmp_path / "trace.json").unlink()
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10

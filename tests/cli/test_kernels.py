@@ -161,8 +161,7 @@ def test_what_has_no_name_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "(no name) → gemm" in out
     assert out.splitlines()[-4].split()[-2:] == ["(no", "name)"], "the longest gap"
     assert (
-        "#N: these names look alike at this width; --output FILE lists the full names."
-        in out
+        "#N: these look alike at this width; --output FILE lists the full names." in out
     )
     assert "Rank 1: (no name)\n" in Path("k.txt").read_text(encoding="utf-8")
     assert "Rank 1: (no name) → (no name)\n" in Path("g.txt").read_text(
@@ -258,10 +257,10 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["-g", "--hist-min", "5", "--hist-max", "5"],
-            "--hist-max 5 is not above --hist-min 5",
+            "--hist-max 5 is not greater than --hist-min 5",
         ),
         (["-g", "--hist-max", "nan"], "--hist-max"),
-        (["-o", "x.txt", "--gap-output", "./x.txt"], "is named for two outputs"),
+        (["-o", "x.txt", "--gap-output", "./x.txt"], "is used for two outputs"),
         (["--top", "-1"], "--top"),
         (["--hist-min", "3"], "--hist-min needs --gaps"),
         (["--hist-max", "3"], "--hist-max needs --gaps"),

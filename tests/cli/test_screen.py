@@ -146,7 +146,7 @@ def test_notes_take_five_lines_and_the_rest_is_asked_for(
     assert len(shown(notes)) == 5
     assert shown(["long " * 90])[-2:] == [
         ("long " * 8).strip() + " …",
-        "and 1 more note: --notes",
+        "and 1 more note; show them with --notes",
     ]
     assert len(shown(notes, whole=True)) == 6
 

@@ -134,7 +134,7 @@ class Questions:
             return answer
         notes: Any = answer.get("notes", ())
         every_note = dict.fromkeys(
-            notes + recording_notes(self._analyzer(path), for_json=True)
+            list(notes) + recording_notes(self._analyzer(path), for_json=True)
         )
         if not every_note:
             return answer

@@ -58,7 +58,7 @@ def remarks(
     if any(re.search(rf" {times}\d+$", name) for name in names):
         lines.append(f"{times}N: {shared}")
     if any(re.search(rf" #\d+(?: {times}\d+)?$", name) for name in names):
-        lines.append(f"#N: these names look alike at this width; {whole}.")
+        lines.append(f"#N: these look alike at this width; {whole}.")
     return lines
 
 

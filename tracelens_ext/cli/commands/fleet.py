@@ -84,7 +84,7 @@ def fleet(
         typer.Option(
             metavar="N",
             min=0,
-            help="Local worker processes; 0: none.  [default: one per core]",
+            help="Local worker processes.  [default: one per core]",
         ),
     ] = None,
     attempts: Annotated[
@@ -101,7 +101,7 @@ def fleet(
         str | None,
         typer.Option(
             metavar="STAGES",
-            help=("Pipeline stages, or ranks of each (0-3/4-7).  [default: inferred]"),
+            help=("Stages, or ranks of each (0-3/4-7).  [default: inferred]"),
         ),
     ] = None,
     json: Annotated[
