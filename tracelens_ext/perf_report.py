@@ -363,7 +363,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         Table name → table.
 
     Raises:
-        TraceError: the trace cannot be analysed.
+        TraceError: the trace cannot be analyzed.
         UsageError: an option makes no sense.
         OutputError: the report cannot be written, or is the trace; what was there is untouched.
     """
