@@ -370,7 +370,7 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
         Table name → table.
 
     Raises:
-        TraceError: the trace cannot be analysed.
+        TraceError: the trace cannot be analyzed.
         UsageError: an option makes no sense.
         OutputError: the report cannot be written, or is the trace; what was there is untouched.
     """

@@ -83,7 +83,7 @@ def test_a_finding_has_at_most_eight_lines_at_80_columns(
     lines = block.splitlines()
     assert len(lines) <= 8
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[1:] if line[4] != " "] == [
+    assert re.findall(r"(?m)^    (\w+)  ", block) == [
         "saves",
         "why",
         "do",

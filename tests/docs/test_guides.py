@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from tests.conftest import make_few_tables
 from tests.support.comparison_helpers import needs_html
 from tests.support.docs_helpers import code_blocks, page_text
 from tracelens_ext.cli import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

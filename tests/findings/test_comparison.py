@@ -145,7 +145,7 @@ def test_finished_reports_are_compared_as_their_traces(
         shown = capsys.readouterr()
         (crossed_line,) = shown.err.splitlines()
         assert (
-            "budget crossed: B: findings 44.44 → 70.59 % of the wall time"
+            "budget exceeded: B: findings 44.44 → 70.59 % of the wall time"
             in crossed_line
         )
         said.append(shown.out.split("GPU timeline")[0].split("Findings")[1])

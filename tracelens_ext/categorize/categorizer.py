@@ -303,7 +303,9 @@ def _unasked_packs(
     known = sorted({offer.item.name for offer in unasked})
     for name in without_packs:  # a pack that takes no part anyway is a mistake
         if name not in known:
-            raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
+            raise UsageError(
+                f"there is no pack called {name!r}; known: {', '.join(known)}"
+            )
     chosen_packs = {
         id(source.pack) for source in chosen if isinstance(source, BoundPack)
     }
