@@ -381,7 +381,7 @@ def categorize_kernels(
         UsageError: nothing is called `categorizer`, or the lists differ in length.
 
     Example:
-        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"])["kernel_category"][0]
+        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"]).kernel_category.item()
         'GEMM'
     """
     if not isinstance(categorizer, KernelCategorizer):
