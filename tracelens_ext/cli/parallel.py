@@ -156,8 +156,8 @@ def _result(
     except BrokenProcessPool:
         raise TraceError(
             path=trace,
-            problem="the process that worked on it died (killed, or out of memory)",
-            remedy="try it again with more free memory or a smaller --jobs",
+            problem="its worker process died (killed, or out of memory)",
+            remedy="try again with more free memory or fewer --jobs",
         ) from None
     if answer is None:
         return task(reading, None)

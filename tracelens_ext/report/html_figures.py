@@ -253,7 +253,7 @@ class Figure:
     key: str  #: its id in the page
     title: str  #: what it shows
     summary: str  #: its largest parts in words, for those who do not see it
-    #: name and colour (CSS) of the pieces, in their order; none when bars are whole
+    #: name and color (CSS) of the pieces, in their order; none when bars are whole
     legend: list[tuple[str, str]]
     sheet: str  #: the table that holds its numbers
     spec: Plotly  #: what `spec_of` gives
@@ -335,7 +335,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
 
 
 def _bar_colors(chart: Chart, labels: Sequence[str]) -> list[str]:
-    """The colour of each whole bar: a name has none of its own, unless it is a category's."""
+    """The color of each whole bar: a name has none of its own, unless it is a category's."""
     is_of_categories = "category" in chart.label_column
     colors = []
     for label in labels:
@@ -600,7 +600,7 @@ _OF_TWO_TRACES = (
 
 
 def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw the call tree, from the top down; a table of two traces has colours of its own."""
+    """Draw the call tree, from the top down; a table of two traces has colors of its own."""
     top = frame[frame["parent"] < 0]
     sums = top.groupby("label")["gpu_time_ns"].sum().sort_values(ascending=False)
     total = int(sums.sum())

@@ -43,11 +43,11 @@ _ABOVE = 1.08  # of the highest bar: room for what stands on it
 # that are narrower than their places; pixels
 _FEW_BARS = 12
 _RIGHT = 12
-#: Pixels of the lines of wall time: the one behind has the page's colour, so that the other is seen
+#: Pixels of the lines of wall time: the one behind has the page's color, so that the other is seen
 #: on any.
 _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
-#: Wall time in the legend, as CSS has it: a line in the colour of the page's text.
+#: Wall time in the legend, as CSS has it: a line in the color of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = {
     f"{kind}_ms": (name, colour_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
@@ -163,7 +163,7 @@ def _figure(
     number: int,
     title: str,
 ) -> plot.Figure:
-    """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
+    """Draw ms of each iteration, (k, n), of the pieces in the legend: name and color."""
     by_category = title == _CATEGORIES_TITLE
     labels = [str(label) for label in frame["iteration"]]
     (wall,) = _numbers(frame, ["wall_time_ms"])
@@ -302,7 +302,7 @@ def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
 
 
 def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
-    """Lines across each bar, a little wider; the style sheet gives the colours."""
+    """Lines across each bar, a little wider; the style sheet gives the colors."""
     x: list[float | None] = []
     y: list[float | None] = []
     for bar, height in enumerate(heights.tolist()):
@@ -353,7 +353,7 @@ def _rooms(
 
 
 def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
-    """How high the bars are that the axis cuts; of neighbours without room for both, the first."""
+    """How high the bars are that the axis cuts; of neighbors without room for both, the first."""
     widest = plot.text_width(["1,234.56 ms", *ends]) + 10
     apart = widest * len(ends) / width  # in bars
     annotations: list[plot.Plotly] = []

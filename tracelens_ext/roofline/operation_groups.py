@@ -209,8 +209,10 @@ def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
     is_host_copy = work.trace.named(name, _HOST_COPY.search)
     duration = work.duration[linked_gpu]
     return _Kernels(
-        names,
-        sums(number=group[is_host_copy], values=duration[is_host_copy], groups=count),
+        names=names,
+        host_copy_ns=sums(
+            number=group[is_host_copy], values=duration[is_host_copy], groups=count
+        ),
     )
 
 

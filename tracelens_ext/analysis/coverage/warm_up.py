@@ -143,9 +143,11 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     )
     contexts = trace.rows_named(_CREATES_CONTEXT, *LAUNCH_KINDS)
     yield from _spans(trace, WarmUp.CONTEXT, contexts)
-    yield from _spans(trace, WarmUp.INSTANTIATION, instantiations(trace))
-    yield from _spans(trace, WarmUp.COMPILATION, compilations(trace))
-    yield from _spans(trace, WarmUp.COMPILATION, slow_regions(trace))
+    yield from _spans(
+        trace=trace, what=WarmUp.INSTANTIATION, rows=instantiations(trace)
+    )
+    yield from _spans(trace=trace, what=WarmUp.COMPILATION, rows=compilations(trace))
+    yield from _spans(trace=trace, what=WarmUp.COMPILATION, rows=slow_regions(trace))
     searches = trace.rows_named(_SEARCHES, *_OPERATIONS)
     yield from _spans(trace, WarmUp.SEARCH, searches)
 
