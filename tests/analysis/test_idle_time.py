@@ -202,9 +202,11 @@ def test_the_report_has_the_sheets_when_asked_for() -> None:
         "gaps_longest",
     ]
     without = build_perf_report(analyzed(maker)).sheets
-    assert set(names) & set(without) <= {"gap_summary", "gap_hosts"}, (
-        "what evidence cites"
-    )
+    assert set(names) & set(without) <= {
+        "gap_summary",
+        "gap_hosts",
+        "gap_shapes",
+    }, "what evidence cites"
     assert "gaps" not in without, "evidence names the command"
     sheets = build_perf_report(analyzed(maker), gaps=True).sheets
     assert [name for name in sheets if "gap" in name] == names
