@@ -241,7 +241,8 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
         return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
     code, labels = renamed(names, collective)
-    return np.array(labels, dtype=object)[code]
+    collectives = np.array(labels, dtype=object)
+    return collectives[code]
 
 
 def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64Array:

@@ -157,14 +157,16 @@ class _Pairing:
         groups: dict[Hashable, _BothSides] = defaultdict(_BothSides)
         for side in Side:
             for leaf in self.remaining.of(side):
-                groups[key(side, leaf)].of(side).append(leaf)
+                group = groups[key(side, leaf)]
+                group.of(side).append(leaf)
         remaining = groups.pop(None, _BothSides())
         for group in groups.values():
-            if group.a and group.b:
+            is_in_both = bool(group.a and group.b)
+            if is_in_both:
                 self.pairs.append(_Pair(group, depth))
-            else:
-                remaining.a.extend(group.a)
-                remaining.b.extend(group.b)
+                continue
+            remaining.a.extend(group.a)
+            remaining.b.extend(group.b)
         self.remaining = remaining
 
 

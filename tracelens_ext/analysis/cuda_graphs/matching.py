@@ -113,10 +113,11 @@ def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
 
 def _equal_elements(first: IntArray, second: IntArray) -> int:
     """Return with how many equal elements two sequences of one length begin."""
-    differing = np.flatnonzero(first != second)
-    if len(differing):
-        return int(differing[0])
-    return len(first)
+    is_different = first != second
+    places = np.flatnonzero(is_different)
+    if not len(places):
+        return len(first)
+    return int(places[0])
 
 
 class _CommonSubsequence(NamedTuple):

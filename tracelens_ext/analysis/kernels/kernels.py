@@ -235,7 +235,8 @@ def _launch_columns(work: GpuEvents) -> dict[str, object]:
         "launch_delay_us": work.start - launched_at,
     }
     name_of_launch = pd.Series(names, dtype="str")
-    columns: dict[str, object] = {"launch": name_of_launch.where(tree.linked)}
+    columns: dict[str, object] = {}
+    columns["launch"] = name_of_launch.where(tree.linked)
     for label, nanoseconds in times.items():
         microseconds = nanoseconds / NS_PER_US
         columns[label] = np.where(tree.linked, microseconds, np.nan)

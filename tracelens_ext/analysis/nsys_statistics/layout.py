@@ -206,12 +206,14 @@ DESCRIPTIONS = {
 def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
     """Return the statistics of some inputs as a report; `problems` say why others are left out."""
     notes = [f"Left out: {problem}" for problem in problems]
+    titles = []
     for title, of_input in statistics:
+        titles.append(title)
         notes += [f"{title}: {note}" for note in of_input.warnings + of_input.notes]
     return Report(
         title="GPU time by kernel class",
         sheets=tables(statistics),
-        facts=[("Inputs", ", ".join(title for title, _ in statistics))],
+        facts=[("Inputs", ", ".join(titles))],
         notes=notes,
         descriptions=DESCRIPTIONS,
     )

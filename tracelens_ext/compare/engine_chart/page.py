@@ -329,7 +329,8 @@ def check_results(
         OutputError: it may not be written there.
     """
     require_html_extra()
-    check_output(Path(folder) / PAGE, inputs, force=force)
+    page = Path(folder) / PAGE
+    check_output(page, inputs, force=force)
     check_folder(folder, [CSV], inputs, force=force)
     return unfinished_note(folder)
 

@@ -160,7 +160,8 @@ def read_columns(
             if not wanted(about):
                 return ReadColumns(about, None)
             columns = {}
-            for number, (name, dtype, stored) in enumerate(members["columns"]):
+            stored_columns = members["columns"]
+            for number, (name, dtype, stored) in enumerate(stored_columns):
                 data = _member(archive, str(number))
                 columns[name] = _decoded(data, dtype, stored)
     except DAMAGE + (OSError,) as error:

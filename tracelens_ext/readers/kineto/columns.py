@@ -225,7 +225,8 @@ def native_schema(native: ModuleType) -> object:
     """Return what the compiled code looks for."""
     plans = []
     for plan in schema.PLAN:
-        kinds = bytes(np.flatnonzero(plan.wanted).tolist())
+        wanted_kinds = np.flatnonzero(plan.wanted)
+        kinds = bytes(wanted_kinds.tolist())
         numbers = bytes(_PLACE[name] for name in plan.numbers)
         groups = [bytes(_PLACE[name] for name in group) for group in plan.texts]
         plans.append((kinds, numbers, groups))

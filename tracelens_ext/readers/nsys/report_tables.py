@@ -416,7 +416,8 @@ class NsysReportTables(Tables):
     ) -> Iterator[dict[str, Int64Array]]:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order."""
         releases = table in self._read_once and where is None
-        for pieces in _grouped(self._pieces.get(table, [])):
+        all_pieces = self._pieces.get(table, [])
+        for pieces in _grouped(all_pieces):
             chosen = [(piece, _rows_of(piece, where)) for piece in pieces]
             if any(len(rows) for _, rows in chosen):
                 yield {
@@ -548,9 +549,10 @@ def _signed(value: int) -> int:
 
 def _joined(texts: Iterable[str]) -> _Texts:
     encoded = [text.encode() for text in texts]
+    lengths = [len(text) for text in encoded]
     return _Texts(
         joined=b"".join(encoded),
-        lengths=np.array([len(text) for text in encoded], dtype=np.int32),
+        lengths=np.array(lengths, dtype=np.int32),
     )
 
 

@@ -416,9 +416,9 @@ class Events:
         """
         name, value_start = self._annotation_names(state, start, end)
         place = self._argument_places(name)
-        has_value = (value_start > 0) & (value_start < end)
-        is_wanted = place != NONE
-        is_kept = has_value & is_wanted
+        is_kept = place != NONE
+        is_kept &= value_start > 0
+        is_kept &= value_start < end
         value, form = self._annotation_values(
             state=state[is_kept], start=value_start[is_kept], end=end[is_kept]
         )
@@ -546,12 +546,13 @@ class Events:
         ):
             counter_id = number_in(counter, _CounterField.ID)
             name = names.get(counter_id, f"counter {counter_id}")
-            value = json.dumps(self._counter_value(counter))
+            value = self._counter_value(counter)
+            token = json.dumps(value).encode()
             self._arguments.add(
                 event=_one(self.count),
                 name=_one(_PLACE_OF_NAME[""]),
                 form=_one(ValueForm.TOKEN),
-                value=_one(self.texts[value.encode()]),
+                value=_one(self.texts[token]),
             )
             self._add(
                 time=_one(time),

@@ -296,7 +296,8 @@ class Sequences:
         """Keep how the clocks of a `ClockSnapshot` relate to the time since boot."""
         clocks = {}
         for clock in parts_of(self._raw, snapshot, _CLOCK_ENTRIES):
-            clocks[number_in(clock, _CLOCK_NUMBER)] = clock
+            number = number_in(clock, _CLOCK_NUMBER)
+            clocks[number] = clock
         if _BOOT_TIME not in clocks:
             return
         boot_time = number_in(clocks[_BOOT_TIME], _CLOCK_TIME)

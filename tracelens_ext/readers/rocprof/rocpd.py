@@ -177,7 +177,8 @@ class _Tables:
 
         What the table has no column for is taken from the track of each record.
         """
-        stored_columns = self._database.tables.get(table + self._guid, frozenset())
+        full_name = table + self._guid
+        stored_columns = self._database.tables.get(full_name, frozenset())
         stored = []
         of_track = []
         for name in columns + ("pid", "event_id"):
@@ -185,9 +186,8 @@ class _Tables:
                 stored.append(name)
             else:
                 of_track.append(name)
-        for chunk in self._database.chunks(
-            table + self._guid, tuple(stored) + ("track_id",)
-        ):
+        stored.append("track_id")
+        for chunk in self._database.chunks(full_name, tuple(stored)):
             chunk |= _columns_at(self._tracks, chunk["track_id"], *of_track)
             event = _columns_at(
                 self._events, chunk["event_id"], "stack_id", "category_id"
@@ -414,8 +414,8 @@ class ResultsDatabase(Database):
 
 def read_results(source: ByteSource) -> Trace:
     """Read a database or a document of rocprof."""
-    is_database = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
-    if is_database:
+    beginning = source.peek(len(SQLITE_MAGIC))
+    if beginning == SQLITE_MAGIC:
         kinds_and_records = _records_of_database(source)
     else:
         kinds_and_records = _records_of_json(source)
@@ -425,7 +425,8 @@ def read_results(source: ByteSource) -> Trace:
     records = rocprof.RocprofRecords()
     reader = TableReader(records)
     for kind, of_kind in records_of_kind.items():
-        reader.read(_csv_table(source, kind, of_kind))
+        table = _csv_table(source, kind, of_kind)
+        reader.read(table)
     return records.finish(source.path, "rocprof results", source.bytes_read)
 
 

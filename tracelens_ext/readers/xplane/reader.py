@@ -192,8 +192,10 @@ class _ProfileReader:
             stats = _named_stats(stat_names, entry.value.stats)
             for stat in _HLO_STATS:
                 content = stats.get(stat)
-                if isinstance(content, bytes):
-                    self.programs.add(_text(entry.value.name), content)
+                if not isinstance(content, bytes):
+                    continue
+                name = _text(entry.value.name)
+                self.programs.add(name, content)
 
 
 def _plane_parts(data: memoryview, place: int) -> _PlaneParts:
