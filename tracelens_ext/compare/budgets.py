@@ -104,8 +104,11 @@ class BudgetOutcome:
         if self.shares:
             both = f"{before:,.2f} → {after:,.2f} % of the wall time ({change:+,.2f})"
             return f"{self.what} {both}; {budget}"
-        percent = f", {100 * change / before:+,.2f} %" if before else ""
-        both = f"{before:,.3f} → {after:,.3f} ms ({change:+,.3f} ms{percent})"
+        change_text = f"{change:+,.3f} ms"
+        if before:
+            percent = 100 * change / before
+            change_text = f"{change_text}, {percent:+,.2f} %"
+        both = f"{before:,.3f} → {after:,.3f} ms ({change_text})"
         return f"{self.what} {both}; {budget}"
 
 

@@ -272,8 +272,10 @@ class Comparison:
         if all(part["device"].nunique() < 2 for part in parts):
             parts = [part.assign(device=NONE) for part in parts]
         if self._has_reports:
+            shared_kinds: set[str] = set()
             kinds = [set(part["type"]) for part in parts if len(part)]
-            shared_kinds = set.intersection(*kinds) if kinds else set()
+            if kinds:
+                shared_kinds = set.intersection(*kinds)
             parts = [part[part["type"].isin(shared_kinds)] for part in parts]
         return align_tables(parts, KEYS["timeline"])
 

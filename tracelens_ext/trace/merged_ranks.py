@@ -268,9 +268,9 @@ def _recorded_ranks(trace: Trace, count: int) -> list[int]:
         rank = info.get("rank")
         if type(rank) is int and rank >= 0:
             numbers.append(rank)
-        are_distinct = len(set(numbers)) == len(numbers)
-        if are_distinct and len(numbers) == count:
-            return numbers
+    are_distinct = len(set(numbers)) == len(numbers)
+    if are_distinct and len(numbers) == count:
+        return numbers
     return list(range(count))
 
 

@@ -383,8 +383,9 @@ class GraphMatcher:
         def mode_fits(capture: int) -> tuple[bool, bool]:
             mode = self._captures[capture].mode.lower()
             is_named = bool(mode) and mode in annotation
+            is_full = mode == "full"
             is_whole_step = len(step) == 1
-            return is_named, (mode == "full") == is_whole_step
+            return is_named, is_full == is_whole_step
 
         best_mode = max(mode_fits(capture) for capture in best)
         return tuple(capture for capture in best if mode_fits(capture) == best_mode)

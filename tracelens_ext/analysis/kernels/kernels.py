@@ -123,7 +123,9 @@ def _largest_operations(operations: pd.Series[str]) -> str:
     names = linked_names or names
     text = ", ".join(names[:_OPERATIONS_SHOWN])
     left_out = len(names) - _OPERATIONS_SHOWN
-    return f"{text} and {left_out} more" if left_out > 0 else text
+    if left_out > 0:
+        text = f"{text} and {left_out} more"
+    return text
 
 
 def kernel_detail(work: GpuEvents) -> pd.DataFrame:

@@ -129,9 +129,10 @@ def _notes(runs: Sequence[EngineRun]) -> list[str]:
 def _figures(runs: Sequence[EngineRun], title: str) -> list[Figure]:
     """Return the chart; if bars differ much in length, also one of their shares."""
     elapsed = [run.elapsed_ns for run in runs]
-    shortest = min(ns or max(elapsed) for ns in elapsed)
+    longest = max(elapsed)
+    shortest = min(ns or longest for ns in elapsed)
     figures = [_figure(runs, title, percent=False)]
-    if max(elapsed) > _MUCH_LONGER * shortest:
+    if longest > _MUCH_LONGER * shortest:
         figures.append(_figure(runs, title, percent=True))
     return figures
 

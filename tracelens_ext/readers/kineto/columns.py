@@ -179,8 +179,11 @@ def _codes_of_argument(
     name: str, rows: IntArray, events: list[Event], words: Interner[bytes]
 ) -> ArgumentPiece:
     text_of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
-    codes = words.codes([bytes(text_of(event)) for event in events], len(events))
-    is_given = (codes != words[b""]) & (codes != words[b"null"])
+    texts = [bytes(text_of(event)) for event in events]
+    codes = words.codes(texts, len(events))
+    is_empty = codes == words[b""]
+    is_null = codes == words[b"null"]
+    is_given = ~(is_empty | is_null)
     return ArgumentPiece(rows=rows[is_given], values=codes[is_given])
 
 

@@ -433,15 +433,18 @@ class Events:
         """Return the values of annotations, given where these begin, and their forms."""
         key = self._data[start]
         value, after = varints(self._data, start + 1)
-        is_varint = (key & WIRE_TYPE == VARINT) & (key < _HIGHEST_WHOLE_NUMBER)
-        is_whole = is_varint & (after > 0) & (after <= end)
+        is_whole = key & WIRE_TYPE == VARINT
+        is_whole &= key < _HIGHEST_WHOLE_NUMBER
+        is_whole &= after > 0
+        is_whole &= after <= end
         others = np.flatnonzero(~is_whole)
         value[others] = self._sequences.slices(start[others], end[others])
         form = np.where(is_whole, ValueForm.WHOLE, ValueForm.MESSAGE)
         first_byte, second_byte = _NUMBER_OF_TEXT
         next_key = self._data[start[others] + 1]
-        is_number = (key[others] == first_byte) & (next_key == second_byte)
-        numbered = others[is_number]
+        is_number_of_text = key[others] == first_byte
+        is_number_of_text &= next_key == second_byte
+        numbered = others[is_number_of_text]
         number, _ = varints(self._data, start[numbered] + 2)
         texts = self._sequences.interned[packed.TEXT]
         value[numbered] = texts.find(state[numbered], number)

@@ -218,9 +218,10 @@ class Sequences:
         times_cleared = np.empty(len(sequence), dtype=np.int64)
         for number in np.unique(sequence).tolist():
             packets = np.flatnonzero(sequence == number)
-            before = self._times_cleared.get(number, 0)
-            times_cleared[packets] = before + np.cumsum(is_cleared[packets])
-            self._times_cleared[number] = int(times_cleared[packets[-1]])
+            cleared_before = self._times_cleared.get(number, 0)
+            cleared_so_far = cleared_before + np.cumsum(is_cleared[packets])
+            times_cleared[packets] = cleared_so_far
+            self._times_cleared[number] = int(cleared_so_far[-1])
 
         def number_of(sequence: int, times_cleared: int) -> int:
             return self._states[sequence, times_cleared]

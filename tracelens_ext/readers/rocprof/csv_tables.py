@@ -260,7 +260,8 @@ class _Piece(dict[str, Sequence[str]]):
         distinct: Interner[str] = Interner()
         index = distinct.codes(self[title], self.count)
         codes = [code_of(text) for text in distinct]
-        return np.array(codes, dtype=np.int64)[index]
+        code_of_distinct = np.array(codes, dtype=np.int64)
+        return code_of_distinct[index]
 
 
 class TableReader:

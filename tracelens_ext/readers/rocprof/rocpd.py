@@ -200,8 +200,10 @@ class _Tables:
     def _add_calls(self, chunk: Columns) -> None:
         chunk["name"] = looked_up(chunk["name_id"], self._texts_of)
         self._name_markers(chunk)
-        tid = _columns_at(self._threads, chunk["tid"], "tid")["tid"]
-        chunk["thread"] = np.where(tid == MISSING, chunk["tid"], tid)
+        number = chunk["tid"]
+        threads = _columns_at(self._threads, number, "tid")
+        tid = threads["tid"]
+        chunk["thread"] = np.where(tid == MISSING, number, tid)
         self._records.add(EventKind.RUNTIME, chunk)
 
     def _name_markers(self, chunk: Columns) -> None:
@@ -538,9 +540,14 @@ def _process_names(events: Sequence[dict[str, object]]) -> dict[str, str]:
     """Return the first name of each process."""
     names: dict[str, str] = {}
     for event in events:
+        if event.get("name") != "process_name":
+            continue
         args = event.get("args")
-        if event.get("name") == "process_name" and isinstance(args, dict):
-            names.setdefault(str(event.get("pid")), str(args.get("name")))
+        if not isinstance(args, dict):
+            continue
+        process = str(event.get("pid"))
+        name = str(args.get("name"))
+        names.setdefault(process, name)
     return names
 
 
@@ -548,8 +555,11 @@ def _flows(events: Sequence[dict[str, object]]) -> dict[_Place, list[str]]:
     """Return the ids of the flows at each place, the last one first."""
     flows: dict[_Place, list[str]] = defaultdict(list)
     for event in reversed(events):
-        if event.get("cat") == "DataFlow":
-            flows[_place_of(event)].append(str(event.get("id")))
+        if event.get("cat") != "DataFlow":
+            continue
+        place = _place_of(event)
+        flow_id = str(event.get("id"))
+        flows[place].append(flow_id)
     return flows
 
 

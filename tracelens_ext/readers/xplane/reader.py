@@ -253,7 +253,8 @@ class _LineReader:
             MessageError: an event is damaged.
         """
         lane = (self._process, line.id)
-        self._profile.lines[lane] = _text(line.display_name or line.name)
+        name = line.display_name or line.name
+        self._profile.lines[lane] = _text(name)
         lane_code = self._profile.builder.threads[lane]
         for first in range(0, len(line.events), _EVENTS_AT_ONCE):
             events = line.events[first : first + _EVENTS_AT_ONCE]
@@ -504,4 +505,5 @@ def _nanoseconds(values: Sequence[Any], missing: float) -> Int64Array:
             microseconds[place] = float(value)
     is_usable = np.abs(microseconds) < _MOST_US
     usable = np.where(is_usable, microseconds, -_MOST_US)
-    return np.rint(usable * _NS_PER_US).astype(np.int64)
+    nanoseconds = np.rint(usable * _NS_PER_US)
+    return nanoseconds.astype(np.int64)
