@@ -84,7 +84,7 @@ def ranks(
     sources = _sources(results)
     if sources.traces and not sources.dumps:
         file = sources.traces[0]
-        problem = "is a trace, and no dump of the flight recorder"
+        problem = "is a trace, not a dump of the flight recorder"
         remedy = "compare the traces of ranks with: tracelens-ext fleet"
         raise TraceNotFoundError(file, problem, remedy)
     if sources.dumps:
