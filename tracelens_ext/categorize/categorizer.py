@@ -303,7 +303,9 @@ def _unasked_packs(
     known = sorted({offer.item.name for offer in unasked})
     for name in without_packs:  # a pack that takes no part anyway is a mistake
         if name not in known:
-            raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
+            raise UsageError(
+                f"there is no pack called {name!r}; known: {', '.join(known)}"
+            )
     chosen_packs = {
         id(source.pack) for source in chosen if isinstance(source, BoundPack)
     }
@@ -379,7 +381,7 @@ def categorize_kernels(
         UsageError: nothing is called `categorizer`, or the lists differ in length.
 
     Example:
-        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"])["kernel_category"][0]
+        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"]).kernel_category.item()
         'GEMM'
     """
     if not isinstance(categorizer, KernelCategorizer):

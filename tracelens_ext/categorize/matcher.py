@@ -2,7 +2,7 @@
 
 A name is searched with the patterns that can match it (see `prefilter`), and a pattern is compiled
 only when a name may match it. Patterns from users and their plugins run under a time limit. A stage
-is some neighbouring packs, or a function of a plugin.
+is some neighboring packs, or a function of a plugin.
 """
 
 from __future__ import annotations

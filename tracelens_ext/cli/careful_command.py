@@ -123,7 +123,7 @@ class CarefulCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
         if reading_options:
-            title = "Options about reading, which 'tracelens-ext --help' explains"
+            title = "Options for reading traces (described in 'tracelens-ext --help')"
             with formatter.section(title):
                 formatter.write_text(", ".join(name for name, _ in reading_options))
 
@@ -162,5 +162,6 @@ def _check_values(
         ctx.fail(f"Option {option.name!r} requires an argument.")
     if "" in values and option.name != _MAY_BE_EMPTY:
         ctx.fail(
-            f"Option {option.name!r} has an empty value; give one, or leave the option out."
+            f"Option {option.name!r} has an empty value; give a value, or leave out "
+            "the option."
         )

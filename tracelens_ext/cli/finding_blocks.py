@@ -30,10 +30,10 @@ _PLACE_NAME_WIDTH = 64
 _INDENT = "    "
 _ELLIPSIS = " …"
 _SEE = (
-    "In parentheses: the sheet of the report (gap_… with --gaps) "
-    "or the command that shows the number."
+    "In parentheses: the sheet of the report (gap_… with --gaps) or the command that "
+    "shows the number."
 )
-_MORE = "--verbose shows the evidence, all places and the page about each finding."
+_MORE = "--verbose also shows the evidence, all places and the page about each finding."
 
 
 def is_shown(finding: Finding) -> bool:

@@ -154,8 +154,8 @@ def _result(
     except BrokenProcessPool:
         raise TraceError(
             trace,
-            "the process that worked on it died (killed, or out of memory)",
-            "try it again with more free memory or a smaller --jobs",
+            "its worker process died (killed, or out of memory)",
+            "try again with more free memory or fewer --jobs",
         ) from None
     if answer is None:
         return task(reading, None)

@@ -346,5 +346,5 @@ def _first_note_lines(texts: Sequence[Sequence[str]]) -> list[str]:
         lines = all_lines[: room - 1]
         lines.append(f"{all_lines[room - 1]} …")
     plural = "s" if more > 1 else ""
-    lines.append(f"and {more} more note{plural}: --notes")
+    lines.append(f"and {more} more note{plural}; show them with --notes")
     return lines

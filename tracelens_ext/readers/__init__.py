@@ -47,7 +47,7 @@ def read_trace(
     Raises:
         TraceNotFoundError: nothing readable is there.
         TraceCutOffError: the file ends in the middle.
-        TraceFormatError: it is no trace that can be analysed; the message says what it is.
+        TraceFormatError: it is no trace that can be analyzed; the message says what it is.
         UsageError: `reading` names a rank that the file does not hold.
     """
     # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.

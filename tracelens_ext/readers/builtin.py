@@ -1,6 +1,6 @@
 """The formats that are read without a plugin, in the order in which they are asked.
 
-They come through the same hook as a plugin's readers. A format that is recognised by more than its
+They come through the same hook as a plugin's readers. A format that is recognized by more than its
 first bytes comes before those that take whatever looks like theirs. What parses one is imported
 when a file is read.
 """

@@ -31,7 +31,7 @@ from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
-#: How much of a file a reader sees before it says whether it recognises it.
+#: How much of a file a reader sees before it says whether it recognizes it.
 HEAD_BYTES = 4096
 
 
@@ -315,7 +315,7 @@ def _refuse_many_devices(trace: Trace) -> None:
         return
     count = len(np.unique(device))
     if count > _MOST_DEVICES:
-        problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
+        problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analyzed)"
         raise TraceFormatError(
             trace.provenance.path, problem, "give the traces one by one"
         )

@@ -38,7 +38,7 @@ _ALWAYS_BYTES = 2 * 10**8
 _MOST_TIMES = 100
 AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
-SALVAGE = "analyse what comes before that with --salvage"
+SALVAGE = "analyze what comes before that with --salvage"
 _LOOKED_AT = 1 << 16
 #: More threads would wait for the one that cuts slices and takes over what became of them.
 _MOST_THREADS = 8

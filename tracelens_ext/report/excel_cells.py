@@ -148,7 +148,7 @@ _MARGIN = 1.5  # characters beside the content
 _BAR_WIDTH = 13.0  # of a column with data bars: narrower ones hide the number
 _SIZE_WIDTH = 11.0  # of a number of bytes, which its format shortens
 
-# Bars and colours as XlsxWriter takes them. The bars are those of Excel 2007: openpyxl, which
+# Bars and colors as XlsxWriter takes them. The bars are those of Excel 2007: openpyxl, which
 # reads finished reports, warns of those of 2010.
 _BARS = {
     "type": "data_bar",
@@ -179,7 +179,7 @@ class ExcelColumn:
     width: float  #: in characters
     header_lines: int  #: lines that the header takes at this width
     number_format: str  #: the Excel format of its numbers
-    #: what shows percentages: bars, or colours where some are below zero; None for other columns
+    #: what shows percentages: bars, or colors where some are below zero; None for other columns
     bars: dict[str, Any] | None
     is_text: bool  #: holds texts only
     cut: int  #: cells whose text is longer than a cell may be

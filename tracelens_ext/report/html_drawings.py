@@ -150,7 +150,7 @@ _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 _ROOM_FOR_ITERATION = 95  # pixels of its name
 _RESERVED = "#e58a2b"
-#: The phases and their colours; nothing else has a phase.
+#: The phases and their colors; nothing else has a phase.
 _PHASES = {
     "": GREY,
     "forward": "#2f9e73",

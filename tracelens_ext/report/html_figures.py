@@ -240,7 +240,7 @@ class Figure:
     key: str  #: its id in the page
     title: str  #: what it shows
     summary: str  #: its largest parts in words, for those who do not see it
-    #: name and colour (CSS) of the pieces, in their order; none when bars are whole
+    #: name and color (CSS) of the pieces, in their order; none when bars are whole
     legend: list[tuple[str, str]]
     sheet: str  #: the table that holds its numbers
     spec: Plotly  #: what `spec_of` gives
@@ -505,7 +505,7 @@ _NO_CATEGORY = "#dfe3ea"  # a module's
 
 
 def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw the call tree, from the top down; a table of two traces has colours of its own."""
+    """Draw the call tree, from the top down; a table of two traces has colors of its own."""
     top = frame[frame["parent"] < 0]
     sums = top.groupby("label")["gpu_time_ns"].sum().sort_values(ascending=False)
     total = int(sums.sum())

@@ -42,11 +42,11 @@ _ABOVE = 1.08  # of the highest bar: room for what stands on it
 # that are narrower than their places; pixels
 _FEW_BARS = 12
 _RIGHT = 12
-#: Pixels of the lines of wall time: the one behind has the page's colour, so that the other is seen
+#: Pixels of the lines of wall time: the one behind has the page's color, so that the other is seen
 #: on any.
 _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
-#: Wall time in the legend, as CSS has it: a line in the colour of the page's text.
+#: Wall time in the legend, as CSS has it: a line in the color of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
 _TIMES = {
     f"{kind}_ms": (name, colour_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()
@@ -108,7 +108,7 @@ def _figure(
     number: int,
     title: str,
 ) -> plot.Figure:
-    """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
+    """Draw ms of each iteration, (k, n), of the pieces in the legend: name and color."""
     by_category = title == _CATEGORIES_TITLE
     labels = [*map(str, frame["iteration"])]
     (wall,) = _numbers(frame, ["wall_time_ms"])
@@ -187,7 +187,7 @@ def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
 
 
 def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
-    """Lines across each bar, a little wider; the style sheet gives the colours."""
+    """Lines across each bar, a little wider; the style sheet gives the colors."""
     ys = [None if math.isnan(height) else height for height in heights.tolist()]
     x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
     y = [y for height in ys for y in (height, height, None)]
@@ -228,7 +228,7 @@ def _rooms(
 
 
 def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
-    """How high the bars are that the axis cuts; of neighbours without room for both, the first."""
+    """How high the bars are that the axis cuts; of neighbors without room for both, the first."""
     apart = (plot.text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
     found: list[plot.Plotly] = []
     for bar, end in enumerate(ends):

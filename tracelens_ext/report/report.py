@@ -45,7 +45,7 @@ class Report:
 
     title: str  #: the heading
     sheets: Mapping[str, pd.DataFrame]  #: the tables by name, in order
-    facts: Sequence[tuple[str, object]] = ()  #: label and value of what was analysed
+    facts: Sequence[tuple[str, object]] = ()  #: label and value of what was analyzed
     notes: Sequence[str] = ()  #: what the reader should know first, a sentence each
     #: what a table shows, by its name
     descriptions: Mapping[str, str] = field(default_factory=dict)

@@ -43,7 +43,7 @@ class ModelledShare:
     largest: str
 
     def __str__(self) -> str:
-        return f"{self.percent:.1f} % of GPU time modelled{self.largest}"
+        return f"{self.percent:.1f} % of GPU time modeled{self.largest}"
 
 
 def modelled(roofline: Roofline) -> ModelledShare:
@@ -235,7 +235,7 @@ def utilisation(
 
 
 def _matrix_work_of_calls(roofline: Roofline) -> _MatrixWork:
-    """Return what matrix units compute in each call; not known (NaN) where nothing is modelled."""
+    """Return what matrix units compute in each call; not known (NaN) where nothing is modeled."""
     unknown = 0.0 if roofline.families else np.nan
     rows = len(roofline.rows)
     flops = np.full(rows, unknown)

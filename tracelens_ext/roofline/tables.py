@@ -87,7 +87,7 @@ def _utilisation(
     *,
     selection: Selection | None = None,
 ) -> pd.DataFrame:
-    """Model FLOPs utilisation (MFU) of each whole iteration."""
+    """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
     return summary.utilisation(context.gpu_events, roofline, annotation)
 
@@ -394,7 +394,7 @@ FAMILIES = Table(
 )
 MFU_BY_ITERATION = Table(
     name="mfu_by_iteration",
-    shows="Model FLOPs utilisation of each whole iteration; of the whole trace without any",
+    shows="Model FLOPs utilization of each whole iteration; of the whole trace without any",
     columns=[
         Column("iteration", "its name"),
         Column("wall_time_ms", "of the iteration"),
@@ -412,6 +412,6 @@ MFU_BY_ITERATION = Table(
     when=[GPU_EVENTS, _SHAPES],
     asked_by="tables",
     screen=ScreenView(
-        "Model FLOPs utilisation (products, convolutions, attention; by wall time)"
+        "Model FLOPs utilization (products, convolutions, attention; by wall time)"
     ),
 )

@@ -1,6 +1,6 @@
 """Ranks that were merged into one file: told apart, and taken out of it as traces of their own.
 
-Processes are labelled by those who merge (SGLang writes `[TP00] 83` and `[TP01] 83`, others
+Processes are labeled by those who merge (SGLang writes `[TP00] 83` and `[TP01] 83`, others
 `rank 3`, `83_0`), or named so by metadata events. Without labels every process that launches GPU
 work is a rank where correlation ids repeat, if it is certain which GPU is whose: ranks that stand
 one after another in the file, or launches that only one of the processes can have made.

@@ -540,7 +540,7 @@ GAPS_LONGEST = Table(
         ),
         Column(
             "host_call",
-            "likewise the runtime call; of a synchronisation the call that synchronised",
+            "likewise the runtime call; of a synchronization the call that synchronized",
         ),
         Column("python_frame", "likewise the Python frame"),
     ],

@@ -34,7 +34,7 @@ def counters(
 
 COMMAND = Command(
     name="counters",
-    summary="Show queue lengths and the speed of copies.",
+    summary="Show stream queue lengths and copy bandwidth.",
     function=counters,
     group="Look",
     examples=(

@@ -38,7 +38,7 @@ def gaps(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write all about the gaps to a text file (- prints it).",
+            help="Write all gap tables to a text file (- prints them).",
         ),
     ] = None,
     json: Json = False,
@@ -52,7 +52,8 @@ def gaps(
             "--top",
             "-t",
             min=0,
-            help="Kernel pairs, longest gaps and (at most 8) host rows to print.",
+            help="Kernel pairs, longest gaps, and (at most 8) rows of CPU activity to "
+            "print.",
         ),
     ] = DEFAULT_TOP,
     gap_sort: Annotated[
@@ -61,7 +62,7 @@ def gaps(
             "--gap-sort",
             "--sort",
             "-s",
-            help="What kernel pairs are sorted by, largest first.",
+            help="How to sort the kernel pairs, largest first.",
         ),
     ] = DEFAULT_SORT,
     hist_min: HistMin = None,
@@ -70,7 +71,7 @@ def gaps(
     all: EveryGap = False,  # noqa: A002  # as the option is called
     reading: ReadingFlags,
 ) -> None:
-    """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
+    """Show why the GPU was idle: gaps by cause, stream, length and surrounding kernels."""
     from tracelens_ext.cli.gap_report import GapReport
     from tracelens_ext.cli.load import analyze, recording_notes
     from tracelens_ext.cli.outputs import check_texts

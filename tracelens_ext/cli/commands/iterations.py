@@ -51,13 +51,13 @@ def iterations(
     annotation: Annotation = None,
     json: Json = False,
     top: Annotated[
-        int, typer.Option(min=0, help="Iterations to print, the first ones.")
+        int, typer.Option(min=0, help="Number of iterations to print, from the first.")
     ] = 50,
     *,
     analysis: AnalysisOptions,
     unlinked_kernels: UnlinkedKernels = True,
 ) -> None:
-    """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
+    """Show the wall time, GPU time and idle time of each iteration, and the outliers."""
     from tracelens_ext.analysis.iterations.measurement import iteration_table
     from tracelens_ext.categorize.user_patterns import user_pattern
     from tracelens_ext.cli.load import analyze, recording_notes
@@ -128,10 +128,15 @@ def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
         wanted = f"annotation that matches {annotation!r}"
     if not likely:
         return (
-            f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
+            f"{path}: has no {wanted}, nor any other annotation that launches GPU "
+            "work; record the trace with profiler.step() or with record_function "
+            "around each iteration"
         )
     quoted = ", ".join(map(shlex.quote, likely))
-    return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
+    return (
+        f"{path}: has no {wanted}; choose another annotation with --annotation REGEX, "
+        f"such as {quoted}"
+    )
 
 
 def _shown_columns(columns: Sequence[str]) -> list[str]:
@@ -169,8 +174,11 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     lines = [line for iteration in odd[:_MOST_ODD] for line in iteration.lines]
     if len(odd) > _MOST_ODD:
         lines.append(f"  and {len(odd) - _MOST_ODD:,} more (--json shows all)")
-    beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
-    return ["", f"Odd (beyond {beyond}):"] + lines
+    beyond = (
+        f"more than {ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} "
+        "from the median"
+    )
+    return ["", f"Outliers ({beyond}):"] + lines
 
 
 def _odd_iterations(table: IterationTable, width: int) -> list[_OddIteration]:
@@ -216,7 +224,7 @@ def _against_median(column: str, value: float, median: float) -> str:
 
 COMMAND = Command(
     name="iterations",
-    summary="Show the time of each iteration, and the odd ones.",
+    summary="Show the time of each iteration, and the outliers.",
     function=iterations,
     group="Look",
     examples=(

@@ -63,14 +63,15 @@ def phases(
         typer.Option(
             metavar="NAME=REGEX",
             help=(
-                "Annotations whose name matches are steps of this phase, whatever an engine says;"
-                " may be given several times."
+                "Treat annotations whose name matches as steps of this phase, "
+                "whatever the engine calls them (repeatable)."
             ),
         ),
     ] = None,
     device_peaks: DevicePeaks = None,
     top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Slowest steps to print.")
+        int,
+        typer.Option("--top", "-t", min=0, help="Number of slowest steps to print."),
     ] = 10,
     json: Json = False,
     *,
@@ -92,8 +93,8 @@ def phases(
     analyzer = analyze(trace, analysis)
     if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:
         raise UsageError(
-            f"{trace}: no annotation of a serving engine names a step, and shapes show none; name"
-            " the steps with --phase NAME=REGEX"
+            f"{trace}: has no steps of a serving engine: neither annotations nor "
+            "shapes identify them; name them with --phase NAME=REGEX"
         )
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "phases": lambda: analyzer.get_df_phases(own, device_peaks),
@@ -118,7 +119,7 @@ def _blocks(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Block]:
     if "phases" in tables:
         phase_table = tables["phases"]
         yield Part("Phases", phase_table, _PHASE_COLUMNS)
-        yield Part("How busy the GPU was", phase_table, _BUSY_COLUMNS)
+        yield Part("GPU utilization", phase_table, _BUSY_COLUMNS)
         yield Section("By category", lambda _: [_by_category(phase_table)])
     if "phase_steps" in tables:
         yield Part.of("phase_steps", tables["phase_steps"], top)

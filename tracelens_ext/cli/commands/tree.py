@@ -35,29 +35,32 @@ def tree(
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Only operations whose name matches, and what is below them.",
+            help="Only operations whose name matches, and everything below them.",
         ),
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Levels to show.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Number of levels to show.")
+    ] = None,
     min_percent: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=100,
             help=(
-                "Leave out what has less of the GPU's busy time, in %."
-                "  [default: 1, 0 with --op, --folded and --json]"
+                "Leave out entries with less than this share of GPU busy time, in %.  "
+                "[default: 1; 0 with --op, --folded or --json]"
             ),
         ),
     ] = None,
     merge: Annotated[
         bool,
-        typer.Option("--merge/--no-merge", help="Make siblings of one name one line."),
+        typer.Option("--merge/--no-merge", help="Merge siblings with the same name."),
     ] = True,
     python: Annotated[
         bool,
         typer.Option(
-            "--python", help="Show Python frames too (recorded with with_stack=True)."
+            "--python",
+            help="Also show Python frames (for traces recorded with with_stack=True).",
         ),
     ] = False,
     capture: Capture = None,
@@ -65,7 +68,8 @@ def tree(
         bool,
         typer.Option(
             "--folded",
-            help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like.",
+            help="Print folded stacks (a;b;c NANOSECONDS), for speedscope, inferno and "
+            "similar tools.",
         ),
     ] = False,
     as_json: Annotated[
@@ -85,7 +89,9 @@ def tree(
     from tracelens_ext.report.terminal import safe_text
 
     if folded and as_json:
-        raise UsageError("--folded and --json are two forms of the tree; choose one")
+        raise UsageError(
+            "--folded and --json both set the output format; give only one of them"
+        )
     pattern = user_pattern(op, "--op")
     analysis = AnalysisOptions(
         kernel_categories=False, python_frames=python, capture=capture, reading=reading
@@ -94,7 +100,8 @@ def tree(
     merged = merged_tree(analyzer.work, op=pattern, merge=merge)
     if pattern is not None and not len(merged):
         raise UsageError(
-            f"no operation that matches {op!r} has GPU work below it; see `tree`"
+            f"no operation that matches {op!r} launches GPU work; list the operations "
+            "with `tree`"
         )
     if min_percent is None:
         shows_all = folded or as_json or pattern is not None

@@ -1,4 +1,4 @@
-"""Reader of the CSV tables that `nsys stats` makes, each recognised by the titles of its columns.
+"""Reader of the CSV tables that `nsys stats` makes, each recognized by the titles of its columns.
 
 Supported: `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`,
 `nvtx_gpu_proj_trace` and `cuda_gpu_trace`, under these names and those of 2022 and before

@@ -28,8 +28,8 @@ RECORD = (
     "rocprofv3 --kernel-trace --hip-trace --marker-trace --memory-copy-trace -- PROGRAM"
 )
 #: Why records are left out.
-ALLOCATION = "memory allocations, which are not analysed"
-COUNTER = "counter values, which are not analysed"
+ALLOCATION = "memory allocations, which are not analyzed"
+COUNTER = "counter values, which are not analyzed"
 
 #: Devices of the second machine in a file count from here, those of the third from twice this.
 _DEVICES_A_MACHINE = 100
