@@ -470,7 +470,10 @@ def _find_missing_ranks(job: JobDumps) -> None:
             for call in job.stuck
             if rank in call.group.key.ranks and _waits_for_missing(job, call)
         ]
-        evidence = "there is no dump of this rank: it may have ended, or its file is not among those given"
+        evidence = (
+            "there is no dump of this rank: it may have ended, or its file is not among"
+            " those given"
+        )
         group = None
         if waiting:
             evidence += f"; {waiting[0].title} waits for it"
