@@ -445,7 +445,9 @@ def test_findings_unfold_and_stand_on_the_axis(
     ]
     for name, mark in marks.items():
         card = page.root.with_id(f"finding-{name}")
-        assert card.all("h3")[0].content() == mark["name"] == found[name].title
+        title = found[name].title
+        assert mark["name"] == title
+        assert card.all("h3")[0].content() == with_units_attached(title)
         drawn = sum(mark["x"])
         # stretches that nearly touch are joined
         assert drawn >= found[name].claimed_ms * 0.999
