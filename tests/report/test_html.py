@@ -34,7 +34,12 @@ from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import require_html_extra
-from tracelens_ext.report.html_figures import json_for_script, with_units_attached
+from tracelens_ext.report.html_figures import (
+    LABEL,
+    elided,
+    json_for_script,
+    with_units_attached,
+)
 from tracelens_ext.report.html_tables import check_source_url
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
@@ -446,7 +451,7 @@ def test_findings_unfold_and_stand_on_the_axis(
     for name, mark in marks.items():
         card = page.root.with_id(f"finding-{name}")
         title = found[name].title
-        assert mark["name"] == title
+        assert mark["name"] == elided(title, LABEL)
         assert card.all("h3")[0].content() == with_units_attached(title)
         drawn = sum(mark["x"])
         # stretches that nearly touch are joined
