@@ -166,7 +166,7 @@ def test_a_sheet_that_has_nothing_to_show_is_left_out(
     assert "mine" not in report.sheets
 
 
-def _fails(*_: object) -> Any:
+def _fails(*_: object, **__: object) -> Any:
     raise ValueError("no luck")
 
 

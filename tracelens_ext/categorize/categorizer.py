@@ -286,7 +286,12 @@ def _choices(
     selectable = {offer.item.name: offer for offer in offered if offer.item.selectable}
     for offer in user_maps(maps, registry, passed_over):
         selectable[offer.item.name] = offer
-    return Choices(registry, offered, selectable, passed_over)
+    return Choices(
+        registry=registry,
+        offered=offered,
+        selectable=selectable,
+        passed_over=passed_over,
+    )
 
 
 def _unasked_packs(
@@ -448,4 +453,4 @@ def explain(
     else:
         category = OTHER_OP
     others = tuple(match for match in matches if match is not winner)
-    return Explanation(category, winner, others)
+    return Explanation(category=category, winner=winner, others=others)

@@ -207,7 +207,9 @@ class _CatchingUp:
         length = np.where(is_behind, end - start, 0)
         is_later_phase = (length >= _PHASE_NS) & self._has_launched(wait, start)
         length[is_later_phase] = 0
-        late_idle = grouping.sums(wait + 1, length, len(debt) + 1)[1:]
+        late_idle = grouping.sums(number=wait + 1, values=length, groups=len(debt) + 1)[
+            1:
+        ]
         next_epoch = np.append(epoch_of_wait[long_waits[1:]], len(ahead_again))
         catches_up = next_epoch > epoch_of_wait[long_waits]
         lack = self._lack_without_waits(long_waits, catches_up)

@@ -221,7 +221,9 @@ class _ReportRun:
             if not self.quiet:
                 tell_written(result.written)
         if not self.quiet:
-            summary = Part(f"Ranks of {trace}", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
+            summary = Part(
+                title=f"Ranks of {trace}", frame=pd.DataFrame(rows), keep=_SUMMARY_KEPT
+            )
             file = shlex.quote(str(trace))
             hint = (
                 f"See one rank with --rank {ranks[0]}; compare all ranks with: "
@@ -299,7 +301,7 @@ class _ReportRun:
         check_outputs(places, inputs, force=self.force)
         if is_snapshot(trace):
             return self._snapshot(trace, places, inputs)
-        return self._trace(trace, places, inputs, progress)
+        return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
     def _trace(
         self,
@@ -322,7 +324,9 @@ class _ReportRun:
             from tracelens_ext.compare.report import measured_for_comparison
 
             measurement = measured_for_comparison(
-                analyzer, options.micro_idle_thresh_us, options.device_peaks
+                analyzer=analyzer,
+                micro_idle_thresh_us=options.micro_idle_thresh_us,
+                device_peaks=options.device_peaks,
             )
         written = write_outputs(perf_report, places, inputs, force=self.force)
         return _TraceResult(
@@ -342,7 +346,11 @@ class _ReportRun:
 
         if self.compare:
             remedy = "compare two snapshots with: tracelens-ext compare A B"
-            raise TraceError(snapshot, "is a memory snapshot, not a trace", remedy)
+            raise TraceError(
+                path=snapshot,
+                problem="is a memory snapshot, not a trace",
+                remedy=remedy,
+            )
         memory_report = snapshot_report([snapshot], self.analysis.reading)
         written = write_outputs(memory_report, places, inputs, force=self.force)
         return _TraceResult(
@@ -411,7 +419,9 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
         if title.startswith("Top "):
             frame = frame.head(top)
             title = f"Top {len(frame)} {title.removeprefix('Top ')}"
-        yield Part(title, frame, answer.columns, name_width=_NAME_WIDTH)
+        yield Part(
+            title=title, frame=frame, columns=answer.columns, name_width=_NAME_WIDTH
+        )
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:

@@ -141,7 +141,8 @@ def roofline(
         rows = [result.rows[number] for number in operations.index[:top].tolist()]
         title = _ORDERS[sort].title
         yield Section(
-            "operations", lambda console: [_operation_lines(rows, title, console)]
+            title="operations",
+            make=lambda console: [_operation_lines(rows, title, console)],
         )
         more = len(operations) - len(rows)
         if rows and more:
@@ -149,7 +150,9 @@ def roofline(
 
     notes = advice(analyzer.work, result) + recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
-    report = trace_report("Roofline", trace, tables, unique_notes, facts=facts)
+    report = trace_report(
+        title="Roofline", trace=trace, tables=tables, notes=unique_notes, facts=facts
+    )
     show(report, blocks(), json=json)
 
 
@@ -206,7 +209,9 @@ def _operation_lines(
             reason = f"no performance model: {row.why_no_model}"
         for text in (shape_text(row), row.device_model, reason):
             if text:
-                lines += folded(_INDENT + text, console.width, _INDENT)
+                lines += folded(
+                    text=_INDENT + text, width=console.width, indent=_INDENT
+                )
     return lines
 
 
