@@ -152,10 +152,12 @@ class KernelCategorizer:
         `other` is that of an operation without a rule.
         """
         _refuse_text("op_names", op_names)
-        verdicts = self._decide([(name, None) for name in op_names], kind="op")
-        return [
-            OTHER_OP if verdict is UNKNOWN else verdict.category for verdict in verdicts
-        ]
+        names_without_op = [(name, None) for name in op_names]
+        categories = []
+        for verdict in self._decide(names_without_op, kind="op"):
+            category = OTHER_OP if verdict is UNKNOWN else verdict.category
+            categories.append(category)
+        return categories
 
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
         """Return what kernels (or operations) pass through, in order."""
@@ -273,8 +275,9 @@ def _stages_of_neighbours(sources: Sequence[Source], kind: PackKind) -> list[Sta
 def _usual_pack(offered: Sequence[Offered[RulePack]], framework: str) -> str | None:
     """Return the name of the pack that traces of a framework get without a choice."""
     for offer in offered:
-        if offer.item.usual_for == framework:
-            return offer.item.name
+        pack = offer.item
+        if pack.usual_for == framework:
+            return pack.name
     return None
 
 
@@ -286,7 +289,12 @@ def _choices(
     selectable = {offer.item.name: offer for offer in offered if offer.item.selectable}
     for offer in user_maps(maps, registry, passed_over):
         selectable[offer.item.name] = offer
-    return Choices(registry, offered, selectable, passed_over)
+    return Choices(
+        registry=registry,
+        offered=offered,
+        selectable=selectable,
+        passed_over=passed_over,
+    )
 
 
 def _unasked_packs(
@@ -303,7 +311,9 @@ def _unasked_packs(
     known = sorted({offer.item.name for offer in unasked})
     for name in without_packs:  # a pack that takes no part anyway is a mistake
         if name not in known:
-            raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
+            raise UsageError(
+                f"there is no pack called {name!r}; known: {', '.join(known)}"
+            )
     chosen_packs = {
         id(source.pack) for source in chosen if isinstance(source, BoundPack)
     }
@@ -379,12 +389,13 @@ def categorize_kernels(
         UsageError: nothing is called `categorizer`, or the lists differ in length.
 
     Example:
-        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"])["kernel_category"][0]
+        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"]).kernel_category.item()
         'GEMM'
     """
     if not isinstance(categorizer, KernelCategorizer):
         categorizer = KernelCategorizer.create(categorizer=categorizer)
-    return categorizer.categorize(names, cpu_ops).to_frame()
+    decisions = categorizer.categorize(names, cpu_ops)
+    return decisions.to_frame()
 
 
 def _refuse_text(argument: str, value: object) -> None:
@@ -446,4 +457,4 @@ def explain(
     else:
         category = OTHER_OP
     others = tuple(match for match in matches if match is not winner)
-    return Explanation(category, winner, others)
+    return Explanation(category=category, winner=winner, others=others)

@@ -2,7 +2,7 @@
 
 A name is searched with the patterns that can match it (see `prefilter`), and a pattern is compiled
 only when a name may match it. Patterns from users and their plugins run under a time limit. A stage
-is some neighbouring packs, or a function of a plugin.
+is some neighboring packs, or a function of a plugin.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ class RuleTimeoutError(RuleError):
         if len(text) > _LONGEST_SHOWN:
             shown = text[: _LONGEST_SHOWN - 3] + "..."
         pattern = getattr(bound.rule, field)
+        place = bound.pack.where(bound.rule)
         super().__init__(
-            f"{bound.pack.where(bound.rule)}: {field}: {pattern!r} takes too long on {shown!r}; "
+            f"{place}: {field}: {pattern!r} takes too long on {shown!r}; "
             "make repeated parts exclude one another"
         )
 
@@ -141,7 +142,7 @@ class BoundRule:
         except TimeoutError:
             if not self.limited:  # a vetted pattern is not in so hostile a name
                 return False
-            raise RuleTimeoutError(self, field, text) from None
+            raise RuleTimeoutError(bound=self, field=field, text=text) from None
 
 
 #: A built-in pattern needs no time limit, and `re` compiles it three times as fast.
@@ -188,8 +189,10 @@ class Matcher:
         """
         verdicts = []
         for kernel in kernels:
-            winner = self.winner(kernel[0], kernel[1])
-            verdicts.append(winner.verdict if winner else None)
+            name, cpu_op = kernel
+            winner = self.winner(name, cpu_op)
+            verdict = winner.verdict if winner else None
+            verdicts.append(verdict)
         return verdicts
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
@@ -208,7 +211,8 @@ class Matcher:
         for number in self._prefilter.always:
             bound = self.rules[number]
             # A pattern that may take too long is asked only when it is its turn.
-            is_asked_later = bound.limited or not bound.rule.takes_any_name
+            needs_name = not bound.rule.takes_any_name
+            is_asked_later = bound.limited or needs_name
             if is_asked_later or bound.allows(cpu_op):
                 numbers.append(number)
         return frozenset(numbers)
@@ -311,7 +315,12 @@ class BoundPack:
     def bound_rules(self) -> list[BoundRule]:
         """Return the pack's rules, in the order they are tried."""
         rules = self.pack.ordered()
-        return [BoundRule(rule, self.pack, self.origin, self.limited) for rule in rules]
+        return [
+            BoundRule(
+                rule=rule, pack=self.pack, origin=self.origin, limited=self.limited
+            )
+            for rule in rules
+        ]
 
 
 Source = BoundPack | PythonStage

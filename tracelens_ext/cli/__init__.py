@@ -28,8 +28,11 @@ _LAST_SIGNAL = 3
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _MIN_MEMORY_BYTES = 1 << 28
 _MIN_COLUMNS = 20
-_CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at least"
-_NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
+_CRAMPED = "cannot be analyzed with so little memory (ulimit -v); allow at least 256 MB"
+_NO_MEMORY = (
+    "there is not enough memory for this; free some memory, or analyze fewer traces "
+    "at once"
+)
 
 
 class Stopping:
@@ -46,7 +49,8 @@ class Stopping:
             # Windows has no SIGHUP; other threads than the main one cannot.
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 number = getattr(signal, name)
-                if signal.getsignal(number) != signal.SIG_IGN:
+                is_ignored = signal.getsignal(number) == signal.SIG_IGN
+                if not is_ignored:
                     signal.signal(number, self._receive)
 
     @property
@@ -61,9 +65,10 @@ class Stopping:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1
+        exit_code = _BASE_EXIT_CODE + number
         is_worker = os.getpid() != self._process  # that inherited this: it just ends
         if is_worker or self._signals >= _LAST_SIGNAL:
-            os._exit(_BASE_EXIT_CODE + number)
+            os._exit(exit_code)
         if self._signals == 1:
             self._first_signal = number
             raise KeyboardInterrupt
@@ -96,12 +101,16 @@ def run(
         stopping: Knows which signal interrupted the command; without it that is a Ctrl-C.
     """
     if sys.stdout is None:
-        return _fail("standard output is closed; open it, or send it to /dev/null", 1)
+        return _fail(
+            "standard output is closed; open it, or redirect it to /dev/null", 1
+        )
     columns = os.environ.get("COLUMNS", "")
     if columns and not (columns.isdecimal() and int(columns) >= _MIN_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
     with contextlib.suppress(KeyboardInterrupt):
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        if arguments is None:
+            arguments = sys.argv[1:]
+        code = _run(list(arguments))
         if code != _INTERRUPTED:
             return code
     stopping = stopping or Stopping()
@@ -147,7 +156,7 @@ def _fail_for_system(error: OSError) -> int:
     """Report an error about a path that was only looked at, or about standard output."""
     if error.filename is None:
         _abandon_output()
-        return _fail(f"standard output cannot be written: {error.strerror or error}", 1)
+        return _fail(f"cannot write to standard output: {error.strerror or error}", 1)
     problem = f"{error.filename}: cannot be used ({error.strerror})"
     return _fail(f"{problem}; check the path and its permissions", 1)
 
@@ -217,7 +226,8 @@ def _fail(message: str, code: int) -> int:
     """Write a message on standard error, in one line, and return the exit code."""
     from tracelens_ext.report.terminal import safe_text
 
-    line = safe_text(" ".join(message.splitlines()))
+    one_line = " ".join(message.splitlines())
+    line = safe_text(one_line)
     if sys.stderr is not None:
         sys.stderr.write(f"tracelens-ext: {line}\n")
     return code

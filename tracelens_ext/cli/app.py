@@ -169,10 +169,10 @@ class _Group(TyperGroup):
         for group in _GROUPS:
             with formatter.section(group):
                 for command in self.offered.values():
-                    if command.group == group:
-                        formatter.write(
-                            f"  {command.name:{width}}  {command.summary}\n"
-                        )
+                    if command.group != group:
+                        continue
+                    line = f"  {command.name:{width}}  {command.summary}\n"
+                    formatter.write(line)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""
@@ -193,7 +193,8 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     epilog=_examples_text(_EXAMPLES),
-    help="Where did the GPU time go? Call tree, kernel categories and reports for GPU traces.",
+    help="Find out where the GPU time in a trace went and what would save the most of "
+    "it.",
     no_args_is_help=True,
     **_SETTINGS | {"add_completion": True},
 )

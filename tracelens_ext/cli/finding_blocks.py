@@ -30,10 +30,10 @@ _PLACE_NAME_WIDTH = 64
 _INDENT = "    "
 _ELLIPSIS = " …"
 _SEE = (
-    "In parentheses: the sheet of the report (gap_… with --gaps) "
-    "or the command that shows the number."
+    "In parentheses: the sheet of the report (gap_… with --gaps) or the command that "
+    "shows the number."
 )
-_MORE = "--verbose shows the evidence, all places and the page about each finding."
+_MORE = "--verbose also shows the evidence, all places and the page about each finding."
 
 
 def is_shown(finding: Finding) -> bool:
@@ -114,10 +114,12 @@ def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
 def _simulation_sentence(findings: Findings) -> str:
     """Return how good the simulation is that the savings are from."""
     model = findings.model
-    if model["state"] == "good":
-        error = f"{model['error_percent']:+.2f} %"
-        return f"Savings are simulated (error {error}) and do not add up."
-    return f"Savings are upper bounds: {model['reason']}."
+    if model["state"] != "good":
+        reason = model["reason"]
+        return f"Savings are upper bounds: {reason}."
+    error_percent = model["error_percent"]
+    error = f"{error_percent:+.2f} %"
+    return f"Savings are simulated (error {error}) and do not add up."
 
 
 def _title_lines(finding: Finding, width: int) -> list[str]:
@@ -145,7 +147,14 @@ def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
     for label, text, order, fewest in _short_texts(finding, text_width):
         if text:
             lines = folded(text, text_width)
-            parts.append(_ShortPart(label, lines, order, min(fewest, len(lines))))
+            parts.append(
+                _ShortPart(
+                    label=label,
+                    lines=lines,
+                    order=order,
+                    fewest=min(fewest, len(lines)),
+                )
+            )
     counts = [len(part.lines) for part in parts]
     by_order = sorted(range(len(parts)), key=lambda number: -parts[number].order)
     for number in by_order:
@@ -253,7 +262,7 @@ def first_findings(
         second = f"   {row['confidence']} confidence"
         if row["saving"]:
             second = f"   {row['saving']}; {row['confidence']} confidence"
-        lines = [second]
+        lines = folded(second, width, "   ")
         place = str(row["largest_place"])
         if place:
             lines.append(f"   mostly in {_cut(place, width - 13)}")

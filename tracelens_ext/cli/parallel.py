@@ -62,7 +62,9 @@ def each_trace(
         yield (partial(task, reading, None) for task in tasks)
         return
     with contextlib.closing(
-        _results(traces, tasks, replace(reading, jobs=jobs), count)
+        _results(
+            traces=traces, tasks=tasks, reading=replace(reading, jobs=jobs), count=count
+        )
     ) as results:
         yield results
 
@@ -153,9 +155,9 @@ def _result(
         answer = future.result() if future is not None else None
     except BrokenProcessPool:
         raise TraceError(
-            trace,
-            "the process that worked on it died (killed, or out of memory)",
-            "try it again with more free memory or a smaller --jobs",
+            path=trace,
+            problem="its worker process died (killed, or out of memory)",
+            remedy="try again with more free memory or fewer --jobs",
         ) from None
     if answer is None:
         return task(reading, None)
@@ -195,7 +197,8 @@ def _begin(parent: Connection, bytes_read: object) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
+    watcher = threading.Thread(target=_stop_with, args=(parent,), daemon=True)
+    watcher.start()
 
 
 def _stop_with(parent: Connection) -> None:

@@ -232,8 +232,9 @@ def computed_peaks(
     has_matrix_units = "GTX" not in name
     if has_matrix_units:
         for data_type, rate in rates.get("matrix", {}).items():
-            is_halved = "GeForce" in name and data_type in _HALVED_TYPES
-            matrix[data_type] = rate * scale / (2 if is_halved else 1)
+            matrix[data_type] = rate * scale
+            if "GeForce" in name and data_type in _HALVED_TYPES:
+                matrix[data_type] /= 2
     return DevicePeaks(
         name=name,
         matrix=matrix,
@@ -270,8 +271,9 @@ def find_peaks(
     if card is not None or not units:
         return card
     for device in builtin_peaks():
-        is_alike = device.units == units and device.warp == warp
-        if is_alike and _has_memory(device, memory_bytes):
+        if device.units != units or device.warp != warp:
+            continue
+        if _has_memory(device, memory_bytes):
             return device
     return None
 
@@ -297,7 +299,8 @@ def peaks_of_devices(
         given_peaks: peaks to use for all of them instead.
     """
     peaks: dict[int, DevicePeaks | None] = {}
-    for number in sorted(set(trace.device.tolist())):
+    device_numbers = set(trace.device.tolist())
+    for number in sorted(device_numbers):
         device = trace.described(number)
         if given_peaks is not None or device is None:
             peaks[number] = given_peaks
@@ -335,7 +338,8 @@ def recognized_products(trace: Trace) -> dict[int, str]:
         device = trace.described(number)
         if peaks is None or device is None:
             continue
-        if not device.name or _GENERIC_NAME.search(device.name):
+        tells_product = bool(device.name) and not _GENERIC_NAME.search(device.name)
+        if not tells_product:
             products[number] = peaks.name
     return products
 
@@ -348,10 +352,13 @@ def device_models(
     A device without known peaks goes by the name that the trace gives it. Devices that are judged
     by the same peaks are one model, as all are by those that a user gives.
     """
-    models = {
-        number: _model_name(trace, number, known) for number, known in peaks.items()
-    }
-    return models if len(set(models.values())) > 1 else {}
+    models = {}
+    for number, known_peaks in peaks.items():
+        models[number] = _model_name(trace, number, known_peaks)
+    has_several = len(set(models.values())) > 1
+    if not has_several:
+        return {}
+    return models
 
 
 def _model_name(trace: Trace, number: int, peaks: DevicePeaks | None) -> str:
@@ -442,9 +449,22 @@ def _device(entry: object, where: str) -> DevicePeaks:
         memory=_number(entry, "memory", where),
         link=_number(entry, "link", where) if "link" in entry else None,
         names=tuple(map(str, names)),
-        units=int(_number(entry, "units", where, figures.get("units", 0))),
-        warp=int(_number(entry, "warp", where, figures.get("warp", 0))),
-        memory_gb=_number(entry, "memory_gb", where, figures.get("memory_gb", 0)),
+        units=int(
+            _number(
+                table=entry, key="units", where=where, default=figures.get("units", 0)
+            )
+        ),
+        warp=int(
+            _number(
+                table=entry, key="warp", where=where, default=figures.get("warp", 0)
+            )
+        ),
+        memory_gb=_number(
+            table=entry,
+            key="memory_gb",
+            where=where,
+            default=figures.get("memory_gb", 0),
+        ),
         cache=float(figures.get("cache", 0)),
         partitions=bool(entry.get("partitions")),
         source=str(entry.get("source", where)),
@@ -483,7 +503,7 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
         matrix=matrix,
         vector=vector,
         memory=_number(entry, "mem_bw_gbps", where),
-        memory_gb=_number(entry, "memory_gb", where, 0),
+        memory_gb=_number(table=entry, key="memory_gb", where=where, default=0),
         source=where,
     )
 

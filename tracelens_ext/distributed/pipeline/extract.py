@@ -121,9 +121,12 @@ def _tables_of_rank(
     gpu_events: GpuEvents, is_of_rank: BoolArray, rank: int
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of one rank, whose GPU events `is_of_rank` selects."""
-    iteration = _iteration_names(gpu_events)
     kernels = np.flatnonzero(gpu_events.is_communication & is_of_rank)
     calls = _calls(gpu_events, kernels)
+    iteration = _iteration_names(gpu_events)
+    if not any(iteration):
+        exchanges = np.unique(calls["kernel"].to_numpy(np.int64))
+        iteration = _iterations_by_optimizer(gpu_events, exchanges)
     calls["iteration"] = iteration[calls["kernel"].to_numpy(np.int64)]
     calls["rank"] = rank
     activity = pd.DataFrame(columns=list(_ACTIVITY_TYPES))
@@ -152,6 +155,48 @@ def _iteration_names(gpu_events: GpuEvents) -> np.ndarray[Any, np.dtype[np.objec
     return np.array(iterations.numbers(index), dtype=object)
 
 
+def _iterations_by_optimizer(
+    gpu_events: GpuEvents, exchanges: Int64Array
+) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Return the numbers of iterations that end with a step of the optimizer, from 1, (g,).
+
+    Steps without sends or receives in between are of one iteration. Empty where all sends and
+    receives are of one iteration.
+
+    Args:
+        gpu_events: of the trace.
+        exchanges: the kernels of sends and receives.
+    """
+    trace = gpu_events.trace
+    names = np.full(len(gpu_events), "", dtype=object)
+    steps = _optimizer_steps(gpu_events)
+    step_ends = np.unique(trace.end_of(steps))
+    steps_before = np.searchsorted(step_ends, _launch_times(gpu_events))
+    with_exchanges = np.unique(steps_before[exchanges])
+    if len(with_exchanges) < 2:
+        return names
+    number = np.searchsorted(with_exchanges, steps_before, side="right")
+    names[:] = np.maximum(number, 1).astype("str")
+    return names
+
+
+def _launch_times(gpu_events: GpuEvents) -> Int64Array:
+    """Return when each GPU event was launched; without a launch, when it started, (g,)."""
+    tree = gpu_events.tree
+    times = gpu_events.start.astype(np.int64)
+    times[tree.linked] = gpu_events.trace.ts[tree.launch_of_gpu[tree.linked]]
+    return times
+
+
+def _optimizer_steps(gpu_events: GpuEvents) -> Int64Array:
+    """Return the host events that are steps of an optimizer."""
+    trace = gpu_events.trace
+    hosts = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+    is_step = trace.named(trace.name[hosts], _OPTIMIZER_STEP.search)
+    steps: Int64Array = hosts[is_step]
+    return steps
+
+
 # Sends and receives.
 
 
@@ -168,7 +213,9 @@ def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     trace = gpu_events.trace
     described = collectives.described_by(gpu_events, kernels)
     annotation = _annotations_above(gpu_events, kernels)
-    own = _rows_of(gpu_events, _Describing(kernels, described, annotation))
+    own = _rows_of(
+        gpu_events, _Describing(kernel=kernels, row=described, annotation=annotation)
+    )
     is_named = own["direction"] != ""
     is_batch = own["collective"].str.contains(_BATCH) | (own["collective"] == "")
     kernel_names = trace.named(gpu_events.name[kernels], _SEND_RECV_KERNEL.search)
@@ -181,10 +228,7 @@ def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     parts = [own[is_named], of_batches[of_batches["direction"] != ""], unknown]
     calls = pd.concat([part for part in parts if len(part)] or parts[:1])
     kernel = calls["kernel"].to_numpy(np.int64)
-    launch = gpu_events.start[kernel].copy()
-    is_linked = gpu_events.tree.linked[kernel]
-    launch[is_linked] = trace.ts[gpu_events.tree.launch_of_gpu[kernel[is_linked]]]
-    calls["launch"] = launch + trace.base_ns
+    calls["launch"] = _launch_times(gpu_events)[kernel] + trace.base_ns
     calls["start"] = gpu_events.start[kernel] + trace.base_ns
     calls["end"] = gpu_events.end[kernel] + trace.base_ns
     return calls.sort_values(["launch", "start"], kind="stable", ignore_index=True)
@@ -215,7 +259,7 @@ def _rows_of(gpu_events: GpuEvents, describing: _Describing) -> pd.DataFrame:
         columns[column] = pd.Series(values, dtype="str")
     for column, argument in _NUMBERS.items():
         columns[column] = collectives.number_argument(
-            gpu_events, argument, describing.row
+            work=gpu_events, name=argument, rows=describing.row
         )
     rows = pd.DataFrame(columns)
     # The annotation is the record itself where that has no arguments.
@@ -287,7 +331,7 @@ def _batched_records(
     records = np.setdiff1d(records, _records_with_launches(gpu_events, records))
     nothing = np.zeros(0, dtype=np.int64)
     if not len(launches) or not len(records):
-        return _Describing(nothing, nothing, nothing)
+        return _Describing(kernel=nothing, row=nothing, annotation=nothing)
     # An instant of a thread as one number: threads follow one another.
     thread_span = np.int64(trace.ts.max()) + 1
     launch_key = trace.thread[launches].astype(np.int64) * thread_span
@@ -301,7 +345,11 @@ def _batched_records(
     has_launch &= trace.thread[launches[launch]] == trace.thread[records]
     records = records[has_launch]
     kernels = bare_kernels[launch[has_launch]]
-    return _Describing(kernels, records, np.full(len(records), NONE, dtype=np.int64))
+    return _Describing(
+        kernel=kernels,
+        row=records,
+        annotation=np.full(len(records), NONE, dtype=np.int64),
+    )
 
 
 def _records_with_launches(gpu_events: GpuEvents, records: Int64Array) -> Int64Array:
@@ -345,7 +393,7 @@ def _activity(
     described = collectives.described_by(gpu_events, kernels[is_communication])
     group = np.full(len(kernels), "", dtype=object)
     group[is_communication] = collectives.text_argument(
-        gpu_events, _TEXTS["group"], described
+        work=gpu_events, name=_TEXTS["group"], rows=described
     )
     frame = pd.DataFrame(
         {
@@ -376,11 +424,9 @@ def _activity(
 
 def _is_of_optimizer(gpu_events: GpuEvents, kernels: Int64Array) -> BoolArray:
     """Return which kernels a step of the optimizer launched, (k,)."""
-    trace = gpu_events.trace
     tree = gpu_events.tree
     result = np.zeros(len(kernels), dtype=bool)
-    hosts = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-    steps = hosts[trace.named(trace.name[hosts], _OPTIMIZER_STEP.search)]
+    steps = _optimizer_steps(gpu_events)
     linked = tree.linked[kernels]
     launches = tree.launch_position_of_gpu[kernels[linked]]
     result[linked] = collectives.events_above(tree, launches, steps) != NONE
