@@ -25,6 +25,7 @@ from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
+from tracelens_ext.text import with_units_attached
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded
@@ -490,8 +491,8 @@ def finding_cards(
         for row in rows[:_MOST]:
             card: dict[str, object] = {name: cleaned(row[name]) for name in _IN_CARD}
             card["id"] = cleaned(row["finding"])
-            card["title"] = plot.with_units_attached(cleaned(row["title"]))
-            card["saving"] = plot.with_units_attached(cleaned(row.get("saving", "")))
+            card["title"] = with_units_attached(cleaned(row["title"]))
+            card["saving"] = with_units_attached(cleaned(row.get("saving", "")))
             card["place"] = plot.elided(row["largest_place"], _PLACE)
             card["sheet"] = answer.linked(row["see"], sheets)
             own_details = details[details["finding"] == row["finding"]]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
+#: Cells of the longest text in a table, or of the longest name in a line.
+LONGEST_NAME = 80
 _GAP = 2  # blanks between columns
 _TEXT_AT_LEAST = 14  # a name cut shorter tells little; columns are left out before that
 _NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
@@ -191,6 +193,8 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
         ):
             cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
+    if not is_number:
+        width = min(width, LONGEST_NAME)
     return _Column(
         header=safe_text(header),
         cells=cells,
