@@ -401,7 +401,8 @@ def _table_makers(
 
 def _parts_of_stream_names(streams: pd.DataFrame) -> list[str]:
     """Return what tells the streams of a trace apart."""
-    if streams.duplicated(["device", "stream"]).any():
+    is_ambiguous = streams.duplicated(["device", "stream"])
+    if is_ambiguous.any():
         return ["process", "device", "stream"]
     if streams["device"].nunique() > 1:
         return ["device", "stream"]

@@ -291,7 +291,8 @@ def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
     if trace is not None:
         blocks.append([f"Trace: {trace}"])
     if len(work):
-        blocks.append(f"Recording: {' '.join(recording_lines(work))}")
+        lines = recording_lines(work)
+        blocks.append(f"Recording: {' '.join(lines)}")
         if trace is None:
             blocks.append([""])
     return blocks

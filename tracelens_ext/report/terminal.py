@@ -98,7 +98,9 @@ class FrameTable:
             columns=self._columns, width=options.max_width, name_width=self._name_width
         )
         yield _table(layout, ascii_only=options.ascii_only)
-        rows_shown = len(self._columns[0].cells) if self._columns else 0
+        rows_shown = 0
+        if self._columns:
+            rows_shown = len(self._columns[0].cells)
         rows_missing = self._rows - rows_shown
         if rows_missing:
             plural = "s" if rows_missing > 1 else ""
@@ -174,7 +176,8 @@ def _plain(text: str, *, ascii_only: bool) -> str:
     if not ascii_only:
         return text
     spelled = text.replace("µ", "u").replace("…", "...")
-    return spelled.encode("ascii", "backslashreplace").decode()
+    encoded = spelled.encode("ascii", "backslashreplace")
+    return encoded.decode()
 
 
 def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
@@ -309,7 +312,8 @@ def _needed(
     for position, column in enumerate(columns):
         at_least = _TEXT_AT_LEAST
         if position == 0:
-            at_least = min(name_width, max(_NAME_AT_LEAST, width // 2))
+            half_of_width = max(_NAME_AT_LEAST, width // 2)
+            at_least = min(name_width, half_of_width)
         cells = column.width
         if folded and not column.is_number:
             cells = min(column.width, at_least)
