@@ -402,7 +402,9 @@ def attention(query, key, value, bias, dropout_p, is_causal, scale):
     """Run attention on tensors of shape (batch, sequence, heads, size), batch optional."""
     is_packed = query.dim() == 3
     if is_packed:
-        query, key, value = query[None], key[None], value[None]
+        query = query[None]
+        key = key[None]
+        value = value[None]
     result = torch.nn.functional.scaled_dot_product_attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
