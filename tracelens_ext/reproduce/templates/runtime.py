@@ -304,9 +304,9 @@ def flash_attention_forward(
 ):
     """Run general attention, with packed sequences as a single one."""
     result = attention(query, key, value, None, dropout_p, is_causal, scale)
-    logsumexp = query.new_zeros(query.shape[:-1], dtype=torch.float32)
+    not_computed = query.new_empty(0)
     no_seed = query.new_zeros(2, dtype=torch.uint64)
-    return result, logsumexp, no_seed, no_seed[0].clone(), query.new_empty(0)
+    return result, not_computed, no_seed, no_seed[0].clone(), not_computed.clone()
 
 
 @stand_in("aten::_flash_attention_backward", "CPU")
@@ -330,8 +330,7 @@ def flash_attention_backward(
     **_others,
 ):
     """Run the backward of general attention, with packed sequences as a single one."""
-    tensors = (query, key, value)
-    return attention_gradients(grad_out, tensors, None, dropout_p, is_causal, scale)
+    return attention_gradients(grad_out, query, key, value, None, is_causal, scale)
 
 
 @stand_in("aten::_efficient_attention_forward", "CPU")
@@ -354,9 +353,10 @@ def efficient_attention_forward(
     """Run general attention, with packed sequences as a single one."""
     is_causal = custom_mask_type != 0 and bias is None
     result = attention(query, key, value, bias, dropout_p, is_causal, scale)
-    logsumexp = query.new_zeros(query.shape[:-1], dtype=torch.float32)
+    not_computed = query.new_empty(0)
     no_seed = query.new_zeros((), dtype=torch.int64)
-    return result, logsumexp, no_seed, no_seed.clone(), query.shape[1], key.shape[1]
+    lengths = (query.shape[1], key.shape[1])
+    return (result, not_computed, no_seed, no_seed.clone()) + lengths
 
 
 @stand_in("aten::_efficient_attention_backward", "CPU")
@@ -383,11 +383,9 @@ def efficient_attention_backward(
 ):
     """Run the backward of general attention, with packed sequences as a single one."""
     is_causal = custom_mask_type != 0 and bias is None
-    gradients = attention_gradients(
-        grad_out, (query, key, value), bias, dropout_p, is_causal, scale
-    )
-    bias_gradient = query.new_empty(0) if bias is None else torch.zeros_like(bias)
-    return (*gradients, bias_gradient)
+    gradients = attention_gradients(grad_out, query, key, value, bias, is_causal, scale)
+    bias_gradient_not_computed = query.new_empty(0)
+    return gradients + (bias_gradient_not_computed,)
 
 
 def convolve(image, weight, bias, stride, padding, dilation, groups):
@@ -419,12 +417,30 @@ def attention(query, key, value, bias, dropout_p, is_causal, scale):
     return result[0] if is_packed else result
 
 
-def attention_gradients(grad_out, tensors, bias, dropout_p, is_causal, scale):
-    """Return the gradients of `attention` with respect to query, key and value."""
-    inputs = [tensor.detach().requires_grad_() for tensor in tensors]
-    with torch.enable_grad():
-        result = attention(*inputs, bias, dropout_p, is_causal, scale)
-    return torch.autograd.grad(result, inputs, grad_out)
+def attention_gradients(grad_out, query, key, value, bias, is_causal, scale):
+    """Return the gradients of attention without dropout for query, key and value."""
+    grad = grad_out.transpose(-3, -2)
+    query = query.transpose(-3, -2)
+    group = query.shape[-3] // key.shape[-2]  # query heads that share a key head
+    key = key.transpose(-3, -2).repeat_interleave(group, -3)
+    value = value.transpose(-3, -2).repeat_interleave(group, -3)
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    scores = query @ key.mT * scale
+    if bias is not None:
+        scores = scores + bias
+    if is_causal:
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~visible, -math.inf)
+    weights = scores.softmax(-1)
+    grad_weights = grad @ value.mT
+    mean = (grad_weights * weights).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - mean) * scale
+    grad_query = grad_scores @ key
+    grad_key = (grad_scores.mT @ query).unflatten(-3, (-1, group)).sum(-3)
+    grad_value = (weights.mT @ grad).unflatten(-3, (-1, group)).sum(-3)
+    gradients = (grad_query, grad_key, grad_value)
+    return tuple(gradient.transpose(-3, -2) for gradient in gradients)
 
 
 # MEASUREMENT
@@ -671,8 +687,8 @@ def check_memory(operation, options):
     free = free_memory(options.device)
     if free is not None and needed > free / 2:
         raise SkippedError(
-            f"its inputs need {needed / 1e9:.1f} GB, more than half of the"
-            f" {free / 1e9:.1f} GB of free memory; try --scale 0.5"
+            f"its inputs need {needed / 1e9:,.1f} GB, more than half of the"
+            f" {free / 1e9:,.1f} GB of free memory; try --scale 0.5"
         )
 
 
@@ -936,7 +952,7 @@ def check(operation, options):
         Whether they agree (None if there is no reference) and a description.
     """
     call = make_call(operation, options.device, options.scale)
-    if torch.Tag.nondeterministic_seeded in getattr(call.function, "tags", ()):
+    if is_random(call):
         return None, "no reference: the operation is random"
     if "::empty" in operation.name or "::new_empty" in operation.name:
         return None, "no reference: its result is uninitialized memory"
@@ -961,28 +977,48 @@ def check(operation, options):
 def results_of(call):
     """Run a call and return its results and the arguments that it changes."""
     results = tensors_in(call())
-    schema = getattr(call.function, "_schema", None)
-    if schema is None:
-        return results
-    names = [argument.name for argument in schema.arguments]
-    values = dict(zip(names, call.arguments))
-    values.update(call.keywords)
-    for argument in schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            results += tensors_in(values.get(argument.name))
+    arguments = arguments_by_name(call)
+    for parameter in call.function._schema.arguments:
+        if parameter.alias_info is not None and parameter.alias_info.is_write:
+            results += tensors_in(arguments.get(parameter.name))
     return results
 
 
 def as_float64(argument):
     """Return an argument for the reference: floats as float64, tensors on the CPU."""
     if isinstance(argument, torch.Tensor):
-        copy = argument.detach().clone().cpu()
-        if copy.is_complex():
-            return copy.to(torch.complex128)
-        return copy.double() if copy.is_floating_point() else copy
+        return tensor_as_float64(argument.detach())
     if isinstance(argument, torch.dtype) and argument.is_floating_point:
         return torch.float64
     return argument
+
+
+def tensor_as_float64(tensor):
+    """Return a copy on the CPU that spans its memory in the same way."""
+    if tensor.is_quantized:
+        return tensor.clone().cpu()
+    elements = elements_in_memory(tensor.shape, tensor.stride())
+    memory = tensor.as_strided((elements,), (1,)).clone().cpu()
+    if memory.is_complex():
+        memory = memory.to(torch.complex128)
+    elif memory.is_floating_point():
+        memory = memory.double()
+    return memory.as_strided(tensor.shape, tensor.stride())
+
+
+def is_random(call):
+    """Return whether the result of a call depends on random numbers."""
+    if torch.Tag.nondeterministic_seeded not in getattr(call.function, "tags", ()):
+        return False
+    return arguments_by_name(call).get("dropout_p") != 0
+
+
+def arguments_by_name(call):
+    """Return the arguments of a call by the names in its schema."""
+    names = [argument.name for argument in call.function._schema.arguments]
+    arguments = dict(zip(names, call.arguments))
+    arguments.update(call.keywords)
+    return arguments
 
 
 def is_dense_float(tensor):
@@ -1072,8 +1108,10 @@ class Table:
             self.widths["back to back µs"] = WIDTHS["back to back µs"]
             self.widths["ratio"] = WIDTHS["ratio"]
         if options.device != "meta" and options.scale == 1.0:
-            self.widths["TFLOP/s"] = WIDTHS["TFLOP/s"]
-            self.widths["GB/s"] = WIDTHS["GB/s"]
+            if any(operation.flops for operation in operations):
+                self.widths["TFLOP/s"] = WIDTHS["TFLOP/s"]
+            if any(operation.moved_bytes for operation in operations):
+                self.widths["GB/s"] = WIDTHS["GB/s"]
         if options.check:
             self.widths["check"] = WIDTHS["check"]
         self.widths["note"] = WIDTHS["note"]
@@ -1109,7 +1147,7 @@ def measured_cells(operation, times, options):
     """Return the cells of a row that this run tells."""
     cells = {}
     if operation.name in REPLACED:
-        cells["note"] = f"a stand-in: no {options.device} kernel"
+        cells["note"] = f"run by a stand-in: no {options.device} kernel for it"
     if not times.calls:
         return cells
     median = statistics.median(times.calls)
