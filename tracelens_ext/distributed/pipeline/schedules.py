@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
 from tracelens_ext.distributed.pipeline.stages import Pipeline
 from tracelens_ext.distributed.pipeline.times import Intervals
-from tracelens_ext.distributed.pipeline.transfers import RECEIVE, SEND
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Float64Array, Int64Array
 from tracelens_ext.trace.intervals import covered

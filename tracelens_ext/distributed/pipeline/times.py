@@ -25,9 +25,9 @@ from tracelens_ext.distributed.pipeline.extract import (
     COMMUNICATION,
     COMPUTATION,
     OPTIMIZER,
+    RECEIVE,
 )
 from tracelens_ext.distributed.pipeline.stages import Pipeline
-from tracelens_ext.distributed.pipeline.transfers import RECEIVE
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
 from tracelens_ext.trace.intervals import covered, outside, union
