@@ -329,6 +329,7 @@ def write_folder(
                 f"{place}: cannot be written to: it is a file; give a folder"
             )
         suffixes = {Path(name).suffix for name in writers}
+        new = list(writers)
         old = [name for name in manifest_files(target) if name not in writers]
         kept = [name for name in old if keep or Path(name).suffix not in suffixes]
         # A link may change before the last file is there: all go where it leads now.
@@ -339,10 +340,11 @@ def write_folder(
                     write(staged / name)
                 except OSError as error:
                     raise output_error(str(here / name), error) from error
-            if not _exchanged(
-                staged=staged, target=target, names=[*writers, *kept], kept=kept
-            ):
-                _renamed(staged=staged, place=here, new=[*writers], old=old, kept=kept)
+            is_done = _exchanged(
+                staged=staged, target=target, names=new + kept, kept=kept
+            )
+            if not is_done:
+                _renamed(staged=staged, place=here, new=new, old=old, kept=kept)
     except OSError as error:
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
@@ -382,7 +384,7 @@ def _exchanged(
         return path.name in ours and stat.S_ISREG(path.lstat().st_mode)
 
     try:
-        ours = {MANIFEST, *names, *manifest_files(target)}
+        ours = {MANIFEST} | set(names) | set(manifest_files(target))
         there = target.exists()
         if there and (target.samefile(".") or not all(map(is_ours, target.iterdir()))):
             return False
@@ -413,12 +415,14 @@ def _take_over_rights(target: Path, beside: Path) -> None:
     new = beside.stat()
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         raise PermissionError
-    for path in [*target.iterdir(), target]:
-        copy = beside if path is target else beside / path.name
+    copies = {path: beside / path.name for path in target.iterdir()}
+    copies[target] = beside
+    for path, copy in copies.items():
         with suppress(FileNotFoundError):
             if not os.access(path, os.W_OK):
                 raise PermissionError
-            copy.chmod(stat.S_IMODE(path.stat().st_mode))
+            mode = stat.S_IMODE(path.stat().st_mode)
+            copy.chmod(mode)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -444,13 +448,14 @@ def _renamed(
     place.mkdir(exist_ok=True)
     with ExitStack() as written:
         for name in new:
-            (staged / name).replace(written.enter_context(written_beside(place / name)))
+            beside = written.enter_context(written_beside(place / name))
+            (staged / name).replace(beside)
         with uninterrupted():
-            write_manifest(place, [*new, *old], unfinished=True)
+            write_manifest(place, list(new) + list(old), unfinished=True)
             written.close()
-            for name in {*old} - {*kept}:
+            for name in set(old) - set(kept):
                 (place / name).unlink(missing_ok=True)
-            write_manifest(place, [*new, *kept])
+            write_manifest(place, list(new) + list(kept))
 
 
 @contextmanager
