@@ -191,9 +191,9 @@ class KernelCategorizer:
                 if not pending:
                     break
                 # Rules answer for what is still open, a Python categorizer sees every kernel.
-                asked = pending if isinstance(stage, Matcher) else distinct
+                undecided = pending if isinstance(stage, Matcher) else distinct
                 for kernel, verdict in zip(
-                    asked, self._ask(stage, asked), strict=False
+                    undecided, self._ask(stage, undecided), strict=False
                 ):
                     if verdict is not None:
                         verdicts.setdefault(kernel, verdict)
@@ -308,11 +308,11 @@ def _unasked_packs(
         UsageError: there is no such pack as one of `without_packs`.
     """
     unasked = [offer for offer in offered if not offer.item.selectable]
-    known = sorted({offer.item.name for offer in unasked})
+    known_names = sorted({offer.item.name for offer in unasked})
     for name in without_packs:  # a pack that takes no part anyway is a mistake
-        if name not in known:
+        if name not in known_names:
             raise UsageError(
-                f"there is no pack called {name!r}; known: {', '.join(known)}"
+                f"there is no pack called {name!r}; known: {', '.join(known_names)}"
             )
     chosen_packs = {
         id(source.pack) for source in chosen if isinstance(source, BoundPack)

@@ -59,8 +59,8 @@ def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None
     if not head.startswith(SQLITE_MAGIC):
         return False
     database = getattr(import_module(f"tracelens_ext.readers.{module}"), name)
-    known: bool | None = database.is_one(path)
-    return known
+    answer: bool | None = database.is_one(path)
+    return answer
 
 
 NSYS_REPORTS = (".nsys-rep", ".qdrep")
@@ -125,18 +125,20 @@ def _is_nsys_table(_: Path, head: bytes) -> bool:
 
 def _is_rocpd(path: Path, head: bytes) -> bool:
     """Whether a file has the tables of rocpd; of one that is gzipped, or damaged, its name."""
-    known = _is_database(
+    answer = _is_database(
         module="rocprof.rocpd", name="RocpdDatabase", path=path, head=head
     )
-    if known is not None:
-        return known
+    if answer is not None:
+        return answer
     return ".db" in path.suffixes
 
 
 def _is_rpd(path: Path, head: bytes) -> bool:
     """Whether a file has the tables of rocmProfileData; of one that is gzipped, its name."""
-    known = _is_database(module="rocprof.rpd", name="RpdDatabase", path=path, head=head)
-    return ".rpd" in path.suffixes if known is None else known
+    answer = _is_database(
+        module="rocprof.rpd", name="RpdDatabase", path=path, head=head
+    )
+    return ".rpd" in path.suffixes if answer is None else answer
 
 
 def _is_rocprof_results(path: Path, head: bytes) -> object:

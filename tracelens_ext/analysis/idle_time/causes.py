@@ -512,8 +512,8 @@ def _with_waits(
     call_of_gap[gaps_of_waits] = after_waits.call[belongs]
     middle = intervals.start + after_waits.length
     of_waits = intervals._replace(end=middle).with_cause(Cause.SYNCHRONIZATION)
-    rest = intervals._replace(start=middle)
-    split = joined_intervals(of_waits, rest)
+    after_middle = intervals._replace(start=middle)
+    split = joined_intervals(of_waits, after_middle)
     has_length = split.end > split.start
     return _CaughtUp(split.chosen(has_length), call_of_gap)
 

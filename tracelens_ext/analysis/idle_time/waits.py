@@ -226,8 +226,8 @@ class _CatchingUp:
 
         taken_before = np.cumsum(length) - length
         taken_before = taken_before - taken_before[np.searchsorted(wait, wait)]
-        left = values_at(debt, wait, missing=0) - taken_before
-        taken = np.clip(left, 0, length)
+        debt_left = values_at(debt, wait, missing=0) - taken_before
+        taken = np.clip(debt_left, 0, length)
         row = values_at(self.waits.row, wait)
         return IdleAfterWaits(taken, np.where(taken > 0, row, NONE))
 

@@ -78,7 +78,7 @@ class Iterations:
 
     def has_number(self, number: int) -> BoolArray:
         """Return whether each iteration has this number, (k,)."""
-        return np.array([each == number for each in self.number], dtype=bool)
+        return np.array([iteration == number for iteration in self.number], dtype=bool)
 
     def numbers(self, which: IntArray) -> list[str]:
         """Return the N of some iterations, by their index, as texts; empty for `NONE`."""

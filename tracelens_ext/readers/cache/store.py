@@ -202,7 +202,7 @@ class TraceCache:
         stem = file.name.split(".")[0]
         replaced = (file, _database_of(file))
         files = place.cache_files(self.folder).get(stem, [])
-        beside = (each.size for each in files if each.path not in replaced)
+        beside = (entry.size for entry in files if entry.path not in replaced)
         room = self.limit - database
         kept.write_columns(
             path=file, about=about, columns=columns, most=room - sum(beside)

@@ -404,9 +404,9 @@ class _Decoder:
             values = (values & low) | ((values & high) >> shift)
         is_long = stops == 0
         if is_long.any():
-            rest = self._words[positions[is_long] + 8]
-            ninth = rest & _BYTE
-            tenth = (rest >> _EIGHT) & _BYTE
+            last_word = self._words[positions[is_long] + 8]
+            ninth = last_word & _BYTE
+            tenth = (last_word >> _EIGHT) & _BYTE
             has_ten = ninth >= _STOP_BIT
             if (has_ten & (tenth >= _STOP_BIT)).any():
                 raise DamagedMessageError
