@@ -170,7 +170,7 @@ class KernelCategorizer:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it asks the built-in packs and nothing else."""
+        """True if it asks the built-in packs and nothing else."""
         builtin = builtin_categorizer()
         return self is builtin or self.packs == builtin.packs == self._sources
 
@@ -414,7 +414,7 @@ class RuleMatch:
     about: str | None = None  #: what the rule says it is for, or None
     #: the rule's condition on the launching operation, or None
     condition: str | None = None
-    holds: bool = True  #: whether the launching operation fulfils the condition
+    holds: bool = True  #: True if the launching operation fulfils the condition
 
 
 def _match(bound: BoundRule, *, holds: bool) -> RuleMatch:

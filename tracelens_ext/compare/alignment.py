@@ -1,4 +1,4 @@
-"""Which places of two traces stand for each other.
+"""Pair the places of two traces that stand for each other.
 
 Places are aligned by path, outermost operation and shapes, then without shapes, then without
 numbers; where the operations inside differ, at their common ancestor. The rest is paired by

@@ -1,4 +1,4 @@
-"""Which events of a trace are exported."""
+"""Choose the events of a trace that are exported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHOLE_TIME = Window(start=-(1 << 62), end=1 << 62)
 
 @dataclass(frozen=True)
 class Choice:
-    """Which events are exported."""
+    """The conditions that exported events meet."""
 
     #: start and end, ns; what touches it is in, whole
     window: tuple[int, int] | None = None

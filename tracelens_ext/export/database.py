@@ -260,12 +260,13 @@ def _answer(
 def _added(
     connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str
 ) -> bool:
-    """Whether the table of the report that is missed could be made, by default there or not."""
+    """Add a table of the report that a query misses; return True if there is such a table."""
     table_name = name.lower().removeprefix("table_")
     wanted = table_name if table_name in OWN_NAMES else name.lower()
-    sheet = {
-        known_name.lower(): sheet for known_name, sheet in tables_of_report().items()
-    }.get(wanted)
+    sheet_of_name = {}
+    for sheet_name, table in tables_of_report().items():
+        sheet_of_name[sheet_name.lower()] = table
+    sheet = sheet_of_name.get(wanted)
     if sheet is None:
         return False
     options = ReportOptions()

@@ -64,7 +64,7 @@ class _IndexLine:
 
 @dataclass(frozen=True)
 class _Line:
-    """Some cells of a row, each with its format."""
+    """Cells of a row, each with its format."""
 
     values: Sequence[CellValue]
     styles: Sequence[Format]

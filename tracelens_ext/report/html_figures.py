@@ -240,7 +240,7 @@ def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plo
 
 
 def is_narrow(room: int) -> bool:
-    """Whether names have no room beside what they name."""
+    """Return True if names have no room beside what they name."""
     return room < _NARROW_ENDS
 
 

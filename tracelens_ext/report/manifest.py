@@ -274,7 +274,7 @@ def _beginning(path: Path, size: int) -> bytes:
 
 
 def made_here(path: AnyPath) -> bool:
-    """Whether a file carries the mark of this program's outputs; a demo trace does not."""
+    """Return True if a file carries the mark of this program's outputs; a demo trace does not."""
     head = _beginning(Path(path), _LOOK_BYTES)
     if not head.startswith(_ZIP):
         return _MARK.match(head) is not None
@@ -286,7 +286,7 @@ def made_here(path: AnyPath) -> bool:
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether a file that is not empty is at a path; the writer says what is wrong with others."""
+    """Return True if a path holds a file that is not empty; the writer reports other problems."""
     with suppress(OSError, ValueError):
         return path.is_file() and path.stat().st_size > 0
     return False

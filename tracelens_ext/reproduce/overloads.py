@@ -50,7 +50,7 @@ class BoundCall:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it writes its first argument, as PyTorch's names say."""
+        """True if it writes its first argument, as PyTorch's names say."""
         name = self.schema.name
         return name.endswith("_") and not name.endswith("__")
 

@@ -74,7 +74,7 @@ class DevicePeaks:
     warp: int = 0  #: threads of a warp or wave; 0: not known
     memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
     cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
-    #: whether a device of a trace may be a part of the product
+    #: True if a device of a trace may be a part of the product
     partitions: bool = False
     source: str = ""  #: where the numbers are from
 

@@ -190,7 +190,7 @@ _UNKNOWN_KIND = 7
 
 
 class PageableCopies(NamedTuple):
-    """Which GPU events copy from or to pageable memory."""
+    """The GPU events that copy from or to pageable memory."""
 
     is_pageable: BoolArray  #: (g,)
     is_known: BoolArray  #: True where the trace says which kind of memory it is, (g,)

@@ -109,7 +109,7 @@ class IdleIntervals(NamedTuple):
     """Intervals of idle time, by track and time, which do not overlap on a track; p of them."""
 
     start: Int64Array  #: ns since the trace's first event, (p,)
-    end: Int64Array  #: likewise, (p,)
+    end: Int64Array  #: ns since the trace's first event, (p,)
     track: IntArray  #: the stream or device that was idle, an index, (p,)
     gap: IntArray  #: the gap that the interval is a part of, `NONE` for an edge, (p,)
     cause: IntArray  #: the code of a `Cause`, (p,)

@@ -51,7 +51,7 @@ class HostIntervals(NamedTuple):
 
     thread: IntArray  #: `NONE` where it is not known, (n,)
     start: Int64Array  #: ns since the trace's first event, (n,)
-    end: Int64Array  #: likewise, (n,)
+    end: Int64Array  #: ns since the trace's first event, (n,)
 
     def of_known_threads(self) -> HostIntervals:
         """Return the intervals whose thread is known."""
@@ -184,7 +184,7 @@ class HostSegments(NamedTuple):
 
     thread: IntArray  #: (m,)
     start: Int64Array  #: ns since the trace's first event, (m,)
-    end: Int64Array  #: likewise, (m,)
+    end: Int64Array  #: ns since the trace's first event, (m,)
     row: Int64Array  #: the innermost event, (m,)
 
     def during(

@@ -265,7 +265,7 @@ def _counts(owner: Int64Array, count: int) -> Int64Array:
 
 
 class _Oddness(NamedTuple):
-    """Which iterations are odd, and the statistics that they are compared with."""
+    """The odd iterations, and the statistics that they are compared with."""
 
     columns: list[str]  #: the columns in which each row is odd, joined by a comma
     statistics: pd.DataFrame  #: a row for each measured column and device
@@ -306,7 +306,7 @@ def _oddness(frame: pd.DataFrame, measured: list[str]) -> _Oddness:
 
 
 class OddValues(NamedTuple):
-    """Which of some values are odd."""
+    """The odd ones of some values."""
 
     is_odd: BoolArray  #: (k,)
     deviation: float  #: the median absolute deviation of the values

@@ -41,7 +41,7 @@ class IterationSpans(NamedTuple):
 
     process: Int64Array  #: of each, as in `Trace.process_of_thread`, (k,)
     start: Int64Array  #: ns since the trace's first event, (k,)
-    end: Int64Array  #: likewise, (k,)
+    end: Int64Array  #: ns since the trace's first event, (k,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Iterations:
 
     @cached_property
     def whole(self) -> BoolArray:
-        """Whether each iteration is finished and launched GPU work; a last one may not, (k,)."""
+        """True for iterations that finished and launched GPU work, (k,)."""
         return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
@@ -360,7 +360,7 @@ PStepBy = Literal["launch", "time"]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which GPU events are chosen; None for no condition.
+    """The conditions that chosen GPU events meet; None for no condition.
 
     Attributes:
         pstep: the N of a `ProfilerStep#N` in which an event was launched.

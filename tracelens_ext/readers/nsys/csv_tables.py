@@ -86,7 +86,7 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a table, column by column."""
+    """Consecutive rows of a table, column by column."""
 
     source: str  #: what messages call the table
     #: where each row stands in the file, or its number among the rows
@@ -95,7 +95,7 @@ class Piece:
     columns: Mapping[str, Sequence[csv_rows.Cell]]
     #: the unit that a column's title tells, None without
     units: Mapping[str, str | None]
-    unfinished: bool = False  #: whether the line of the last row does not end
+    unfinished: bool = False  #: True if the line of the last row does not end
 
     def nanoseconds(self, column: str) -> Numbers:
         """The times of a column in ns; None for an empty cell."""

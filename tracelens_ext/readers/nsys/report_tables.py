@@ -97,7 +97,7 @@ class _Texts(NamedTuple):
 
 
 class _ReportPiece:
-    """Some rows of a table; a column is None once it is released."""
+    """Consecutive rows of a table; a column is None once it is released."""
 
     def __init__(
         self, count: int, numbers: dict[str, _NumberColumn], texts: dict[str, _Texts]
