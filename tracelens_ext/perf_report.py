@@ -339,8 +339,8 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: CategorizerLike | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
-    without_packs: Sequence[str] = (),
-    salvage: bool = False,
+    disabled_packs: Sequence[str] = (),
+    allow_truncated: bool = False,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     tracelens_sheets: bool = True,
@@ -353,8 +353,8 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         output_xlsx_path: the Excel file; without any output `NAME_perf_report.xlsx` by the trace.
         output_csvs_dir: the folder to write a CSV file a sheet to.
         use_kernel_name_categories, include_unlinked_kernels, rules, categorizer, maps,
-            without_packs, salvage, reading: as of `TreePerfAnalyzer`; categories add the column
-            `kernel_category` and the sheets `kernels_by_category` and `kernel_categories`.
+            disabled_packs, allow_truncated, reading: as of `TreePerfAnalyzer`; categories add the
+            column `kernel_category` and the sheets `kernels_by_category` and `kernel_categories`.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
         tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
         options: fields of `ReportOptions`.
@@ -385,8 +385,8 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         rules=rules,
         categorizer=categorizer,
         maps=maps,
-        without_packs=without_packs,
-        salvage=salvage,
+        disabled_packs=disabled_packs,
+        allow_truncated=allow_truncated,
         reading=reading,
     )
     report = build_perf_report(analyzer, chosen)

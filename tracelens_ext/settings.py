@@ -19,7 +19,7 @@ class ReadingOptions:
     """What the user chose about reading; whoever reads is handed it."""
 
     #: analyse the events before the place where a file is cut off or damaged
-    salvage: bool = False
+    allow_truncated: bool = False
     #: most bytes of decompressed text that a trace may have; None for the default
     max_bytes: int | None = None
     #: threads that read one large file; None for as many as there are cores

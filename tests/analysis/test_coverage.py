@@ -70,7 +70,7 @@ def test_nine_in_a_row_and_what_the_end_cut_off_are_no_holes() -> None:
 
 def test_the_wall_begins_with_a_hole_before_all_work() -> None:
     found = recording_of(TreePerfAnalyzer(steps(range(12)).document()).work)
-    assert (found.wall_start, found.launches, found.launches_without_gpu_work) == (
+    assert (found.wall_start, found.launches, found.unmatched_launches) == (
         0,
         40,
         12,
@@ -83,7 +83,7 @@ def test_what_a_thread_calls_while_it_captures_is_not_lost() -> None:
     maker.call("cudaStreamBeginCapture", 990, 5, correlation=901)
     maker.call("cudaStreamEndCapture", 2990, 5, correlation=902)
     found = recording_of(TreePerfAnalyzer(maker.document()).work)
-    assert (found.launches, found.launches_without_gpu_work) == (20, 0)
+    assert (found.launches, found.unmatched_launches) == (20, 0)
     assert set(found.parts["kind"]) == {"start_up"}  # the capture itself
 
 
@@ -157,13 +157,13 @@ def test_parts_are_apart_lie_in_the_wall_and_hold_idle_time(document: Document) 
     assert ((parts["ns"] > 0) & (parts["ns"] <= parts["end"] - parts["start"])).all()
     for _, mine in parts.groupby("device"):
         assert (mine["start"].to_numpy()[1:] >= mine["end"].to_numpy()[:-1]).all()
-    assert 0 <= found.judged_ns <= found.wall_ns or not len(work)
+    assert 0 <= found.analyzed_ns <= found.wall_ns or not len(work)
 
 
 def test_without_gpu_work_the_launches_are_told() -> None:
     told = recording_dict(TreePerfAnalyzer(steps(range(40)).document()).work)
-    assert (told["wall_ms"], told["judged_ms"]) == (None, None)
-    assert (told["launches"], told["launches_without_gpu_work"], told["parts"]) == (
+    assert (told["wall_ms"], told["analyzed_ms"]) == (None, None)
+    assert (told["launches"], told["unmatched_launches"], told["parts"]) == (
         40,
         40,
         [],
@@ -196,7 +196,7 @@ def test_what_was_taken_out_is_found(name: str) -> None:
         holes = [truth["before"] | {"idle_ms": truth["before"]["ms"]}]
     else:
         holes = truth["holes"]
-        for key in ("launches", "launches_without_gpu_work"):
+        for key in ("launches", "unmatched_launches"):
             assert told[key] == truth[key]
     parts: list[dict[str, float]] = told["parts"]  # type: ignore[assignment]  # of dictionaries
     assert len(parts) == len(holes)

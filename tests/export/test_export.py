@@ -25,7 +25,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.call_tree_chart import MOST_NODES, call_tree
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
-from tracelens_ext.analysis.timeline.time_axis import time_axis
+from tracelens_ext.analysis.timeline.timeline_bins import timeline_bins
 from tracelens_ext.cli import run
 from tracelens_ext.export.tracks import fit_lanes
 from tracelens_ext.simulation.simulation import Assessment, Simulation, State
@@ -376,7 +376,7 @@ def test_bins_and_nodes_add_up_to_the_durations(
 ) -> None:
     work = analyzed_demo.work
     total = int(work.duration.sum())
-    axis = time_axis(work)
+    axis = timeline_bins(work)
     tree = call_tree(work)
     assert int(axis["gpu_time_ns"].sum()) == total
     assert len(tree) <= MOST_NODES

@@ -84,11 +84,11 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     spans = [span for each in told_by for span in each["intervals"]]
     check_apart(spans, round(told["total_ms"] * 1e6))
     for finding in told["findings"]:
-        devices = sum(each["claimed_ms"] for each in finding["devices"])
-        assert devices / len(tracks) == pytest.approx(finding["claimed_ms"])
-    for each, ms in [(f, f["claimed_ms"] * len(tracks)) for f in told["findings"]] + [
-        (part, part["ms"]) for part in parts
-    ]:
+        devices = sum(each["attributed_ms"] for each in finding["devices"])
+        assert devices / len(tracks) == pytest.approx(finding["attributed_ms"])
+    for each, ms in [
+        (f, f["attributed_ms"] * len(tracks)) for f in told["findings"]
+    ] + [(part, part["ms"]) for part in parts]:
         assert sum(
             s["end_ns"] - s["start_ns"] for s in each["intervals"]
         ) == pytest.approx(ms * 1e6)
@@ -121,7 +121,7 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
             claim = wall.claim_idle_up_to(np.array(limit, dtype=np.int64))
         saved += claim.saving_ns
     assert saved <= wall.total_ns * (1 + 1e-9)
-    assert saved == pytest.approx(wall.claimed_ns)
+    assert saved == pytest.approx(wall.attributed_ns)
     claims = [*wall.claims, *wall.parts()]
     check_apart(
         [span for claim in claims for span in claim.as_records()], wall.total_ns
@@ -200,7 +200,7 @@ def test_a_copy_of_the_claims_is_its_own() -> None:
     wall = on_streams([((0, 100), 1), ((100, 150), 1)])
     other = wall.copy()
     other.claim_events(np.array([True, True]))
-    assert (other.claimed_ns, wall.claimed_ns) == (150_000, 0)
+    assert (other.attributed_ns, wall.attributed_ns) == (150_000, 0)
     assert wall.claim_events(np.array([True, True])).saving_ns == 150_000
 
 

@@ -54,7 +54,7 @@ CALL = 2
 
 
 def made(steps: list[tuple[str, int]], streams: int = 1) -> TraceMaker:
-    """A program of launches (on a stream, of a length in µs), thinking, and synchronisation."""
+    """A program of launches (on a stream, of a length in µs), thinking, and synchronization."""
     maker = TraceMaker()
     now = 0
     number = 0

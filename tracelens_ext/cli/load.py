@@ -183,7 +183,7 @@ def analyze(
                 trace, problem, "see its CPU operations with: tracelens-ext report"
             )
         tell(f"{trace}: {problem}")
-    if options.reading.salvage:
+    if options.reading.allow_truncated:
         for note in analyzer.trace.provenance.notes:
             tell(f"{trace}: {note}")
     return analyzer

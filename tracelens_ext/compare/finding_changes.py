@@ -36,7 +36,7 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     for trace, prefix in enumerate(prefixes(letters).values(), start=1):
         columns[f"{prefix}difference_ms"] = saving_ms[:, trace] - saving_ms[:, 0]
     for trace, letter in enumerate(letters):
-        columns[f"{letter}_% of judged time"] = share_percent[:, trace]
+        columns[f"{letter}_% of analyzed time"] = share_percent[:, trace]
     largest_change = np.abs(share_changes).max(axis=1)
     order = np.argsort(-largest_change, kind="stable")
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)

@@ -48,7 +48,7 @@ def run_fleet(
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: str | os.PathLike[str] | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
-    without_packs: Sequence[str] = (),
+    disabled_packs: Sequence[str] = (),
     include_unlinked_kernels: bool = True,
     ranks_per_node: int | None = None,
     pipeline_stages: str | None = None,
@@ -77,7 +77,7 @@ def run_fleet(
         rules: TOML files of categorization rules that win over all others.
         categorizer: `"jax"`, `"vllm:gpt-oss"` …, or a JSON file with a map.
         maps: folders of engine/model maps that `categorizer` may name.
-        without_packs: names of rule packs that take no part.
+        disabled_packs: names of rule packs that take no part.
         include_unlinked_kernels: count GPU events whose launch is not in the trace in the
             timelines.
         ranks_per_node: how many ranks a node has; None to see the nodes in the devices, where that
@@ -125,7 +125,7 @@ def run_fleet(
     if worker_count or scheduler is not None:
         reading = replace(reading, jobs=1)  # the traces are what is read side by side
     options = JobOptions(
-        rules=portable_rules(rules, categorizer, maps, without_packs),
+        rules=portable_rules(rules, categorizer, maps, disabled_packs),
         unlinked_kernels=include_unlinked_kernels,
         reading=reading,
         cache=cache,

@@ -165,7 +165,7 @@ class Finding:
     claim: Claim | None = field(default=None, compare=False, repr=False)
 
     @property
-    def claimed_ms(self) -> float:
+    def attributed_ms(self) -> float:
         """The attributed time; none of it belongs to another finding."""
         if self.claim is None:
             return self.saving_ms
@@ -174,7 +174,7 @@ class Finding:
     @property
     def informs_only(self) -> bool:
         """True if no time is attributed to it, as to the price of something that was chosen."""
-        return not self.claimed_ms
+        return not self.attributed_ms
 
     @property
     def saving_percent(self) -> float:
@@ -183,9 +183,9 @@ class Finding:
 
     def percent_of_analyzed(self, ms: float) -> float:
         """Return a time as a percentage of the analyzed time."""
-        if not self.claimed_ms:
+        if not self.attributed_ms:
             return 0.0
-        return self.share_percent * ms / self.claimed_ms
+        return self.share_percent * ms / self.attributed_ms
 
     @property
     def is_worthwhile(self) -> bool:
@@ -229,12 +229,12 @@ class Finding:
         del record["claim"]
         if self.saving_together_ms is None:
             record["saving_together_ms"] = self.saving_ms
-        record["claimed_ms"] = self.claimed_ms
+        record["attributed_ms"] = self.attributed_ms
         devices = []
         if claim is not None:
             of_devices_ms = (claim.ns_of_devices / NS_PER_MS).tolist()
             for device, ms in zip(claim.devices, of_devices_ms, strict=True):
-                devices.append({"device": device, "claimed_ms": ms})
+                devices.append({"device": device, "attributed_ms": ms})
         record["devices"] = devices
         if intervals:
             record["intervals"] = []
@@ -264,7 +264,7 @@ class Findings:
     recording_lines: Sequence[str] = ()  #: the same in sentences
     #: `kind` of the program, and `because`, what shows it
     program: Mapping[str, str] = field(default_factory=dict)
-    judged_ms: float = 0.0  #: the analyzed time, of which shares are
+    analyzed_ms: float = 0.0  #: the analyzed time, of which shares are
     #: True if nothing was found though most of that was compared with something
     all_clear: bool = False
     #: what is not known, where nothing was found and that is no all-clear
@@ -287,7 +287,7 @@ class Findings:
     def __repr__(self) -> str:
         """Return a line that says how much is explained, and the titles."""
         titles = "; ".join(finding.title for finding in self.findings)
-        explained = f"{self.explained_ms:,.3f} of {self.judged_ms:,.3f} ms explained"
+        explained = f"{self.explained_ms:,.3f} of {self.analyzed_ms:,.3f} ms explained"
         return short_repr(
             f"{len(self.findings)} findings", f"{explained}; {titles or self.unknown}"
         )
@@ -299,7 +299,7 @@ class Findings:
         columns = [
             "title",
             "saving",
-            "% of judged time",
+            "% of analyzed time",
             "confidence",
             "largest_place",
             "advice",
@@ -317,12 +317,12 @@ class Findings:
     @property
     def explained_ms(self) -> float:
         """Wall time that is attributed to findings; each part of it to one."""
-        return sum(finding.claimed_ms for finding in self.findings)
+        return sum(finding.attributed_ms for finding in self.findings)
 
     @property
     def left_ms(self) -> float:
         """Analyzed time that is attributed to no finding."""
-        return max(0.0, self.judged_ms - self.explained_ms)
+        return max(0.0, self.analyzed_ms - self.explained_ms)
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
         """Return them for JSON; with the attributed intervals of each, or without."""

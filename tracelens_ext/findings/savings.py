@@ -178,7 +178,7 @@ def _with_saving(
 ) -> Finding:
     """Return a finding with a simulated saving; its least and most follow it."""
     saving_ms = saving_ns / NS_PER_MS
-    share = saving_ms / finding.claimed_ms
+    share = saving_ms / finding.attributed_ms
     low_ms = finding.saving_low_ms
     if low_ms is not None:
         low_ms *= share

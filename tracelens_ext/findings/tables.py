@@ -117,11 +117,11 @@ FINDINGS = Table(
             "add up. 0 of what only informs",
         ),
         Column(
-            "claimed_ms",
+            "attributed_ms",
             "attributed wall time; none is attributed to two findings",
         ),
         Column(
-            "% of judged time",
+            "% of analyzed time",
             "the attributed time, of the time that was recorded and is no warm-up",
         ),
         Column(
@@ -158,7 +158,7 @@ FINDINGS = Table(
     answer_columns=[
         "title",
         "saving",
-        "% of judged time",
+        "% of analyzed time",
         "advice",
         "confidence",
         "largest_place",

@@ -59,7 +59,7 @@ class WallTime:
         return self.end - self.start
 
     @property
-    def claimed_ns(self) -> float:
+    def attributed_ns(self) -> float:
         """All that is claimed so far."""
         return sum(claim.saving_ns for claim in self.claims)
 

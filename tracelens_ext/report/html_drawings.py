@@ -333,10 +333,10 @@ _FINDING_COLORS = (
 _PALEST_PERCENT = 25.0
 
 
-def time_axis_figures(
+def timeline_bins_figures(
     frame: pd.DataFrame, marks: pd.DataFrame | None
 ) -> list[plot.Figure]:
-    """Draw when the GPUs worked, and `time_axis_marks`: holes, iterations and findings."""
+    """Draw when the GPUs worked, and `timeline_markers`: holes, iterations and findings."""
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
         return []
@@ -425,7 +425,9 @@ def time_axis_figures(
     words = plot.gpu_work_in_words(sums)
     spec = plot.spec_of(data, layout)
     return [
-        plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)
+        plot.Figure(
+            "time-axis", "GPU work over time", words, legend, "timeline_bins", spec
+        )
     ]
 
 

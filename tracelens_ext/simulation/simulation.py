@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from tracelens_ext.analysis.context import AnalysisContext
-from tracelens_ext.analysis.iterations.selection import Selection, span_of_step
+from tracelens_ext.analysis.iterations.selection import EventFilter, span_of_step
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
@@ -68,7 +68,7 @@ class Simulation:
     ) -> None:
         if not len(work):
             raise UsageError("the trace has no GPU events, so nothing can be replayed")
-        Selection(device=device).of(work)
+        EventFilter(device=device).of(work)
         window = _whole_window(work)
         if iteration is not None:
             window = Window(*span_of_step(work, iteration))
@@ -203,7 +203,7 @@ class Simulation:
             "factor": np.array([change.factor for change in named], dtype=np.float64),
             "wall_ms": (self.replayed.wall - saved_ns) / NS_PER_MS,
             "saved_ms": saved_ns / NS_PER_MS,
-            "saved (%)": percent(saved_ns, self.replayed.wall),
+            "saved_percent": percent(saved_ns, self.replayed.wall),
         }
         table = pd.DataFrame(columns)
         if not changes:
@@ -238,7 +238,7 @@ class Simulation:
         on_path = on_path_ms.rename("on_path_ms").reset_index()
         summary = on_path.merge(self._total_work(), "left", _KEYS)
         on_path_ns = NS_PER_MS * summary["on_path_ms"].to_numpy()
-        summary.insert(3, "on_path (%)", percent(on_path_ns, self.replayed.wall))
+        summary.insert(3, "on_path_percent", percent(on_path_ns, self.replayed.wall))
         return summary.sort_values(
             ["on_path_ms"] + _KEYS, ascending=[False, True, True], ignore_index=True
         )
@@ -388,7 +388,7 @@ WHAT_IF = Table(
         Column("factor", "by what; empty where several are, which `change` then tells"),
         Column("wall_ms", "the wall time then"),
         Column("saved_ms", "of the unchanged replay's wall time"),
-        Column("saved (%)", "likewise"),
+        Column("saved_percent", "likewise"),
     ],
     table=_what_if,
     asked_by="what_if",
@@ -405,7 +405,7 @@ CRITICAL_PATH_SUMMARY = Table(
         ),
         Column("category", "of the GPU work"),
         Column("on_path_ms", "time on the critical path"),
-        Column("on_path (%)", "of all of it"),
+        Column("on_path_percent", "of all of it"),
         Column(
             "total_ms", "all GPU work of the kind and category; empty of what is none"
         ),

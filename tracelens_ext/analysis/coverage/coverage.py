@@ -80,7 +80,7 @@ class Coverage:
     missing: tuple[Missing, ...]
 
     @property
-    def launches_without_gpu_work(self) -> int:
+    def unmatched_launches(self) -> int:
         """The number of launches that have no GPU event."""
         return len(self.lost)
 
@@ -96,7 +96,7 @@ class Coverage:
         return float(idle_ns.sum()) / max(self.devices, 1)
 
     @property
-    def judged_ns(self) -> float:
+    def analyzed_ns(self) -> float:
         """The analyzed time, which findings are about, the mean over the devices, ns."""
         return self.wall_ns - self.mean_ns(HOLE, BEFORE, START_UP)
 

@@ -41,20 +41,20 @@ _TEXT_COLUMNS: Final = ("what", "place", "how")
 
 
 def recording_dict(work: GpuEvents) -> dict[str, object]:
-    """Return the recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
+    """Return the recording for JSON; `wall_ms` and `analyzed_ms` are None without GPU work."""
     recording = recording_of(work)
     wall_ms = None
     analyzed_ms = None
     if len(work):
         wall_ms = recording.wall_ns / NS_PER_MS
-        analyzed_ms = recording.judged_ns / NS_PER_MS
+        analyzed_ms = recording.analyzed_ns / NS_PER_MS
     return {
         "wall_ms": wall_ms,
         "not_recorded_ms": recording.mean_ns(HOLE, BEFORE) / NS_PER_MS,
         "start_up_ms": recording.mean_ns(START_UP) / NS_PER_MS,
-        "judged_ms": analyzed_ms,
+        "analyzed_ms": analyzed_ms,
         "launches": recording.launches,
-        "launches_without_gpu_work": recording.launches_without_gpu_work,
+        "unmatched_launches": recording.unmatched_launches,
         "parts": _part_records(work, recording),
         "missing": [asdict(missing) for missing in recording.missing],
     }
@@ -88,11 +88,11 @@ def recording_table(work: GpuEvents) -> pd.DataFrame:
         {"kind": "wall", "ms": document["wall_ms"]},
         {"kind": "not_recorded", "ms": document["not_recorded_ms"]},
         {"kind": "start_up", "ms": document["start_up_ms"]},
-        {"kind": "judged", "ms": document["judged_ms"]},
+        {"kind": "judged", "ms": document["analyzed_ms"]},
         {"kind": "launches", "count": recording.launches},
         {
-            "kind": "launches_without_gpu_work",
-            "count": recording.launches_without_gpu_work,
+            "kind": "unmatched_launches",
+            "count": recording.unmatched_launches,
         },
     ]
     records = _part_records(work, recording)
@@ -147,9 +147,9 @@ def recording_lines(work: GpuEvents) -> list[str]:
     ]
     analyzed = "all of it judged."
     if parts:
-        analyzed = f"{', '.join(parts)}; {_time_text(recording.judged_ns)} judged."
+        analyzed = f"{', '.join(parts)}; {_time_text(recording.analyzed_ns)} judged."
     lines = [f"{_time_text(wall)} of wall time, {analyzed}"]
-    lost = recording.launches_without_gpu_work
+    lost = recording.unmatched_launches
     launches = recording.launches
     if lost > _MANY_LOST_SHARE * launches:
         share = 100 * lost / launches

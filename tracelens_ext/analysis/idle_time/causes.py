@@ -28,7 +28,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.idle_time.waits import IdleTime, idle_after_waits
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import (
     HOST_KINDS,
@@ -56,7 +56,7 @@ from tracelens_ext.trace.lookup import values_at
 class Cause(StrEnum):
     """Why the GPU was idle, as tables and JSON call it."""
 
-    SYNCHRONIZATION = "synchronisation"
+    SYNCHRONIZATION = "synchronization"
     """The launching thread waited for the GPU, or has to catch up after it did."""
     HOST = "host"
     """The launching thread did something else, or launched."""
@@ -258,7 +258,7 @@ class _GapLaunches(NamedTuple):
 
 @cached_per_object
 def classify_gaps(
-    work: GpuEvents, scope: Scope = "stream", selection: Selection | None = None
+    work: GpuEvents, scope: Scope = "stream", selection: EventFilter | None = None
 ) -> ClassifiedGaps:
     """Divide each gap of the streams, or of the devices, by its causes; see the module.
 
@@ -298,7 +298,7 @@ def classify_gaps(
 
 
 def _selected_gaps(
-    work: GpuEvents, scope: Scope, selection: Selection
+    work: GpuEvents, scope: Scope, selection: EventFilter
 ) -> ClassifiedGaps:
     selected = selection.of(work)
     if scope == "device" and selection.stream is not None:

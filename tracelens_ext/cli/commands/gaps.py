@@ -114,7 +114,7 @@ COMMAND = Command(
     group="Look",
     examples=(
         "gaps trace.json.gz",
-        "gaps trace.json.gz --pstep 7 --stream 7",
+        "gaps trace.json.gz --step 7 --stream 7",
         "gaps trace.json.gz --output - | less",
     ),
 )

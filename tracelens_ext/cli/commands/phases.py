@@ -35,15 +35,15 @@ _PHASE_COLUMNS = (
 )
 _BUSY_COLUMNS = (
     "phase",
-    "busy_%",
+    "busy_percent",
     "idle_ms",
     "tokens_per_s",
     "tokens_per_s_without_idle",
-    "attention_%",
-    "gemm_%",
+    "attention_percent",
+    "gemm_percent",
     "% of roofline",
-    "scheduler_%",
-    "sampler_%",
+    "scheduler_percent",
+    "sampler_percent",
 )
 _LAYER_COLUMNS = (
     "phase",

@@ -36,7 +36,7 @@ TEXT: Final = FindingText(
     evidence={
         "calls": EvidenceText("calls of the loader's __next__", "calls", "cpu_ops"),
         "cpu_ms": EvidenceText("CPU time in them", "ms", "cpu_ops"),
-        "idle_ms": EvidenceText("idle time within them", "ms", "gap_hosts"),
+        "idle_ms": EvidenceText("idle time within them", "ms", "idle_cpu_activity"),
     },
 )
 

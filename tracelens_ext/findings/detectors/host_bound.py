@@ -198,11 +198,15 @@ TEXT: Final = FindingText(
         "short_ms": EvidenceText(
             "in gaps no longer than a launch takes", "ms", "gap_summary"
         ),
-        "launching_ms": EvidenceText("while the CPU launches", "ms", "gap_hosts"),
-        "operations_ms": EvidenceText("in CPU operations", "ms", "gap_hosts"),
-        "python_ms": EvidenceText("in Python", "ms", "gap_hosts"),
-        "calls_ms": EvidenceText("between API calls", "ms", "gap_hosts"),
-        "phases_ms": EvidenceText("in long phases without a launch", "ms", "gap_hosts"),
+        "launching_ms": EvidenceText(
+            "while the CPU launches", "ms", "idle_cpu_activity"
+        ),
+        "operations_ms": EvidenceText("in CPU operations", "ms", "idle_cpu_activity"),
+        "python_ms": EvidenceText("in Python", "ms", "idle_cpu_activity"),
+        "calls_ms": EvidenceText("between API calls", "ms", "idle_cpu_activity"),
+        "phases_ms": EvidenceText(
+            "in long phases without a launch", "ms", "idle_cpu_activity"
+        ),
         "short_gaps_ms": EvidenceText("in short gaps", "ms", "gap_shapes"),
         "long_gaps_ms": EvidenceText("in long gaps", "ms", "gap_shapes"),
         "pauses_ms": EvidenceText("in pauses that recur", "ms", "gap_shapes"),
@@ -352,7 +356,7 @@ def _with_place(finding: Finding, words: str) -> Finding:
     """Return a finding about long gaps whose title says where most of them are, if known."""
     for kind in ("python_frames", "operations"):
         for place in finding.where.get(kind, ())[:1]:
-            has_most = place.saving_ms > _MOST * finding.claimed_ms
+            has_most = place.saving_ms > _MOST * finding.attributed_ms
             if has_most and place.name != NO_OPERATION:
                 title = finding.title.replace(words, f"{words} in {place.name}")
                 return replace(finding, title=title)

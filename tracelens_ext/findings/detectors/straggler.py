@@ -36,7 +36,9 @@ TEXT: Final = FindingText(
         "calls": EvidenceText(
             "calls in which others waited for it", "calls", "coll_analysis"
         ),
-        "idle_ms": EvidenceText("device {name} idle meanwhile", "ms", "gap_hosts"),
+        "idle_ms": EvidenceText(
+            "device {name} idle meanwhile", "ms", "idle_cpu_activity"
+        ),
         "busy_ms": EvidenceText("device {name} busy meanwhile", "ms", "kernels"),
     },
 )

@@ -45,7 +45,7 @@ TEXT: Final = FindingText(
         "steps": EvidenceText("steps", "steps", "cpu_ops"),
         "events": EvidenceText("kernels in them", "GPU events", "kernels_by_category"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "idle_ms": EvidenceText("idle time in them", "ms", "gap_hosts"),
+        "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
     },
 )
 

@@ -127,7 +127,7 @@ class ReportOptions:
         False,
         "Write the sheets about queue lengths and speeds of copies.",
     )
-    time_axis: bool = _option(False, "Write the tables of GPU work over time.")
+    timeline_bins: bool = _option(False, "Write the tables of GPU work over time.")
     call_tree: bool = _option(
         False,
         "Write the table of modules, operations and kernels.",

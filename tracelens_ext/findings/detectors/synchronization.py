@@ -167,8 +167,8 @@ TEXT: Final = FindingText(
 _NAMED_SHARE: Final = 0.5
 
 
-@detector("synchronisation", TEXT, remedy=Remedy.WAITS_NO_LONGER)
-def synchronisation(inspection: Inspection) -> Finding | None:
+@detector("synchronization", TEXT, remedy=Remedy.WAITS_NO_LONGER)
+def synchronization(inspection: Inspection) -> Finding | None:
     """Idle time in and after calls in which the CPU waits for the GPU."""
     wall = inspection.wall
     # Of a blocking copy, the time in which the GPU is about to start it is the CPU's by its cause.
@@ -192,7 +192,7 @@ def synchronisation(inspection: Inspection) -> Finding | None:
     if waiting.copies.from_pageable and waiting.copies.to_device:
         variant = "pageable"
     return inspection.finding(
-        "synchronisation",
+        "synchronization",
         claim,
         numbers,
         text=TEXT,
