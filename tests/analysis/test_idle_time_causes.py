@@ -372,4 +372,4 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
     pieces = judged.intervals.chosen(judged.intervals.gap >= 0)
     before = was_late[pieces.gap] & (pieces.end <= judged.launch_returned[pieces.gap])
     names = np.array(CAUSES)[pieces.cause]
-    assert set(names[before]) <= {"synchronization", "host", "start_up", "not_recorded"}
+    assert set(names[before]) <= {"synchronization", "host", "warm_up", "not_recorded"}

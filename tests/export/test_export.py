@@ -269,12 +269,12 @@ def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
             maker.launched("k", at + 20, 60, correlation=number, at=at)
     trace = tmp_path / "t.json"
     trace.write_text(json.dumps(maker.document()))
-    withheld = Assessment(State.WITHHELD, "of the test")
+    withheld = Assessment(State.UNAVAILABLE, "of the test")
     monkeypatch.setattr(Simulation, "_assessment", withheld)
     document = exported(trace, tmp_path / "e.json", "--findings")
     (hole,) = of_lane(document, "recording")
     (part,) = recording_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")
-    assert (hole["name"], hole["ts"]) == ("hole", part["start"] / 1000)
+    assert (hole["name"], hole["ts"]) == ("dropped_events", part["start"] / 1000)
     assert hole["args"]["what"] == "20 launches without GPU work"
     assert of_lane(document, "critical path") == []
     without = exported(trace, tmp_path / "f.json", "--no-findings")

@@ -80,7 +80,7 @@ def test_a_wait_put_into_a_trace_changes_no_other_saving(trace: str) -> None:
         changed = with_problem(document, place, 2_000, problem)
         findings = TreePerfAnalyzer(changed, use_kernel_name_categories=True).findings()
         savings = {each.id: each.saving_ms for each in findings.findings}
-        assert findings.model["state"] == "good"
+        assert findings.model["state"] == "ok"
         assert savings["synchronization"] == pytest.approx(2, rel=0.1)
         assert (
             savings.get("launch-geometry", 0) <= before.get("launch-geometry", 0) + 0.01

@@ -24,7 +24,7 @@ from tracelens_ext.hooks import (
 )
 from tracelens_ext.hooks.registry import one_line
 
-_GROUPS = ("Look", "Explain", "Compare", "Extend")
+_GROUPS = ("Inspect", "Diagnose", "Compare", "Manage")
 _EXAMPLES = (
     "trace.json.gz",
     "report trace.json.gz --html report.html",

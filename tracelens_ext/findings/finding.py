@@ -63,14 +63,14 @@ class Claim:
         return (self.intervals.end - self.intervals.start) / len(self.devices)
 
     @property
-    def saving_ns(self) -> float:
+    def attributed_ns(self) -> float:
         """Total attributed time in ns."""
         return float(self.ns_of_devices.sum()) / len(self.devices)
 
     @property
-    def saving_ms(self) -> float:
+    def attributed_ms(self) -> float:
         """Total attributed time in ms."""
-        return self.saving_ns / NS_PER_MS
+        return self.attributed_ns / NS_PER_MS
 
     @property
     def ns_of_devices(self) -> Int64Array:
@@ -117,10 +117,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part of a saving is: an operation, a kernel, a line of Python."""
+    """Where a part of the attributed time is: an operation, a kernel, a line of Python."""
 
     name: str
-    saving_ms: float  #: the part of the saving that is there
+    attributed_ms: float  #: the part of the attributed time that is there
     count: int  #: GPU events, or gaps, that it consists of
 
 
@@ -169,7 +169,7 @@ class Finding:
         """The attributed time; none of it belongs to another finding."""
         if self.claim is None:
             return self.saving_ms
-        return self.claim.saving_ns / NS_PER_MS
+        return self.claim.attributed_ns / NS_PER_MS
 
     @property
     def informs_only(self) -> bool:
@@ -216,7 +216,7 @@ class Finding:
         if not isinstance(self.where, Mapping):
             return "where"
         for places in self.where.values():
-            if not _all_are(places, Place, "saving_ms"):
+            if not _all_are(places, Place, "attributed_ms"):
                 return "where"
         if not _all_are(self.evidence, Evidence, "value"):
             return "evidence"

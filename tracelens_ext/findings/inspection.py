@@ -279,7 +279,7 @@ class Inspection:
 
     def share_percent(self, claim: Claim) -> float:
         """What a claim is of the wall time that can be judged."""
-        return 100.0 * claim.saving_ns / self.analyzed_ns
+        return 100.0 * claim.attributed_ns / self.analyzed_ns
 
     def finding(
         self,
@@ -324,7 +324,7 @@ class Inspection:
         saving_ms = 0.0
         share_percent = 0.0
         if claim is not None:
-            saving_ms = claim.saving_ms
+            saving_ms = claim.attributed_ms
             share_percent = self.share_percent(claim)
         chosen_texts = _ChosenTexts(self, text, variant, texts)
         chosen_texts.fill(

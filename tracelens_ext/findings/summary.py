@@ -183,7 +183,7 @@ def _is_whole_program(places: Sequence[Place], finding: Finding) -> bool:
     """Return whether places are one range around everything, which says nothing of the place."""
     if len(places) != 1 or "::" in places[0].name:
         return False
-    return places[0].saving_ms >= _WHOLE_SHARE * finding.attributed_ms
+    return places[0].attributed_ms >= _WHOLE_SHARE * finding.attributed_ms
 
 
 def largest_place(finding: Finding) -> str:
@@ -192,7 +192,7 @@ def largest_place(finding: Finding) -> str:
     A place with less than a third of it is none.
     """
     places = places_of_most_telling_kind(finding)
-    if not places or places[0].saving_ms < _LARGEST_SHARE * finding.attributed_ms:
+    if not places or places[0].attributed_ms < _LARGEST_SHARE * finding.attributed_ms:
         return ""
     return places[0].name or NO_NAME
 
@@ -208,7 +208,9 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
     result = {}
     for kind, places in finding.where.items():
         texts = [
-            place_text(place, cut) for place in places if place.saving_ms >= least_ms
+            place_text(place, cut)
+            for place in places
+            if place.attributed_ms >= least_ms
         ]
         if texts:
             result[kind.replace("_", " ")] = "; ".join(texts)
@@ -218,7 +220,7 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
 def place_text(place: Place, cut: Callable[[str], str] = str) -> str:
     """Return a place in words: `aten::addmm 1.8 ms (×80)`."""
     name = cut(place.name) or NO_NAME
-    return f"{name} {ms_text(place.saving_ms)} (×{place.count:,})"
+    return f"{name} {ms_text(place.attributed_ms)} (×{place.count:,})"
 
 
 def cited(evidence: Evidence) -> str:

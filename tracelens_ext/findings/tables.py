@@ -50,7 +50,7 @@ def _place_rows(finding: Finding) -> Iterator[dict[str, object]]:
                 "finding": finding.id,
                 "kind": kind,
                 "name": place.name or NO_NAME,
-                "amount": place.saving_ms,
+                "amount": place.attributed_ms,
                 "unit": "ms",
                 "count": float(place.count),
                 "see": "",

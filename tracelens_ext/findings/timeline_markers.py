@@ -67,7 +67,7 @@ def _recording_markers(work: GpuEvents) -> pd.DataFrame:
     """Return what was not recorded, and warm-up."""
     parts = recording_of(work).parts
     return parts[["start", "end"]].assign(
-        kind=parts["kind"].replace({"before": "hole"}),
+        kind=parts["kind"].replace({"pre_recording": "dropped_events"}),
         name=parts["what"],
         device=find_tracks(work, "device").device[parts["device"].to_numpy()],
         finding="",
@@ -115,7 +115,7 @@ TIMELINE_MARKERS = Table(
     name="timeline_markers",
     shows="What is marked on the time axis",
     columns=[
-        Column("kind", "`iteration`, `hole`, `start_up` or `finding`"),
+        Column("kind", "`iteration`, `dropped_events`, `warm_up` or `finding`"),
         Column("name", "what it is"),
         Column("device", "-1 for all"),
         Column("finding", "which kind of finding; empty for what is none"),

@@ -40,9 +40,9 @@ _KEYS: Final = ["kind", "category"]
 class State(StrEnum):
     """How far a simulation can be relied on."""
 
-    GOOD = "good"
-    WARNED = "warned"
-    WITHHELD = "withheld"
+    OK = "ok"
+    LOW_CONFIDENCE = "low_confidence"
+    UNAVAILABLE = "unavailable"
 
 
 class Assessment(NamedTuple):
@@ -112,15 +112,15 @@ class Simulation:
                 "no call in the window launched GPU work: "
                 "what that waits for is unknown"
             )
-            return Assessment(State.WITHHELD, reason)
+            return Assessment(State.UNAVAILABLE, reason)
         if abs(error) <= _WARNED:
             streams = len(np.unique(program.track))
             if streams <= MOST_TRACKS:
-                return Assessment(State.GOOD, "")
+                return Assessment(State.OK, "")
             reason = (
                 f"of {streams:,} streams the waits of {MOST_TRACKS} were looked for"
             )
-            return Assessment(State.WARNED, reason)
+            return Assessment(State.LOW_CONFIDENCE, reason)
         if error > 0:
             too = "too long"
             why = "work overlaps, or begins early, in ways that"
@@ -132,8 +132,8 @@ class Simulation:
             why += f"; {program.contradicted:,} waits contradict the recorded times"
         reason = f"the unchanged replay is {abs(error):.1f} % {too}: {why}"
         if abs(error) > _WITHHELD:
-            return Assessment(State.WITHHELD, reason)
-        return Assessment(State.WARNED, reason)
+            return Assessment(State.UNAVAILABLE, reason)
+        return Assessment(State.LOW_CONFIDENCE, reason)
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
@@ -195,7 +195,7 @@ class Simulation:
         if named is None:
             named = self.changes.default()
         saved_ns = self.saved([self.changes.change(change) for change in named])
-        if self.state == State.WITHHELD:
+        if self.state == State.UNAVAILABLE:
             named = []
             saved_ns = saved_ns[:0]
         columns = {

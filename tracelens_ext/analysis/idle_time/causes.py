@@ -68,7 +68,7 @@ class Cause(StrEnum):
     """The work was launched, and nothing tells why it did not start."""
     NOT_RECORDED = "not_recorded"
     """Events were dropped, or the work was launched before the recording began."""
-    WARM_UP = "start_up"
+    WARM_UP = "warm_up"
     """First use, compilation, capture of graphs: what is paid once."""
     EDGE = "edge"
     """Before the first event of a device, or after its last."""
@@ -550,7 +550,7 @@ def _with_unrecorded_parts(
     for device in range(len(find_tracks(work, "device"))):
         remaining = intervals.chosen(device_of_interval == device)
         of_device = parts[parts["device"] == device]
-        is_warm_up = of_device["kind"] == "start_up"
+        is_warm_up = of_device["kind"] == "warm_up"
         for cause, windows in (
             (Cause.NOT_RECORDED, of_device[~is_warm_up]),
             (Cause.WARM_UP, of_device[is_warm_up]),

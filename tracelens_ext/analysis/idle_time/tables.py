@@ -421,7 +421,7 @@ GAP_SUMMARY = Table(
         Column(
             "cause",
             "`synchronization`, `host`, `dependency`, `launch overhead`, `unknown`, "
-            "`not_recorded` or `start_up`; a gap may have several",
+            "`not_recorded` or `warm_up`; a gap may have several",
         ),
         Column("count", "how many have time of this cause", unit="gaps"),
         Column("idle_time_ms", "of this cause"),

@@ -62,6 +62,6 @@ COMMAND = Command(
     name="cache",
     summary="Look at the cache of parsed traces, or empty it.",
     function=app,
-    group="Extend",
+    group="Manage",
     examples=("cache info", "cache clear", "cache info | head"),
 )

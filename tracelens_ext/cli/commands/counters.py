@@ -36,7 +36,7 @@ COMMAND = Command(
     name="counters",
     summary="Show queue lengths and the speed of copies.",
     function=counters,
-    group="Look",
+    group="Inspect",
     examples=(
         "counters trace.json.gz",
         "counters run.sqlite",

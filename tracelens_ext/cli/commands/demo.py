@@ -71,6 +71,6 @@ COMMAND = Command(
     name="demo",
     summary="Write a demo trace.",
     function=demo,
-    group="Extend",
+    group="Manage",
     examples=("demo", "demo demo.json.gz --vendor amd", "demo job.json.gz --ranks 4"),
 )

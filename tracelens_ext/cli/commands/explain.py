@@ -102,7 +102,7 @@ COMMAND = Command(
     name="explain",
     summary="Show which rule gives a kernel its category.",
     function=explain,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "explain ampere_sgemm_128x64_tn",
         "explain --op aten::linear",

@@ -173,7 +173,7 @@ COMMAND = Command(
     name="findings",
     summary="Show what would save the most time, and what to do.",
     function=findings,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "findings trace.json.gz",
         "findings trace.json.gz --json --intervals",

@@ -68,6 +68,6 @@ COMMAND = Command(
     name="formats",
     summary="List the formats that are read, and how to record them.",
     function=formats,
-    group="Extend",
+    group="Manage",
     examples=("formats", "formats | grep nsys", "formats > formats.txt"),
 )

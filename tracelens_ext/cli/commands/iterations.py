@@ -218,7 +218,7 @@ COMMAND = Command(
     name="iterations",
     summary="Show the time of each iteration, and the odd ones.",
     function=iterations,
-    group="Look",
+    group="Inspect",
     examples=(
         "iterations trace.json.gz",
         "iterations trace.json.gz --annotation 'train_step.*'",

@@ -347,7 +347,7 @@ COMMAND = Command(
     name="kernels",
     summary="List kernels by count or duration.",
     function=kernels,
-    group="Look",
+    group="Inspect",
     examples=(
         "kernels trace.json.gz --top 20 --sort duration-percentage",
         "kernels trace.json.gz --category GEMM",

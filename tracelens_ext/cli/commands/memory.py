@@ -161,7 +161,7 @@ COMMAND = Command(
     name="memory",
     summary="Show what was alive at the peak, and who allocated it.",
     function=memory,
-    group="Look",
+    group="Inspect",
     examples=(
         "memory trace.json.gz",
         "memory trace.json.gz --by module",

@@ -291,7 +291,7 @@ COMMAND = Command(
     name="nsys",
     summary="Statistics of reports of Nsight Systems by class.",
     function=app,
-    group="Look",
+    group="Inspect",
     examples=(
         "nsys stats run.nsys-rep",
         "nsys stats run.sqlite --xlsx classes.xlsx",

@@ -159,7 +159,7 @@ COMMAND = Command(
     name="phases",
     summary="Show prefill and decode of a serving engine.",
     function=phases,
-    group="Look",
+    group="Inspect",
     examples=(
         "phases trace.json.gz",
         "phases trace.json.gz --phase 'decode=^decode' --phase 'prefill=^prefill'",

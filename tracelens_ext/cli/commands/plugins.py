@@ -85,6 +85,6 @@ COMMAND = Command(
     name="plugins",
     summary="Show installed plugins, and what is wrong with them.",
     function=app,
-    group="Extend",
+    group="Manage",
     examples=("plugins", "plugins list --strict", "plugins new my-company-kernels"),
 )

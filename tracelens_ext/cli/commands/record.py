@@ -307,7 +307,7 @@ COMMAND = Command(
     name="record",
     summary="Run a program and report on a few of its iterations.",
     function=record,
-    group="Look",
+    group="Inspect",
     examples=(
         "record -- python train.py",
         "record -o run1 --skip 50 -- torchrun --nproc-per-node 8 train.py",

@@ -64,7 +64,7 @@ _SHARES = {
     "idle_percent": "idle_time",
 }
 _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit beside it
-_SUMMARY_KEPT = ("total_time_ms", "busy_percent", "top finding")
+_SUMMARY_KEPT = ("total_time_ms", "busy_percent", "top_finding")
 
 
 def report(
@@ -423,11 +423,11 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
     findings = report.sheets.get("findings")
     if findings is not None and "% of analyzed time" in findings and len(findings):
         first = findings.iloc[0]
-        row["top finding"] = f"{first['finding']} {first['% of analyzed time']:.0f} %"
+        row["top_finding"] = f"{first['finding']} {first['% of analyzed time']:.0f} %"
     categories = report.sheets.get("gpu_time_by_category")
     if categories is not None and len(categories):
         first = categories.iloc[0]
-        row["top category"] = (
+        row["top_category"] = (
             f"{first['kernel_category']} {first['% of GPU time']:.0f} %"
         )
     return row
@@ -457,7 +457,7 @@ COMMAND = Command(
     name="report",
     summary="Write the report of traces: workbook, page, tables.",
     function=report,
-    group="Look",
+    group="Inspect",
     examples=(
         "report trace.json.gz",
         "report trace.json.gz --html report.html --csv-dir tables",

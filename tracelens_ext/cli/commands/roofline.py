@@ -232,7 +232,7 @@ COMMAND = Command(
     name="roofline",
     summary="Show how far operations are from what the GPU can do.",
     function=roofline,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "roofline trace.json.gz",
         "roofline trace.json.gz --family GEMM --sort percent",

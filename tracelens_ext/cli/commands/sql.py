@@ -72,7 +72,7 @@ COMMAND = Command(
     name="sql",
     summary="Query the events and tables of a trace with SQL.",
     function=sql,
-    group="Look",
+    group="Inspect",
     examples=(
         "sql --schema",
         "sql trace.json.gz 'select name, count(*) from events group by name limit 9'",

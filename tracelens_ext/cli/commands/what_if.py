@@ -134,7 +134,7 @@ COMMAND = Command(
     name="what-if",
     summary="Show the wall time if something were faster, or gone.",
     function=what_if,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "what-if trace.json.gz",
         "what-if trace.json.gz --change GEMM=0.5 --change host=0",

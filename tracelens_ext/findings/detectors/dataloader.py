@@ -57,6 +57,6 @@ def dataloader(inspection: Inspection) -> Finding | None:
     numbers = {
         "calls": len(calls),
         "cpu_ms": inspection.host_ms(calls),
-        "idle_ms": claim.saving_ms,
+        "idle_ms": claim.attributed_ms,
     }
     return inspection.finding("dataloader", claim, numbers, text=TEXT)

@@ -318,7 +318,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
     lead = shaped.lead()
     variant = lead.variant
     evidence = []
-    if holes_ns > _MOST * claim.saving_ns:
+    if holes_ns > _MOST * claim.attributed_ns:
         variant = "holes"
     elif variant:
         evidence = shaped.longest()
@@ -356,7 +356,7 @@ def _with_place(finding: Finding, words: str) -> Finding:
     """Return a finding about long gaps whose title says where most of them are, if known."""
     for kind in ("python_frames", "operations"):
         for place in finding.where.get(kind, ())[:1]:
-            has_most = place.saving_ms > _MOST * finding.attributed_ms
+            has_most = place.attributed_ms > _MOST * finding.attributed_ms
             if has_most and place.name != NO_OPERATION:
                 title = finding.title.replace(words, f"{words} in {place.name}")
                 return replace(finding, title=title)
@@ -377,7 +377,7 @@ def _recording_hint(
     """Return how to record what the CPU does, where the file does not tell; as a reason goes on."""
     seen_ms = cpu_time["launching"] + cpu_time["operations"]
     has_frames = inspection.work.trace.count_of(EventKind.PYTHON_FUNCTION) > 0
-    if has_frames or seen_ms > _MOST * claim.saving_ms:
+    if has_frames or seen_ms > _MOST * claim.attributed_ms:
         return ""
     how = inspection.missing.get("stacks") or _SYSTEM_CALLS.get(
         program_of(inspection.work.trace).tool

@@ -81,7 +81,7 @@ def straggler(inspection: Inspection) -> Finding | None:
     numbers = {
         "calls": len(claim.events),
         "idle_ms": meanwhile.idle_ns / NS_PER_MS,
-        "busy_ms": (meanwhile.saving_ns - meanwhile.idle_ns) / NS_PER_MS,
+        "busy_ms": (meanwhile.attributed_ns - meanwhile.idle_ns) / NS_PER_MS,
     }
     where = {
         **places_of(work, meanwhile, inspection.idle_moments),

@@ -103,7 +103,7 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     numbers = {
         "steps": int(is_unfused.sum()),
         **inspection.size_of(claim),
-        "idle_ms": idle.saving_ms,
+        "idle_ms": idle.attributed_ms,
     }
     option = "foreach"
     if not name or name in _WITH_FUSED_STEP:

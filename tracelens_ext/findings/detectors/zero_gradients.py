@@ -60,7 +60,7 @@ def zero_gradients(inspection: Inspection) -> Finding | None:
     numbers = {
         "calls": int(fills_many.sum()),
         **inspection.size_of(claim),
-        "idle_ms": idle.saving_ms,
+        "idle_ms": idle.attributed_ms,
     }
     return inspection.finding("zero-gradients", claim, numbers, text=TEXT)
 
