@@ -38,6 +38,7 @@ from tracelens_ext.categorize import (
     KernelCategorizer,
     builtin_categorizer,
 )
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
@@ -98,6 +99,7 @@ class TreePerfAnalyzer(TableMethods):
         RuleError, UsageError: `rules` or `categorizer` are no good.
     """
 
+    @takes_old_arguments
     @knows_tracelens
     def __init__(
         self,

@@ -14,6 +14,8 @@ from tracelens_ext.analysis.coverage.report_tables import recording_lines
 from tracelens_ext.analysis.timeline import overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import CategorizerLike
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
+from tracelens_ext.compatibility.earlier_names import earlier_tables
 from tracelens_ext.compatibility.tracelens import knows_tracelens
 from tracelens_ext.findings.summary import first_sentences, summary_sentence
 from tracelens_ext.hooks import (
@@ -38,6 +40,7 @@ Result = TypeVar("Result")
 _Fact = tuple[str, object]
 
 
+@takes_old_arguments
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
@@ -326,6 +329,7 @@ def _unexpected(answer: str) -> str:
     return f"tracelens_report_sheets: expected sheet name → DataFrame, got {answer}"
 
 
+@takes_old_arguments
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
@@ -391,7 +395,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     )
     report = build_perf_report(analyzer, chosen)
     writing.write_report(report, places, inputs, force=True)
-    return dict(report.sheets)
+    return earlier_tables(report.sheets)
 
 
 def default_report_path(trace_path: str | os.PathLike[str]) -> Path:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
+
 #: The version of this distribution.
 VERSION: Final = "0.1.0"
 
@@ -14,6 +16,7 @@ VERSION: Final = "0.1.0"
 Progress = Callable[[int, int | None], None]
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class ReadingOptions:
     """What the user chose about reading; whoever reads is handed it."""

@@ -40,6 +40,7 @@ from tracelens_ext.categorize.rules import (
     RulePack,
     RuleVerdict,
 )
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import guarded, one_line
@@ -63,6 +64,7 @@ class KernelCategorizer:
         self._stages: dict[PackKind, list[Stage]] = {}
 
     @classmethod
+    @takes_old_arguments
     def create(
         cls,
         *,

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.distributed.cluster import (
     FinishedJob,
     default_workers,
@@ -23,7 +24,7 @@ from tracelens_ext.distributed.job_options import JobOptions, portable_rules
 from tracelens_ext.distributed.pipeline.stage_names import StageNames
 from tracelens_ext.distributed.reductions import REDUCTIONS
 from tracelens_ext.distributed.results import FleetResult, FleetRun, finish
-from tracelens_ext.distributed.storage import DONE, ResultStore
+from tracelens_ext.distributed.storage import DONE, ResultStore, stored_name
 from tracelens_ext.distributed.trace_tables import TABLES as PART_TABLES
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
@@ -38,6 +39,7 @@ _IN_MEMORY = "memory://"
 ProgressCallback = Callable[[int, int, int], None]
 
 
+@takes_old_arguments
 def run_fleet(
     inputs: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
@@ -156,7 +158,7 @@ def run_fleet(
 def _written_names() -> list[str]:
     """Return the names of all that a fleet writes in the folder of its results."""
     tables = ("traces", "failures") + REDUCTIONS + COLLECTIVE_TABLES
-    files = [f"{table}.parquet" for table in tables]
+    files = [f"{stored_name(table)}.parquet" for table in tables]
     return files + list(PART_TABLES) + [PAGE, DONE]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import (
@@ -49,6 +50,7 @@ class Intervals(NamedTuple):
         return cls._make(np.concatenate(column) for column in columns)
 
 
+@keeps_old_names
 @dataclass(frozen=True, eq=False)
 class Claim:
     """Wall time that is attributed to a finding; sums are means over the devices that work."""
@@ -115,6 +117,7 @@ class Claim:
         return replace(self, intervals=both)
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class Place:
     """Where a part of the attributed time is: an operation, a kernel, a line of Python."""
@@ -134,6 +137,7 @@ class Evidence:
     see: str  #: the sheet or the command that shows it
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class Finding:
     """A problem that costs wall time, and how to fix it."""
@@ -243,6 +247,7 @@ class Finding:
         return record
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class Findings:
     """The findings of a trace."""

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import (
-    PRE_RECORDING,
     DROPPED_EVENTS,
+    PRE_RECORDING,
     recording_of,
 )
 from tracelens_ext.simulation.host_clocks import Clocks

@@ -274,12 +274,12 @@ def read_waits(path: Path) -> pd.DataFrame:
         waits = table[_WAIT_COLUMNS].astype(np.float64)
     except ImportError:
         raise UsageError(
-            "--waits needs pyarrow; install tracelens-ext[parquet]"
+            "--collective-waits needs pyarrow; install tracelens-ext[parquet]"
         ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"--waits {path}: no table of collective_waits ({reason})"
+            f"--collective-waits {path}: no table of collective_waits ({reason})"
         ) from None
     is_finite = np.isfinite(waits).all(axis=1)
     return pd.DataFrame(waits[is_finite]).sort_values("start_us")
@@ -309,7 +309,7 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     is_matched = distance <= NS_PER_US
     if not is_matched.any():
         reason = f"no call of rank {rank} starts when a collective of the trace does"
-        raise UsageError(f"--waits: {reason}")
+        raise UsageError(f"--collective-waits: {reason}")
     matched = nodes[is_matched]
     wait_ns = np.rint(wait_of_call[call[is_matched]]).astype(np.int64)
     waiting = np.zeros_like(program.duration)

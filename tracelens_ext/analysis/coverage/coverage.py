@@ -3,16 +3,17 @@
 The wall runs from the first start of GPU work to its last end, one for all devices; where a hole
 lies before all GPU work, from that hole's first launch. What cannot be analyzed of it are *parts*:
 
-* `dropped_events`: dropped GPU events. Ten launches or more in a row of one device, or one graph launch, have
-  no GPU event. It begins when the device's work before it has ended and its first launch has begun;
-  it ends when the first work that was launched after it starts. What was launched after the last
-  launch with work was cut off by the end of the recording.
-* `pre_recording`: work of before the recording. One of the device's first events started long after its
-  launch had returned, the device idle in between: it waited for what is not in the file.
+* `dropped_events`: dropped GPU events. Ten launches or more in a row of one device, or one graph
+  launch, have no GPU event. It begins when the device's work before it has ended and its first
+  launch has begun; it ends when the first work that was launched after it starts. What was launched
+  after the last launch with work was cut off by the end of the recording.
+* `pre_recording`: work of before the recording. One of the device's first events started long
+  after its launch had returned, the device idle in between: it waited for what is not in the file.
 * `warm_up`: warm-up, what happens once and not in later iterations; see `warm_up.find_warm_up`.
 
 Parts of one device do not overlap, lie in the wall, and contain idle time of the device: the idle
-time within them is not recorded (`dropped_events`, `pre_recording`) or warm-up (`warm_up`), and no finding's.
+time within them is not recorded (`dropped_events`, `pre_recording`) or warm-up (`warm_up`), and no
+finding's.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class Coverage:
     Attributes:
         wall_start: ns since the trace's first event; 0 without GPU events, as `wall_end`.
         wall_end: likewise.
-        parts: what cannot be analyzed, by device and start. Columns `kind` (`dropped_events`, `pre_recording` or
-            `warm_up`), `device` (an index into `find_tracks(work, "device")`), `start`, `end` (ns
-            since the trace's first event), `ns` (the device's idle time in it), `count` (launches
-            or calls), `what`, `place` (texts).
+        parts: what cannot be analyzed, by device and start. Columns `kind` (`dropped_events`,
+            `pre_recording` or `warm_up`), `device` (an index into `find_tracks(work, "device")`),
+            `start`, `end` (ns since the trace's first event), `ns` (the device's idle time in it),
+            `count` (launches or calls), `what`, `place` (texts).
         launches: launches of kernels, graphs and copies.
         lost: rows of those without GPU work, by time.
         devices: p.

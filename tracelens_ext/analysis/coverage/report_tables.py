@@ -9,8 +9,8 @@ import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
 from tracelens_ext.analysis.coverage.coverage import (
-    PRE_RECORDING,
     DROPPED_EVENTS,
+    PRE_RECORDING,
     WARM_UP,
     Coverage,
     recording_of,
@@ -173,9 +173,9 @@ RECORDING = Table(
             "kind",
             "`wall`, what of it is `not_recorded` and `warm_up`, and what can be `analyzed`, "
             "as means over the devices; `launches` of kernels, graphs and copies, and how "
-            "many of them have no GPU work; then each part with `dropped_events`, `pre_recording` work "
-            "and `warm_up`, the longest first; without GPU work `api_calls` by time; and "
-            "what is `missing`",
+            "many of them have no GPU work; then each part: `dropped_events`, "
+            "`pre_recording` work and `warm_up`, the longest first; without GPU work "
+            "`api_calls` by time; and what is `missing`",
         ),
         Column("device", "the number of the device"),
         Column("start_ms", "since the start of the wall"),

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.categorize.user_patterns import Expression, user_pattern
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
 from tracelens_ext.trace.caching import cached_per_object
@@ -336,6 +337,7 @@ def iteration_at(
 StepBy = Literal["launch", "time"]
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class EventFilter:
     """Which GPU events are chosen; None for no condition.

@@ -50,9 +50,12 @@ class ComparisonOptions:
     output_format: Annotated[
         OutputFormat | None,
         typer.Option(
-            "--format", help="Format of the tables; json and markdown need no --output."
+            "--format", help="Format of the tables; markdown needs no --output."
         ),
     ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON instead.")
+    ] = False
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page for browsers.")
     ] = None
@@ -103,9 +106,17 @@ class ComparisonOptions:
     @property
     def printed_format(self) -> OutputFormat | None:
         """The format that is printed instead of the screen; None for the screen."""
+        if self.json:
+            return OutputFormat.json
         if self.output is None and self.output_format in _PRINTED_FORMATS:
             return self.output_format
         return None
+
+    def __post_init__(self) -> None:
+        if self.json and self.output_format is not None:
+            raise UsageError("--json and --format exclude each other; give one")
+        if self.output is None and self.output_format is OutputFormat.json:
+            tell("--format json is now --json; the old name goes with the next release")
 
     def paths(self, traces: Sequence[str]) -> list[Path]:
         """Return what is compared, the baseline first."""
@@ -257,7 +268,7 @@ def _compare_snapshots(
     from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
 
     report = snapshot_report([Path(trace) for trace in traces], reading)
-    as_json = options.output_format is OutputFormat.json
+    as_json = options.printed_format is OutputFormat.json
     show(report, snapshot_blocks(report, options.top), json=as_json)
 
 

@@ -23,6 +23,7 @@ from tracelens_ext.cli.screen import (
     trace_report,
     write_text,
 )
+from tracelens_ext.compatibility.earlier_names import earlier_table
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 
@@ -57,6 +58,7 @@ def what_if(
     waits: Annotated[
         Path | None,
         typer.Option(
+            "--collective-waits",
             metavar="FILE",
             help=(
                 "How long collectives waited for other ranks: a collective_waits.parquet."
@@ -97,7 +99,7 @@ def what_if(
             tell_claims(simulation, analyzer.findings(device_peaks).findings)
     table = simulation.what_if(changes)
     show_plugin_problems(analyzer)
-    csv_text = table.to_csv(index=False, lineterminator="\n") if csv else ""
+    csv_text = _csv_text(table) if csv else ""
     if json:
         if csv:
             write_text(csv, csv_text)
@@ -128,6 +130,12 @@ def _blocks(simulation: Simulation, table: pd.DataFrame, top: int) -> Iterator[B
         return [Part("CRITICAL PATH", simulation.critical_path_summary().head(top))]
 
     yield Section("CRITICAL PATH", critical_path)
+
+
+def _csv_text(table: pd.DataFrame) -> str:
+    """Return all changes as CSV."""
+    named = earlier_table(table, "what_if")
+    return str(named.to_csv(index=False, lineterminator="\n"))
 
 
 COMMAND = Command(
