@@ -150,7 +150,7 @@ def _with_new_options(
         known: the options that it has.
     """
     new_of_old = new_names(Kind.OPTION, command)
-    new_words = []
+    new_words: list[str] = []
     for position, word in enumerate(words):
         if word == "--":
             new_words.extend(words[position:])

@@ -184,6 +184,11 @@ _VALUES: Final = (
         {"synchronisation": "synchronization"},
         ("cause", "main_cause", "finding", "id"),
     )
+    + _renamed(
+        Kind.VALUE,
+        {"finding:synchronisation": "finding:synchronization"},
+        ("change",),
+    )
     + _renamed(Kind.VALUE, {"start_up": "warm_up"}, ("cause", "main_cause"))
     + _renamed(
         Kind.VALUE,
