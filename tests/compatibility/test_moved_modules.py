@@ -237,7 +237,9 @@ def test_importing_the_package_is_quick() -> None:
     ours = {name for name in loaded if name.startswith("tracelens_ext.")}
     assert ours <= {
         "tracelens_ext.compatibility",
+        "tracelens_ext.compatibility.earlier_arguments",
         "tracelens_ext.compatibility.moved_modules",
+        "tracelens_ext.compatibility.renamed_names",
         "tracelens_ext.settings",
     }
     assert not loaded & {"importlib.resources", "numpy", "pandas", "tempfile"}

@@ -16,7 +16,7 @@ from typer.main import get_group
 
 from tracelens_ext.cli.careful_command import CarefulCommand, help_record
 from tracelens_ext.cli.options import READING_NAMES, with_option_groups
-from tracelens_ext.compatibility.earlier_names import warn_of_old_name
+from tracelens_ext.compatibility.earlier_arguments import warn_of_old_name
 from tracelens_ext.compatibility.renamed_names import Kind, new_names
 from tracelens_ext.hooks import (
     Command,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tracelens_ext.compatibility.earlier_names import warn_of_old_name
 from tracelens_ext.compatibility.renamed_names import Kind, new_names
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -40,6 +40,21 @@ def keeps_old_names(kind: type[_Class]) -> type[_Class]:
     for old, new in new_of_old.items():
         setattr(kind, old, property(_getter(words.format(old), new)))
     return kind
+
+
+def warn_of_old_name(old: str, new: str, stacklevel: int = 2) -> None:
+    """Warn that a name goes with the next release.
+
+    Args:
+        old: what was used, in words.
+        new: the name to use.
+        stacklevel: of the caller's line, as `warnings.warn` counts from the caller of this.
+    """
+    warnings.warn(
+        f"{old} is now {new}; the old name goes with the next release",
+        DeprecationWarning,
+        stacklevel=stacklevel + 1,
+    )
 
 
 def _in_new_names(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tracelens_ext.compatibility.earlier_arguments import warn_of_old_name
 from tracelens_ext.compatibility.renamed_names import (
     RENAMED_NAMES,
     Kind,
@@ -163,21 +163,6 @@ def new_finding_id(identifier: str) -> str:
     ]
     new_of_old = {renamed.old: renamed.new for renamed in values}
     return new_of_old.get(identifier, identifier)
-
-
-def warn_of_old_name(old: str, new: str, stacklevel: int = 2) -> None:
-    """Warn that a name goes with the next release.
-
-    Args:
-        old: what was used, in words.
-        new: the name to use.
-        stacklevel: of the caller's line, as `warnings.warn` counts from the caller of this.
-    """
-    warnings.warn(
-        f"{old} is now {new}; the old name goes with the next release",
-        DeprecationWarning,
-        stacklevel=stacklevel + 1,
-    )
 
 
 def _earlier_key(key: object, item: object, path: Sequence[str]) -> object:

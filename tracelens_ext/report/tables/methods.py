@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.compatibility.earlier_names import warn_of_old_name
+from tracelens_ext.compatibility.earlier_arguments import warn_of_old_name
 from tracelens_ext.compatibility.renamed_names import Kind, new_names
 from tracelens_ext.report.tables.registry import find_table, tables_by_method
 
