@@ -235,7 +235,7 @@ def _columns_of(table: str) -> list[RenamedName]:
 def _replaced(name: Any, pattern: str, replacement: str) -> str | None:  # noqa: ANN401
     """Return what a name becomes by a pattern; None if that is not about it.
 
-    `B_difference_percent` by `*difference_percent` and `*difference_%` is `B_difference_%`.
+    `B_difference_percent` by `*difference_percent` and `*difference_percent` is `B_difference_%`.
     """
     if not isinstance(name, str):
         return None

@@ -384,7 +384,7 @@ WHAT_IF = Table(
     name="what_if",
     shows="The wall time if something took longer or shorter, by a replay of the trace",
     columns=[
-        Column("change", "what is multiplied; [replay](replay.md) has all names"),
+        Column("change", "what is multiplied, as `--change` names it"),
         Column("factor", "by what; empty where several are, which `change` then tells"),
         Column("wall_ms", "the wall time then"),
         Column("saved_ms", "of the unchanged replay's wall time"),
