@@ -23,13 +23,8 @@ from tracelens_ext.readers import ahead, read_trace, source
 from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import ReadingOptions, size_text
 
-<<<<<<< HEAD
-SALVAGING = ReadingOptions(allow_truncated=True)
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
-=======
 SALVAGING = ReadingOptions(allow_truncated=True)
 PAGE = "large-and-damaged-traces.md"
->>>>>>> main
 OPTIONS = (
     "--allow-truncated",
     "--max-bytes",
