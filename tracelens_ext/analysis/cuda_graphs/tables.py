@@ -198,7 +198,7 @@ def _category_shares(
     shares: dict[str, object] = {}
     for category in np.argsort(-time_of_category, kind="stable").tolist():
         if time[:, category].any():
-            title = f"{labels[category]} (% of kernel time)"
+            title = f"{labels[category]}_percent"
             shares[title] = percent(time[:, category], time_of_site)
     return shares
 
