@@ -92,8 +92,8 @@ def test_the_program_explains_the_options_about_reading(
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ([], {"salvage": False, "max_bytes": None, "jobs": None, "nsys": None}),
-        (["--allow-truncated", "--jobs", "3"], {"salvage": True, "jobs": 3}),
+        ([], {"allow_truncated": False, "max_bytes": None, "jobs": None, "nsys": None}),
+        (["--allow-truncated", "--jobs", "3"], {"allow_truncated": True, "jobs": 3}),
         (
             ["--max-bytes", "1.5 GB", "--nsys", "/x/nsys"],
             {"max_bytes": 15 * 10**8, "nsys": "/x/nsys"},
