@@ -124,7 +124,7 @@ def test_json_has_the_tables(trace: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert phases(trace, "--top", 1, "--notes") == 0
     out = capsys.readouterr().out
-    for text in ("How busy the GPU was", "By category", "3 more rows not shown"):
+    for text in ("GPU utilization", "By category", "3 more rows not shown"):
         assert text in out
     assert "decode: 4 layers of 8 GPU events" in out
     assert "flash_attn_fwd" in out

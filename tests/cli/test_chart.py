@@ -206,7 +206,7 @@ def test_too_little_elapsed_time_is_a_warning(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a trace"),
+        ([], "give a trace"),
         (["run2.sqlite,vllm"], "expected FILE,ENGINE,MODEL,SECONDS"),
         (["run2.sqlite,vllm,llama,-3"], "no number of seconds"),
         (

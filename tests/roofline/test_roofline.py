@@ -481,7 +481,7 @@ def test_the_command_is_readable_at_80_columns(
     assert "91.7 % of GPU time modelled; the largest without: my::op" in out
     assert "bf16 [4096,4096] × [4096,4096]" in out
     assert "ProfilerStep#3" in out
-    assert "1 more not shown (--top)" in out
+    assert "1 more not shown (use --top)" in out
 
 
 def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def timeline_bins(work: GpuEvents) -> pd.DataFrame:
     for group, event in enumerate(first_event.tolist()):
         is_of_group = group_of_event == group
         time_until = _time_run_until(
-            edges, work.start[is_of_group], work.end[is_of_group]
+            times=edges, start=work.start[is_of_group], end=work.end[is_of_group]
         )
         time_in_bin = np.diff(time_until)
         bins = np.flatnonzero(time_in_bin)
@@ -92,7 +92,11 @@ TIMELINE_BINS = Table(
     on_every_page=True,
     charts=[
         Chart(
-            "GPU work over time", "timeline_bins", "bin", "gpu_time_ns", "timeline_bins"
+            title="GPU work over time",
+            sheet="timeline_bins",
+            label_column="bin",
+            value_column="gpu_time_ns",
+            kind="timeline_bins",
         )
     ],
 )
