@@ -260,7 +260,7 @@ def first_findings(
         second = f"   {row['confidence']} confidence"
         if row["saving"]:
             second = f"   {row['saving']}; {row['confidence']} confidence"
-        lines = [second]
+        lines = folded(second, width, "   ")
         place = str(row["largest_place"])
         if place:
             lines.append(f"   mostly in {_cut(place, width - 13)}")

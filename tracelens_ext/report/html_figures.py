@@ -174,6 +174,10 @@ _AXIS = {
     "fixedrange": True,
     "zeroline": False,
     "title": {"standoff": 6, "font": {"size": 11}},
+    # Invisible ticks keep the labels off the chart.
+    "ticks": "outside",
+    "ticklen": 5,
+    "tickcolor": "rgba(0,0,0,0)",
 }
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _BOX = {
@@ -588,7 +592,7 @@ def gpu_work_in_words(sums: pd.Series) -> str:
     parts = []
     for name, ns in sums.head(_IN_SUMMARY).items():
         share = percent_text(100 * ns / total)
-        parts.append(f"{elided(str(name), LABEL)} {share}")
+        parts.append(f"{elided(str(name), _IN_WORDS)} {share}")
     return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
 
 
