@@ -16,10 +16,10 @@ These names of version 0.1 have changed. `docs/scripts/renamed_page.py` writes t
 
 The old names work for one release:
 
-* **Output for programs.** If the environment variable `TRACELENS_EXT_NAMES` is `0.1`, then JSON, CSV,
-  Parquet, the sheets of workbooks, SQL, MCP and the results of `fleet` have the old names of tables,
-  columns, fields and values. Pages for browsers, Markdown and the terminal have the new ones. The
-  data frames that Python methods return have the new names, too;
+* **Output for programs.** If the environment variable `TRACELENS_EXT_NAMES` is `0.1`, then JSON,
+  CSV, Parquet, the sheets of workbooks, SQL, MCP and the results of `fleet` have the old names of
+  tables, columns, fields and values. Pages for browsers, Markdown and the terminal have the new
+  ones. The data frames that Python methods return have the new names, too;
   `tracelens_ext.compatibility.earlier_names.earlier_table(frame, table)` renames one.
 * **Options.** An old option still works, and one line on standard error names the new one.
 * **Python names.** Old names of methods, arguments and attributes still work with a
