@@ -28,6 +28,10 @@ from tracelens_ext.cli.finding_blocks import finding_documents
 from tracelens_ext.cli.load import recording_notes
 from tracelens_ext.compare.comparison import compare
 from tracelens_ext.compare.report import comparison_report, measured_for_comparison
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_column_names,
+    earlier_table,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.export import database
 from tracelens_ext.export.database import query as ask
@@ -269,7 +273,7 @@ class Questions:
             "tables": {
                 name: _rows(frame.head(15)) for name, frame in report.sheets.items()
             },
-            "units": {"…_ms": "ms", "…_%": "%"},
+            "units": {"…_ms": "ms", "…_percent": "%"},
             "next": "findings or table of each of the two traces, for the reasons",
         }
 
@@ -286,6 +290,7 @@ class Questions:
         if any("finding:" in change for change in changes):
             tell_claims(simulation, analyzer.findings().findings)
         frame = simulation.what_if(parsed_changes)
+        frame = earlier_table(frame, "what_if")
         return {
             **_answer(
                 frame=frame,
@@ -295,7 +300,11 @@ class Questions:
             ),
             "window": simulation.window(),
             "model": simulation.model(),
-            "critical_path": _rows(simulation.critical_path_summary().head(20)),
+            "critical_path": _rows(
+                earlier_table(
+                    simulation.critical_path_summary().head(20), "critical_path_summary"
+                )
+            ),
         }
 
     def sql(self, path: str, query: str) -> Answer:
@@ -393,7 +402,13 @@ def _table(
             f"this trace has no data for the table {name}; open_trace lists the "
             "tables it has"
         )
-    return frame.set_axis(list(map(str, frame.columns)), axis=1), table.units(frame)
+    named = frame.set_axis(list(map(str, frame.columns)), axis=1)
+    units = table.units(frame)
+    earlier_names = earlier_column_names(units, table.name)
+    units_of_names = {
+        earlier_names.get(column, column): unit for column, unit in units.items()
+    }
+    return earlier_table(named, table.name), units_of_names
 
 
 def _rows(frame: pd.DataFrame) -> list[Answer]:

@@ -18,6 +18,7 @@ from tracelens_ext.analysis.operations.arguments import (
 )
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.categorize.user_patterns import user_pattern
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.lazy import pd
@@ -211,7 +212,7 @@ def _groups_of_finding(
 
 def _finding(findings: Findings, finding_id: str) -> Finding:
     for finding in findings.findings:
-        if finding.id == finding_id:
+        if finding.id == new_finding_id(finding_id):
             return finding
     known = ", ".join(finding.id for finding in findings.findings) or "none"
     raise UsageError(
