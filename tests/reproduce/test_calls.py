@@ -36,10 +36,10 @@ def test_a_product_has_its_shapes_and_strides() -> None:
 @pytest.mark.parametrize(
     ("text", "overload"), [("2", "Scalar"), ("2.5", "Scalar"), ("True", "Scalar")]
 )
-def test_numbers_choose_the_overload_fornumbers(text: str, overload: str) -> None:
+def test_numbers_choose_the_overload_for_numbers(text: str, overload: str) -> None:
     lines = _lines("aten::eq", tensor(4), scalar(text))
     assert lines[0] == f"torch.ops.aten.eq.{overload},"
-    assert lines[2] == f"{text},"
+    assert lines[2] == f"{text},  # other"
 
 
 def test_the_types_of_numbers_tell_overloads_apart() -> None:
@@ -66,7 +66,7 @@ def test_indices_are_within_what_they_index() -> None:
     assert lines[-1] == "inputs.integers((5,), torch.int64, high=7),"
 
 
-def test_a_number_tensor_beside_tensors_is_a_pythonscalar() -> None:
+def test_a_number_tensor_beside_tensors_is_a_python_number() -> None:
     lines = _lines("aten::mul", tensor(4), ("double", (), (), ""))
     assert lines[-1] == "1.5,  # guessed: a Python number"
 
@@ -160,3 +160,79 @@ def test_an_operation_of_a_package_imports_it() -> None:
     assert call.opening == "package_call("
     assert call.lines[:2] == ('"_moe_C::moe_sum",', '"vllm._moe_C",')
     assert call.lines[-1] == "3,"
+
+
+def test_an_argument_that_is_not_a_tensor_has_its_name() -> None:
+    entries = tensor(2, 3), numbers("[3]"), _NOTHING, _NOTHING, scalar("1e-05")
+    lines = _lines("aten::native_layer_norm", *entries)
+    assert lines[2:] == [
+        "[3],  # normalized_shape",
+        "None,  # weight",
+        "None,  # bias",
+        "1e-05,  # eps",
+    ]
+
+
+GELU = "void GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [
+        (
+            f"{GELU}{{lambda()#1}}::operator()()",
+            'approximate="tanh",  # guessed: from the name of its kernel',
+        ),
+        (
+            f"{GELU}{{lambda()#2}}::operator()()",
+            'approximate="none",  # guessed: from the name of its kernel',
+        ),
+        (
+            "gelu",
+            'approximate="none",  # guessed: the default; strings are not recorded',
+        ),
+    ],
+)
+def test_a_string_is_that_of_the_kernel_or_the_default(kernel: str, line: str) -> None:
+    lines = _lines("aten::gelu", tensor(4), _NOTHING, kernels=(kernel,))
+    assert lines[-1] == line
+
+
+def test_a_single_index_is_not_a_python_number() -> None:
+    lines = _lines("aten::take", tensor(5), tensor(kind="long int"))
+    assert lines[-1] == "inputs.integers((), torch.int64, high=5),"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "end"),
+    [((16, 8), (4, 8, 2), 16), ((8, 16), (16, 2), 16), ((4, 8, 2), (2, 12), 12)],
+)
+def test_groups_of_a_grouped_product_divide_the_right_dimension(
+    left: tuple[int, ...], right: tuple[int, ...], end: int
+) -> None:
+    offsets = tensor(4, kind="int")
+    lines = _lines("aten::_grouped_mm", tensor(*left), tensor(*right), offsets)
+    expected = f"inputs.ascending((4,), torch.int32, low={end // 4}, high={end}),"
+    assert lines[-1] == expected
+
+
+def test_a_mask_selects_no_more_elements_than_there_are() -> None:
+    entries = tensor(3, 4), tensor(4, kind="bool"), tensor(7)
+    lines = _lines("aten::masked_scatter_", *entries)
+    assert lines[2] == "inputs.mask((4,), true_count=2),"
+
+
+def test_long_arguments_are_wrapped_as_ruff_wraps_them() -> None:
+    strides = (1_000_000_000, 1_000_000, 1_000, 1)
+    lines = _lines("aten::neg", tensor(100, 100, 100, 100, strides=strides))
+    assert lines[1:] == [
+        "inputs.normal(",
+        "    (100, 100, 100, 100), torch.float32, strides=(1000000000, 1000000, 1000, 1)",
+        "),",
+    ]
+
+
+def test_traces_without_types_say_how_to_record_them() -> None:
+    reason = _refusal(RecordedOperation(1, RecordedCall("aten::mm", ((2, 2), (2, 2)))))
+    assert reason.startswith("the types of its arguments were not recorded")
+    assert "record_shapes=True" in reason

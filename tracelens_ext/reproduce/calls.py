@@ -190,7 +190,14 @@ class _CallArguments:
                     continue
                 yield self._argument(argument).named(parameter.name)
             elif position < needed:
-                yield self._argument(argument)
+                yield self._positional(argument)
+
+    def _positional(self, argument: Argument) -> ArgumentSource:
+        """Return a positional argument; a comment names one that is not a tensor."""
+        source = self._argument(argument)
+        if argument.parameter.is_tensor and source.opening != "None":
+            return source
+        return source.labeled(argument.parameter.name)
 
     def _needed_positions(self) -> int:
         """Return how many positional arguments are passed: up to the last recorded one."""

@@ -143,8 +143,8 @@ def _docstring(specification: Specification) -> str:
     return f'''{BEGINNING}{source}, to run one by one.
 
 The inputs of each operation have the recorded shapes, strides and types. The script prints the
-time of each operation beside the recorded one. A comment marks each argument that is a guess,
-because the trace does not show it. See `--help` for the options.
+time of each operation beside the recorded one. Comments mark what is guessed, because the trace
+does not show it. See `--help` for the options.
 
 Written by tracelens-ext with the operation schemas of PyTorch {schema_table().version}.
 """
