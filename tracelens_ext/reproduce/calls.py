@@ -194,10 +194,12 @@ class _CallArguments:
 
     def _positional(self, argument: Argument) -> ArgumentSource:
         """Return a positional argument; a comment names one that is not a tensor."""
+        parameter = argument.parameter
         source = self._argument(argument)
-        if argument.parameter.is_tensor and source.opening != "None":
+        is_tensor = parameter.is_tensor and source.opening != "None"
+        if is_tensor:
             return source
-        return source.labeled(argument.parameter.name)
+        return source.labeled(parameter.name)
 
     def _needed_positions(self) -> int:
         """Return how many positional arguments are passed: up to the last recorded one."""
@@ -255,13 +257,15 @@ class _CallArguments:
 
     def _is_number(self, parameter: Parameter, tensor: RecordedTensor) -> bool:
         """Return whether a tensor without dimensions was probably a Python number."""
+        call = self._call
         if tensor.sizes or tensor.element_type not in _NUMBER_TENSORS:
             return False
-        if parameter.is_keyword or self._call.short_name in _WITHOUT_NUMBERS:
+        if parameter.is_keyword or call.short_name in _WITHOUT_NUMBERS:
             return False
-        if is_index(self._call, parameter.name):
+        if is_index(call, parameter.name):
             return False
-        if self._call.is_in_place and parameter.name == "self":
+        is_written = call.is_in_place and parameter.name == "self"
+        if is_written:
             return False
         return any(other.sizes for other in self._tensors)
 
@@ -272,7 +276,9 @@ class _CallArguments:
         kernels = " ".join(self._operation.kernels)
         if parameter.name == "src":
             return _HOST_TO_DEVICE in kernels
-        return parameter.name == "self" and _DEVICE_TO_HOST in kernels
+        if parameter.name == "self":
+            return _DEVICE_TO_HOST in kernels
+        return False
 
     def _host_options(self) -> list[str]:
         options = ["on_host=True"]
@@ -321,8 +327,8 @@ class _CallArguments:
 
 def _summary(values: list[RecordedValue]) -> str:
     """Return a summary of arguments: `bf16[4096,256] fp32[256] 1`."""
-    texts = map(_short, values)
-    text = " ".join(text for text in texts if text)
+    texts = [_short(value) for value in values]
+    text = " ".join(filter(None, texts))
     if len(text) <= _LONGEST_SUMMARY:
         return text
     return text[: _LONGEST_SUMMARY - 3] + "..."

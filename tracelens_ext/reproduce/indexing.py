@@ -99,7 +99,8 @@ def index_argument(operation: RecordedOperation, call: BoundCall) -> ArgumentSou
         raise NotReproducibleError(_NOT_SHOWN)
     children = _Children(operation.children, tensor.sizes)
     if children.reshapes:
-        return ArgumentSource.of_list(_items(children), _SHOWN)
+        items = _items(children)
+        return ArgumentSource.of_list(items, _SHOWN)
     values = call.tensor("values")
     if call.short_name in _WRITING and values is not None:
         return _guessed_index(tensor, values)

@@ -215,10 +215,12 @@ def numbers_of(text: str) -> tuple[Number, ...]:
     Raises:
         NotReproducibleError: it is no such list.
     """
-    inner = text.strip()
-    if not inner.startswith("[") or not inner.endswith("]"):
-        raise NotReproducibleError(f"{text[:40]!r} is no list of numbers")
-    items = inner[1:-1].strip()
+    stripped = text.strip()
+    is_list = stripped.startswith("[") and stripped.endswith("]")
+    if not is_list:
+        raise NotReproducibleError(f"{text[:40]!r} is not a list of numbers")
+    items = stripped[1:-1].strip()
     if not items:
         return ()
-    return tuple(number_of(item) for item in items.split(","))
+    numbers = map(number_of, items.split(","))
+    return tuple(numbers)

@@ -540,14 +540,14 @@ class Inputs:
 
     def _tensor(self, sizes, dtype, strides, place, values):
         """Return a tensor whose elements `values(count, device=…)` creates."""
-        device = self.device
-        if place.get("on_host") and device.type != "meta":
-            device = torch.device("cpu")
         sizes, strides = self._scaled(sizes, strides)
+        device = self.device
+        if device.type == "meta" and strides is None:
+            return torch.empty(sizes, dtype=dtype, device=device)
         if device.type == "meta":
-            if strides is None:
-                return torch.empty(sizes, dtype=dtype, device=device)
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+        if place.get("on_host"):
+            device = torch.device("cpu")
         memory = values(elements_in_memory(sizes, strides), device=device).to(dtype)
         if place.get("pinned") and self.device.type == "cuda":
             memory = memory.pin_memory()
@@ -654,25 +654,42 @@ def make_call(operation, device, factor=1.0):
 
 def bytes_of(tensors):
     """Return the memory that tensors take, in bytes."""
+    distinct_tensors = {id(tensor): tensor for tensor in tensors}
     total = 0
-    for tensor in {id(tensor): tensor for tensor in tensors}.values():
-        if tensor.layout == torch.strided:
-            elements = elements_in_memory(tensor.shape, tensor.stride())
-            total += elements * tensor.element_size()
+    for tensor in distinct_tensors.values():
+        if tensor.layout != torch.strided:
+            continue
+        elements = elements_in_memory(tensor.shape, tensor.stride())
+        total += elements * tensor.element_size()
     return total
 
 
 def free_memory(device):
     """Return the free memory of a device in bytes, or None if it is unknown."""
     if device == "cuda":
-        return torch.cuda.mem_get_info()[0]
+        free, _ = torch.cuda.mem_get_info()
+        return free
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+        return available_memory_of_linux()
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
+
+
+def available_memory_of_linux():
+    """Return the memory that programs can still use, caches included, in bytes.
+
+    Raises:
+        OSError: this is not Linux.
+        ValueError: the kernel does not tell it.
+    """
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, amount = line.partition(":")
+        if name != "MemAvailable":
+            continue
+        kilobytes, _ = amount.split()
+        return int(kilobytes) * 1024
+    raise ValueError("no MemAvailable in /proc/meminfo")
 
 
 def check_memory(operation, options):
@@ -683,13 +700,19 @@ def check_memory(operation, options):
     """
     if options.device == "meta":
         return
-    needed = bytes_of(make_call(operation, "meta", options.scale).tensors())
     free = free_memory(options.device)
-    if free is not None and needed > free / 2:
-        raise SkippedError(
-            f"its inputs need {needed / 1e9:,.1f} GB, more than half of the"
-            f" {free / 1e9:,.1f} GB of free memory; try --scale 0.5"
-        )
+    if free is None:
+        return
+    planned_call = make_call(operation, "meta", options.scale)
+    needed = bytes_of(planned_call.tensors())
+    if needed <= free / 2:
+        return
+    needed_gb = needed / 1e9
+    free_gb = free / 1e9
+    raise SkippedError(
+        f"its inputs need {needed_gb:,.1f} GB, more than half of the"
+        f" {free_gb:,.1f} GB of free memory; try --scale 0.5"
+    )
 
 
 BACKENDS = {"cuda": "CUDA", "cpu": "CPU", "meta": "Meta"}
@@ -727,6 +750,10 @@ def register_stand_ins(device):
                 REPLACED.add(name)
 
 
+#: Tags of operations whose results depend on values.
+VALUE_DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
 def why_it_cannot_run(error, call, device):
     """Return why an operation cannot run on a device at all, or None for another error."""
     name = getattr(call.function, "_name", "")
@@ -741,14 +768,11 @@ def why_it_cannot_run(error, call, device):
 
 def is_value_dependent(function):
     """Return whether the shape or type of the result depends on values."""
-    tags = getattr(function, "tags", ())
     name = getattr(function, "_name", "")
     if name.startswith(("aten::index", "aten::_unsafe_index")):
-        return True
-    return (
-        torch.Tag.data_dependent_output in tags
-        or torch.Tag.dynamic_output_shape in tags
-    )
+        return True  # if an index is a mask
+    tags = set(getattr(function, "tags", ()))
+    return not tags.isdisjoint(VALUE_DEPENDENT)
 
 
 def synchronize(device):
@@ -823,33 +847,44 @@ def rotation(operation, options, call):
 def back_to_back_time(calls, least_ms=10.0):
     """Return the mean time of calls without a pause, measured with CUDA events."""
     repeats = 10
-    while True:
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        start.record()
-        for number in range(repeats):
-            calls[number % len(calls)]()
-        end.record()
-        torch.cuda.synchronize()
-        elapsed_ms = start.elapsed_time(end)
-        if elapsed_ms >= least_ms or repeats >= 100_000:
-            return elapsed_ms * 1e3 / repeats
+    elapsed_ms = time_of_repeats(calls, repeats)
+    while elapsed_ms < least_ms and repeats < 100_000:
         missing = math.ceil(least_ms / max(elapsed_ms, 0.01))
         repeats *= max(2, min(10, missing))
+        elapsed_ms = time_of_repeats(calls, repeats)
+    return elapsed_ms * 1e3 / repeats
+
+
+def time_of_repeats(calls, repeats):
+    """Return the time of calls one after the other, in milliseconds."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
+    for number in range(repeats):
+        call = calls[number % len(calls)]
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+#: The name of the range around each call whose kernels are timed.
+MEASURED = "measured call"
 
 
 def gpu_times(calls, count=20):
     """Return the GPU times of calls, as the profiler records them for their kernels."""
     with recorder("cuda") as profiler:
         for number in range(count):
-            with torch.profiler.record_function("measured call"):
-                calls[number % len(calls)]()
+            call = calls[number % len(calls)]
+            with torch.profiler.record_function(MEASURED):
+                call()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return kernel_times(events)
+        trace = json.loads(path.read_text(encoding="utf-8"))
+    return kernel_times(trace["traceEvents"])
 
 
 def kernel_times(events):
@@ -860,12 +895,13 @@ def kernel_times(events):
     for event in events:
         category = event.get("cat")
         correlation = event.get("args", {}).get("correlation")
-        if category == "user_annotation" and event["name"] == "measured call":
+        if category == "user_annotation" and event["name"] == MEASURED:
             marks.append(event)
         elif category in ("cuda_runtime", "cuda_driver"):
             launches[correlation] = event["ts"]
         elif category in ("kernel", "gpu_memcpy", "gpu_memset"):
-            kernels.setdefault(correlation, []).append((event["ts"], event["dur"]))
+            interval = (event["ts"], event["dur"])
+            kernels.setdefault(correlation, []).append(interval)
     times = []
     for mark in marks:
         end = mark["ts"] + mark["dur"]
@@ -890,9 +926,10 @@ def united_length(intervals):
 
 def recorder(device):
     """Return a profiler that records shapes."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
+    activity = torch.profiler.ProfilerActivity
+    activities = [activity.CPU]
     if device == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
+        activities.append(activity.CUDA)
     return torch.profiler.profile(activities=activities, record_shapes=True)
 
 
@@ -979,7 +1016,8 @@ def results_of(call):
     results = tensors_in(call())
     arguments = arguments_by_name(call)
     for parameter in call.function._schema.arguments:
-        if parameter.alias_info is not None and parameter.alias_info.is_write:
+        alias = parameter.alias_info
+        if alias is not None and alias.is_write:
             results += tensors_in(arguments.get(parameter.name))
     return results
 
@@ -997,13 +1035,15 @@ def tensor_as_float64(tensor):
     """Return a copy on the CPU that spans its memory in the same way."""
     if tensor.is_quantized:
         return tensor.clone().cpu()
-    elements = elements_in_memory(tensor.shape, tensor.stride())
+    sizes = tensor.shape
+    strides = tensor.stride()
+    elements = elements_in_memory(sizes, strides)
     memory = tensor.as_strided((elements,), (1,)).clone().cpu()
     if memory.is_complex():
         memory = memory.to(torch.complex128)
     elif memory.is_floating_point():
         memory = memory.double()
-    return memory.as_strided(tensor.shape, tensor.stride())
+    return memory.as_strided(sizes, strides)
 
 
 def is_random(call):
@@ -1015,7 +1055,8 @@ def is_random(call):
 
 def arguments_by_name(call):
     """Return the arguments of a call by the names in its schema."""
-    names = [argument.name for argument in call.function._schema.arguments]
+    parameters = call.function._schema.arguments
+    names = [parameter.name for parameter in parameters]
     arguments = dict(zip(names, call.arguments))
     arguments.update(call.keywords)
     return arguments
@@ -1026,13 +1067,17 @@ def is_dense_float(tensor):
     return is_float and tensor.layout == torch.strided
 
 
+TF32_ROUNDING = 2.0**-10
+
+
 def rounding_of(dtype, operation):
     """Return the relative rounding error of a type, or of TF32 where PyTorch may use it."""
-    allows_tf32 = torch.backends.cuda.matmul.allow_tf32
-    if "convolution" in operation.name:
-        allows_tf32 = torch.backends.cudnn.allow_tf32
-    if dtype == torch.float32 and torch.cuda.is_available() and allows_tf32:
-        return 2.0**-10
+    if dtype == torch.float32 and torch.cuda.is_available():
+        backend = torch.backends.cuda.matmul
+        if "convolution" in operation.name:
+            backend = torch.backends.cudnn
+        if backend.allow_tf32:
+            return TF32_ROUNDING
     return torch.finfo(dtype).eps
 
 
@@ -1073,8 +1118,9 @@ def clocks():
             output = subprocess.run(
                 command, capture_output=True, text=True, timeout=20, check=True
             ).stdout
-            lines = [line.strip() for line in output.splitlines() if line.strip()]
-            return f"clocks ({command[0]}): " + "; ".join(lines[:8])
+            lines = [line.strip() for line in output.splitlines()]
+            facts = "; ".join(line for line in lines[:8] if line)
+            return f"clocks ({command[0]}): {facts}"
     return "clocks: unknown"
 
 
