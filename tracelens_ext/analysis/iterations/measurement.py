@@ -121,7 +121,7 @@ def iteration_table(
         "start_ms",
         *_TIMES,
         "kernels",
-        "launches_without_gpu_work",
+        "unmatched_launches",
         "whole",
         "odd",
     ]
@@ -195,7 +195,7 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         "exposed_memcpy_time_ms": (busy - without_copies) / NS_PER_MS,
         "idle_time_ms": (wall - device_busy) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
-        "launches_without_gpu_work": _lost_launches(work, iterations, device),
+        "unmatched_launches": _lost_launches(work, iterations, device),
         "whole": iterations.finished & has_gpu_work,
     }
     columns |= _category_times(
