@@ -1,8 +1,8 @@
 """Bring the output that pages show up to date, where the program prints something new.
 
-`python docs/scripts/update_examples.py` runs the commands of the pages below. Each line of a block of output
-that the program no longer prints is replaced by the most similar line that it prints. Read the changes before
-you commit them: a line that the program has no counterpart for is named, and stays.
+`python docs/scripts/update_examples.py` runs the commands of the pages below. Each line of a block
+of output that the program no longer prints is replaced by the most similar line that it prints. A
+line without a counterpart is named, and stays. Read the changes before you commit them.
 """
 
 from __future__ import annotations
