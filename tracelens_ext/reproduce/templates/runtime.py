@@ -303,7 +303,8 @@ def flash_attention_forward(
     **_others,
 ):
     """Run general attention, with packed sequences as a single one."""
-    result = attention(query, key, value, None, dropout_p, is_causal, scale)
+    mask = causal_mask(query, key, to_last=True) if is_causal else None
+    result = attention(query, key, value, mask, dropout_p, scale)
     not_computed = query.new_empty(0)
     no_seed = query.new_zeros(2, dtype=torch.uint64)
     return result, not_computed, no_seed, no_seed[0].clone(), not_computed.clone()
@@ -330,7 +331,8 @@ def flash_attention_backward(
     **_others,
 ):
     """Run the backward of general attention, with packed sequences as a single one."""
-    return attention_gradients(grad_out, query, key, value, None, is_causal, scale)
+    mask = causal_mask(query, key, to_last=True) if is_causal else None
+    return attention_gradients(grad_out, query, key, value, mask, scale)
 
 
 @stand_in("aten::_efficient_attention_forward", "CPU")
@@ -351,8 +353,8 @@ def efficient_attention_forward(
     **_others,
 ):
     """Run general attention, with packed sequences as a single one."""
-    is_causal = custom_mask_type != 0 and bias is None
-    result = attention(query, key, value, bias, dropout_p, is_causal, scale)
+    mask = efficient_mask(query, key, bias, custom_mask_type)
+    result = attention(query, key, value, mask, dropout_p, scale)
     not_computed = query.new_empty(0)
     no_seed = query.new_zeros((), dtype=torch.int64)
     lengths = (query.shape[1], key.shape[1])
@@ -382,8 +384,8 @@ def efficient_attention_backward(
     **_others,
 ):
     """Run the backward of general attention, with packed sequences as a single one."""
-    is_causal = custom_mask_type != 0 and bias is None
-    gradients = attention_gradients(grad_out, query, key, value, bias, is_causal, scale)
+    mask = efficient_mask(query, key, bias, custom_mask_type)
+    gradients = attention_gradients(grad_out, query, key, value, mask, scale)
     bias_gradient_not_computed = query.new_empty(0)
     return gradients + (bias_gradient_not_computed,)
 
@@ -396,7 +398,28 @@ def convolve(image, weight, bias, stride, padding, dilation, groups):
     )
 
 
-def attention(query, key, value, bias, dropout_p, is_causal, scale):
+def causal_mask(query, key, to_last):
+    """Return an additive mask that hides later keys.
+
+    If there are more keys than queries, the last query sees all of them (`to_last`), or the first
+    query sees one.
+    """
+    queries = query.shape[-3]
+    keys = key.shape[-3]
+    diagonal = keys - queries if to_last else 0
+    hidden = query.new_full((queries, keys), -math.inf)
+    return hidden.triu(diagonal + 1)
+
+
+def efficient_mask(query, key, bias, custom_mask_type):
+    """Return the additive mask of `_efficient_attention_forward`, or None for none."""
+    if custom_mask_type == 0:
+        return bias
+    mask = causal_mask(query, key, to_last=custom_mask_type == 2)
+    return mask if bias is None else bias + mask
+
+
+def attention(query, key, value, mask, dropout_p, scale):
     """Run attention on tensors of shape (batch, sequence, heads, size), batch optional."""
     is_packed = query.dim() == 3
     if is_packed:
@@ -408,16 +431,15 @@ def attention(query, key, value, bias, dropout_p, is_causal, scale):
         query.transpose(1, 2),
         key.repeat_interleave(group, 2).transpose(1, 2),
         value.repeat_interleave(group, 2).transpose(1, 2),
-        bias,
+        mask,
         dropout_p,
-        is_causal,
         scale=scale,
     )
     result = result.transpose(1, 2)
     return result[0] if is_packed else result
 
 
-def attention_gradients(grad_out, query, key, value, bias, is_causal, scale):
+def attention_gradients(grad_out, query, key, value, mask, scale):
     """Return the gradients of attention without dropout for query, key and value."""
     grad = grad_out.transpose(-3, -2)
     query = query.transpose(-3, -2)
@@ -427,11 +449,8 @@ def attention_gradients(grad_out, query, key, value, bias, is_causal, scale):
     if scale is None:
         scale = query.shape[-1] ** -0.5
     scores = query @ key.mT * scale
-    if bias is not None:
-        scores = scores + bias
-    if is_causal:
-        visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~visible, -math.inf)
+    if mask is not None:
+        scores = scores + mask
     weights = scores.softmax(-1)
     grad_weights = grad @ value.mT
     mean = (grad_weights * weights).sum(-1, keepdim=True)
@@ -989,10 +1008,9 @@ def check(operation, options):
         Whether they agree (None if there is no reference) and a description.
     """
     call = make_call(operation, options.device, options.scale)
-    if is_random(call):
-        return None, "no reference: the operation is random"
-    if "::empty" in operation.name or "::new_empty" in operation.name:
-        return None, "no reference: its result is uninitialized memory"
+    reason = why_no_reference(operation, call)
+    if reason is not None:
+        return None, f"no reference: {reason}"
     try:
         reference = call.with_arguments(as_float64)
         expected_results = results_of(reference)
@@ -1044,6 +1062,32 @@ def tensor_as_float64(tensor):
     elif memory.is_floating_point():
         memory = memory.double()
     return memory.as_strided(sizes, strides)
+
+
+#: Arguments of attention that its stand-in for the CPU ignores.
+IGNORED_BY_STAND_INS = (
+    "cum_seq_q",
+    "cu_seqlens_q",
+    "seqused_k",
+    "seqlen_k",
+    "window_size",
+    "window_size_left",
+    "window_size_right",
+    "alibi_slopes",
+)
+
+
+def why_no_reference(operation, call):
+    """Return why the result of a call cannot be compared, or None if it can."""
+    if is_random(call):
+        return "the operation is random"
+    if "::empty" in operation.name or "::new_empty" in operation.name:
+        return "its result is uninitialized memory"
+    arguments = arguments_by_name(call)
+    for name in IGNORED_BY_STAND_INS:
+        if arguments.get(name) is not None:
+            return f"the stand-in on the CPU ignores `{name}`"
+    return None
 
 
 def is_random(call):
@@ -1196,11 +1240,14 @@ def measured_cells(operation, times, options):
         cells["note"] = f"run by a stand-in: no {options.device} kernel for it"
     if not times.calls:
         return cells
+    if not any(times.calls):
+        cells["measured µs"] = "no kernels recorded"
+        return cells
     median = statistics.median(times.calls)
     cells["measured µs"] = spread_text(median, min(times.calls), max(times.calls))
     if times.back_to_back is not None:
         cells["back to back µs"] = f"{times.back_to_back:,.1f}"
-    if options.scale != 1.0 or not median:
+    if options.scale != 1.0:
         return cells
     if operation.recorded_us is not None and operation.recorded_us[0]:
         cells["ratio"] = f"{median / operation.recorded_us[0]:.2f}"
