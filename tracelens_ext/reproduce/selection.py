@@ -230,8 +230,8 @@ def _why_none(choice: OperationChoice) -> str:
     if choice.finding is not None:
         conditions.append(f"--finding {choice.finding}")
     return (
-        f"{' '.join(conditions)}: no operation with GPU work is chosen; see them with"
-        " tracelens-ext report, in the table ops_unique_args (communication is left out)"
+        f"{' '.join(conditions)}: no operation with GPU work matches; the table"
+        " ops_unique_args of tracelens-ext report lists them, without communication"
     )
 
 
