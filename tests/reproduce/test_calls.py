@@ -234,5 +234,5 @@ def test_long_arguments_are_wrapped_as_ruff_wraps_them() -> None:
 
 def test_traces_without_types_say_how_to_record_them() -> None:
     reason = _refusal(RecordedOperation(1, RecordedCall("aten::mm", ((2, 2), (2, 2)))))
-    assert reason.startswith("the types of its arguments were not recorded")
+    assert reason.startswith("the types of the arguments were not recorded")
     assert "record_shapes=True" in reason

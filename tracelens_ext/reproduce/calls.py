@@ -101,11 +101,11 @@ def script_call(operation: RecordedOperation, half_type: str = HALF) -> ScriptCa
     name = operation.call.name
     if _COLLECTIVE.match(name):
         raise NotReproducibleError(
-            "it is a collective operation, which needs the other ranks of the job"
+            "a collective operation needs the other ranks of the job"
         )
     if not _NAME.fullmatch(name):
         raise NotReproducibleError(
-            "it is not an operation of PyTorch's dispatcher, so a script cannot call it"
+            "not an operation of PyTorch's dispatcher, so a script cannot call it"
         )
     values = recorded_values(operation.call)
     if name.startswith(_ATEN):
@@ -150,7 +150,7 @@ def _unnamed_argument(value: RecordedValue, list_type: str) -> ArgumentSource:
         return numbers_list(value.values)
     if isinstance(value, RecordedNothing):
         return ArgumentSource("None", comment="guessed: nothing was recorded")
-    raise NotReproducibleError("the values of its numbers were not recorded")
+    raise NotReproducibleError("the values of numbers were not recorded")
 
 
 def _plain_filling(torch_type: str) -> Filling:
@@ -291,7 +291,7 @@ class _CallArguments:
     ) -> ArgumentSource:
         if not value.tensors and self._is_first_list(parameter):
             raise NotReproducibleError(
-                "its list of tensors was recorded empty, as PyTorch does for lists of"
+                "a list of tensors was recorded empty, as PyTorch does for lists of"
                 " more than 30 tensors"
             )
         filling = list_filling_of(self._call, parameter.name, value)

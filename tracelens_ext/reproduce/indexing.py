@@ -31,7 +31,7 @@ SHOWN_BY_CHILDREN: Final = frozenset(
     f"aten::{name}{ending}" for name in _READING + _WRITING for ending in ("", "_")
 )
 _NOT_SHOWN: Final = (
-    "its indices were not recorded, and the operations below it do not show them"
+    "the indices were not recorded, and the operations below do not show them"
 )
 _SHOWN: Final = "reconstructed from the operations that it called"
 _IS_GUESSED: Final = "guessed: one index into the first dimension"

@@ -97,7 +97,7 @@ def recorded_values(call: RecordedCall) -> list[RecordedValue]:
     if not count or not call.dims:
         missing = "types" if call.dims else "shapes and types"
         raise NotReproducibleError(
-            f"the {missing} of its arguments were not recorded; record them with"
+            f"the {missing} of the arguments were not recorded; record them with"
             " torch.profiler.profile(record_shapes=True)"
         )
     strides = call.strides or ((),) * count
