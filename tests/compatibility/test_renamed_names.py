@@ -44,7 +44,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two traces with gaps, in the working folder."""
     monkeypatch.chdir(tmp_path)
     for name, gap_us in (("trace.json", 1_000), ("slower.json", 3_000)):
@@ -61,7 +61,6 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 at=start + gap_us,
             )
         Path(name).write_text(json.dumps(maker.document()), encoding="utf-8")
-    return tmp_path
 
 
 @pytest.fixture
@@ -111,10 +110,10 @@ def test_renamed_columns_are_those_of_tables(monkeypatch: pytest.MonkeyPatch) ->
                 assert renamed.new in columns[table], renamed
 
 
+@pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
 def test_a_command_has_the_names_that_are_wanted(
     arguments: list[str],
-    traces: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -132,8 +131,8 @@ def test_a_command_has_the_names_that_are_wanted(
     assert len(list(keys_of(now))) == len(list(keys_of(before)))
 
 
-@pytest.mark.usefixtures("earlier")
-def test_tables_in_files_have_the_earlier_names(traces: Path) -> None:
+@pytest.mark.usefixtures("traces", "earlier")
+def test_tables_in_files_have_the_earlier_names() -> None:
     options = {"gaps": True, "iterations": True, "time_axis": True}
     with pytest.warns(DeprecationWarning, match="time_axis of .* is now timeline_bins"):
         tables = generate_perf_report_pytorch(
@@ -149,10 +148,8 @@ def test_tables_in_files_have_the_earlier_names(traces: Path) -> None:
     assert not Path("csvs/idle_by_kernel_pair.csv").exists()
 
 
-@pytest.mark.usefixtures("earlier")
-def test_sql_has_the_earlier_names(
-    traces: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("traces", "earlier")
+def test_sql_has_the_earlier_names(capsys: pytest.CaptureFixture[str]) -> None:
     query = 'select claimed_ms, "% of judged time" from findings'
     assert run(["sql", "trace.json", query, "--csv"]) == 0
     header = capsys.readouterr().out.splitlines()[0]
@@ -166,8 +163,9 @@ def test_sql_has_the_earlier_names(
         assert "claimed_ms" in [column[0] for column in cursor.description]
 
 
+@pytest.mark.usefixtures("traces")
 def test_reports_with_either_names_compare_as_equal(
-    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["report", "trace.json", "-o", "now.json", "-q"]) == 0
     monkeypatch.setenv(VARIABLE, "0.1")
@@ -209,10 +207,10 @@ def test_values_have_the_earlier_names() -> None:
     }
 
 
+@pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize("renamed", [n for n in RENAMED_NAMES if n.kind is Kind.OPTION])
 def test_an_old_option_works_and_one_line_names_the_new_one(
     renamed: Any,  # a name
-    traces: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = {
@@ -235,14 +233,16 @@ def test_an_old_option_works_and_one_line_names_the_new_one(
     assert lines == [f"tracelens-ext: {expected}"]
 
 
+@pytest.mark.usefixtures("traces")
 def test_the_options_of_another_program_stay_as_they_are(
-    traces: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["tree", "--", "--salvage"]) != 0
     assert "is now" not in capsys.readouterr().err
 
 
-def test_old_methods_give_the_tables(traces: Path) -> None:
+@pytest.mark.usefixtures("traces")
+def test_old_methods_give_the_tables() -> None:
     analyzer = TreePerfAnalyzer("trace.json")
     for old, new in new_names(Kind.METHOD).items():
         assert new in tables_by_method()
@@ -254,7 +254,8 @@ def test_old_methods_give_the_tables(traces: Path) -> None:
     assert table.equals(analyzer.get_df_idle_cpu_activity())
 
 
-def test_old_arguments_and_attributes_work(traces: Path) -> None:
+@pytest.mark.usefixtures("traces")
+def test_old_arguments_and_attributes_work() -> None:
     with pytest.warns(DeprecationWarning, match="salvage of TreePerfAnalyzer is now"):
         TreePerfAnalyzer("trace.json", salvage=True)  # type: ignore[call-arg]
     with pytest.warns(DeprecationWarning, match=r"EventFilter.pstep is now step"):
