@@ -133,7 +133,7 @@ def test_a_command_has_the_names_that_are_wanted(
 
 @pytest.mark.usefixtures("traces", "earlier")
 def test_tables_in_files_have_the_earlier_names() -> None:
-    options = {"gaps": True, "iterations": True, "time_axis": True}
+    options: dict[str, Any] = {"gaps": True, "iterations": True, "time_axis": True}
     with pytest.warns(DeprecationWarning, match="time_axis of .* is now timeline_bins"):
         tables = generate_perf_report_pytorch(
             "trace.json", "out.xlsx", "csvs", **options
