@@ -31,9 +31,7 @@ def explain(
     ] = None,
     identifier: Annotated[
         str | None,
-        typer.Argument(
-            metavar="ID", help="After finding: which one, e.g. host-bound."
-        ),
+        typer.Argument(metavar="ID", help="After finding: which one, e.g. host-bound."),
     ] = None,
     op: Annotated[
         str | None, typer.Option(help="Explain this CPU operation instead of a kernel.")
