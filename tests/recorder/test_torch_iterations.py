@@ -1,4 +1,4 @@
-"""Iterations of real PyTorch programs are recorded whole: which, what ends them, what is in them."""
+"""Iterations of real PyTorch programs are recorded whole: which ones, and what is in them."""
 
 from __future__ import annotations
 
@@ -176,7 +176,10 @@ def test_calls_do_not_count_when_optimizers_are_counted(tmp_path: Path) -> None:
 
 
 def test_validation_before_training_does_not_count(tmp_path: Path) -> None:
-    program = programs.MODEL + "model = make_model()\nfor _ in range(5): loss_of(model)\ntrain(20)\n"
+    program = (
+        programs.MODEL
+        + "model = make_model()\nfor _ in range(5): loss_of(model)\ntrain(20)\n"
+    )
     recorded = run_with_hook(tmp_path, program)
     assert recorded.marks() == ITERATIONS
     assert recorded.trace().per_iteration("Optimizer.step") == [1, 1, 1]
@@ -191,13 +194,16 @@ def test_training_after_much_inference_is_recorded_instead(tmp_path: Path) -> No
 
 
 def test_a_period_of_time_is_recorded_in_all_threads(tmp_path: Path) -> None:
-    program = programs.MODEL + """
+    program = (
+        programs.MODEL
+        + """
 from torch.autograd.profiler import record_function
-end = time.monotonic() + 4
+
+end = time.monotonic() + 60
 
 def work(name):
     matrix = torch.randn(64, 64)
-    while time.monotonic() < end:
+    while time.monotonic() < end and not os.path.exists(sys.argv[1]):
         with record_function(name):
             matrix @ matrix
         time.sleep(0.001)
@@ -207,8 +213,10 @@ thread.start()
 work("first thread")
 thread.join()
 """
+    )
+    trace_path = str(tmp_path / "out" / "rank0.pt.trace.json.gz")
     options = RecordOptions(steps_by=StepsBy.time, after_s=1.0, for_s=0.5)
-    recorded = run_with_hook(tmp_path, program, options=options)
+    recorded = run_with_hook(tmp_path, program, trace_path, options=options)
     assert recorded.exit_code == 0, recorded.errors
     events = recorded.trace().of_category("user_annotation")
     assert {"first thread", "second thread"} <= {event.name for event in events}
@@ -274,17 +282,22 @@ def test_an_iteration_ends_with_the_optimizer_that_steps_least(
 
 
 def test_an_optimizer_that_never_steps_is_not_waited_for_long(tmp_path: Path) -> None:
-    program = programs.MODEL + """
+    program = (
+        programs.MODEL
+        + """
 unused = torch.optim.SGD(make_model().parameters(), lr=0.1)
 train(40)
 """
+    )
     recorded = run_with_hook(tmp_path, program)
     assert len(recorded.marks()) == 3
     assert recorded.trace().per_iteration("Optimizer.step") == [1, 1, 1]
 
 
 def test_a_step_with_a_closure_is_one_iteration(tmp_path: Path) -> None:
-    program = programs.MODEL + """
+    program = (
+        programs.MODEL
+        + """
 model = make_model()
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
 inputs = torch.randn(32, 64)
@@ -298,6 +311,7 @@ def closure():
 for _ in range(20):
     optimizer.step(closure)
 """
+    )
     recorded = run_with_hook(tmp_path, program)
     assert recorded.marks() == ITERATIONS
     assert recorded.trace().per_iteration("Optimizer.step#LBFGS.step") == [1, 1, 1]
@@ -306,7 +320,9 @@ for _ in range(20):
 def test_a_step_that_a_gradient_scaler_leaves_out_is_part_of_the_next_iteration(
     tmp_path: Path,
 ) -> None:
-    program = programs.MODEL + """
+    program = (
+        programs.MODEL
+        + """
 from torch.optim.swa_utils import AveragedModel
 
 model = make_model()
@@ -319,13 +335,16 @@ for number in range(60):
     optimizer.zero_grad()
     average.update_parameters(model)
 """
+    )
     recorded = run_with_hook(tmp_path, program)
     assert recorded.marks() == ITERATIONS
     assert recorded.trace().per_iteration("aten::addmm") == [6, 6, 6]
 
 
 def test_an_optimizer_class_of_the_program_counts(tmp_path: Path) -> None:
-    program = programs.MODEL + """
+    program = (
+        programs.MODEL
+        + """
 class Own(torch.optim.Optimizer):
     def __init__(self, parameters):
         super().__init__(parameters, {"lr": 0.1})
@@ -345,6 +364,7 @@ optimizer = Derived(model.parameters())
 for _ in range(20):
     train_step(model, optimizer)
 """
+    )
     recorded = run_with_hook(tmp_path, program)
     assert recorded.marks() == ITERATIONS
     assert recorded.trace().per_iteration("aten::addmm") == [2, 2, 2]

@@ -19,12 +19,14 @@ from .options import Options
 from .patches import TorchPatches, without_compiler
 from .process_file import SNAPSHOT_SUFFIX, TRACE_SUFFIX, ProcessFile, compress, publish
 from .ranks import group_size, process_rank, world_size
-from .recording import Recording
+from .recording import Recording, import_what_the_profiler_imports
 
 #: How long the end of the program waits for another thread to end its iteration, seconds.
 _PATIENCE_S = 1.0
 #: How long it waits for a trace that another thread is writing, seconds.
 _WRITING_S = 600.0
+#: How long before a period of time the profiler's modules are imported, seconds.
+_IMPORTING_S = 5.0
 
 
 class Recorder:
@@ -448,7 +450,11 @@ class Recorder:
 
     def _record_for_a_time(self) -> None:
         must_stop = self._must_stop
-        if must_stop.wait(self._options.after_s):
+        begins = time.monotonic() + self._options.after_s
+        if must_stop.wait(max(self._options.after_s - _IMPORTING_S, 0.0)):
+            return
+        self._guarded(lambda: import_what_the_profiler_imports(self._torch))
+        if must_stop.wait(max(begins - time.monotonic(), 0.0)):
             return
         self._guarded(self._start_timed_recording)
         if self.recording is not None:

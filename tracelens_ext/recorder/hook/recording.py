@@ -47,7 +47,7 @@ class Recording:
         with _quiet():
             self._profile = self._make_profile(all_threads=all_threads)
             self._start_snapshot()
-            self._import_what_the_profiler_imports()
+            import_what_the_profiler_imports(self._torch)
             self._profile.prepare_trace()
 
     def _make_profile(self, *, all_threads: bool) -> Any:
@@ -67,12 +67,6 @@ class Recording:
             with_stack=self._options.stacks and self.stacks_off_because is None,
             **arguments,
         )
-
-    def _import_what_the_profiler_imports(self) -> None:
-        """Import now what some versions import while they record, and then misname."""
-        if hasattr(self._torch, "_inductor"):
-            with suppress(ImportError):
-                importlib.import_module("torch._inductor.config")
 
     def _activities(self) -> List[Any]:
         """Return what is recorded: the CPU, and the accelerator that the program uses."""
@@ -142,6 +136,16 @@ class Recording:
         self._torch.cuda.memory._dump_snapshot(path)
         self._torch.cuda.memory._record_memory_history(enabled=None)
         return True
+
+
+def import_what_the_profiler_imports(torch: Any) -> None:
+    """Import now what the profiler imports when it starts, which takes seconds in some versions.
+
+    Some versions import it while they record, and then misname it.
+    """
+    if hasattr(torch, "_inductor"):
+        with suppress(ImportError):
+            importlib.import_module("torch._inductor.config")
 
 
 def other_profiler() -> Optional[str]:
