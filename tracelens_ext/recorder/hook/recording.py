@@ -30,11 +30,21 @@ class Recording:
         torch: PyTorch.
         options: What to record.
         all_threads: Record the operations of all threads, not of the calling one alone.
+        activities: What PyTorch is to record; by default the CPU, and the accelerator that the
+            program uses by now.
     """
 
-    def __init__(self, torch: Any, options: Options, *, all_threads: bool) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        options: Options,
+        *,
+        all_threads: bool,
+        activities: Optional[List[Any]] = None,
+    ) -> None:
         self._torch = torch
         self._options = options
+        self._activities = activities or self._used_activities()
         self._mark: Any = None
         self._mark_begins = 0.0
         self.stacks_off_because = other_profiler() if options.stacks else None
@@ -61,14 +71,14 @@ class Recording:
                 message = "this version of PyTorch cannot record all threads"
                 raise RuntimeError(message) from None
         return profiler._KinetoProfile(
-            activities=self._activities(),
+            activities=self._activities,
             record_shapes=True,
             profile_memory=self._options.memory,
             with_stack=self._options.stacks and self.stacks_off_because is None,
             **arguments,
         )
 
-    def _activities(self) -> List[Any]:
+    def _used_activities(self) -> List[Any]:
         """Return what is recorded: the CPU, and the accelerator that the program uses."""
         kinds = self._torch.profiler.ProfilerActivity
         accelerators = [
