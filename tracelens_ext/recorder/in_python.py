@@ -21,6 +21,8 @@ from tracelens_ext.recorder.hook.options import Options
 from tracelens_ext.recorder.hook.process_file import TRACE_SUFFIX, compress
 from tracelens_ext.recorder.hook.ranks import group_size, process_rank
 from tracelens_ext.recorder.hook.recording import Recording
+from tracelens_ext.report.tables.units import FIRST_FACTS
+from tracelens_ext.text import encodable, ms_text
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Findings
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Findings that are printed.
 _FIRST: Final = 3
+#: The table of CPU time by activity, whose last row is all of it.
+_CPU_TIME: Final = "cpu_timeline"
 #: Iterations whose time says little: they pay for memory, compilation and the like.
 _WARM_UP: Final = 2
 
@@ -43,11 +47,31 @@ class RecordedReport:
 
     def lines(self) -> list[str]:
         """Return what is printed: the first findings, and the files."""
-        lines = _finding_lines(self.findings)
-        if not lines:
-            lines = [f"{label}: {value}" for label, value in self.report.facts[:3]]
+        lines = _finding_lines(self.findings) or self._time_lines()
         lines.append(f"Wrote {self.trace_path}")
         lines += [f"Wrote {path}" for path in self.written]
+        return lines
+
+    def _time_lines(self) -> list[str]:
+        """Return what the time is, for a trace without findings such as one of the CPU alone."""
+        lines = [
+            f"{label}: {value}"
+            for label, value in self.report.facts
+            if label in FIRST_FACTS
+        ]
+        activities = self.report.sheets.get(_CPU_TIME)
+        if activities is not None:
+            largest = activities.iloc[:-1].nlargest(_FIRST, "time_ms")
+            shares = [
+                f"{description} {ms_text(time_ms)} ({percent:.1f} %)"
+                for description, time_ms, percent in zip(
+                    largest["description"].tolist(),
+                    largest["time_ms"].tolist(),
+                    largest["percent"].tolist(),
+                    strict=True,
+                )
+            ]
+            lines.append(f"CPU time: {', '.join(shares)}")
         return lines
 
 
@@ -357,8 +381,6 @@ def _make_folder(folder: Path) -> None:
 
 def _print_lines(lines: Iterable[str]) -> None:
     """Print to standard output, as notebooks and logs show it."""
-    from tracelens_ext.text import encodable
-
     for line in lines:
         sys.stdout.write(f"{encodable(line)}\n")
     sys.stdout.flush()

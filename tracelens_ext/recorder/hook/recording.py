@@ -118,6 +118,11 @@ class Recording:
 
     def stop(self, facts: Dict[str, Any]) -> None:
         """Stop the profiler; the trace has these facts."""
+        if self._mark is not None:
+            # Its end after the profiler's would write into freed memory. Its iteration stays
+            # `current`, so that the mark gets another name.
+            self._mark.__exit__(None, None, None)
+            self._mark = None
         with _quiet():
             if not self.is_started:
                 # PyTorch has no way to give up what it has prepared.
