@@ -48,6 +48,8 @@ _RECORDINGS = (
 )
 _WORKBOOK = "report.xlsx"
 _PAGE = "report.html"
+#: Reports of recordings, which go with them.
+_REPORTS = (_WORKBOOK, _PAGE, "*_perf_report.xlsx", "*_perf_report.html")
 #: What typer exits with for Ctrl-C, which the command line takes for one of its own.
 _INTERRUPTED = 130
 
@@ -201,20 +203,21 @@ def _output_folder(output: Path | None, *, force: bool) -> Path:
         return Path(f"tracelens-{now:%Y%m%d-%H%M%S}")
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: is a file; name a folder with --output")
-    earlier = _recordings_in(output)
+    earlier = _files_in(output, _RECORDINGS)
     if earlier and not force:
         raise UsageError(
             f"{output}: holds a recording; name another folder, or replace it with --force"
         )
-    for path in earlier:
-        path.unlink()
+    if earlier:
+        for path in earlier + _files_in(output, _REPORTS):
+            path.unlink()
     return output
 
 
-def _recordings_in(folder: Path) -> list[Path]:
-    """Return the files of a recording that a folder holds."""
+def _files_in(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the files of a folder whose names fit one of some patterns."""
     paths: list[Path] = []
-    for pattern in _RECORDINGS:
+    for pattern in patterns:
         paths += folder.glob(pattern)
     return sorted(path for path in paths if path.is_file())
 
