@@ -295,9 +295,9 @@ def test_an_error_in_an_existing_sitecustomize_is_reported_as_ever(
 def test_an_isolated_python_is_named_in_the_message(
     tmp_path: Path, option: str
 ) -> None:
-    script = written_program(tmp_path, "print('done')")
-    recorded = record(tmp_path, command=[sys.executable, option, str(script)])
-    script.write_text("print('done')", "utf-8")
+    script = str(tmp_path / "program.py")
+    command = [sys.executable, option, script]
+    recorded = record(tmp_path, program="print('done')", command=command)
     assert recorded.exit_code == 0
     assert f"{option} ignores" in recorded.messages
     assert recorded.files == []
