@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from tests.docs.test_tables import OF_ENGINES
 from tests.support.capture_helpers import Op, Recording
 from tests.support.comparison_helpers import needs_html
+from tests.support.docs_helpers import commands_of, page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.serving_helpers import Engine, tensors, vllm
 from tracelens_ext import TreePerfAnalyzer
@@ -24,8 +24,6 @@ from tracelens_ext.compare.engine_chart.specification import parse_inputs
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.report.tables.registry import offered_tables
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
 
 
 @pytest.fixture
@@ -126,7 +124,7 @@ def test_json_has_the_tables(trace: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert phases(trace, "--top", 1, "--notes") == 0
     out = capsys.readouterr().out
-    for text in ("How busy the GPU was", "By category", "3 more rows not shown"):
+    for text in ("GPU utilization", "By category", "3 more rows not shown"):
         assert text in out
     assert "decode: 4 layers of 8 GPU events" in out
     assert "flash_attn_fwd" in out
@@ -198,9 +196,7 @@ def test_the_chart_by_phase_is_drawn(
     assert "no annotation of a serving engine" in capsys.readouterr().err
 
 
-_COMMANDS = re.findall(
-    r"^\$ tracelens-ext (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
-)
+_COMMANDS = commands_of(page_text("serving.md"))
 
 
 @pytest.mark.parametrize("command", _COMMANDS)

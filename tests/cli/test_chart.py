@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.chart_helpers import ROOT, benchmark, fake_nsys, report, small_export
 from tests.support.comparison_helpers import needs_html, write
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.report_html_helpers import HOSTILE, read_page
 from tracelens_ext.cli import run
@@ -30,7 +31,7 @@ from tracelens_ext.report.manifest import (
 
 SHARED = ROOT.parent / "shared"
 TWO_GPUS = SHARED / "nsys" / "two_gpu_training.sqlite"
-PAGE = (ROOT / "docs" / "chart.md").read_text(encoding="utf-8")
+PAGE = page_text("chart.md")
 pytestmark = needs_html
 
 
@@ -205,7 +206,7 @@ def test_too_little_elapsed_time_is_a_warning(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a trace"),
+        ([], "give a trace"),
         (["run2.sqlite,vllm"], "expected FILE,ENGINE,MODEL,SECONDS"),
         (["run2.sqlite,vllm,llama,-3"], "no number of seconds"),
         (

@@ -12,13 +12,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.fleet_helpers import needs_fleet, rank_trace, write_ranks
 from tests.support.flight_maker import hang
 from tests.support.merging import write_merged
 from tracelens_ext.cli import run
 from tracelens_ext.cli.commands.fleet import _slowest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleet.md"
+PAGE = page_text("many-ranks.md")
 
 
 @pytest.fixture
@@ -41,17 +42,17 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     lines = captured.out.splitlines()
     assert captured.err == ""
     assert lines[1:3] == [
-        "3 traces analysed",
+        "3 traces analyzed",
         "GPU busy time: 0.960 ± 0.000 ms (3 GPUs)",
     ]
     assert max(map(len, lines)) <= 80
-    at = lines.index("Slowest 3 of 3 ranks, by computation or others' waits")
+    at = lines.index("Slowest 3 of 3 ranks, by computation or by the waits they cause")
     slowest = next(line.split() for line in lines[at:] if re.match(r" +\d", line))
     assert slowest[:3] == ["2", "0.600", "76.5%"]
     assert any(line.startswith("missing rank: rank 3: ") for line in lines)
     assert "Missing: no trace is of rank 3." in lines
     assert fleet("run/*.json.gz", "-o", "out") == 0
-    assert "0 traces analysed, 3 kept from before" in capsys.readouterr().out
+    assert "0 traces analyzed, 3 reused from an earlier run" in capsys.readouterr().out
     assert fleet("run", "-o", "out", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["facts"]["Traces analysed"] == 0
@@ -151,10 +152,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def blocks(language: str) -> list[str]:
-    text = PAGE.read_text(encoding="utf-8")
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
-    )
+    return code_blocks(PAGE, language)
 
 
 @pytest.mark.process
@@ -196,9 +194,7 @@ def test_the_page_names_every_table_and_column(folder: Path) -> None:
     from tracelens_ext.distributed import run_fleet
 
     run_fleet([folder / "run"], folder / "all", workers=0)
-    text = re.sub(
-        r"^```.*?^```$", "", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    text = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     named = set(re.findall(r"`([^`\n]+)`", text))
     for path in (folder / "all").iterdir():
         if path.name.startswith("."):

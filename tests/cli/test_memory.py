@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.test_memory import recorded
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,7 @@ def test_the_examples_of_the_page(
     demo_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(demo_trace, "trace.json.gz")
-    page = PAGE.read_text(encoding="utf-8")
+    page = page_text("memory.md")
     (commands,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     printed = []
@@ -41,7 +40,7 @@ def test_the_examples_of_the_page(
         assert run(shlex.split(command.removeprefix("$ tracelens-ext "))) == 0
         printed.append(capsys.readouterr().out)
     assert shown in printed[0]
-    assert "Alive at the peak, by module" in printed[1]
+    assert "In use at the peak, by module" in printed[1]
     assert "train.py(60): loss_function" in printed[2]
     tables = json.loads(printed[3])["tables"]
     peak = tables["memory_peaks"][0]["peak_allocated_bytes"]
@@ -72,7 +71,7 @@ def test_what_was_there_before_has_its_own_name_whatever_it_is_told_apart_by(
     ("options", "told"),
     [
         ([], "a.json: has no memory events; record it with"),
-        (["--device", "3"], "no memory event is of device 3; the trace has 0"),
+        (["--device", "3"], "no memory event belongs to device 3; the trace has 0"),
     ],
 )
 def test_what_cannot_be_answered_is_said_in_one_line(

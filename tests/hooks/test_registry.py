@@ -22,6 +22,7 @@ from tests.support.categorize_helpers import (
     registry,
     write_pack,
 )
+from tests.support.docs_helpers import page_text
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
 from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.cli import commands as commands_module
@@ -528,7 +529,7 @@ def test_the_registry_of_the_process_is_loaded_once(
 def test_every_hook_is_documented_and_tested(hook: str) -> None:
     documentation = getattr(hookspecs, hook).__doc__
     assert "Returns:" in documentation
-    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    page = page_text("write-a-plugin.md")
     assert f"@hookimpl\ndef {hook}(" in page.replace(
         "@hookimpl(priority=10)", "@hookimpl"
     )

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
@@ -278,9 +279,7 @@ def test_the_page_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its commands and its program run, its first line is printed, its JSON has every field."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text(
-        "utf-8"
-    )
+    page = page_text("simulation.md")
     monkeypatch.chdir(tmp_path)
     for command in re.findall(r"(?m)^\$ tracelens-ext (.*)$", page):
         assert run(shlex.split(command)) == 0, command

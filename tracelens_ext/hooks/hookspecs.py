@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The hooks: everything a plugin can add; docs/plugins.md has an example of each.
+"""The hooks: everything a plugin can add; docs/how-to/write-a-plugin.md has an example of each.
 
 A plugin is a module (or any object) named by an entry point of the group `tracelens_ext`:
 
@@ -237,6 +237,6 @@ def tracelens_readers() -> Iterable[Reader]:
     """Readers of trace formats.
 
     Returns:
-        Readers. The first that recognises a file reads it. This distribution's own are asked
+        Readers. The first that recognizes a file reads it. This distribution's own are asked
         before those of other plugins.
     """

@@ -7,7 +7,8 @@ When such a wait returns, the queue of the GPU is empty and the CPU is behind. U
 again, the GPU idles before each launch. Without the wait the CPU would have launched earlier by as
 long as it waited: so much idle time belongs to the wait. But where the CPU needs more time between
 two waits than the GPU, the GPU would idle for the difference without waits, too. A millisecond or
-more without any launch is a phase of the CPU that has nothing to do with the wait.
+more without any launch is a phase of the CPU. Right after a wait it would have run beside the work
+that was waited for; later on it has nothing to do with the wait.
 """
 
 from __future__ import annotations
@@ -204,8 +205,11 @@ class _CatchingUp:
         is_behind = (wait != NONE) & (values_at(epoch_of_wait, wait) == epoch)
 
         length = np.where(is_behind, end - start, 0)
-        length[length >= _PHASE_NS] = 0
-        late_idle = grouping.sums(wait + 1, length, len(debt) + 1)[1:]
+        is_later_phase = (length >= _PHASE_NS) & self._has_launched(wait, start)
+        length[is_later_phase] = 0
+        late_idle = grouping.sums(number=wait + 1, values=length, groups=len(debt) + 1)[
+            1:
+        ]
         next_epoch = np.append(epoch_of_wait[long_waits[1:]], len(ahead_again))
         catches_up = next_epoch > epoch_of_wait[long_waits]
         lack = self._lack_without_waits(long_waits, catches_up)
@@ -218,6 +222,15 @@ class _CatchingUp:
         taken = np.clip(left, 0, length)
         row = values_at(self.waits.row, wait)
         return IdleAfterWaits(taken, np.where(taken > 0, row, NONE))
+
+    def _has_launched(self, wait: Int64Array, time: Int64Array) -> BoolArray:
+        """Tell whether anything was launched between the ends of waits and some times."""
+        wait_end = values_at(self.waits.end, wait)
+        launched = self.queue.launched
+        before_end = np.searchsorted(launched, wait_end, side="left")
+        before_time = np.searchsorted(launched, time, side="left")
+        has_launched: BoolArray = before_time > before_end
+        return has_launched
 
     def _enough(self) -> Int64Array:
         """Return how much queued work keeps the CPU ahead after each wait, ns, (w,)."""

@@ -59,7 +59,7 @@ def record(
         list[str],
         typer.Argument(
             metavar="COMMAND",
-            help="The program and its arguments, such as: -- python train.py --lr 0.1",
+            help="The program and its arguments, e.g. -- python train.py --lr 0.1",
         ),
     ],
     output: Annotated[
@@ -68,28 +68,30 @@ def record(
             "--output",
             "-o",
             metavar="FOLDER",
-            help="Folder for traces and report.  [default: tracelens-DATE-TIME]",
+            help="Output folder for traces and report.  [default: tracelens-DATE-TIME]",
             show_default=False,
         ),
     ] = None,
     skip: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Iterations to let pass first.")
+        int,
+        typer.Option(metavar="N", min=0, help="Number of iterations to skip first."),
     ] = 10,
     warmup: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, help="Iterations in which the profiler warms up."
+            metavar="N", min=0, help="Number of warm-up iterations of the profiler."
         ),
     ] = 2,
     steps: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Iterations to record.")
+        int, typer.Option(metavar="N", min=1, help="Number of iterations to record.")
     ] = 3,
     steps_by: Annotated[
         StepsBy,
         typer.Option(
             help=(
-                "What ends an iteration: a step of the optimizer, a call of the outermost"
-                " module, or nothing (time). auto: the optimizer if there is one."
+                "What ends an iteration: an optimizer step, a call of the outermost "
+                "module, or nothing (record by time). auto: the optimizer step if "
+                "there is one."
             )
         ),
     ] = StepsBy.auto,
@@ -98,8 +100,8 @@ def record(
         typer.Option(
             metavar="TIME",
             help=(
-                "Record by time: begin this long after PyTorch is imported."
-                "  [default with --for: 30s]"
+                "Record by time: start this long after PyTorch is imported.  [default "
+                "with --for: 30s]"
             ),
             show_default=False,
         ),
@@ -109,7 +111,7 @@ def record(
         typer.Option(
             "--for",
             metavar="TIME",
-            help="Record by time: for this long.  [default with --after: 5s]",
+            help="Record by time: stop after this long.  [default with --after: 5s]",
             show_default=False,
         ),
     ] = None,
@@ -117,14 +119,14 @@ def record(
         str | None,
         typer.Option(
             metavar="RANKS",
-            help="Record these ranks only, such as 0,1 or 0-7.",
+            help="Record only these ranks, such as 0,1 or 0-7.",
             show_default=False,
         ),
     ] = None,
     no_stacks: Annotated[
         bool,
         typer.Option(
-            "--no-stacks", help="Record no Python stacks, which costs less time."
+            "--no-stacks", help="Record no Python stacks, which reduces the overhead."
         ),
     ] = False,
     memory: Annotated[
@@ -132,9 +134,7 @@ def record(
     ] = False,
     memory_snapshot: Annotated[
         bool,
-        typer.Option(
-            "--memory-snapshot", help="Also write a snapshot of the GPU's memory."
-        ),
+        typer.Option("--memory-snapshot", help="Also write a GPU memory snapshot."),
     ] = False,
     profiler: Annotated[
         OtherProfiler | None,
@@ -149,7 +149,7 @@ def record(
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace the recording that the folder holds."),
+        typer.Option("--force", help="Replace the recording in the folder."),
     ] = False,
 ) -> None:
     """Run a program, record a few of its iterations, and report on them.
@@ -171,12 +171,20 @@ def record(
     )
     run: _RecordRun
     if profiler is None:
-        run = _HookedRun(command, _output_folder(output, force=force), options)
+        run = _HookedRun(
+            command=command, folder=_output_folder(output, force=force), options=options
+        )
     else:
         check_options(profiler, options)
         program = profiler.program()
         folder = _output_folder(output, force=force)
-        run = _ProfiledRun(command, folder, options, profiler, program)
+        run = _ProfiledRun(
+            command=command,
+            folder=folder,
+            options=options,
+            profiler=profiler,
+            program=program,
+        )
     exit_code = run.record()
     if exit_code == _INTERRUPTED:
         sys.exit(exit_code)
@@ -202,11 +210,12 @@ def _output_folder(output: Path | None, *, force: bool) -> Path:
         now = datetime.now().astimezone()
         return Path(f"tracelens-{now:%Y%m%d-%H%M%S}")
     if output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: is a file; name a folder with --output")
+        raise UsageError(f"{output}: is a file; give a folder with --output")
     earlier = _files_in(output, _RECORDINGS)
     if earlier and not force:
         raise UsageError(
-            f"{output}: holds a recording; name another folder, or replace it with --force"
+            f"{output}: already contains a recording; choose another folder, or "
+            "replace it with --force"
         )
     if earlier:
         for path in earlier + _files_in(output, _REPORTS):
@@ -321,7 +330,7 @@ class _HookedRun(_RecordRun):
             job_report = fleet_report(result)
             show(job_report, fleet_blocks(result, top=5))
             tell_written(writing.write_report(job_report, places, traces, force=True))
-        tell(f"results of every rank: tracelens-ext fleet {self.folder} -o results")
+        tell(f"results of all ranks: tracelens-ext fleet {self.folder} -o results")
 
 
 @dataclass(frozen=True)
@@ -398,14 +407,14 @@ def _writes_pages() -> bool:
     try:
         writing.require_format(writing.PAGE)
     except UsageError as error:
-        tell(f"no page: {error}")
+        tell(f"the page could not be written: {error}")
         return False
     return True
 
 
 COMMAND = Command(
     name="record",
-    summary="Run a program and report on a few of its iterations.",
+    summary="Run a program, and record and analyze a few iterations.",
     function=record,
     group="Look",
     examples=(

@@ -50,7 +50,7 @@ def _no_heading(_context: Context, _options: ReportOptions) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`.
+    """A table, declared once: for reports, commands, `TreePerfAnalyzer` and the reference.
 
     Attributes:
         name: its name, at most 31 characters.
