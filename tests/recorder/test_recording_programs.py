@@ -67,7 +67,7 @@ def run_hooked(
         "20",
         python=sys.executable,
         options=options,
-        PYTHONPATH=str(STAND_IN),
+        environment={"PYTHONPATH": str(STAND_IN)},
     )
 
 
@@ -267,7 +267,7 @@ def test_an_existing_sitecustomize_runs(tmp_path: Path) -> None:
         TRAINING,
         "20",
         python=sys.executable,
-        PYTHONPATH=os.pathsep.join([str(site), str(STAND_IN)]),
+        environment={"PYTHONPATH": os.pathsep.join([str(site), str(STAND_IN)])},
     )
     assert recorded.output == f"customized {site / 'sitecustomize.py'}\ndone\n"
     assert recorded.marks() == ITERATIONS
@@ -284,7 +284,7 @@ def test_an_error_in_an_existing_sitecustomize_is_reported_as_ever(
         TRAINING,
         "20",
         python=sys.executable,
-        PYTHONPATH=os.pathsep.join([str(site), str(STAND_IN)]),
+        environment={"PYTHONPATH": os.pathsep.join([str(site), str(STAND_IN)])},
     )
     assert recorded.output == "done\n"
     assert "ValueError: customized" in recorded.errors
@@ -359,7 +359,7 @@ def test_the_rank_is_that_of_the_launcher(tmp_path: Path, variable: str) -> None
         TRAINING,
         "20",
         python=sys.executable,
-        **{"PYTHONPATH": str(STAND_IN), variable: "5"},
+        environment={"PYTHONPATH": str(STAND_IN), variable: "5"},
     )
     assert recorded.files == ["rank5.pt.trace.json.gz"]
 

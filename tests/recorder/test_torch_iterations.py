@@ -218,6 +218,8 @@ thread.join()
     options = RecordOptions(steps_by=StepsBy.time, after_s=1.0, for_s=0.5)
     recorded = run_with_hook(tmp_path, program, trace_path, options=options)
     assert recorded.exit_code == 0, recorded.errors
+    if "cannot record all threads" in recorded.messages:
+        return  # as PyTorch 2.4
     events = recorded.trace().of_category("user_annotation")
     assert {"first thread", "second thread"} <= {event.name for event in events}
     duration_s = max(event.end for event in events) - min(e.start for e in events)

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -220,7 +221,7 @@ def run_with_hook(
     command: list[str] | None = None,
     options: RecordOptions | None = None,
     timeout_s: float = 240.0,
-    **environment: str,
+    environment: Mapping[str, str] | None = None,
 ) -> Hooked:
     """Run a program with the hook, as the command does, and make no report.
 
@@ -245,7 +246,7 @@ def run_with_hook(
         text=True,
         check=False,
         cwd=folder,
-        env=hook.environment(os.environ | environment),
+        env=hook.environment({**os.environ, **(environment or {})}),
         timeout=timeout_s,
     )
     summary = RecordingSummary(

@@ -29,9 +29,8 @@ class ProcessOutcome:
 
     pid: int
     host: str
-    state: (
-        str  #: `waiting`, `recording`, `written`, `dropped`, `failed` or `unselected`
-    )
+    #: `waiting`, `recording`, `written`, `dropped`, `failed`, `unsupported` or `unselected`
+    state: str
     reason: str  #: why nothing was recorded
     rank: int | None
     world_size: int  #: of the process group; 0 without one

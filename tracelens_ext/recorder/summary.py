@@ -59,6 +59,8 @@ class RecordingSummary:
             if outcome.state == "failed":
                 reason = f"{outcome.reason}; please report this"
                 sentences.append(f"{process}: {reason}")
+            elif outcome.state == "unsupported":
+                sentences.append(f"{process}: {outcome.reason}")
             elif outcome.state == "dropped":
                 remedy = "look at what that one writes, or turn it off"
                 sentences.append(f"{process}: {outcome.reason}; {remedy}")

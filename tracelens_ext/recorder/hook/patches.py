@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, NamedTuple, Protocol
-
-#: What runs compiled functions; a part of PyTorch, not of its compiler, which is large.
-_EVAL_FRAME = "torch._C._dynamo.eval_frame"
 
 
 class Follower(Protocol):
@@ -255,12 +251,16 @@ def _compiling_test(torch: Any) -> Callable[[], bool]:
     return test
 
 
+def _eval_frame() -> Any:
+    """Return what runs compiled functions, a part of PyTorch without its large compiler."""
+    library = getattr(sys.modules.get("torch"), "_C", None)
+    compiler = getattr(library, "_dynamo", None)
+    return getattr(compiler, "eval_frame", None)
+
+
 def _hide_from_compiler(function: Callable[..., Any]) -> None:
     """Have torch.compile run a function as it is, and compile what that calls."""
-    try:
-        eval_frame = importlib.import_module(_EVAL_FRAME)
-    except ImportError:
-        return
+    eval_frame = _eval_frame()
     if hasattr(eval_frame, "set_code_exec_strategy"):
         action = eval_frame._FrameAction
         strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
@@ -272,9 +272,8 @@ def _hide_from_compiler(function: Callable[..., Any]) -> None:
 @contextmanager
 def without_compiler() -> Iterator[None]:
     """Keep torch.compile from looking at what is called in this block."""
-    try:
-        set_eval_frame = importlib.import_module(_EVAL_FRAME).set_eval_frame
-    except ImportError:
+    set_eval_frame = getattr(_eval_frame(), "set_eval_frame", None)
+    if set_eval_frame is None:
         yield
         return
     callback = set_eval_frame(None)

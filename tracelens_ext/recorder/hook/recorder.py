@@ -19,7 +19,11 @@ from .options import Options
 from .patches import TorchPatches, without_compiler
 from .process_file import SNAPSHOT_SUFFIX, TRACE_SUFFIX, ProcessFile, compress, publish
 from .ranks import group_size, process_rank, world_size
-from .recording import Recording, import_what_the_profiler_imports
+from .recording import (
+    Recording,
+    UnsupportedError,
+    import_what_the_profiler_imports,
+)
 
 #: How long the end of the program waits for another thread to end its iteration, seconds.
 _PATIENCE_S = 1.0
@@ -435,6 +439,8 @@ class Recorder:
         try:
             with without_compiler():
                 action()
+        except UnsupportedError as error:
+            self._end("unsupported", str(error))
         except Exception as error:
             self._end("failed", "{}: {}".format(type(error).__name__, error))
         finally:

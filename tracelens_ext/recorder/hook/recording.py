@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import sys
+import tempfile
+import threading
 import time
 import warnings
 from contextlib import contextmanager, suppress
@@ -18,9 +20,15 @@ METADATA_KEY = "tracelens_ext_recording"
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
 #: Above all levels that Kineto writes.
 _KINETO_SILENCE = "99"
+_KINETO_LINE = b"External init callback must run in same thread"
+_STANDARD_ERROR = 2
 _SNAPSHOT_ENTRIES = 200_000
 _PROFILER_TOOL = 2  # `sys.monitoring.PROFILER_ID`
 _IGNORED_WARNING = ("ignore", None, Warning, None, 0)
+
+
+class UnsupportedError(Exception):
+    """This version of PyTorch cannot do what is wanted; the message says what to do."""
 
 
 class Recording:
@@ -58,7 +66,8 @@ class Recording:
             self._profile = self._make_profile(all_threads=all_threads)
             self._start_snapshot()
             import_what_the_profiler_imports(self._torch)
-            self._profile.prepare_trace()
+            with _without_lines_of_kineto():
+                self._profile.prepare_trace()
 
     def _make_profile(self, *, all_threads: bool) -> Any:
         profiler = self._torch.profiler
@@ -68,8 +77,12 @@ class Recording:
             try:
                 arguments["experimental_config"] = config(profile_all_threads=True)
             except TypeError:
-                message = "this version of PyTorch cannot record all threads"
-                raise RuntimeError(message) from None
+                version = self._torch.__version__
+                message = (
+                    "PyTorch {} cannot record all threads for a period of time; update it, or"
+                    " record iterations with --steps-by".format(version)
+                )
+                raise UnsupportedError(message) from None
         return profiler._KinetoProfile(
             activities=self._activities,
             record_shapes=True,
@@ -176,6 +189,36 @@ def other_profiler() -> Optional[str]:
         name: Optional[str] = monitoring.get_tool(_PROFILER_TOOL)
         return name
     return None
+
+
+@contextmanager
+def _without_lines_of_kineto() -> Iterator[None]:
+    """Take away what Kineto writes past its level when another thread than the main one prepares.
+
+    Everything else that the process writes to standard error meanwhile is written afterwards.
+    """
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    try:
+        standard_error = os.dup(_STANDARD_ERROR)
+    except OSError:  # it is closed
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), _STANDARD_ERROR)
+            try:
+                yield
+            finally:
+                os.dup2(standard_error, _STANDARD_ERROR)
+                file.seek(0)
+                lines = file.readlines()
+                others = [line for line in lines if _KINETO_LINE not in line]
+                if others:
+                    os.write(_STANDARD_ERROR, b"".join(others))
+    finally:
+        os.close(standard_error)
 
 
 @contextmanager
