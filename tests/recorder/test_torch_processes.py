@@ -86,18 +86,21 @@ def test_a_pool_of_threads_that_infers_is_recorded(tmp_path: Path) -> None:
 from concurrent.futures import ThreadPoolExecutor
 
 model = make_model().eval()
+end = time.monotonic() + 60
 
-def request(number):
+def requests(_number):
     with torch.no_grad():
-        return model(torch.randn(4, 64)).sum().item()
+        while time.monotonic() < end and not os.path.exists(sys.argv[1]):
+            model(torch.randn(4, 64))
 
 with ThreadPoolExecutor(2) as pool:
-    print(len(list(pool.map(request, range(200)))))
+    print(len(list(pool.map(requests, range(2)))))
 """
     )
-    recorded = run_with_hook(tmp_path, program)
+    trace_path = str(tmp_path / "out" / TRACE)
+    recorded = run_with_hook(tmp_path, program, trace_path)
     assert recorded.exit_code == 0, recorded.errors
-    assert recorded.output == "200\n"
+    assert recorded.output == "2\n"
     assert recorded.marks() == ITERATIONS
 
 
@@ -128,6 +131,26 @@ def test_a_child_forked_during_the_recording_counts_afresh(tmp_path: Path) -> No
     assert recorded.traces == [TRACE, "rank1.pt.trace.json.gz"]
     marks = sorted([recorded.marks(0), recorded.marks(1)])
     assert marks == [ITERATIONS[:2], ITERATIONS]
+
+
+def test_a_child_forked_after_the_recording_ends_with_its_exit_code(
+    tmp_path: Path,
+) -> None:
+    program = (
+        programs.MODEL
+        + """
+train(20)
+child = os.fork()
+if child == 0:
+    print("child", end="")
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+print("", os.WEXITSTATUS(status))
+"""
+    )
+    recorded = run_with_hook(tmp_path, program)
+    assert recorded.output == "child 7\n", recorded.errors
+    assert recorded.files == [TRACE]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

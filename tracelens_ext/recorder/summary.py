@@ -154,6 +154,11 @@ class RecordingSummary:
             sentences.append(f"there is no snapshot of memory: {problem}")
         return sentences
 
+    def is_part_of_job(self) -> bool:
+        """Return whether the traces are some of the ranks of a larger job."""
+        world_sizes = {outcome.world_size for outcome in self.written}
+        return self.are_one_job() and max(world_sizes) > len(self.written)
+
     def are_one_job(self) -> bool:
         """Return whether the traces are ranks of one job, or of processes that ran together."""
         written = self.written

@@ -310,6 +310,9 @@ class _HookedRun(_RecordRun):
     def _report(self, summary: RecordingSummary) -> None:
         """Report on the traces: on all ranks of a job together."""
         traces = [self.folder / outcome.trace for outcome in summary.written]
+        if summary.is_part_of_job():
+            # Other nodes write into the same folder.
+            traces = _files_in(self.folder, _RECORDINGS[:1])
         if len(traces) > 1 and summary.are_one_job():
             self._report_on_job(traces, summary)
         else:

@@ -15,6 +15,7 @@ import weakref
 from typing import Any, Callable, Dict, Optional
 
 from .counting import ThreadSteps
+from .forking import ForkedEnd
 from .options import Options
 from .patches import TorchPatches, without_compiler
 from .process_file import SNAPSHOT_SUFFIX, TRACE_SUFFIX, ProcessFile, compress, publish
@@ -50,6 +51,8 @@ class Recorder:
         self._lock = threading.RLock()
         #: the parent was recording when this process was forked
         self._inherits_profiler = False
+        #: how forked processes end, once a profiler was prepared in this one
+        self._forked_end: Optional[ForkedEnd] = None
         self._begin_counting()
 
     def _begin_counting(self) -> None:
@@ -85,6 +88,11 @@ class Recorder:
 
     def _begin_afresh_in_child(self) -> None:
         """Forget the iterations of the parent after `fork`."""
+        if self._forked_end is not None:
+            self._forked_end.apply()
+            self._forked_end = (
+                None  # it goes for the processes that this one forks, too
+            )
         inherited = self.recording
         is_inherited = inherited is not None and not inherited.is_stopped
         self._inherits_profiler = self._inherits_profiler or is_inherited
@@ -273,6 +281,8 @@ class Recorder:
 
     def _prepare(self, *, all_threads: bool = False) -> Recording:
         """Prepare the profiler on this thread."""
+        if hasattr(os, "fork"):
+            self._forked_end = ForkedEnd()
         with self._lock:
             self._owner = threading.get_ident()
             recording = Recording(self._torch, self._options, all_threads=all_threads)
