@@ -1,7 +1,7 @@
 """Lets processes end that were forked after the profiler was prepared.
 
-Kineto has a thread that waits for a condition variable. A forked process has no such thread, yet the
-destructor of the variable waits for it when the process ends, for ever.
+Kineto has a thread that waits for a condition variable. A forked process has no such thread, yet
+the destructor of the variable waits for it when the process ends, for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class ForkedEnd:
         try:
             library = ctypes.CDLL(None)
             self._on_exit = library.on_exit  # of glibc
-            self._at_exit = getattr(library, "__cxa_atexit")  # noqa: B009  # mangled else
+            # Written as an attribute, Python would mangle the name.
+            self._at_exit = getattr(library, "__cxa_atexit")
             self._end = ctypes.cast(library._exit, ctypes.c_void_p)
             self._flush = ctypes.cast(library.fflush, ctypes.c_void_p)
             self._is_usable = True
