@@ -234,10 +234,15 @@ class Recorder:
         """Go on after an iteration of this thread."""
         recording = self.recording
         if recording is None:
-            if steps.number < self._options.skip or not self._may_record():
+            if steps.number < self._options.skip or not self._claim():
+                return
+            if not self._may_record():
                 return
             recording = self._prepare()
             self._first_number = steps.number + self._options.warmup
+            if self.is_over:  # another thread has made a profiler meanwhile
+                recording.stop({})
+                return
         elif self._owner != threading.get_ident():
             return
         if recording.is_started:
@@ -253,6 +258,14 @@ class Recorder:
             with self._patches.original_call():
                 recording.start()
             recording.begin_iteration(steps.number)
+
+    def _claim(self) -> bool:
+        """Return whether this thread is the first that wants to record."""
+        with self._lock:
+            if self._owner:
+                return False
+            self._owner = threading.get_ident()
+        return True
 
     def _may_record(self) -> bool:
         """Return whether this process is to be recorded; if not, nothing is counted any more."""
@@ -283,10 +296,8 @@ class Recorder:
         """Prepare the profiler on this thread."""
         if hasattr(os, "fork"):
             self._forked_end = ForkedEnd()
-        with self._lock:
-            self._owner = threading.get_ident()
-            recording = Recording(self._torch, self._options, all_threads=all_threads)
-            self.recording = recording
+        recording = Recording(self._torch, self._options, all_threads=all_threads)
+        self.recording = recording
         self._finish_with_thread()
         self._finish_with_worker()
         self._file.write(state="recording", rank=process_rank(self._torch))
@@ -411,6 +422,7 @@ class Recorder:
         if recording is None or self._owner != threading.get_ident():
             return
         self.recording = None
+        self._owner = 0
         if not recording.is_stopped:
             recording.stop({})
 
@@ -478,7 +490,7 @@ class Recorder:
             self._guarded(self._finish)
 
     def _start_timed_recording(self) -> None:
-        if self.is_over or not self._may_record():
+        if self.is_over or not self._claim() or not self._may_record():
             return
         recording = self._prepare(all_threads=True)
         with self._patches.original_call():
