@@ -142,9 +142,9 @@ def collectives(work: GpuEvents) -> pd.DataFrame:
     result["% of communication time"] = percent(total, total.sum())
     bandwidth = _bandwidth(whole_array, frame["mean"])
     best_bandwidth = _bandwidth(whole_array, frame["min"])
-    result["algorithm bandwidth (GB/s)"] = bandwidth
-    result["bus bandwidth (GB/s)"] = bandwidth * factor
-    result["best bus bandwidth (GB/s)"] = best_bandwidth * factor
+    result["algorithm_bandwidth_gb_s"] = bandwidth
+    result["bus_bandwidth_gb_s"] = bandwidth * factor
+    result["best_bus_bandwidth_gb_s"] = best_bandwidth * factor
     return result
 
 
@@ -241,7 +241,8 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
         return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
     code, labels = renamed(names, collective)
-    return np.array(labels, dtype=object)[code]
+    collectives = np.array(labels, dtype=object)
+    return collectives[code]
 
 
 def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64Array:
@@ -256,10 +257,12 @@ def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64
 def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64Array:
     """Return which of some events, a row, is nearest above each position, `NONE` without; (k,)."""
     event_positions = tree.position[events]
+    event_positions = event_positions[event_positions != NONE]
     is_marked = np.zeros(len(tree.rows), dtype=bool)
-    is_marked[event_positions[event_positions != NONE]] = True
+    is_marked[event_positions] = True
     above = nearest_above(tree.parent_position, positions, is_marked)
-    return np.where(above == ROOT, NONE, values_at(tree.rows, above))
+    rows = values_at(tree.rows, above)
+    return np.where(above == ROOT, NONE, rows)
 
 
 def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:
@@ -348,17 +351,17 @@ COLL_ANALYSIS = Table(
             "% of communication time", "of the summed durations of all communication"
         ),
         Column(
-            "algorithm bandwidth (GB/s)",
+            "algorithm_bandwidth_gb_s",
             "size of the whole array, that is the larger side, divided by the mean duration",
             unit="10⁹ bytes/s",
         ),
         Column(
-            "bus bandwidth (GB/s)",
+            "bus_bandwidth_gb_s",
             "algorithm bandwidth times a factor of the collective",
             unit="10⁹ bytes/s",
         ),
         Column(
-            "best bus bandwidth (GB/s)",
+            "best_bus_bandwidth_gb_s",
             "the same at the shortest duration",
             unit="10⁹ bytes/s",
         ),

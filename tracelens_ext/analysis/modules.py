@@ -136,7 +136,7 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     busy_of_frame = busy.by_subtree(frames.parent, frames.of_gpu)
     own_of_frame = busy.by_owner(frames.of_gpu, len(frames.rows))
     total = sums(paths.of_node, busy_of_frame, count)
-    own = sums(paths.of_node, own_of_frame, count)
+    own_times = sums(paths.of_node, own_of_frame, count)
     parent = paths.parent.astype(np.int32)
     events = np.flatnonzero(frames.of_gpu != NONE)
     path_of_event = paths.of_node[frames.of_gpu[events]]
@@ -147,7 +147,7 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     columns["calls"] = np.bincount(paths.of_node, minlength=count)
     columns["kernels"] = summed_up(parent, depths(parent), own_events)
     columns["gpu_time_total_ms"] = total / NS_PER_MS
-    columns["gpu_time_self_ms"] = own / NS_PER_MS
+    columns["gpu_time_self_ms"] = own_times / NS_PER_MS
     columns["% of GPU busy time"] = percent(total, union_length(work.start, work.end))
     columns |= _top_category_columns(
         work=work, paths=paths, events=events, path_of_event=path_of_event
@@ -162,7 +162,8 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
 def _modules_of_paths(trace: Trace, frames: _Frames, paths: CallPaths) -> Int64Array:
     """Return how many modules there are of each path of classes."""
     module_paths, _ = _paths(trace, frames, instances=True)
-    class_path_of_module = np.zeros(len(module_paths), dtype=np.int64)
+    modules = len(module_paths)
+    class_path_of_module = np.zeros(modules, dtype=np.int64)
     class_path_of_module[module_paths.of_node] = paths.of_node
     return np.bincount(class_path_of_module, minlength=len(paths))
 
@@ -196,7 +197,7 @@ def _top_category_columns(
     top = np.where(whole > 0, times.argmax(axis=1), none)
     return {
         "top_category": texts(top, labels + [""]),
-        "top_category (% of kernel time)": percent(times.max(axis=1), whole),
+        "top_category_percent": percent(times.max(axis=1), whole),
     }
 
 
@@ -353,10 +354,13 @@ def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64A
     code_of_class: dict[str, int] = {}
     class_of_label = []
     for label in labels:
-        name, separator, _ = label.partition(SEPARATOR)
-        class_name = name if separator else _INSTANCE.sub("", name)
-        class_of_label.append(code_of_class.setdefault(class_name, len(code_of_class)))
-    return list(code_of_class), np.array(class_of_label, dtype=np.int64)[codes]
+        class_name, separator, _ = label.partition(SEPARATOR)
+        if not separator:
+            class_name = _INSTANCE.sub("", class_name)
+        code = code_of_class.setdefault(class_name, len(code_of_class))
+        class_of_label.append(code)
+    new_codes = np.array(class_of_label, dtype=np.int64)[codes]
+    return list(code_of_class), new_codes
 
 
 def _nn_modules(
@@ -397,7 +401,7 @@ NN_MODULES = Table(
             "top_category",
             "when categories are on: that with the longest summed duration within",
         ),
-        Column("top_category (% of kernel time)", "its share"),
+        Column("top_category_percent", "its share"),
         Column(
             "backward_time_ms",
             "in training: busy time of what autograd launched for the operations of the "

@@ -1,4 +1,4 @@
-"""Which patterns may match a name: texts that a matching name contains for certain.
+"""Select the patterns that may match a name, by texts that a matching name must contain.
 
 Most names can skip most patterns, so a hundred thousand names get their categories in seconds. That
 changes no answer: syntax that is not known for certain gives no needed text, and such a pattern is
@@ -184,8 +184,11 @@ class Prefilter:
             always: which patterns count of those that need no text; None: all of them.
         """
         folded = fold(name)
-        numbers = set(self.always if always is None else always)
-        for piece in self._known_pieces.intersection(_pieces(folded)):
+        if always is None:
+            always = self.always
+        numbers = set(always)
+        pieces = self._known_pieces.intersection(_pieces(folded))
+        for piece in pieces:
             for text, patterns in self._texts_of_piece[piece]:
                 if text in folded:
                     numbers.update(patterns)

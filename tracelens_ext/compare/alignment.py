@@ -1,4 +1,4 @@
-"""Which places of two traces stand for each other.
+"""Pair the places of two traces that stand for each other.
 
 Places are aligned by path, outermost operation and shapes, then without shapes, then without
 numbers; where the operations inside differ, at their common ancestor. The rest is paired by
@@ -51,16 +51,20 @@ class Aligned:
 
         The amount is the median ratio of calls, weighted by A's time.
         """
-        has_time = (self.ns[:, 0] > 0) & (self.ns[:, trace] > 0)
-        has_calls = (self.calls[:, 0] > 0) & (self.calls[:, trace] > 0)
-        in_both = has_time & has_calls
+        in_both = self.ns[:, 0] > 0
+        in_both &= self.ns[:, trace] > 0
+        in_both &= self.calls[:, 0] > 0
+        in_both &= self.calls[:, trace] > 0
         if not in_both.any():
             return WorkAndSpeed(None, None)
         baseline_ns = self.ns[in_both, 0]
-        ratio = self.calls[in_both, trace] / self.calls[in_both, 0]
+        baseline_calls = self.calls[in_both, 0]
+        trace_ns = self.ns[in_both, trace]
+        ratio = self.calls[in_both, trace] / baseline_calls
         expected_ns = (baseline_ns * ratio).sum()  # of as many calls of A
-        speed = float(self.ns[in_both, trace].sum() / expected_ns)
-        return WorkAndSpeed(_weighted_median(ratio, baseline_ns), speed)
+        speed = float(trace_ns.sum() / expected_ns)
+        work = _weighted_median(ratio, baseline_ns)
+        return WorkAndSpeed(work, speed)
 
 
 class WorkAndSpeed(NamedTuple):
@@ -157,14 +161,16 @@ class _Pairing:
         groups: dict[Hashable, _BothSides] = defaultdict(_BothSides)
         for side in Side:
             for leaf in self.remaining.of(side):
-                groups[key(side, leaf)].of(side).append(leaf)
+                group = groups[key(side, leaf)]
+                group.of(side).append(leaf)
         remaining = groups.pop(None, _BothSides())
         for group in groups.values():
-            if group.a and group.b:
+            is_in_both = bool(group.a and group.b)
+            if is_in_both:
                 self.pairs.append(_Pair(group, depth))
-            else:
-                remaining.a.extend(group.a)
-                remaining.b.extend(group.b)
+                continue
+            remaining.a.extend(group.a)
+            remaining.b.extend(group.b)
         self.remaining = remaining
 
 
@@ -183,7 +189,8 @@ def _chain_key(
         is_compared = length >= depth if deeper else length == depth
         if not is_compared:
             return None
-        return (scope(leaf.place), leaf.place.plain[:depth])
+        beginning = leaf.place.plain[:depth]
+        return (scope(leaf.place), beginning)
 
     return key
 
@@ -287,10 +294,10 @@ def _row_of_pair(pair: _Pair) -> _RowKey:
 
 def _listed(names: Sequence[str], most: int, separator: str) -> str:
     """Return the first names, and how many more there are."""
-    shown = list(names[:most])
+    first_names = list(names[:most])
     if len(names) > most:
-        shown.append(f"{len(names) - most} more")
-    return separator.join(shown)
+        first_names.append(f"{len(names) - most} more")
+    return separator.join(first_names)
 
 
 def _table(rows: _Rows, places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
@@ -340,5 +347,8 @@ def _call_count(places: PlacesWithWork, leaves: Iterable[_Leaf], depth: int) -> 
     """Return the calls of some places, or of their ancestors whose chains are `depth` long."""
     if not depth:
         return sum(leaf.work.calls for leaf in leaves)
-    ancestors = {replace(leaf.place, chain=leaf.place.chain[:depth]) for leaf in leaves}
+    ancestors = set()
+    for leaf in leaves:
+        chain = leaf.place.chain[:depth]
+        ancestors.add(replace(leaf.place, chain=chain))
     return sum(places[ancestor].calls for ancestor in ancestors)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tracelens_ext.categorize import CATEGORIES
 from tracelens_ext.compare.comparison import Comparison
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -104,8 +105,11 @@ class BudgetOutcome:
         if self.shares:
             both = f"{before:,.2f} → {after:,.2f} % of the wall time ({change:+,.2f})"
             return f"{self.what} {both}; {budget}"
-        percent = f", {100 * change / before:+,.2f} %" if before else ""
-        both = f"{before:,.3f} → {after:,.3f} ms ({change:+,.3f} ms{percent})"
+        change_text = f"{change:+,.3f} ms"
+        if before:
+            percent = 100 * change / before
+            change_text = f"{change_text}, {percent:+,.2f} %"
+        both = f"{before:,.3f} → {after:,.3f} ms ({change_text})"
         return f"{self.what} {both}; {budget}"
 
 
@@ -117,12 +121,14 @@ def parse_budget(text: str) -> Budget:
     """
     match = _BUDGET.fullmatch(text)
     if match is None:
-        quoted = text if len(text) < _MAX_QUOTED else f"{text[: _MAX_QUOTED - 3]}…"
+        quoted = text
+        if len(text) >= _MAX_QUOTED:
+            quoted = f"{text[: _MAX_QUOTED - 3]}…"
         raise UsageError(
             f"{quoted!r} is no budget; write a name, > or <, and a change in %, ms or mad, such as"
             " 'GEMM > +5%' or 'total_time > 1.5ms'"
         )
-    name = " ".join(match["name"].split())
+    name = new_finding_id(" ".join(match["name"].split()))
     limit = Fraction("".join(match["limit"].split()))
     return Budget(
         name=name, above=match["sign"] == ">", limit=limit, unit=match["unit"].lower()
@@ -189,7 +195,9 @@ class _BudgetNames:
         self.timeline = comparison.aligned["timeline"].names
         categories = comparison.aligned.get("categories")
         self._has_categories = categories is not None
-        self._categories = [] if categories is None else categories.names
+        self._categories = []
+        if categories is not None:
+            self._categories = categories.names
         possible: list[str] = []
         if categories is not None and "kernel_category" in categories.keys:
             possible.extend(CATEGORIES)
@@ -225,13 +233,15 @@ class _BudgetNames:
             )
         if name in self._known:
             return name
-        name_of_folded = {known.casefold(): known for known in reversed(self._known)}
+        name_of_folded = {
+            known_name.casefold(): known_name for known_name in reversed(self._known)
+        }
         if folded in name_of_folded:
             return name_of_folded[folded]
         nearest = difflib.get_close_matches(
             folded, name_of_folded, n=_NEAREST_NAMES, cutoff=_MIN_SIMILARITY
         )
-        hint = ", ".join(name_of_folded[each] for each in nearest)
+        hint = ", ".join(name_of_folded[folded_name] for folded_name in nearest)
         if not hint:
             rows = dict.fromkeys(self.timeline)
             hint = f"{', '.join(rows)}, or a category"

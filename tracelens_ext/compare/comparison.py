@@ -114,10 +114,12 @@ class Comparison:
 
     def _periods_agree_with_calls(self, counts: Sequence[float]) -> bool:
         """Tell whether the counts of periods differ as the calls of the traces do."""
+        first_count = counts[0]
         for count, ratios in zip(counts[1:], self._ratios_by_calls, strict=True):
             if not ratios.work:
                 return False
-            deviation = abs(count / counts[0] / ratios.work - 1)
+            ratio = count / first_count / ratios.work
+            deviation = abs(ratio - 1)
             if deviation > _PERIODS_AGREE:
                 return False
         return True
@@ -203,25 +205,24 @@ class Comparison:
     @property
     def unit_told(self) -> dict[str, object]:
         """The unit as JSON has it."""
-        counts = zip(self.letters, self.unit.counts, strict=True)
-        return {
-            "kind": self.unit.kind,
-            **{f"{letter}_count": count for letter, count in counts},
-            "confidence": round(self.unit.confidence, 3),
-        }
+        facts: dict[str, object] = {"kind": self.unit.kind}
+        for letter, count in zip(self.letters, self.unit.counts, strict=True):
+            facts[f"{letter}_count"] = count
+        facts["confidence"] = round(self.unit.confidence, 3)
+        return facts
 
     @property
     def members(self) -> dict[str, object]:
         """What JSON has beside the tables; lists for several traces."""
         verdicts: Any = [
             {
-                "text": each.text,
-                "speed_ratio": each.speed_ratio,
-                "places": each.places.to_dict("records"),
+                "text": verdict.text,
+                "speed_ratio": verdict.speed_ratio,
+                "places": verdict.places.to_dict("records"),
             }
-            for each in self.verdicts
+            for verdict in self.verdicts
         ]
-        work_ratios: Any = [each.work_ratio for each in self.verdicts]
+        work_ratios: Any = [verdict.work_ratio for verdict in self.verdicts]
         if len(verdicts) == 1:
             verdicts = verdicts[0]
             work_ratios = work_ratios[0]
@@ -272,8 +273,10 @@ class Comparison:
         if all(part["device"].nunique() < 2 for part in parts):
             parts = [part.assign(device=NONE) for part in parts]
         if self._has_reports:
+            shared_kinds: set[str] = set()
             kinds = [set(part["type"]) for part in parts if len(part)]
-            shared_kinds = set.intersection(*kinds) if kinds else set()
+            if kinds:
+                shared_kinds = set.intersection(*kinds)
             parts = [part[part["type"].isin(shared_kinds)] for part in parts]
         return align_tables(parts, KEYS["timeline"])
 
@@ -286,10 +289,10 @@ class Comparison:
 
         Columns: what names the row (`device`, where a trace has several, and `type`;
         `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
-        `B_time_ms`, `difference_ms` (B - A), `difference_%` (of A) and `ratio` (B / A), both empty
-        where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline). With more
-        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The largest
-        difference comes first, whatever its sign; the timeline keeps its order.
+        `B_time_ms`, `difference_ms` (B - A), `difference_percent` (of A) and `ratio` (B / A), both
+        empty where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline).
+        With more than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The
+        largest difference comes first, whatever its sign; the timeline keeps its order.
         """
         tables: dict[str, pd.DataFrame] = {}
         for name, aligned in self.aligned.items():
@@ -350,8 +353,9 @@ class Comparison:
         values = np.full((len(ids), len(findings), 2), np.nan)
         for row, name in enumerate(ids):
             for column, savings_of_trace in enumerate(findings):
-                if name in savings_of_trace:
-                    values[row, column] = savings_of_trace[name]
+                if name not in savings_of_trace:
+                    continue
+                values[row, column] = savings_of_trace[name]
         values[..., 0] /= self.divisors
         return Savings(list(ids), values)
 

@@ -24,10 +24,10 @@ class _Color(NamedTuple):
 
     def mixed_with(self, other: _Color, share: float) -> _Color:
         """Return the color between this one (share 0) and another (share 1)."""
-        parts = [
-            round(part + (other_part - part) * share)
-            for part, other_part in zip(self, other, strict=True)
-        ]
+        parts = []
+        for part, other_part in zip(self, other, strict=True):
+            difference = other_part - part
+            parts.append(round(part + difference * share))
         return _Color(*parts)
 
     def as_hex(self) -> str:
@@ -129,8 +129,9 @@ def _node_path(
     name = " → ".join(operations)
     if row["backward"]:
         name = f"{name} (backward)"
-    modules = [("module", part) for part in row["path"].split("/") if part]
-    return (*modules, ("operation", name))
+    nodes = [("module", part) for part in row["path"].split("/") if part]
+    nodes.append(("operation", name))
+    return tuple(nodes)
 
 
 def _color(before: float, after: float) -> str:

@@ -81,9 +81,8 @@ def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> st
     """Return how much work a trace did and how fast; empty if neither is known."""
     text = ""
     if ratios.work is not None:
-        if abs(ratios.work - 1) < _SAME_WORK:
-            text = f"{letter} did the work of {baseline}"
-        else:
+        text = f"{letter} did the work of {baseline}"
+        if abs(ratios.work - 1) >= _SAME_WORK:
             text = work_text(letter, ratios.work, baseline)
     if ratios.speed is not None:
         change_percent = 100 * (ratios.speed - 1)
@@ -120,10 +119,12 @@ def _name(row: Mapping[Any, Any]) -> str:
     """Return what a row is about, and the end of its path."""
     name = ""
     for column, value in row.items():
-        if str(column).endswith(_NAME_COLUMNS) and str(value):
+        is_name = str(column).endswith(_NAME_COLUMNS)
+        if is_name and str(value):
             name = str(value)
             break
-    path_end = str(row.get("path") or "").rpartition("/")[2]
+    path = str(row.get("path") or "")
+    _, _, path_end = path.rpartition("/")
     if path_end:
         return f"{name} in {path_end}"
     return name

@@ -1,4 +1,4 @@
-"""Which events of a trace are exported."""
+"""Choose the events of a trace that are exported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHOLE_TIME = Window(start=-(1 << 62), end=1 << 62)
 
 @dataclass(frozen=True)
 class Choice:
-    """Which events are exported."""
+    """The conditions that exported events meet."""
 
     #: start and end, ns; what touches it is in, whole
     window: tuple[int, int] | None = None
@@ -67,7 +67,8 @@ def _parse_time(text: str) -> int | None:
     if match is None:
         return None
     number, unit = match.groups()
-    return round(float(number) * _NS_PER_UNIT[unit])
+    ns_per_unit = _NS_PER_UNIT[unit]
+    return round(float(number) * ns_per_unit)
 
 
 class ChosenEvents(NamedTuple):
@@ -88,8 +89,9 @@ class _Sieve:
         """Leave out the selected events that are still there."""
         removed = selected & self.kept
         count = int(removed.sum())
-        if count:
-            self.left_out[reason] += count
+        if not count:
+            return
+        self.left_out[reason] += count
         self.kept[removed] = False
 
 
@@ -136,7 +138,8 @@ def _gpu_events_outside(
 ) -> BoolArray:
     """Return which events of the trace are GPU events with a number that is not chosen."""
     is_other = np.zeros(gpu_events.trace.recorded, dtype=bool)
-    is_other[gpu_events.rows] = ~np.isin(number_of_event, list(chosen))
+    is_chosen = np.isin(number_of_event, list(chosen))
+    is_other[gpu_events.rows] = ~is_chosen
     return is_other
 
 
@@ -157,9 +160,9 @@ def window_of(gpu_events: GpuEvents, choice: Choice) -> Window | None:
     indices = np.flatnonzero(has_number)
     if not len(indices):
         names = dict.fromkeys(iterations.number[:_NAMED_ITERATIONS])
-        known = ", ".join(map(str, names)) or "none"
+        known_names = ", ".join(map(str, names)) or "none"
         raise UsageError(
-            f"--iteration {number}: there is none of that number; there are: {known}"
+            f"--iteration {number}: there is none of that number; there are: {known_names}"
         )
     # Several processes have it at the same time; a later one of that number is another.
     starts_in_time = iterations.start[indices] < iterations.end[indices[0]]

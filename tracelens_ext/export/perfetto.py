@@ -83,7 +83,8 @@ class ExportSummary:
         parts = [f"{self.written:,} events"]
         if self.left_out:
             reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items()]
-            parts.append(f"left out: {'; '.join(reasons)}")
+            reasons_text = "; ".join(reasons)
+            parts.append(f"left out: {reasons_text}")
         if self.backwards:
             parts.append(
                 f"{self.backwards:,} arrows begin before their launch and are not drawn"
@@ -373,7 +374,8 @@ class _TraceWriter:
         """Return what is added to each event to draw it in the color of its category."""
         color_of_label = []
         for label in self._categories.labels:
-            color = _COLORS[zlib.crc32(label.encode()) % len(_COLORS)]
+            number = zlib.crc32(label.encode())
+            color = _COLORS[number % len(_COLORS)]
             color_of_label.append(f', "cname": "{color}"')
         return [
             "" if code == NONE else color_of_label[code]
@@ -396,7 +398,9 @@ class _TraceWriter:
         labels = [json.dumps(label) for label in self._categories.labels]
         code = self._categories.code
         has_category = np.flatnonzero(code != NONE)
-        category_texts = [labels[each] for each in code[has_category].tolist()]
+        category_texts = [
+            labels[category_code] for category_code in code[has_category].tolist()
+        ]
         args.add("kernel_category", has_category, category_texts)
         self._add_call_paths(args)
         in_further_lane = np.flatnonzero(self._placement.lane)
@@ -417,7 +421,8 @@ class _TraceWriter:
             for position in set(positions)
         }
         paths = [path_of_position[position] for position in positions]
-        args.add("call path", is_gpu_event[is_linked], paths)
+        events = is_gpu_event[is_linked]
+        args.add("call path", events, paths)
 
     def _flow_ends(self) -> dict[int, _FlowEnd]:
         """Return the arrow from each launch to the first work that it started, by the event."""

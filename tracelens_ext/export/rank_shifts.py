@@ -78,12 +78,11 @@ def shifts(
 
 def _ranks(traces: Sequence[Trace], names: Sequence[str]) -> list[int]:
     """Return the rank of each trace, as a fleet of them has it; the lowest of several."""
-    hints = [
-        rank_hints(
-            metadata=trace.metadata, url=name, devices=np.unique(trace.device).tolist()
-        )
-        for trace, name in zip(traces, names, strict=True)
-    ]
+    hints = []
+    for trace, name in zip(traces, names, strict=True):
+        devices = np.unique(trace.device).tolist()
+        hint = rank_hints(metadata=trace.metadata, url=name, devices=devices)
+        hints.append(hint)
     return [ranks.first for ranks in number_ranks(hints)]
 
 
@@ -97,9 +96,9 @@ def _read_clocks(path: Path) -> dict[int, _Clock]:
         raise UsageError(
             f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us"
         )
-    known = table.dropna(subset=["offset_us"])
+    known_rows = table.dropna(subset=["offset_us"])
     clocks = {}
-    for rank, offset_us, error_us in known[_CLOCK_COLUMNS].itertuples(
+    for rank, offset_us, error_us in known_rows[_CLOCK_COLUMNS].itertuples(
         index=False, name=None
     ):
         clocks[int(rank)] = _Clock(offset_us=float(offset_us), error_us=float(error_us))

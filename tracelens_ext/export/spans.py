@@ -61,9 +61,11 @@ def _iteration_spans(gpu_events: GpuEvents) -> list[Span]:
     iterations = find_iterations(gpu_events.tree)
     if not len(iterations):
         return []
-    is_of_first = iterations.process == iterations.process[0]
+    first_process = iterations.process[0]
+    is_of_first = iterations.process == first_process
+    (of_first,) = is_of_first.nonzero()
     spans = []
-    for index in is_of_first.nonzero()[0].tolist():
+    for index in of_first.tolist():
         name = f"iteration {iterations.number[index]}"
         start = int(iterations.start[index])
         end = int(iterations.end[index])
@@ -118,7 +120,7 @@ def _recording_spans(gpu_events: GpuEvents) -> list[Span]:
 def _critical_path_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
     """Return the segments of the simulated critical path; none if there is no simulation."""
     simulation = analyzer.simulation()
-    if simulation.state == "withheld":
+    if simulation.state == "unavailable":
         return []
     table = simulation.critical_path
     first_time = simulation.program.window[0]

@@ -56,7 +56,9 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, TracelensError):
         return text
     type_name = type(error).__name__
-    return f"{type_name}: {text}" if text else type_name
+    if not text:
+        return type_name
+    return f"{type_name}: {text}"
 
 
 def time_limit() -> float:
@@ -89,8 +91,10 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
         except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="tracelens-ext plugin", daemon=True).start()
-    if not wait([answer], seconds).done:
+    thread = threading.Thread(target=run, name="tracelens-ext plugin", daemon=True)
+    thread.start()
+    is_done = wait([answer], seconds).done
+    if not is_done:
         limit = f"{SECONDS_VARIABLE} sets the limit"
         raise PluginTimeoutError(f"no answer within {seconds:g} s; {limit}")
     return answer.result()
@@ -174,12 +178,12 @@ class PluginRegistry:
         problems: what failed, each `NAME: error` in one line; grows while hooks are called.
     """
 
-    def __init__(self, found: Iterable[Any]) -> None:
+    def __init__(self, entry_points: Iterable[Any]) -> None:
         self.problems: list[str] = []
         self.plugins: list[Plugin] = []
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
-        for entry_point in found:
+        for entry_point in entry_points:
             self._load(entry_point)
 
     def guard(self, name: str) -> AbstractContextManager[None]:
@@ -310,10 +314,12 @@ def _loaded(*, only_own: bool) -> PluginRegistry:
     return _registry(_installed(), only_own=only_own)
 
 
-def _registry(found: Sequence[EntryPoint], *, only_own: bool) -> PluginRegistry:
+def _registry(entry_points: Sequence[EntryPoint], *, only_own: bool) -> PluginRegistry:
     if not only_own:
-        return PluginRegistry(found)
-    return PluginRegistry(entry_point for entry_point in found if _is_own(entry_point))
+        return PluginRegistry(entry_points)
+    return PluginRegistry(
+        entry_point for entry_point in entry_points if _is_own(entry_point)
+    )
 
 
 def _entry_points() -> list[EntryPoint]:
@@ -362,7 +368,7 @@ def _explain_validation(error: pluggy.PluginValidationError) -> str:
     if "unknown hook" not in text:
         return text
     wrong_name = text.split("unknown hook ", 1)[1].split("'")[1]
-    known = [name for name in dir(hookspecs) if name.startswith("tracelens_")]
-    near = difflib.get_close_matches(wrong_name, known, n=1, cutoff=0.3)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    known_hooks = [name for name in dir(hookspecs) if name.startswith("tracelens_")]
+    near = difflib.get_close_matches(wrong_name, known_hooks, n=1, cutoff=0.3)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known_hooks)}"
     return f"unknown hook {wrong_name!r}; {hint}"

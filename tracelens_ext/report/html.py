@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import (
     memory_figures,
     roofline_figures,
-    time_axis_figures,
+    timeline_bins_figures,
 )
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
@@ -65,10 +66,10 @@ def _draw_memory(
     return memory_figures(tables)
 
 
-def _draw_time_axis(
+def _draw_timeline_bins(
     tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
 ) -> list[plot.Figure]:
-    return time_axis_figures(frame, tables.get("time_axis_marks"))
+    return timeline_bins_figures(frame, tables.get("timeline_markers"))
 
 
 def _draw_call_tree(
@@ -83,7 +84,7 @@ _DRAWINGS: dict[str, _Drawing] = {
     "iterations": _draw_iterations,
     "roofline": _draw_roofline,
     "memory": _draw_memory,
-    "time_axis": _draw_time_axis,
+    "timeline_bins": _draw_timeline_bins,
     "call_tree": _draw_call_tree,
 }
 
@@ -131,11 +132,11 @@ def _with_own_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
     numbered = []
     taken: set[str] = set()
     for number, figure in enumerate(figures):
-        if figure.key in taken:
-            numbered.append(replace(figure, key=f"{figure.key}-{number}"))
-        else:
-            numbered.append(figure)
+        key = figure.key
+        if key in taken:
+            key = f"{key}-{number}"
         taken.add(figure.key)
+        numbered.append(replace(figure, key=key))
     return numbered
 
 
@@ -191,13 +192,14 @@ def page_of(
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
     headed = {}
     for name, frame in sheets.items():
-        shown = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
-        headed[name] = with_units(shown, report.units.get(name, {}))
+        page_table = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
+        headed[name] = with_units(page_table, report.units.get(name, {}))
     contents = html_tables.page_tables(
         sheets=headed,
         descriptions=report.descriptions,
         most_rows=most_rows,
         failures=failures,
+        commands=report.row_commands,
     )
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}
@@ -217,6 +219,7 @@ def page_of(
     page = render_page(
         title=cleaned(report.title),
         subtitle=_trace_name(facts),
+        perfetto_command=_perfetto_command(facts),
         first=[
             f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS
         ],
@@ -239,6 +242,16 @@ def _trace_name(facts: Iterable[PageFact]) -> str:
         if fact.label == "Trace":
             return PurePath(fact.text).name
     return ""
+
+
+def _perfetto_command(facts: Iterable[PageFact]) -> str:
+    """Return the command that writes the trace for Perfetto; empty if no trace is named."""
+    name = _trace_name(facts)
+    if not name:
+        return ""
+    stem = name.partition(".")[0] or name
+    output = shlex.quote(f"{stem}.perfetto.json.gz")
+    return f"tracelens-ext export {shlex.quote(name)} -o {output}"
 
 
 def cell_of(report: Report) -> str:
@@ -321,10 +334,10 @@ class PageFact(NamedTuple):
 
 def _fact(label: str, value: object) -> PageFact:
     """Return a fact with the unit that its label tells."""
-    text, shown = fact_text(label, value)
+    text, notation = fact_text(label, value)
     percent = None
-    if shown is not None and shown.unit.quantity is Quantity.PERCENT:
+    if notation is not None and notation.unit.quantity is Quantity.PERCENT:
         is_negative = text.startswith("-")
-        if shown.largest <= 100 and not is_negative:
-            percent = shown.largest
+        if notation.largest <= 100 and not is_negative:
+            percent = notation.largest
     return PageFact(label=cleaned(label), text=cleaned(text), percent=percent)

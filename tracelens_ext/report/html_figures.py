@@ -174,6 +174,10 @@ _AXIS = {
     "fixedrange": True,
     "zeroline": False,
     "title": {"standoff": 6, "font": {"size": 11}},
+    # Invisible ticks keep the labels off the chart.
+    "ticks": "outside",
+    "ticklen": 5,
+    "tickcolor": "rgba(0,0,0,0)",
 }
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _BOX = {
@@ -236,7 +240,7 @@ def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plo
 
 
 def is_narrow(room: int) -> bool:
-    """Whether names have no room beside what they name."""
+    """Return True if names have no room beside what they name."""
     return room < _NARROW_ENDS
 
 
@@ -430,7 +434,7 @@ def bars_spec(
             "ticksuffix": f" {plotly_text(axis)}",
         },
     }
-    return spec_of([*pieces, at_ends], layout, room_for)
+    return spec_of(list(pieces) + [at_ends], layout, room_for)
 
 
 def _bars_layout(
@@ -588,7 +592,7 @@ def gpu_work_in_words(sums: pd.Series) -> str:
     parts = []
     for name, ns in sums.head(_IN_SUMMARY).items():
         share = percent_text(100 * ns / total)
-        parts.append(f"{elided(str(name), LABEL)} {share}")
+        parts.append(f"{elided(str(name), _IN_WORDS)} {share}")
     return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
 
 
@@ -615,13 +619,15 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         text = row.get("hover") or _time_and_share(row["gpu_time_ns"], total)
         category = plotly_text(row["category"])
         hover.append(f"{text}<br>{category}")
+    parents: list[object] = [""]
+    parents.extend(frame["parent"] + 1)
     icicle = trace(
         "icicle",
         # one top: several would stand below a blank
         ids=list(range(len(labels))),
         labels=labels,
-        parents=["", *(frame["parent"] + 1)],
-        values=[total, *frame["gpu_time_ns"]],
+        parents=parents,
+        values=[total] + list(frame["gpu_time_ns"]),
         customdata=hover,
         hovertemplate="<b>%{label}</b><br>%{customdata}<extra></extra>",
         branchvalues="total",

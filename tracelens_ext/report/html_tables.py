@@ -24,7 +24,9 @@ from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
+from tracelens_ext.text import with_units_attached
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded
@@ -61,7 +63,9 @@ class HtmlColumn:
         value = self.values[row]
         if value is None:
             return ""
-        if self.shown is None or isinstance(value, str):
+        if isinstance(value, str):
+            return value
+        if self.shown is None:
             return str(value or "")
         return self.shown.text(value)
 
@@ -99,6 +103,7 @@ class HtmlTable:
     columns: list[HtmlColumn]  #: the columns
     embedded: int  #: rows in the page
     total: int  #: rows in all
+    command: RowCommand | None = None  #: what a row offers to copy
 
     @property
     def searchable(self) -> bool:
@@ -109,12 +114,20 @@ class HtmlTable:
 
     def for_script(self) -> dict[str, object]:
         """Return what the page's script needs of it."""
-        return {
+        table: dict[str, object] = {
             "key": self.key,
             "rows": self.embedded,
             "total": self.total,
             "columns": [column.for_script() for column in self.columns],
         }
+        headers = [column.header for column in self.columns]
+        if self.command is not None and self.command.needed_column in headers:
+            table["command"] = {
+                "text": self.command.text,
+                "label": self.command.label,
+                "column": headers.index(self.command.needed_column),
+            }
+        return table
 
 
 @dataclass
@@ -129,7 +142,12 @@ class PageTables:
     notes: list[str] = field(default_factory=list)
 
     def add(
-        self, name: str, frame: pd.DataFrame, description: str, most_rows: int
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        description: str,
+        most_rows: int,
+        command: RowCommand | None = None,
     ) -> None:
         """Prepare a table, and note what of it is cut."""
         rows, texts = _texts_that_fit(frame, most_rows)
@@ -162,6 +180,7 @@ class PageTables:
             columns=columns,
             embedded=rows if columns else 0,
             total=total,
+            command=command,
         )
 
 
@@ -171,6 +190,7 @@ def page_tables(
     most_rows: int = MOST_ROWS,
     failures: PartFailures | None = None,
     pool: dict[str, int] | None = None,
+    commands: Mapping[str, RowCommand] | None = None,
 ) -> PageTables:
     """Prepare tables for a page.
 
@@ -180,6 +200,7 @@ def page_tables(
         most_rows: rows of each that the page has.
         failures: takes the tables that cannot be shown.
         pool: the texts that the page has already, and their numbers; more are added.
+        commands: the command that each row of a table offers to copy, by the table's name.
     """
     if failures is None:
         failures = PartFailures()
@@ -188,7 +209,9 @@ def page_tables(
         contents.pool = pool
     for name, frame in sheets.items():
         with failures.isolate(f"The table {name} of the page"):
-            contents.add(name, frame, descriptions.get(name, ""), most_rows)
+            description = descriptions.get(name, "")
+            command = (commands or {}).get(name)
+            contents.add(name, frame, description, most_rows, command)
     return contents
 
 
@@ -235,10 +258,10 @@ def _text_column(
     cut = 0
     is_long = False
     for text, count in Counter(texts).items():
-        shown, was_cut = cell_text(text)
+        cell, was_cut = cell_text(text)
         number = -1
-        if shown:
-            number = pool.setdefault(shown, len(pool))
+        if cell:
+            number = pool.setdefault(cell, len(pool))
         number_of_text[text] = number
         if was_cut:
             cut += count
@@ -254,8 +277,11 @@ def _texts(series: pd.Series) -> list[str]:
         return series.fillna("").tolist()
     texts = []
     for value in series.tolist():
+        text = ""
         plain = excel_text.cell_value(value)
-        texts.append("" if plain is None else str(plain))
+        if plain is not None:
+            text = str(plain)
+        texts.append(text)
     return texts
 
 
@@ -330,6 +356,14 @@ _OPERATION_TIMES = (
         whole="CPU time in operations",
     ),
 )
+_KERNEL_TIMES = (
+    _TimeSource("kernels_by_category", "kernel", "total_time_ms", "GPU time"),
+    _TimeSource(
+        "kernel_summary", "Kernel name", "Kernel duration (µs)_sum", "GPU time"
+    ),
+)
+#: What launches kernels where no operation is around it.
+_API_CALL = re.compile(r"(cuda|cu|hip)[A-Z]\w*$")
 _CATEGORY_TIMES = (
     _TimeSource(
         sheet="gpu_time_by_category",
@@ -362,10 +396,14 @@ def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     category = _largest(sheets, _CATEGORY_TIMES)
     if category is not None:
         color = colour_of(category.name)
-        cards.append(_card_of_name("Top category", category, color))
+        card = _card_of_name("Top category", category, color)
+        cards.append(card)
     operation = _largest(sheets, _OPERATION_TIMES)
-    if operation is not None:
+    kernel = _largest(sheets, _KERNEL_TIMES)
+    if operation is not None and not _API_CALL.match(operation.name):
         cards.append(_card_of_name("Top operation", operation, _OPERATION_COLOR))
+    elif kernel is not None:
+        cards.append(_card_of_name("Top kernel", kernel, _OPERATION_COLOR))
     return cards
 
 
@@ -457,7 +495,7 @@ def _largest(
 
 
 _MOST = 6
-_IN_CARD = ("title", "confidence", "advice", "snippet")
+_IN_CARD = ("confidence", "advice", "snippet")
 _PLACE = 90  # characters of a name
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
@@ -479,6 +517,8 @@ def finding_cards(
         for row in rows[:_MOST]:
             card: dict[str, object] = {name: cleaned(row[name]) for name in _IN_CARD}
             card["id"] = cleaned(row["finding"])
+            card["title"] = with_units_attached(cleaned(row["title"]))
+            card["saving"] = with_units_attached(cleaned(row.get("saving", "")))
             card["place"] = plot.elided(row["largest_place"], _PLACE)
             card["sheet"] = answer.linked(row["see"], sheets)
             own_details = details[details["finding"] == row["finding"]]
@@ -522,8 +562,10 @@ def _source(frame: str, source_url: str) -> str:
     parts = _FRAME.match(frame)
     if parts is None:
         return ""
-    path = quote(parts[1].lstrip("/"), safe="/", errors="replace")
-    return source_url.replace("{line}", parts[2]).replace("{path}", path)
+    relative_path = parts[1].lstrip("/")
+    line = parts[2]
+    path = quote(relative_path, safe="/", errors="replace")
+    return source_url.replace("{line}", line).replace("{path}", path)
 
 
 def check_source_url(url: str) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
+#: Cells of the longest text in a table, or of the longest name in a line.
+LONGEST_NAME = 80
 _GAP = 2  # blanks between columns
 _TEXT_AT_LEAST = 14  # a name cut shorter tells little; columns are left out before that
 _NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
@@ -96,7 +98,9 @@ class FrameTable:
             columns=self._columns, width=options.max_width, name_width=self._name_width
         )
         yield _table(layout, ascii_only=options.ascii_only)
-        rows_shown = len(self._columns[0].cells) if self._columns else 0
+        rows_shown = 0
+        if self._columns:
+            rows_shown = len(self._columns[0].cells)
         rows_missing = self._rows - rows_shown
         if rows_missing:
             plural = "s" if rows_missing > 1 else ""
@@ -142,13 +146,13 @@ def frame_table(
     positions = list(range(len(names)))
     if columns is not None:
         positions = [names.index(name) for name in columns if name in names]
-    shown = []
+    columns_shown = []
     for position in positions:
         stays = names[position] in keep
         series = frame.iloc[:rows, position]
-        shown.append(_column(series, stays=stays, fit_units=fit_units))
+        columns_shown.append(_column(series, stays=stays, fit_units=fit_units))
     return FrameTable(
-        _columns=shown, _title=title, _rows=len(frame), _name_width=name_width
+        _columns=columns_shown, _title=title, _rows=len(frame), _name_width=name_width
     )
 
 
@@ -172,7 +176,8 @@ def _plain(text: str, *, ascii_only: bool) -> str:
     if not ascii_only:
         return text
     spelled = text.replace("µ", "u").replace("…", "...")
-    return spelled.encode("ascii", "backslashreplace").decode()
+    encoded = spelled.encode("ascii", "backslashreplace")
+    return encoded.decode()
 
 
 def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
@@ -191,6 +196,8 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
         ):
             cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
+    if not is_number:
+        width = min(width, LONGEST_NAME)
     return _Column(
         header=safe_text(header),
         cells=cells,
@@ -233,15 +240,15 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
     numbers = (
         series.astype(object).where(series.notna(), float("nan")).astype(float).tolist()
     )
-    shown = Shown.of(header, numbers)
-    is_time = shown.unit.quantity is Quantity.TIME and not shown.unit.signed
-    has_tiny_numbers = is_time and shown.largest >= 1
+    notation = Shown.of(header, numbers)
+    is_time = notation.unit.quantity is Quantity.TIME and not notation.unit.signed
+    has_tiny_numbers = is_time and notation.largest >= 1
     texts = []
     for number in numbers:
         if has_tiny_numbers and 0 < number < _LEAST_SHOWN:
             texts.append("<0.001")
         else:
-            texts.append(shown.text(number))
+            texts.append(notation.text(number))
     return texts
 
 
@@ -260,19 +267,21 @@ def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
     A wider terminal never shows less of a text: as long as columns do not fit, texts get what they
     need and no more, and headers stay folded until every text is shown whole.
     """
-    shown = list(columns)
-    while shown:
+    columns_shown = list(columns)
+    while columns_shown:
         for folded in (False, True):
-            widths = _needed(shown, width, name_width, folded=folded)
-            free = width - _GAP * (len(shown) - 1) - sum(widths)
+            widths = _needed(columns_shown, width, name_width, folded=folded)
+            free = width - _GAP * (len(columns_shown) - 1) - sum(widths)
             if free < 0:
                 continue
-            if len(shown) == len(columns):
-                _share(free, shown, widths)
-            return _Layout(columns=shown, widths=widths, folded=folded)
-        if len(shown) == 1 and not shown[0].is_number:
-            return _Layout(shown, [max(1, min(width, shown[0].width))], folded=True)
-        del shown[_first_to_go(shown)]
+            if len(columns_shown) == len(columns):
+                _share(free, columns_shown, widths)
+            return _Layout(columns=columns_shown, widths=widths, folded=folded)
+        if len(columns_shown) == 1 and not columns_shown[0].is_number:
+            return _Layout(
+                columns_shown, [max(1, min(width, columns_shown[0].width))], folded=True
+            )
+        del columns_shown[_first_to_go(columns_shown)]
     return _Layout(columns=[], widths=[], folded=False)
 
 
@@ -305,7 +314,8 @@ def _needed(
     for position, column in enumerate(columns):
         at_least = _TEXT_AT_LEAST
         if position == 0:
-            at_least = min(name_width, max(_NAME_AT_LEAST, width // 2))
+            half_of_width = max(_NAME_AT_LEAST, width // 2)
+            at_least = min(name_width, half_of_width)
         cells = column.width
         if folded and not column.is_number:
             cells = min(column.width, at_least)

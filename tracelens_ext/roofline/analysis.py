@@ -62,7 +62,7 @@ class RooflineRow:
     operation: Operation  #: name, arguments, kernels
     count: int  #: its calls
     gpu_ns: int  #: their GPU time
-    #: whether it copies between host and device for the most part
+    #: True if it copies between host and device for the most part
     is_host_copy: bool = False
     cost: Cost | None = None  #: of a call; None without a model
     why_no_model: str | None = None  #: why there is none
@@ -96,7 +96,7 @@ class Roofline:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether arguments of operations were recorded."""
+        """True if arguments of operations were recorded."""
         return any(row.operation.types for row in self.rows)
 
     @cached_property
@@ -106,7 +106,7 @@ class Roofline:
 
     @cached_property
     def has_several_models(self) -> bool:
-        """Whether GPUs of several models did the work."""
+        """True if GPUs of several models did the work."""
         return any(row.device_model for row in self.rows)
 
 
@@ -314,7 +314,8 @@ def _best_case(cost: Cost, peaks: DevicePeaks | None) -> BestCase:
     if cost.engine == Engine.LINK:
         if peaks.link is None:
             return BestCase()
-        return BestCase(cost.bytes / peaks.link, "link")
+        link_ns = cost.bytes / peaks.link
+        return BestCase(link_ns, "link")
     memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
     peak = peaks.peak(cost.engine, cost.data_type)
     if peak is None:
@@ -322,7 +323,8 @@ def _best_case(cost: Cost, peaks: DevicePeaks | None) -> BestCase:
         if cost.engine == Engine.MATRIX:
             return BestCase()
         return BestCase(memory_ns, "memory")
-    compute_ns = cost.flops / (peak.tera_operations * 1e3)
+    operations_per_ns = peak.tera_operations * 1e3
+    compute_ns = cost.flops / operations_per_ns
     bound = "compute" if compute_ns > memory_ns else "memory"
     return BestCase(
         roofline_ns=max(compute_ns, memory_ns), bound=bound, peak=peak.tera_operations

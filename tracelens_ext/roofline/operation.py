@@ -100,7 +100,7 @@ class Tensor:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds truth values or whole numbers."""
+        """True if it holds truth values or whole numbers."""
         return is_whole(self.kind)
 
     @property
@@ -205,7 +205,11 @@ class Operation:
     @cached_property
     def attributes(self) -> dict[str, str]:
         """What the HLO says of an instruction, such as `opcode`; empty for other operations."""
-        attributes = dict(text.split("=", 1) for text in self.concrete if "=" in text)
+        attributes = {}
+        for text in self.concrete:
+            name, sign, value = text.partition("=")
+            if sign:
+                attributes[name] = value
         if "opcode" not in attributes:
             return {}
         return attributes
@@ -218,7 +222,7 @@ class Operation:
 
     @property
     def in_place(self) -> bool:
-        """Whether it writes its first argument, as PyTorch's names say."""
+        """True if it writes its first argument, as PyTorch's names say."""
         return self.name.endswith("_") and not self.name.endswith("__")
 
     def tensor(self, position: int) -> Tensor | None:
@@ -237,7 +241,9 @@ class Operation:
         if tensor is not None:
             return tensor
         require(self.types, "no shapes were recorded")
-        kind = self.types[position] if position < len(self.types) else ""
+        kind = ""
+        if position < len(self.types):
+            kind = self.types[position]
         is_known = kind in ELEMENT_BYTES or kind in _TYPES_OF_OTHERS
         require(is_known, f"unknown element type {kind!r}")
         raise NoModelError(
@@ -301,7 +307,9 @@ class Operation:
 
     def value(self, position: int | None) -> object:
         """Return an argument as a number, flag, text or list; None when there is none."""
-        if position is None or not 0 <= position < len(self.concrete):
+        if position is None:
+            return None
+        if not 0 <= position < len(self.concrete):
             return None
         text = self.concrete[position]
         if text in ("", "None"):
@@ -350,8 +358,11 @@ class Operation:
         Raises:
             NoModelError: there is none.
         """
-        candidates = [self.tensor(position) for position in range(count)]
-        tensors = [tensor for tensor in candidates if tensor is not None]
+        tensors = []
+        for position in range(count):
+            tensor = self.tensor(position)
+            if tensor is not None:
+                tensors.append(tensor)
         if not tensors:
             self.need(0)
         require(tensors, "no argument is a tensor with a recorded shape")
@@ -398,7 +409,8 @@ class Models(dict[str, Model]):
         def add_model(function: Callable[..., Cost]) -> Model:
             @wraps(function)
             def model(operation: Operation) -> Cost:
-                return function(operation, *map(operation.need, tensors))
+                needed_tensors = [operation.need(position) for position in tensors]
+                return function(operation, *needed_tensors)
 
             self.update(dict.fromkeys(full_names, model))
             return model
@@ -464,7 +476,9 @@ def _shapes_of_list(dims: tuple[object, ...]) -> list[tuple[int, ...]]:
         NoModelError: they are not known.
     """
     recorded = dims[0] if dims else ()
-    if not isinstance(recorded, tuple) or not recorded:
+    if not isinstance(recorded, tuple):
+        raise NoModelError(_UNRECORDED_LIST)
+    if not recorded:
         raise NoModelError(_UNRECORDED_LIST)
     shapes = []
     for shape in recorded:

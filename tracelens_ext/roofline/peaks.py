@@ -74,7 +74,7 @@ class DevicePeaks:
     warp: int = 0  #: threads of a warp or wave; 0: not known
     memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
     cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
-    #: whether a device of a trace may be a part of the product
+    #: True if a device of a trace may be a part of the product
     partitions: bool = False
     source: str = ""  #: where the numbers are from
 
@@ -119,10 +119,10 @@ def _scaled(peaks: Mapping[str, float], factor: float) -> dict[str, float]:
 @lru_cache(maxsize=1)
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
     """Return the devices that are known here, with all their figures."""
-    known = _known_peaks()
+    known_peaks = _known_peaks()
     devices = []
     entries: dict[str, dict[str, Any]] = {}
-    for name, entry in known["device"].items():
+    for name, entry in known_peaks["device"].items():
         alike = entries.get(entry.get("like"), {})
         entries[name] = {**alike, **entry}
         devices.append(_device(_with_defaults(name, entries[name]), _KNOWN_PEAKS_FILE))
@@ -131,16 +131,16 @@ def builtin_peaks() -> tuple[DevicePeaks, ...]:
 
 def _with_defaults(name: str, entry: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of one of our devices with what its name and architecture say of it."""
-    known = _known_peaks()
+    known_peaks = _known_peaks()
     is_amd = name.startswith("MI")
     maker = "AMD Instinct" if is_amd else "NVIDIA"
     defaults: dict[str, Any] = {
         "name": name,
         "names": [f"{maker} {name}"],
         "warp": 64 if is_amd else 32,
-        "source": known["source"][name],
+        "source": known_peaks["source"][name],
     }
-    rates = known["architecture"].get(_version(capability_of(name)))
+    rates = known_peaks["architecture"].get(_version(capability_of(name)))
     if rates:
         defaults["link"] = rates["link"]
     figures = _product_figures(name)
@@ -232,8 +232,9 @@ def computed_peaks(
     has_matrix_units = "GTX" not in name
     if has_matrix_units:
         for data_type, rate in rates.get("matrix", {}).items():
-            is_halved = "GeForce" in name and data_type in _HALVED_TYPES
-            matrix[data_type] = rate * scale / (2 if is_halved else 1)
+            matrix[data_type] = rate * scale
+            if "GeForce" in name and data_type in _HALVED_TYPES:
+                matrix[data_type] /= 2
     return DevicePeaks(
         name=name,
         matrix=matrix,
@@ -270,8 +271,9 @@ def find_peaks(
     if card is not None or not units:
         return card
     for device in builtin_peaks():
-        is_alike = device.units == units and device.warp == warp
-        if is_alike and _has_memory(device, memory_bytes):
+        if device.units != units or device.warp != warp:
+            continue
+        if _has_memory(device, memory_bytes):
             return device
     return None
 
@@ -297,7 +299,8 @@ def peaks_of_devices(
         given_peaks: peaks to use for all of them instead.
     """
     peaks: dict[int, DevicePeaks | None] = {}
-    for number in sorted(set(trace.device.tolist())):
+    device_numbers = set(trace.device.tolist())
+    for number in sorted(device_numbers):
         device = trace.described(number)
         if given_peaks is not None or device is None:
             peaks[number] = given_peaks
@@ -335,7 +338,8 @@ def recognized_products(trace: Trace) -> dict[int, str]:
         device = trace.described(number)
         if peaks is None or device is None:
             continue
-        if not device.name or _GENERIC_NAME.search(device.name):
+        tells_product = bool(device.name) and not _GENERIC_NAME.search(device.name)
+        if not tells_product:
             products[number] = peaks.name
     return products
 
@@ -348,10 +352,13 @@ def device_models(
     A device without known peaks goes by the name that the trace gives it. Devices that are judged
     by the same peaks are one model, as all are by those that a user gives.
     """
-    models = {
-        number: _model_name(trace, number, known) for number, known in peaks.items()
-    }
-    return models if len(set(models.values())) > 1 else {}
+    models = {}
+    for number, known_peaks in peaks.items():
+        models[number] = _model_name(trace, number, known_peaks)
+    has_several = len(set(models.values())) > 1
+    if not has_several:
+        return {}
+    return models
 
 
 def _model_name(trace: Trace, number: int, peaks: DevicePeaks | None) -> str:
@@ -373,9 +380,9 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
     """
     path = Path(path)
     products = {device.name.casefold(): device for device in builtin_peaks()}
-    known = products.get(str(path).casefold()) or find_peaks(str(path))
-    if known and not path.exists():
-        return known
+    known_device = products.get(str(path).casefold()) or find_peaks(str(path))
+    if known_device and not path.exists():
+        return known_device
     try:
         text = path.read_text("utf-8")
         is_json = text.lstrip().startswith("{")

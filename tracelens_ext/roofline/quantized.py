@@ -69,7 +69,8 @@ def _matrices_of(operation: Operation) -> _QuantizedMatrices:
     """Tell the matrices apart: the result may come first, then activations, then weights."""
     matrices = [tensor for tensor in operation.tensors if len(tensor.dims) >= 2]
     result = None
-    if [_is_small(matrix) for matrix in matrices[:3]] == [False, True, True]:
+    are_small = [_is_small(matrix) for matrix in matrices[:3]]
+    if are_small == [False, True, True]:
         first, activations, weights = matrices[:3]
         if first.dims[0] == activations.dims[0] and first.dims[-1] in weights.dims:
             result = first
@@ -164,7 +165,9 @@ def quantized_gemm(operation: Operation) -> Cost:
 def _written_matrix(matrices: list[Tensor], shape: tuple[int, int]) -> Tensor | None:
     """Return the first matrix of the shape of the result."""
     for matrix in matrices:
-        if matrix.dims == shape and not _is_small(matrix):
+        if matrix.dims != shape:
+            continue
+        if not _is_small(matrix):
             return matrix
     return None
 
@@ -177,7 +180,9 @@ def weights_first(operation: Operation, weights: Tensor, activations: Tensor) ->
         if tensor.dims == weights.dims[:1]:
             bias = tensor
             break
-    result_type = _RESULT_TYPE if _is_small(activations) else activations.kind
+    result_type = activations.kind
+    if _is_small(activations):
+        result_type = _RESULT_TYPE
     return linear_layer(
         inputs=activations, weight=weights, bias=bias, result_type=result_type
     )
@@ -274,7 +279,9 @@ def _positions_of_rank(operation: Operation, rank: int) -> list[int]:
     positions = []
     for position in range(len(operation.types)):
         tensor = operation.tensor(position)
-        if tensor is not None and len(tensor.dims) == rank:
+        if tensor is None:
+            continue
+        if len(tensor.dims) == rank:
             positions.append(position)
     return positions
 

@@ -152,7 +152,8 @@ class Replay:
             group=clock_of_block, time=start, asked_group=clock, asked_time=time
         )
         last = np.minimum(last_returned, last_begun)
-        row_of_block = self.clocks + values_at(by_clock, last)
+        block = values_at(by_clock, last)
+        row_of_block = self.clocks + block
         return np.where(last == NONE, clock, row_of_block)
 
     def _offsets(self, curves: Sequence[Curve | None]) -> Offsets:
@@ -189,14 +190,14 @@ class Replay:
         """Return the offsets of curves, found once for the same ones."""
         if not curves:
             return self.offsets
-        known = self._offsets_by_curves
-        if id(curves) not in known:
+        known_offsets = self._offsets_by_curves
+        if id(curves) not in known_offsets:
             most = _NUMBERS_AT_ONCE // max(len(self.program.track), 1)
-            while len(known) > most:
-                oldest = next(iter(known))
-                del known[oldest]
-            known[id(curves)] = (self._offsets(curves), curves)
-        offsets, _ = known[id(curves)]
+            while len(known_offsets) > most:
+                oldest = next(iter(known_offsets))
+                del known_offsets[oldest]
+            known_offsets[id(curves)] = (self._offsets(curves), curves)
+        offsets, _ = known_offsets[id(curves)]
         return offsets
 
     def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
@@ -323,8 +324,9 @@ class _Pass:
                 self._run_block(block, bases[block])
         ends = self.returned[replay.base_of_clock] + self.clock_end_offset
         all_ends = np.concatenate((self.wall[None], self.reached, ends))
-        self.wall = all_ends.max(axis=0)
-        return self.wall
+        wall: Int64Array = all_ends.max(axis=0)
+        self.wall = wall
+        return wall
 
     def _run_block(self, block: int, base: int) -> None:
         """Let a block return when all that it waits for has ended."""
@@ -448,6 +450,7 @@ def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:
 def _begins_in(time: Int64Array, intervals: Union) -> BoolArray:
     """Return which times lie in an interval, or are its start."""
     begun = np.searchsorted(intervals.start, time, "right")
-    end_of_last = values_at(intervals.end, begun - 1)
+    last = begun - 1
+    end_of_last = values_at(intervals.end, last)
     is_inside: BoolArray = time < end_of_last
     return is_inside

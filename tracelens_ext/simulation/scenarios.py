@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.categorize.user_patterns import UserPattern
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.replay import (
@@ -190,9 +191,10 @@ class Changes:
 
     def _claim(self, ident: str) -> Removed:
         """Return what goes with a finding."""
-        if ident not in self.claims:
+        current = new_finding_id(ident)
+        if current not in self.claims:
             raise _unknown("finding", ident, list(self.claims))
-        return self.claims[ident]
+        return self.claims[current]
 
     def _longest_stream(self, work_ns: Int64Array) -> int:
         """How long the stream with the most of some work takes, if nothing else runs, ns.
@@ -251,10 +253,12 @@ class Changes:
     def _nodes_of_category(self, name: str) -> BoolArray:
         """The nodes of a category, whose name may differ in case."""
         code, labels = self.category
+        wanted = name.casefold()
         for category in self._categories:
-            if category.casefold() == name.casefold():
-                is_chosen: BoolArray = code == labels.index(category)
-                return is_chosen
+            if category.casefold() != wanted:
+                continue
+            is_chosen: BoolArray = code == labels.index(category)
+            return is_chosen
         raise _unknown("category", name, self._categories + _NAMES_OF_CHANGES)
 
     def _events_named(self, pattern: str) -> BoolArray:
@@ -357,8 +361,10 @@ class _ChangedProgram:
     def _scaled_nodes(
         self, duration: Int64Array, nodes: BoolArray, factor: float
     ) -> Int64Array:
-        work_ns = np.rint((duration - self.waiting) * factor).astype(np.int64)
-        return np.where(nodes, self.waiting + work_ns, duration)
+        work_ns = duration - self.waiting
+        scaled_work_ns = np.rint(work_ns * factor).astype(np.int64)
+        scaled_duration = self.waiting + scaled_work_ns
+        return np.where(nodes, scaled_duration, duration)
 
 
 def _single_change(name: str, factor: float) -> Named:

@@ -1,4 +1,4 @@
-"""Which launch started which GPU work: by correlation id, within one rank.
+"""Link GPU work to the launches that started it, by correlation id within one rank.
 
 If a trace tells which process launched a GPU event, each process is linked by itself. Any other
 trace must be of one rank; it is refused if it turns out to hold several.
@@ -179,4 +179,5 @@ def _latest_before(
     is_launch = ~is_gpu
     launches_so_far[order] = np.cumsum(is_launch[order])
     latest = launches_so_far[is_gpu] - 1
-    return rows[np.maximum(latest, first_with_id)]
+    launch = np.maximum(latest, first_with_id)
+    return rows[launch]

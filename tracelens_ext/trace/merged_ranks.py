@@ -105,7 +105,9 @@ def labels_of_processes(trace: Trace) -> dict[int | str, Label]:
     processes = list(dict.fromkeys(process_of_thread))
     labels = {}
     for process in processes:
-        label = label_of(process) or _label_by_name(trace, process)
+        label = label_of(process)
+        if label is None:
+            label = _label_by_name(trace, process)
         if label is not None:
             labels[process] = label
     if not labels:
@@ -266,9 +268,9 @@ def _recorded_ranks(trace: Trace, count: int) -> list[int]:
         rank = info.get("rank")
         if type(rank) is int and rank >= 0:
             numbers.append(rank)
-        are_distinct = len(set(numbers)) == len(numbers)
-        if are_distinct and len(numbers) == count:
-            return numbers
+    are_distinct = len(set(numbers)) == len(numbers)
+    if are_distinct and len(numbers) == count:
+        return numbers
     return list(range(count))
 
 
@@ -295,12 +297,13 @@ class _Processes:
         self._gpu_rows = gpu_rows[trace.correlation[gpu_rows] > 0]
         self._gpu_process = self._codes(self._gpu_rows)
         launches = trace.rows_of(*LAUNCH_KINDS)
-        if np.count_nonzero(np.bincount(self._codes(launches))) < 2:
-            launches = launches[:0]  # as in an ordinary trace, at no cost
-        is_used = np.isin(
-            trace.correlation[launches], trace.correlation[self._gpu_rows]
-        )
-        launches = launches[is_used]
+        launching_processes = np.count_nonzero(np.bincount(self._codes(launches)))
+        if launching_processes < 2:
+            # The trace is an ordinary one, for which the rest would cost time for nothing.
+            launches = launches[:0]
+        else:
+            ids_of_gpu = trace.correlation[self._gpu_rows]
+            launches = launches[np.isin(trace.correlation[launches], ids_of_gpu)]
         order = np.lexsort((trace.ts[launches], trace.correlation[launches]))
         self._launches = launches[order]
         self._launch_process = self._codes(self._launches)

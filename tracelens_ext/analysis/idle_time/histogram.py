@@ -107,11 +107,11 @@ def telling_histogram(
     log: bool,
 ) -> TellingHistogram:
     """Return a histogram whose bins are logarithmic where equal bins would show nothing."""
-    found = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
-    inside = int(found.counts.sum())
-    most = int(found.counts.max(initial=0))
-    if log or len(found.counts) < 2 or most <= _HIDING_SHARE * inside:
-        return TellingHistogram(found, "")
+    counted = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
+    inside = int(counted.counts.sum())
+    most = int(counted.counts.max(initial=0))
+    if log or len(counted.counts) < 2 or most <= _HIDING_SHARE * inside:
+        return TellingHistogram(counted, "")
     reason = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."
     logarithmic = histogram(
         values, bins=bins, smallest=smallest, largest=largest, log=True
@@ -146,9 +146,12 @@ def ascii_lines(lines: Sequence[str]) -> list[str]:
 
 def _bin_labels(edges: Float64Array, unit: str) -> list[str]:
     """Return the bins in words, with the decimals that tell one edge from the next."""
-    narrowest = float(np.diff(edges).min(initial=np.inf))
-    decimals = 1 if narrowest >= 0.1 or not narrowest else 3
+    widths = np.diff(edges)
+    narrowest = float(widths.min(initial=np.inf))
+    decimals = 1
+    if 0 < narrowest < 0.1:
+        decimals = 3
     numbers = [f"{edge:.{decimals}f}" for edge in edges.tolist()]
     labels = [f"{low}-{high} {unit}" for low, high in pairwise(numbers)]
-    width = max(map(len, labels), default=0)
-    return [label.rjust(width) for label in labels]
+    longest = max(map(len, labels), default=0)
+    return [label.rjust(longest) for label in labels]

@@ -37,10 +37,10 @@ class IdleTime(NamedTuple):
     """Intervals of idle time by track and time, p of them."""
 
     start: Int64Array  #: ns since the trace's first event, (p,)
-    end: Int64Array  #: likewise, (p,)
+    end: Int64Array  #: ns since the trace's first event, (p,)
     track: IntArray  #: an index, (p,)
     thread: IntArray  #: the thread that launched what ended the idle time, `NONE` if unknown, (p,)
-    is_late: BoolArray  #: whether the GPU waits for that launch, or for it to take effect, (p,)
+    is_late: BoolArray  #: True where the GPU waits for that launch, or for it to take effect, (p,)
 
 
 class IdleAfterWaits(NamedTuple):
@@ -55,7 +55,7 @@ class _Waits(NamedTuple):
 
     row: Int64Array  #: the call, (w,)
     start: Int64Array  #: ns since the trace's first event, (w,)
-    end: Int64Array  #: likewise, (w,)
+    end: Int64Array  #: ns since the trace's first event, (w,)
 
     @property
     def duration(self) -> Int64Array:
@@ -105,10 +105,13 @@ def idle_after_waits(
 def _waits_of_thread(work: GpuEvents, calls: Int64Array) -> _Waits:
     """Return calls of a thread that are not inside of others."""
     trace = work.trace
-    end = trace.end_of(calls)
-    ended_before = np.append(0, np.maximum.accumulate(end))[:-1]
-    rows = calls[trace.ts[calls] >= ended_before]
-    return _Waits(row=rows, start=trace.ts[rows], end=trace.end_of(rows))
+    latest_end = np.maximum.accumulate(trace.end_of(calls))
+    end_before = np.append(0, latest_end)[:-1]
+    is_outermost = trace.ts[calls] >= end_before
+    rows = calls[is_outermost]
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
+    return _Waits(row=rows, start=start, end=end)
 
 
 def _last_launch(work: GpuEvents, thread: int) -> int:
@@ -135,9 +138,11 @@ class _Queue(NamedTuple):
 def _queue(work: GpuEvents, scope: Scope, track: int) -> _Queue:
     of_track = find_tracks(work, scope).of_gpu == track
     events = np.flatnonzero(of_track & work.tree.linked)
-    launched = work.trace.ts[work.tree.launch_of_gpu[events]]
+    launch = work.tree.launch_of_gpu[events]
+    launched = work.trace.ts[launch]
     order = np.argsort(launched, kind="stable")
-    done = np.maximum.accumulate(work.end[events[order]])
+    end = work.end[events[order]]
+    done = np.maximum.accumulate(end)
     return _Queue(launched=launched[order], done=done)
 
 
@@ -145,16 +150,18 @@ class _Times(NamedTuple):
     """Intervals of time, ascending and apart."""
 
     start: Int64Array  #: ns since the trace's first event
-    end: Int64Array  #: likewise
+    end: Int64Array  #: ns since the trace's first event
 
     def between(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """Return how much of them lies between some times, ns."""
         return self._until(end) - self._until(start)
 
     def _until(self, time: Int64Array) -> Int64Array:
-        passed = np.append(0, np.cumsum(self.end - self.start))
+        length = self.end - self.start
+        passed = np.append(0, np.cumsum(length))
         begun = np.searchsorted(self.start, time, side="left")
-        unfinished = values_at(self.end, begun - 1, missing=0) - time
+        last_end = values_at(self.end, begun - 1, missing=0)
+        unfinished = last_end - time
         until: Int64Array = passed[begun] - unfinished.clip(0)
         return until
 
@@ -165,7 +172,8 @@ def _busy_times(work: GpuEvents, scope: Scope, track: int, kind: str) -> _Times:
     chosen = find_tracks(work, scope).of_gpu == track
     if kind == "kernels":
         chosen &= work.is_kernel
-    return _Times(*union(work.start[chosen], work.end[chosen]))
+    busy = union(work.start[chosen], work.end[chosen])
+    return _Times(start=busy.start, end=busy.end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +226,8 @@ class _CatchingUp:
 
         taken_before = np.cumsum(length) - length
         taken_before = taken_before - taken_before[np.searchsorted(wait, wait)]
-        left = values_at(debt, wait, missing=0) - taken_before
-        taken = np.clip(left, 0, length)
+        debt_left = values_at(debt, wait, missing=0) - taken_before
+        taken = np.clip(debt_left, 0, length)
         row = values_at(self.waits.row, wait)
         return IdleAfterWaits(taken, np.where(taken > 0, row, NONE))
 

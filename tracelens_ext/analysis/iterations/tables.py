@@ -83,7 +83,7 @@ ITERATIONS = Table(
         Column("idle_time_ms", "of the wall time, while the device ran nothing at all"),
         Column("kernels", "of its GPU work", unit="kernels"),
         Column(
-            "launches_without_gpu_work",
+            "unmatched_launches",
             "of kernels, graphs and copies; they were lost, or cut off by the end of the recording",
             unit="launches",
         ),

@@ -208,10 +208,12 @@ def _missing_rows(source: str, longest_row: _LongestRow, total_ns: int) -> str:
         percent = float(text)
     except ValueError:
         return ""
-    decimals = len(text.partition(".")[2])
-    rounding = 0.5 * 10.0**-decimals
+    _, _, decimals = text.partition(".")
+    rounding = 0.5 * 10.0 ** -len(decimals)
     adds_up = total_ns * (percent + rounding) >= 100 * longest_row.time_ns
-    if not 0 < percent <= 100 or adds_up:
+    if adds_up:
+        return ""
+    if not 0 < percent <= 100:
         return ""
     expected_ns = 100 * longest_row.time_ns / percent
     present = 100 * total_ns / expected_ns
@@ -348,8 +350,10 @@ def compute(
     line_of_class = _lines(other_kernels, divisor)
     memory_lines = None
     if memory is not None:
-        shown = [(_SHORT_COPIES.get(total.name, total.name), total) for total in memory]
-        memory_lines = tuple(_lines(shown, divisor).values())
+        named_totals = [
+            (_SHORT_COPIES.get(total.name, total.name), total) for total in memory
+        ]
+        memory_lines = tuple(_lines(named_totals, divisor).values())
     collectives = [(collective_of(kernel.name), kernel) for kernel in nccl_kernels]
     doubts = [
         totals.doubt for totals in (kernels, memory) if isinstance(totals, Totals)
@@ -433,7 +437,9 @@ class Classifier:
         classes = dict.fromkeys(
             encodable(category).lower() for category in mapping.values()
         )
-        self.classes = tuple(each for each in classes if each != NCCL_CLASS)
+        self.classes = tuple(
+            kernel_class for kernel_class in classes if kernel_class != NCCL_CLASS
+        )
         self._categorizer = KernelCategorizer(
             [BoundPack(pack, "categorizer", limited=False)]
         )

@@ -162,7 +162,7 @@ def check_models(
                 problem=problem,
                 name=given.engine,
                 kind="engines",
-                known=known,
+                known_names=known,
                 passed_over=passed_over,
             )
         models = known[given.engine]
@@ -172,21 +172,26 @@ def check_models(
                 problem=problem,
                 name=given.model,
                 kind="models",
-                known=models,
+                known_names=models,
                 passed_over=passed_over,
             )
 
 
 def _unknown(
-    problem: str, name: str, kind: str, known: Iterable[str], passed_over: Sequence[str]
+    problem: str,
+    name: str,
+    kind: str,
+    known_names: Iterable[str],
+    passed_over: Sequence[str],
 ) -> UsageError:
     """Return the error about a name that no map has, with the nearest one that is known."""
     from tracelens_ext.categorize.maps import not_maps
 
-    names = list(known)
+    names = list(known_names)
+    question = ""
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
-    question = f"did you mean {nearest[0]!r}? " if nearest else ""
+    if nearest:
+        question = f"did you mean {nearest[0]!r}? "
     listed = ", ".join(names) or "none"
-    return UsageError(
-        f"{problem}; {question}known {kind}: {listed}; add yours with --maps{not_maps(passed_over)}"
-    )
+    remedy = f"add yours with --maps{not_maps(passed_over)}"
+    return UsageError(f"{problem}; {question}known {kind}: {listed}; {remedy}")

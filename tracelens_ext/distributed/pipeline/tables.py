@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.schedules import Schedule, recognize
+from tracelens_ext.distributed.pipeline.intervals import Intervals
+from tracelens_ext.distributed.pipeline.recognition import recognize
+from tracelens_ext.distributed.pipeline.schedules import Schedule
 from tracelens_ext.distributed.pipeline.stages import (
     Pipeline,
     find_pipelines,
     named_pipelines,
 )
 from tracelens_ext.distributed.pipeline.times import (
-    Intervals,
     StageTimes,
     TimeKind,
     groups_within_pipeline,
@@ -121,11 +122,11 @@ def analyze_pipelines(
         groups_within = groups_within_pipeline(own_calls, own_activity)
         for name in sorted(set(own_calls["iteration"])):
             iteration = _iteration(
-                pipeline,
-                own_calls[own_calls["iteration"] == name],
-                own_activity[own_activity["iteration"] == name],
-                name,
-                groups_within,
+                pipeline=pipeline,
+                calls=own_calls[own_calls["iteration"] == name],
+                activity=own_activity[own_activity["iteration"] == name],
+                name=name,
+                groups_within=groups_within,
             )
             if iteration is not None:
                 iterations.append(iteration)
@@ -140,7 +141,13 @@ def _iteration(
     groups_within: Mapping[int, set[str]],
 ) -> PipelineIteration | None:
     """Return one iteration of a replica; None if fewer than two stages recorded it."""
-    times = iteration_times(pipeline, calls, activity, name, groups_within)
+    times = iteration_times(
+        pipeline=pipeline,
+        calls=calls,
+        activity=activity,
+        iteration=name,
+        groups_within=groups_within,
+    )
     if not times:
         return None
     computations: dict[int, Intervals] = {
@@ -149,7 +156,9 @@ def _iteration(
     schedule = recognize(pipeline, calls, computations)
     if not schedule.micro_batches:
         return None
-    return PipelineIteration(pipeline, name, schedule, times, calls)
+    return PipelineIteration(
+        pipeline=pipeline, iteration=name, schedule=schedule, times=times, calls=calls
+    )
 
 
 def _rows(iteration: PipelineIteration) -> list[dict[str, object]]:

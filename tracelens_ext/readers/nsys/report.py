@@ -49,7 +49,8 @@ def _opened(content: Path | bytes, stack: ExitStack) -> tuple[BinaryIO, int]:
     if isinstance(content, bytes):
         return io.BytesIO(content), len(content)
     file = stack.enter_context(content.open("rb"))
-    return file, file.seek(0, io.SEEK_END)
+    size = file.seek(0, io.SEEK_END)
+    return file, size
 
 
 def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
@@ -69,7 +70,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         progress=source.progress,
     )
     try:
-        tables.read(allow_damage=source.reading.salvage)
+        tables.read(allow_damage=source.reading.allow_truncated)
     except DamagedReportError as error:
         tables.damage = error
     damage = tables.damage
@@ -79,7 +80,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
             "is a damaged report of Nsight Systems "
             f"(byte {damage.offset:,}: {damage.problem})"
         )
-        if not source.reading.salvage:
+        if not source.reading.allow_truncated:
             choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]
             remedy = f"{', '.join(choices[:-1])}, or {choices[-1]}"
             raise TraceCutOffError(path, problem, remedy)

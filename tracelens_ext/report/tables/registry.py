@@ -7,6 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from tracelens_ext import hooks
+from tracelens_ext.compatibility.earlier_names import new_table_name
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.tables.earlier_declarations import in_current_form
 from tracelens_ext.report.tables.options import ALL_TABLES, ReportOptions
@@ -27,12 +28,13 @@ def offered_tables(
     offered_by_name: dict[str, hooks.Offered[Table]] = {}
     for offered in own_offers + plugin_offers:
         name = offered.item.name
+        key = name.lower()
         with registry.guard(offered.plugin.name):
-            if name.lower() in offered_by_name:
+            if key in offered_by_name:
                 raise hooks.PluginAnswerError(
                     f"sheet {name!r}: the report has one already"
                 )
-            offered_by_name[name.lower()] = _in_current_form(offered)
+            offered_by_name[key] = _in_current_form(offered)
     return list(offered_by_name.values())
 
 
@@ -49,8 +51,9 @@ def find_table(name: str) -> Table:
         UsageError: there is no such table.
     """
     tables = {offered.item.name: offered.item for offered in offered_tables()}
-    check_names({name}, tables)
-    return tables[name]
+    current_name = new_table_name(name)
+    check_names({current_name}, tables)
+    return tables[current_name]
 
 
 def tables_by_method() -> dict[str, Table]:
