@@ -62,16 +62,15 @@ class RecordedReport:
         activities = self.report.sheets.get(_CPU_TIME)
         if activities is not None:
             largest = activities.iloc[:-1].nlargest(_FIRST, "time_ms")
-            shares = [
-                f"{description} {ms_text(time_ms)} ({percent:.1f} %)"
-                for description, time_ms, percent in zip(
+            times = [
+                f"{description} {ms_text(time_ms)}"
+                for description, time_ms in zip(
                     largest["description"].tolist(),
                     largest["time_ms"].tolist(),
-                    largest["percent"].tolist(),
                     strict=True,
                 )
             ]
-            lines.append(f"CPU time: {', '.join(shares)}")
+            lines.append(f"CPU time: {', '.join(times)}")
         return lines
 
 
