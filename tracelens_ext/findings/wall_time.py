@@ -47,8 +47,8 @@ class WallTime:
         self.classified = classify_gaps(work, "device")
         #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
-        #: GPU events that nothing has claimed, (g,)
-        self.free = np.ones(len(work), dtype=bool)
+        #: GPU events that nothing has claimed and that are not set aside, (g,)
+        self.free = ~recording.set_aside(work)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
         self._devices = self.tracks.device_labels

@@ -19,6 +19,10 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.benchmarks import (
+    benchmark_ranges,
+    find_benchmarks,
+)
 from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import (
@@ -47,6 +51,7 @@ class WarmUp(StrEnum):
     INSTANTIATION = "instantiation of a graph"
     COMPILATION = "compilation"
     SEARCH = "search for the best convolution"
+    AUTOTUNING = "autotuning"
 
 
 _NEVER: Final = np.iinfo(np.int64).max
@@ -141,6 +146,8 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     yield from _spans(trace, WarmUp.COMPILATION, compilations(trace))
     yield from _spans(trace, WarmUp.COMPILATION, slow_regions(trace))
     yield from _spans(trace, WarmUp.SEARCH, trace.rows_named(_SEARCHES, *_OPERATIONS))
+    if len(find_benchmarks(work)):
+        yield from _spans(trace, WarmUp.AUTOTUNING, benchmark_ranges(work))
 
 
 def _spans(
