@@ -24,10 +24,10 @@ from tracelens_ext.findings.inspection import (
     Inspection,
 )
 from tracelens_ext.findings.ranking import ranked_findings
+from tracelens_ext.findings.recording_doubts import suspect_sentences
 from tracelens_ext.findings.removal import removed_by
 from tracelens_ext.findings.savings import bounded, with_savings
 from tracelens_ext.findings.texts import Remedy
-from tracelens_ext.findings.recording_doubts import suspect_sentences
 from tracelens_ext.findings.time_use import idle_of_unknown_cause, time_use
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import (

@@ -16,6 +16,7 @@ from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import find_gaps
 from tracelens_ext.trace.grouping import sums
+from tracelens_ext.trace.lookup import values_at
 
 #: Starts and ends of times of one clock of the CPU, since the window's start.
 Spans = tuple[Int64Array, Int64Array]
@@ -28,8 +29,8 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
 
     GPU events become shorter by it, and the CPU needs no time while the GPU idles. What overlaps
     leaves its streams. Where launches go, so does the time in their operations. Where the CPU
-    waited, the idle time goes to its end: also what the call needs to return, and the launch after
-    it to start.
+    waited, it runs ahead instead, and the idle time goes to its end: also what the call needs to
+    return, and the launch after it to start.
     """
     program = simulation.program
     is_busy = claim.intervals.event != NONE
@@ -51,13 +52,17 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     sooner: Int64Array | int = 0
     tail: Int64Array | int = 0
     standstill: Int64Array | int = 0
+    freed: BoolArray | None = None
     if len(idle.gap) and program.standstill.any():
         standstill = _sums_of_nodes(program, node_after, idle.end - idle.start)
     if remedy is Remedy.WAITS_NO_LONGER:
         start = idle.start - program.window[0]
         end = idle.end - program.window[0]
         sooner = _sooner_starts(simulation, node_after, start, end)
-        tail = _shorter_tails(simulation, clock, start, end)
+        blocks = _blocks_before(program, clock, end)
+        tail = _shorter_tails(simulation, blocks, start)
+        freed = np.zeros(len(program.block_start), dtype=bool)
+        freed[blocks[blocks != NONE]] = True
     return Removed(
         shorter=shorter,
         beside=beside,
@@ -65,13 +70,15 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         sooner=sooner,
         tail=tail,
         standstill=standstill,
+        freed=freed,
     )
 
 
 def partly_removed(removed: Removed) -> Removed:
-    """Return what goes if the CPU gets rid of half of its time only."""
+    """Return what goes if the CPU gets rid of half of its time only, and still waits."""
     return replace(
         removed,
+        freed=None,
         host_factor=_PARTLY,
         sooner=removed.sooner // 2,
         tail=removed.tail // 2,
@@ -159,22 +166,27 @@ def _sooner_starts(
     return clipped
 
 
-def _shorter_tails(
-    simulation: Simulation, clock: Int64Array, start: Int64Array, end: Int64Array
+def _blocks_before(
+    program: DependencyGraph, clock: Int64Array, end: Int64Array
 ) -> Int64Array:
-    """Return by how much each block returns sooner: at most its tail, ns, (b,).
-
-    Idle time belongs to the last block of its clock that began before its end.
-    """
-    program = simulation.program
-    sooner = np.zeros_like(program.block_start)
+    """Return the last block of its clock that began before the end of each idle time, `NONE`."""
+    result = np.full(len(end), NONE, dtype=np.int64)
     for number in range(len(program.clocks.end)):
         is_of_clock = clock == number
         blocks = np.flatnonzero(program.block_clock == number)
         position = np.searchsorted(program.block_start[blocks], end[is_of_clock]) - 1
-        follows_block = position >= 0
-        block = blocks[position[follows_block]]
-        idle_start = start[is_of_clock][follows_block]
-        np.add.at(sooner, block, program.block_end[block] - idle_start)
+        result[is_of_clock] = values_at(blocks, position)
+    return result
+
+
+def _shorter_tails(
+    simulation: Simulation, blocks: Int64Array, start: Int64Array
+) -> Int64Array:
+    """Return by how much each block returns sooner: at most its tail, ns, (b,)."""
+    program = simulation.program
+    sooner = np.zeros_like(program.block_start)
+    has_block = blocks != NONE
+    block = blocks[has_block]
+    np.add.at(sooner, block, program.block_end[block] - start[has_block])
     clipped: Int64Array = np.clip(sooner, 0, np.maximum(simulation.replay.tail, 0))
     return clipped

@@ -61,6 +61,8 @@ class Change:
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
     #: by how much each node stands still for less, ns, (n,)
     standstill: Int64Array | int = 0
+    #: blocks that do not wait, so that the CPU runs ahead, (b,); None for none
+    freed: BoolArray | None = None
 
 
 @dataclass(eq=False)
@@ -91,6 +93,7 @@ class Parameters(NamedTuple):
     tail: Int64Array  #: of each block, (b,)
     gap: Int64Array  #: before each node, (n,)
     at_least: int  #: how long it lasts anyhow
+    freed: BoolArray | None  #: blocks that do not wait, (b,); None for none
 
 
 class Replay:
@@ -239,6 +242,7 @@ class Replay:
             tail=self.tail - shorter_tail,
             gap=gap,
             at_least=change.at_least,
+            freed=change.freed,
         )
 
 
@@ -282,6 +286,8 @@ class _Pass:
         self.wall = np.empty(count, dtype=np.int64)
         #: how long each node takes, and once it has run, when it ended
         self.end = np.empty((nodes, count), dtype=np.int64)
+        #: which blocks do not wait in each change
+        self.freed = np.zeros((blocks, count), dtype=bool)
         gaps: list[Int64Array] = []
         for column, change in enumerate(changes):
             parameters = replay.parameters(change)
@@ -291,6 +297,8 @@ class _Pass:
             self.tail[:, column] = parameters.tail
             self.end[:, column] = parameters.duration
             self.wall[column] = parameters.at_least
+            if parameters.freed is not None:
+                self.freed[:, column] = parameters.freed
             gaps.append(parameters.gap)
         if all(gap is gaps[0] for gap in gaps):
             del gaps[1:]  # one column for all changes
@@ -323,6 +331,7 @@ class _Pass:
         called = self.returned[base] + self.block_offset[block]
         awaited_nodes = self._nodes_of_block[block]
         awaited_end = self.end[awaited_nodes].max(axis=0, initial=_NEVER)
+        awaited_end = np.where(self.freed[block], _NEVER, awaited_end)
         row = self.replay.clocks + block
         self.returned[row] = np.maximum(called, awaited_end) + self.tail[block]
 
