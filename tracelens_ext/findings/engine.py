@@ -24,7 +24,11 @@ from tracelens_ext.findings.inspection import (
     Inspection,
 )
 from tracelens_ext.findings.ranking import ranked_findings
-from tracelens_ext.findings.recording_doubts import suspect_sentences
+from tracelens_ext.findings.recording_doubts import (
+    has_little_work,
+    suspect_sentences,
+    too_little_recorded,
+)
 from tracelens_ext.findings.removal import removed_by
 from tracelens_ext.findings.savings import bounded, with_savings
 from tracelens_ext.findings.texts import Remedy
@@ -108,6 +112,10 @@ def find_findings(
         inspection.wall.forgo_idle_time()
         first_sentences.append(_MOST_KERNELS_LACK)
     findings = _ask_detectors(registry, inspection)
+    too_little = too_little_recorded(work)
+    if too_little:
+        first_sentences.append(too_little)
+        findings = _without_rates(work, findings)
     inspection.idle_moments.cache_clear()  # a simulation needs memory, too
     model: Mapping[str, object] = {}
     simulated = None
@@ -137,6 +145,13 @@ def find_findings(
         parts=inspection.wall.parts(),
         model=model,
     )
+
+
+def _without_rates(work: GpuEvents, findings: list[Finding]) -> list[Finding]:
+    """Return the findings that a short recording supports: those that inform of long kernels."""
+    if has_little_work(work):
+        return []
+    return [finding for finding in findings if finding.informs_only]
 
 
 def _lacks_most_kernels(work: GpuEvents) -> bool:
