@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations.selection import named_iterations
 from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
@@ -46,6 +47,8 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     host_times = _HostTimes(program, clock, idle.start, idle.end)
     if remedy is Remedy.REMOVES_LAUNCHES:
         host_times.add(_operations_of_launches(program, shorter))
+    if remedy is Remedy.REMOVES_EXTRA_LAUNCHES:
+        host_times.add(_operations_of_extra_launches(program, claim.events))
     node_after = program.node_of_event[
         find_gaps(program.work, "device").after[idle.gap]
     ]
@@ -112,6 +115,41 @@ def _operations_of_launches(
     operation = program.work.tree.cpu_op_of_gpu[program.event[nodes]]
     rows = np.unique(np.where(operation == NONE, program.launch[nodes], operation))
     return rows[rows < trace.recorded]
+
+
+def _operations_of_extra_launches(
+    program: DependencyGraph, events: Int64Array
+) -> Int64Array:
+    """Return the rows of operations whose launches are more than an iteration usually has.
+
+    They are the last ones of each iteration that launched one of the events. Of a launch that no
+    operation encloses it is the launch itself.
+    """
+    work = program.work
+    iterations = named_iterations(work.tree, None)[0]
+    launched_in = iterations.of_gpu
+    event_of_launch = np.flatnonzero(work.tree.linked)
+    launch_of_event = work.tree.launch_of_gpu[event_of_launch]
+    _, first = np.unique(launch_of_event, return_index=True)
+    event = event_of_launch[first]
+    event = event[launched_in[event] != NONE]
+    iteration = launched_in[event]
+    counts = np.bincount(iteration, minlength=len(iterations))
+    if not iterations.whole.any():
+        return event[:0]
+    usual = int(np.median(counts[iterations.whole]))
+    rows = [event[:0]]
+    slow = np.unique(launched_in[events])
+    for number in slow[slow != NONE].tolist():
+        of_iteration = event[iteration == number]
+        launched_at = work.trace.ts[work.tree.launch_of_gpu[of_iteration]]
+        extra = of_iteration[np.argsort(launched_at, kind="stable")][usual:]
+        operation = work.tree.cpu_op_of_gpu[extra]
+        launch = work.tree.launch_of_gpu[extra]
+        rows.append(np.unique(np.where(operation == NONE, launch, operation)))
+    chosen: Int64Array = np.concatenate(rows).astype(np.int64)
+    recorded: Int64Array = chosen[chosen < work.trace.recorded]
+    return recorded
 
 
 class _HostTimes:
