@@ -29,7 +29,8 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     """Return what goes with the attributed time of a finding.
 
     GPU events become shorter by it, and the CPU needs no time while the GPU idles. What overlaps
-    leaves its streams. Where launches go, so does the time in their operations. Where the CPU
+    leaves its streams. Gaps between kernels that were called in time get shorter. Where launches
+    go, so does the time in their operations. Where the CPU
     waited, it runs ahead instead, and the idle time goes to its end: also what the call needs to
     return, and the launch after it to start.
     """
@@ -73,6 +74,7 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         sooner=sooner,
         tail=tail,
         standstill=standstill,
+        shorter_gap=_shorter_gaps(program, node_after, idle),
         freed=freed,
     )
 
@@ -86,6 +88,7 @@ def partly_removed(removed: Removed) -> Removed:
         sooner=removed.sooner // 2,
         tail=removed.tail // 2,
         standstill=removed.standstill // 2,
+        shorter_gap=removed.shorter_gap // 2,
     )
 
 
@@ -94,6 +97,22 @@ def _sums_of_nodes(
 ) -> Int64Array:
     """Return the sum of each node; what is of no node (`NONE`) is left out, (n,)."""
     return sums(node + 1, ns, len(program.duration) + 1)[1:]
+
+
+def _shorter_gaps(
+    program: DependencyGraph, node_after: Int64Array, idle: Intervals
+) -> Int64Array | int:
+    """Return by how much the gap before each node is shorter, ns, (n,).
+
+    Idle time before work that was called long before is a gap between two kernels on the GPU.
+    """
+    if not len(idle.gap):
+        return 0
+    called_at = values_at(program.call, node_after) + program.window[0]
+    has_call = (node_after != NONE) & (values_at(program.call, node_after) != NONE)
+    is_before = has_call & (called_at <= idle.start)
+    length = np.where(is_before, idle.end - idle.start, 0)
+    return _sums_of_nodes(program, node_after, length)
 
 
 def _shorter_nodes(program: DependencyGraph, busy: Intervals) -> Int64Array:
@@ -131,12 +150,12 @@ def _operations_of_extra_launches(
     event_of_launch = np.flatnonzero(work.tree.linked)
     launch_of_event = work.tree.launch_of_gpu[event_of_launch]
     _, first = np.unique(launch_of_event, return_index=True)
-    event = event_of_launch[first]
+    event: Int64Array = event_of_launch[first]
     event = event[launched_in[event] != NONE]
     iteration = launched_in[event]
     counts = np.bincount(iteration, minlength=len(iterations))
     if not iterations.whole.any():
-        return event[:0]
+        return np.zeros(0, dtype=np.int64)
     usual = int(np.median(counts[iterations.whole]))
     rows = [event[:0]]
     slow = np.unique(launched_in[events])
@@ -148,8 +167,8 @@ def _operations_of_extra_launches(
         launch = work.tree.launch_of_gpu[extra]
         rows.append(np.unique(np.where(operation == NONE, launch, operation)))
     chosen: Int64Array = np.concatenate(rows).astype(np.int64)
-    recorded: Int64Array = chosen[chosen < work.trace.recorded]
-    return recorded
+    is_recorded = chosen < work.trace.recorded
+    return chosen[is_recorded]
 
 
 class _HostTimes:

@@ -61,6 +61,8 @@ class Change:
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
     #: by how much each node stands still for less, ns, (n,)
     standstill: Int64Array | int = 0
+    #: by how much the gap before each node is shorter, ns, (n,)
+    shorter_gap: Int64Array | int = 0
     #: blocks that do not wait, so that the CPU runs ahead, (b,); None for none
     freed: BoolArray | None = None
 
@@ -231,6 +233,8 @@ class Replay:
             gap = gap - shorter
             is_called = program.call != NONE
             node_offset = node_offset - np.where(is_called, shorter, 0)
+        if not isinstance(change.shorter_gap, int):
+            gap = gap - np.clip(change.shorter_gap, 0, np.maximum(self.gap, 0))
         # Several changes may each take the same latency, or the same tail.
         sooner = np.minimum(change.sooner, self.latency)
         shorter_tail = np.minimum(change.tail, np.maximum(self.tail, 0))

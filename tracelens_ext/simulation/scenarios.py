@@ -110,6 +110,8 @@ class Removed:
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
     #: by how much each node stands still for less, ns, (n,)
     standstill: Int64Array | int = 0
+    #: by how much the gap before each node is shorter, ns, (n,)
+    shorter_gap: Int64Array | int = 0
     #: blocks that do not wait, so that the CPU runs ahead, (b,); None for none
     freed: BoolArray | None = None
 
@@ -198,6 +200,7 @@ class Changes:
             sooner=changed.sooner,
             tail=changed.tail,
             standstill=changed.standstill,
+            shorter_gap=changed.shorter_gap,
             freed=changed.freed,
         )
 
@@ -336,6 +339,8 @@ class _ChangedProgram:
         self.tail: Int64Array | int = 0  #: by how much each block returns sooner
         #: by how much each node stands still for less
         self.standstill: Int64Array | int = 0
+        #: by how much the gap before each node is shorter
+        self.shorter_gap: Int64Array | int = 0
         self.freed: BoolArray | None = None  #: blocks that do not wait
         self.scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]  #: by clock
 
@@ -353,6 +358,7 @@ class _ChangedProgram:
         self.sooner = self.sooner + removed.sooner
         self.tail = self.tail + removed.tail
         self.standstill = self.standstill + removed.standstill
+        self.shorter_gap = self.shorter_gap + removed.shorter_gap
         if removed.freed is not None:
             self.free(removed.freed)
         self.scale_host(removed.host, removed.host_factor)

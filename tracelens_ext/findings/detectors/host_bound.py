@@ -210,7 +210,7 @@ TEXT: Final = FindingText(
     },
     variants={
         "holes": VariantText(
-            title="Short gaps between kernels: {saving}",
+            title="Short gaps between kernels{inside}: {saving}",
             advices=(
                 AdviceVariant(
                     follows=(Fact.GPU_GRAPHS,),
@@ -339,6 +339,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
         values={
             "large": lead.words,
             "part": 100 * lead.share,
+            "inside": _inside_graphs(inspection, claim),
             "recorder": _recorder_note(inspection),
             "hint": _recording_hint(inspection, claim, cpu_time),
         },
@@ -346,6 +347,19 @@ def host_bound(inspection: Inspection) -> Finding | None:
     if finding is None or not evidence:
         return finding
     return _with_place(finding, lead.words)
+
+
+def _inside_graphs(inspection: Inspection, claim: Claim) -> str:
+    """Return ` inside graph launches` if most of the gaps are between kernels of one launch."""
+    tree = inspection.work.tree
+    gaps = inspection.wall.classified.gaps
+    gap = claim.intervals.gap
+    launch_before = tree.launch_of_gpu[gaps.before[gap]]
+    launch_after = tree.launch_of_gpu[gaps.after[gap]]
+    is_inside = (launch_before == launch_after) & tree.by_graph[gaps.after[gap]]
+    if float(claim.ns[is_inside].sum()) <= _MOST * claim.saving_ns:
+        return ""
+    return " inside graph launches"
 
 
 def _with_place(finding: Finding, words: str) -> Finding:
