@@ -33,6 +33,7 @@ from tracelens_ext.findings.removal import removed_by
 from tracelens_ext.findings.savings import bounded, with_savings
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.findings.time_use import idle_of_unknown_cause, time_use
+from tracelens_ext.findings.title_place import with_places_in_titles
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import (
     Offered,
@@ -116,6 +117,7 @@ def find_findings(
     if too_little:
         first_sentences.append(too_little)
         findings = _without_rates(work, findings)
+    findings = with_places_in_titles(work, findings)
     inspection.idle_moments.cache_clear()  # a simulation needs memory, too
     model: Mapping[str, object] = {}
     simulated = None

@@ -31,8 +31,8 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     GPU events become shorter by it, and the CPU needs no time while the GPU idles. What overlaps
     leaves its streams. Gaps between kernels that were called in time get shorter. Where launches
     go, so does the time in their operations. Where the CPU
-    waited, it runs ahead instead, and the idle time goes to its end: also what the call needs to
-    return, and the launch after it to start.
+    waited, the idle time goes to its end: also what the call needs to return, and the launch after
+    it to start.
     """
     program = simulation.program
     is_busy = claim.intervals.event != NONE
@@ -75,7 +75,7 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         tail=tail,
         standstill=standstill,
         shorter_gap=_shorter_gaps(program, node_after, idle),
-        freed=freed,
+        freed_blocks=freed,
     )
 
 
@@ -83,7 +83,7 @@ def partly_removed(removed: Removed) -> Removed:
     """Return what goes if the CPU gets rid of half of its time only, and still waits."""
     return replace(
         removed,
-        freed=None,
+        freed_blocks=None,
         host_factor=_PARTLY,
         sooner=removed.sooner // 2,
         tail=removed.tail // 2,

@@ -114,6 +114,8 @@ class Removed:
     shorter_gap: Int64Array | int = 0
     #: blocks that do not wait, so that the CPU runs ahead, (b,); None for none
     freed: BoolArray | None = None
+    #: blocks that need not wait, which is what the finding is about, (b,); None for none
+    freed_blocks: BoolArray | None = None
 
 
 @dataclass(eq=False)

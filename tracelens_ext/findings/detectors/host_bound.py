@@ -368,7 +368,8 @@ def _with_place(finding: Finding, words: str) -> Finding:
         for place in finding.where.get(kind, ())[:1]:
             has_most = place.saving_ms > _MOST * finding.claimed_ms
             if has_most and place.name != NO_OPERATION:
-                title = finding.title.replace(words, f"{words} in {place.name}")
+                gaps, _, _ = words.partition(" before ")
+                title = finding.title.replace(words, f"{gaps} in {place.name}")
                 return replace(finding, title=title)
     return finding
 
