@@ -150,6 +150,15 @@ TIMELINE_PIECES = {
     "exposed_memcpy_time": "Exposed memory copies",
     "idle_time": "Idle",
 }
+#: The same where not all of the wall time is analyzed; together the wall time.
+_ANALYZED_PIECES = {
+    "analyzed_computation_time": "Computation",
+    "analyzed_exposed_comm_time": "Exposed communication",
+    "analyzed_exposed_memcpy_time": "Exposed memory copies",
+    "analyzed_idle_time": "Idle",
+    "warm_up_time": "Warm-up",
+    "not_recorded_time": "Not recorded",
+}
 _SPLIT_IDLE = {
     "micro_idle_time": "Idle, short holes",
     "macro_idle_time": "Idle, long holes",
@@ -421,7 +430,10 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     bars = of_devices["device"].unique().tolist()
     names = [f"GPU {device}" if "device" in frame else "GPU" for device in bars]
     parts = dict(TIMELINE_PIECES)
-    if _SPLIT_IDLE.keys() <= set(frame["type"]):
+    if _ANALYZED_PIECES.keys() <= set(frame["type"]):
+        of_devices = _of_wall_time(of_devices)
+        parts = dict(_ANALYZED_PIECES)
+    elif _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]
         parts |= _SPLIT_IDLE
     last = of_devices.groupby(["type", "device"], sort=False)[
@@ -459,6 +471,19 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     return Figure(
         "chart-gpu-timeline", "GPU timeline", words, legend, "gpu_timeline", spec
     )
+
+
+def _of_wall_time(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the timeline with the pieces of the wall time in percent of it.
+
+    The wall time takes the place of `total_time`.
+    """
+    pieces = frame[frame["type"].isin(list(_ANALYZED_PIECES))]
+    wall_ms = pieces.groupby("device")["time ms"].sum()
+    whole_ms = pieces["device"].map(wall_ms).clip(lower=1e-9)
+    shares = pieces.assign(percent=100.0 * pieces["time ms"] / whole_ms)
+    totals = wall_ms.reset_index().assign(type="total_time", percent=100.0)
+    return pd.concat([shares, totals], ignore_index=True)
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:

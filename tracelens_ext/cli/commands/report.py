@@ -397,6 +397,8 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
             yield fact_text(label, value)
     for answer in report.answers:
         frame = report.sheets[answer.sheet]
+        if answer.choose_rows is not None:
+            frame = answer.choose_rows(frame)
         title = answer.title
         if answer.sheet == "findings":
             from tracelens_ext.cli.finding_blocks import first_findings
@@ -418,8 +420,14 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
         times = timeline.groupby("type", sort=False)["time ms"].sum().to_dict()
         total = times["total_time"]
         row["total_time_ms"] = total
+        prefix = ""
+        if times.get("analyzed_time"):
+            prefix = "analyzed_"
+            total = times["analyzed_time"]
         for label, time_name in _SHARES.items():
-            row[label] = 100 * times[time_name] / total if total else 0.0
+            row[label] = 0.0
+            if total:
+                row[label] = 100 * times[prefix + time_name] / total
     findings = report.sheets.get("findings")
     if findings is not None and "% of judged time" in findings and len(findings):
         first = findings.iloc[0]

@@ -48,6 +48,10 @@ def _no_heading(_context: Context, _options: ReportOptions) -> str:
     return ""
 
 
+def _all_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`.
@@ -72,6 +76,7 @@ class Table:
         answer_when: what the trace must have for that, if anything.
         answer_if_empty: returns the heading if the table has no rows; empty for none.
         answer_columns: the columns that are shown there, where the table has them.
+        answer_rows: chooses the rows that are shown there; all by default.
         answer_links: the one of them that names the sheets to look at next.
         screen: how a command shows it.
         short_names: the column of kernel names that a report puts short ones beside.
@@ -92,6 +97,7 @@ class Table:
     answer_when: Condition | None = None
     answer_if_empty: Callable[[Context, ReportOptions], str] = _no_heading
     answer_columns: Sequence[str] = ()
+    answer_rows: Callable[[pd.DataFrame], pd.DataFrame] = _all_rows
     answer_links: str = ""
     screen: ScreenView = ScreenView(title="")
     short_names: str = ""
