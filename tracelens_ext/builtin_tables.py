@@ -72,6 +72,7 @@ def ordered_tables() -> list[Table]:
         MEMORY_PEAKS,
     )
     from tracelens_ext.analysis.modules import NN_MODULES
+    from tracelens_ext.analysis.operations.api_calls import API_CALLS
     from tracelens_ext.analysis.operations.tables import (
         CPU_OPS,
         OPS_SUMMARY,
@@ -114,6 +115,7 @@ def ordered_tables() -> list[Table]:
         CALL_TREE,
         GPU_TIME_BY_CATEGORY,
         KERNELS,
+        API_CALLS,
         KERNELS_BY_CATEGORY,
         KERNEL_CATEGORIES,
         OPS_SUMMARY_BY_CATEGORY,

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.docs_helpers import page_text
 from tests.support.gap_helpers import (
     TRACES,
     gpu_events,
@@ -220,9 +221,7 @@ def test_every_column_is_documented() -> None:
     analyzer = analyzed(maker, use_kernel_name_categories=True)
     tables = dict(build_perf_report(analyzer, gaps=True).sheets)
     tables["kernel_statistics"] = analyzer.get_df_kernel_statistics()
-    text = (Path(__file__).resolve().parents[2] / "docs" / "tables.md").read_text(
-        "utf-8"
-    )
+    text = page_text("tables.md")
     parts = re.split(r"^#+ `(\w+)`\n", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     for name in [

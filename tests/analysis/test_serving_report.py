@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.docs.test_tables import OF_ENGINES
+from tests.support.docs_helpers import commands_of, page_text
 from tests.support.capture_helpers import Op, Recording
 from tests.support.comparison_helpers import needs_html
 from tests.support.make_trace import TraceMaker
@@ -24,8 +25,6 @@ from tracelens_ext.compare.engine_chart.specification import parse_inputs
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.report.tables.registry import offered_tables
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
 
 
 @pytest.fixture
@@ -198,9 +197,7 @@ def test_the_chart_by_phase_is_drawn(
     assert "no annotation of a serving engine" in capsys.readouterr().err
 
 
-_COMMANDS = re.findall(
-    r"^\$ tracelens-ext (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
-)
+_COMMANDS = commands_of(page_text("serving.md"))
 
 
 @pytest.mark.parametrize("command", _COMMANDS)

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.categorize_helpers import FakeEntryPoint
 from tracelens_ext.categorize import (
     CATEGORIES,
@@ -25,17 +26,14 @@ from tracelens_ext.perf_report import plugin_tables
 from tracelens_ext.readers.formats import read_file
 from tracelens_ext.report.tables.registry import offered_tables
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
 FUSED = "void my_company::fused_bias_gelu<float>(float*)"
 NVJET = "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"
 HALF = "void my_company::half_step<f16>()"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
-    )
+    return code_blocks(page_text(page), language)
 
 
 @pytest.fixture(autouse=True)
@@ -56,11 +54,11 @@ def reader_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for at, name in enumerate([FUSED, NVJET, HALF, "zz_unknown"], start=1)
     ]
     Path("trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
-    for block in blocks("categories.md", "toml"):
+    for block in blocks("write-rules.md", "toml"):
         Path(block.splitlines()[0].removeprefix("# ")).write_text(
             block, encoding="utf-8"
         )
-    (one_map,) = blocks("categories.md", "json")
+    (one_map,) = blocks("write-rules.md", "json")
     Path("my_maps").mkdir()
     Path("my_maps/engine_def.json").write_text(one_map, encoding="utf-8")
 
@@ -86,7 +84,7 @@ def categories(code: str) -> dict[str, str]:
 
 
 def test_the_three_ways_do_what_the_page_says() -> None:
-    with_file, with_map, with_function, public = blocks("categories.md", "python")
+    with_file, with_map, with_function, public = blocks("write-rules.md", "python")
     assert categories(with_file) | {HALF: "", NVJET: ""} == {
         FUSED: "My Fused Op",
         NVJET: "",
@@ -118,7 +116,7 @@ def commands(page: str) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("line", "output"), commands("categories.md"))
+@pytest.mark.parametrize(("line", "output"), commands("write-rules.md"))
 def test_commands_and_their_output(
     line: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +129,7 @@ def test_commands_and_their_output(
 
 
 def test_commands_about_plugins(capsys: pytest.CaptureFixture[str]) -> None:
-    ours = [shlex.split(line) for line, _ in commands("plugins.md")]
+    ours = [shlex.split(line) for line, _ in commands("write-a-plugin.md")]
     for arguments in [words[1:] for words in ours if words[0] == "tracelens-ext"]:
         assert run(arguments) == 0
     assert "category  " in capsys.readouterr().out
@@ -141,7 +139,7 @@ def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text(
         Path("my_rules.toml").read_text("utf-8"), "utf-8"
     )
-    *examples, testing = blocks("plugins.md", "python")
+    *examples, testing = blocks("write-a-plugin.md", "python")
     hooks: set[str] = set()
     for code in examples:
         module = type("Module", (), execute(code))
@@ -176,7 +174,9 @@ def test_the_report_sheet_example() -> None:
     from tracelens_ext import TreePerfAnalyzer
 
     (code,) = [
-        c for c in blocks("plugins.md", "python") if "tracelens_report_sheets" in c
+        c
+        for c in blocks("write-a-plugin.md", "python")
+        if "tracelens_report_sheets" in c
     ]
     registry = PluginRegistry(
         [FakeEntryPoint("page", type("Module", (), execute(code)))]
@@ -187,7 +187,7 @@ def test_the_report_sheet_example() -> None:
 
 
 def test_every_category_is_on_the_page() -> None:
-    text = (DOCS / "categories.md").read_text(encoding="utf-8")
+    text = page_text("write-rules.md")
     for category in CATEGORIES:
         assert f"`{category}`" in text
 
@@ -200,7 +200,7 @@ def test_adding_a_rule_is_one_hunk(tmp_path: Path) -> None:
         "".join(f"{line[1:]}\n" for line in lines if line[:1] in kept)
         for kept in (" -", " +")
     )
-    source = (DOCS.parent / header.removeprefix("--- a/")).read_text(encoding="utf-8")
+    source = (ROOT / header.removeprefix("--- a/")).read_text(encoding="utf-8")
     assert source.count(before) == 1
     changed = tmp_path / "changed.toml"
     changed.write_text(source.replace(before, after), encoding="utf-8")

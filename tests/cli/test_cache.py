@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.comparison_helpers import training, write
 from tracelens_ext.cli import run
 from tracelens_ext.cli.app import app
@@ -19,7 +20,7 @@ from tracelens_ext.readers.cache.store import TraceCache
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
+PAGE = "large-and-damaged-traces.md"
 
 
 @pytest.fixture(autouse=True)
@@ -222,12 +223,8 @@ def test_json_says_nothing_of_the_cache(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8").partition(
-        "\n## The cache of parsed traces\n"
-    )[2]
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
-    )
+    text = page_text(PAGE).partition("\n## The cache of parsed traces\n")[2]
+    return code_blocks(text, language)
 
 
 def test_the_commands_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,5 +244,5 @@ def test_the_python_of_the_page_runs(
     write(tmp_path / "trace.json", training(3))
     monkeypatch.setenv("HOME", str(tmp_path))
     for code in blocks("python"):
-        exec(compile(code, str(DOCS), "exec"), {})  # noqa: S102  # the page's own
+        exec(compile(code, PAGE, "exec"), {})  # noqa: S102  # the page's own
     assert TraceCache(tmp_path / "traces").entries() == [], "small traces are not kept"

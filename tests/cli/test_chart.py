@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_helpers import page_text
 from tests.support.chart_helpers import ROOT, benchmark, fake_nsys, report, small_export
 from tests.support.comparison_helpers import needs_html, write
 from tests.support.make_trace import TraceMaker
@@ -30,7 +31,7 @@ from tracelens_ext.report.manifest import (
 
 SHARED = ROOT.parent / "shared"
 TWO_GPUS = SHARED / "nsys" / "two_gpu_training.sqlite"
-PAGE = (ROOT / "docs" / "chart.md").read_text(encoding="utf-8")
+PAGE = page_text("chart.md")
 pytestmark = needs_html
 
 

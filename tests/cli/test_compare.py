@@ -15,6 +15,7 @@ import openpyxl
 import pytest
 
 from tests.conftest import make_few_tables
+from tests.support.docs_helpers import page_text
 from tests.support.comparison_helpers import needs_html, training, write
 from tracelens_ext.cli import run
 from tracelens_ext.report.manifest import MANIFEST, made_here
@@ -218,9 +219,7 @@ def test_the_documentation_does_what_it_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text(
-        "utf-8"
-    )
+    text = page_text("compare.md")
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10
     for command in commands:

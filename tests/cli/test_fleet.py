@@ -12,13 +12,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.fleet_helpers import needs_fleet, rank_trace, write_ranks
 from tests.support.flight_maker import hang
 from tests.support.merging import write_merged
 from tracelens_ext.cli import run
 from tracelens_ext.cli.commands.fleet import _slowest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleet.md"
+PAGE = page_text("many-ranks.md")
 
 
 @pytest.fixture
@@ -151,10 +152,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def blocks(language: str) -> list[str]:
-    text = PAGE.read_text(encoding="utf-8")
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
-    )
+    return code_blocks(PAGE, language)
 
 
 @pytest.mark.process
@@ -196,9 +194,7 @@ def test_the_page_names_every_table_and_column(folder: Path) -> None:
     from tracelens_ext.distributed import run_fleet
 
     run_fleet([folder / "run"], folder / "all", workers=0)
-    text = re.sub(
-        r"^```.*?^```$", "", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    text = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     named = set(re.findall(r"`([^`\n]+)`", text))
     for path in (folder / "all").iterdir():
         if path.name.startswith("."):

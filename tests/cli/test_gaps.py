@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_helpers import page_text
 from tests.support.comparison_helpers import write
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
-
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
-
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -422,9 +420,8 @@ def test_the_documentation_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    text = DOCUMENT.read_text(encoding="utf-8").partition("\n## Inside CUDA graphs\n")[
-        0
-    ]
+    explore = page_text("explore.md").partition("\n## The call tree\n")[0]
+    text = page_text("idle-time.md") + explore.replace("$ tracelens-ext demo", "")
     (tmp_path / "trace.json").unlink()
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10

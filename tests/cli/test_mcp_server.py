@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import SHARED
+from tests.support.docs_helpers import page_text
 from tests.support.simulated_job import write_demo_trace
 from tracelens_ext.cli import run
 from tracelens_ext.cli.mcp_server import LONGEST, make_server
@@ -532,7 +533,7 @@ def test_the_command_serves_a_client_over_stdio(folder: Path) -> None:
 def test_the_tables_that_the_skill_file_names_are_there(
     ask: Callable[..., Any],
 ) -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "agent-skill.md").read_text()
+    text = page_text("agents.md")
     named = re.findall(r'table\(path, "(\w+)"(?:, sort="-(\w+)")?', text)
     assert len(named) >= 5
     for name, column in named:

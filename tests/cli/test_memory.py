@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.test_memory import recorded
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,7 @@ def test_the_examples_of_the_page(
     demo_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(demo_trace, "trace.json.gz")
-    page = PAGE.read_text(encoding="utf-8")
+    page = page_text("memory.md")
     (commands,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     printed = []

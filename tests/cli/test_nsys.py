@@ -12,14 +12,14 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.statistics_helpers import CLASSES, GPA, KERNELS, MEMORY, write_tables
 from tracelens_ext.cli import run
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "docs" / "nsight-systems.md").read_text(encoding="utf-8")
-PAGE = PAGES.partition("\n## GPU time by class of kernel\n")[2]
+PAGE = page_text("nsight-systems.md").partition("\n## GPU time by class of kernel\n")[2]
 TABLES = ["--kernels", "run_cuda_gpu_kern_sum.csv", "--class-map", "classes.json"]
 ALL = [
     *TABLES,

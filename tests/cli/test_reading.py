@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.comparison_helpers import training
 from tests.support.make_trace import kineto_layout
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
@@ -23,7 +24,7 @@ from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import ReadingOptions, size_text
 
 SALVAGING = ReadingOptions(salvage=True)
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
+PAGE = "large-and-damaged-traces.md"
 OPTIONS = (
     "--salvage",
     "--max-bytes",
@@ -382,12 +383,8 @@ def test_the_options_are_the_last_of_the_help() -> None:
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8").partition(
-        "\n## The cache of parsed traces\n"
-    )[0]
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
-    )
+    text = page_text(PAGE).partition("\n## The cache of parsed traces\n")[0]
+    return code_blocks(text, language)
 
 
 @pytest.fixture
@@ -412,12 +409,12 @@ def test_the_commands_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.usefixtures("page")
 def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for code in blocks("python"):
-        exec(compile(code, str(DOCS), "exec"), {})  # noqa: S102  # the page's own
+        exec(compile(code, PAGE, "exec"), {})  # noqa: S102  # the page's own
     assert "Salvaged (" in capsys.readouterr().out
 
 
 def test_the_page_names_every_limit() -> None:
-    text = DOCS.read_text(encoding="utf-8")
+    text = page_text(PAGE) + page_text("files.md")
     assert source._MOST_BYTES == 64 * 10**9
     assert source._ALWAYS_BYTES == 2 * 10**8
     assert f"{source._MOST_TIMES} times" in text

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.operations.tree_table import (
@@ -27,7 +28,6 @@ from tracelens_ext.trace import NONE, EventKind
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "traces"
-DOCS = ROOT / "docs" / "commands.md"
 PathOfNames = tuple[str, ...]
 
 
@@ -518,10 +518,8 @@ def test_names_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) ->
 
 
 def blocks(language: str) -> list[str]:
-    text = DOCS.read_text(encoding="utf-8").partition("\n## The call tree\n")[2]
-    return re.findall(
-        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
-    )
+    text = page_text("explore.md").partition("\n## The call tree\n")[2]
+    return code_blocks(text, language)
 
 
 @pytest.mark.slow
@@ -543,4 +541,4 @@ def test_the_page_is_true(capsys: pytest.CaptureFixture[str]) -> None:
         for line in block.splitlines():
             assert line.rstrip() in lines or line.strip() == "…", line
     for code in blocks("python"):
-        exec(compile(code, str(DOCS), "exec"), {})  # noqa: S102  # the page's own
+        exec(compile(code, "explore.md", "exec"), {})  # noqa: S102  # the page's own

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.fleet_helpers import needs_fleet
 from tests.support.pipeline_jobs import PipelineJob, Simulation
 from tracelens_ext import TreePerfAnalyzer
@@ -36,7 +37,6 @@ from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
 from tracelens_ext.distributed.verdicts import VerdictKind
 from tracelens_ext.errors import UsageError
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleet.md"
 #: A time may be off by so much of itself, or by so many ms.
 TOLERANCE = 0.02
 TOLERANCE_MS = 0.02
@@ -228,9 +228,7 @@ def test_the_example_of_the_page_is_what_the_program_prints(
     assert run(["fleet", "run", "-o", "results", "--workers", "0", "--quiet"]) == 0
     assert run(["ranks", "results", "--top", "0"]) == 0
     printed = capsys.readouterr().out
-    (example,) = re.findall(
-        r"^```text\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    (example,) = code_blocks(page_text("many-ranks.md"), "text")
     lines = [line.rstrip() for line in printed.splitlines()]
     for line in example.splitlines():
         assert line in lines

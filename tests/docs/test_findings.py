@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
@@ -23,8 +24,7 @@ from tracelens_ext.hooks import load_registry
 if TYPE_CHECKING:
     from types import ModuleType
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = (DOCS / "findings.md").read_text(encoding="utf-8")
+PAGE = page_text("findings.md")
 
 
 def test_every_finding_has_a_section() -> None:
@@ -84,7 +84,7 @@ def test_adding_a_finding_is_one_file_and_one_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The diff of the documentation adds a file, and an import and an entry in `order.py`."""
-    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    page = page_text("architecture.md")
     (diff,) = re.findall(
         r"```diff\n--- /dev/null\n\+\+\+ b/tracelens_ext/findings/detectors/(.*?)```",
         page,

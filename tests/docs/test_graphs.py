@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.capture_helpers import Op, Recording
 from tracelens_ext.cli import run
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 LAYER = [Op("aten::mm", ["gemm"], 8), Op("vllm::attention", ["attend"], 8)]
 
 
@@ -29,9 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _blocks(language: str) -> list[str]:
-    text = PAGE.read_text(encoding="utf-8")
-    section = text.partition("\n## Inside CUDA graphs\n")[2].partition("\n## ")[0]
-    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    return code_blocks(page_text("cuda-graphs.md"), language)
 
 
 def test_the_commands_of_the_page_look_into_the_graph(

@@ -1,4 +1,4 @@
-"""The examples of docs/jax.md do what they say; its table names what is read."""
+"""The examples of docs/how-to/jax.md do what they say; its table names what is read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_helpers import commands_of, page_text
 from tests.support.xplane_maker import training
 from tracelens_ext.cli import run
 from tracelens_ext.readers.xplane.profile import NUMBERS, TEXTS
 
-_TEXT = (Path(__file__).resolve().parents[2] / "docs" / "jax.md").read_text(
-    encoding="utf-8"
-)
-_COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)
+_TEXT = page_text("jax.md")
+_COMMANDS = commands_of(_TEXT)
 _CONV = Path(__file__).resolve().parents[3] / "shared" / "jax" / "conv_mi300.xplane.pb"
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/nsight-systems.md do what they say; its table names what is read."""
+"""The examples of docs/how-to/nsight-systems.md do what they say; its table names what is read."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_helpers import code_blocks, commands_of, page_text
 from tests.support.nsys_export_maker import training
 from tests.support.nsys_report_maker import steps
 from tracelens_ext.cli import run
 from tracelens_ext.readers.nsys import export_schema as nsys_places
 from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "nsight-systems.md"
-_TEXT = DOCS.read_text(encoding="utf-8").partition(
-    "\n## GPU time by class of kernel\n"
-)[0]
-_COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)
-_PYTHON = re.findall(r"```python\n(.*?)```", _TEXT, re.DOTALL)
+_TEXT = page_text("nsight-systems.md").partition("\n## GPU time by class of kernel\n")[
+    0
+]
+_COMMANDS = commands_of(_TEXT)
+_PYTHON = code_blocks(_TEXT, "python")
 
 
 @pytest.fixture(autouse=True)

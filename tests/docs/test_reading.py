@@ -1,4 +1,4 @@
-"""`docs/reading.md` names every reason to drop an event."""
+"""`docs/reference/files.md` names every reason to drop an event."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from tests.support.broken_input_helpers import corpus, expectation
+from tests.support.docs_helpers import page_text
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+TEXT = page_text("files.md")
 
 
 def test_every_reason_to_drop_is_named() -> None:

@@ -1,4 +1,4 @@
-"""The commands of docs/record.md: their options are there, whatever the program is."""
+"""The commands of docs/how-to/record.md: their options are there, whatever the program is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_helpers import commands_of, page_text
 from tracelens_ext.cli.app import made_command, offered_commands
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "record.md"
-COMMANDS = re.findall(
-    r"^\$ tracelens-ext record (.*)$", PAGE.read_text("utf-8"), re.MULTILINE
-)
+COMMANDS = [
+    command.removeprefix("record ") for command in commands_of(page_text("record.md"))
+]
 
 
 def test_every_way_to_record_has_an_example() -> None:

@@ -1,4 +1,4 @@
-"""The commands of docs/reproduce.md run."""
+"""The commands of docs/how-to/reproduce.md run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.docs_helpers import commands_of, page_text
 from tests.support.simulated_job import write_demo_trace
 from tracelens_ext.cli import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
-_COMMANDS = re.findall(
-    r"^\$ tracelens-ext (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
-)
+_COMMANDS = commands_of(page_text("reproduce.md"))
 
 
 @pytest.fixture

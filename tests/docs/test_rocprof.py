@@ -1,4 +1,4 @@
-"""The examples of docs/rocprof.md do what they say; its real table is that of the trace."""
+"""The examples of docs/how-to/rocprof.md do what they say; its real table is that of the trace."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs_helpers import commands_of, page_text
 from tests.support.rocprof_maker import training
 from tests.support.rpd_maker import training as rpd_training
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "rocprof.md"
-_TEXT = DOCS.read_text(encoding="utf-8")
-_COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)
+_TEXT = page_text("rocprof.md")
+_COMMANDS = commands_of(_TEXT)
 _PREFILL = "prefill_kernel_trace.csv"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "rocm" / "csv" / _PREFILL
 

@@ -1,4 +1,4 @@
-"""`docs/tables.md` describes every sheet and every column, in the words of the registry.
+"""`docs/reference/tables.md` describes every sheet and every column, in the words of the registry.
 
 `python tests/test_docs_tables.py` brings the page up to date.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.docs_helpers import page_path
 import tracelens_ext
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS
 from tracelens_ext.report.tables.table import Table
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
+DOCUMENT = page_path("tables.md")
 HEAD = "| column | unit | |\n|---|---|---|\n"
 INDEX_HEAD = "| sheet | when | method |\n|---|---|---|\n"
 

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.call_tree_chart import MOST_NODES, call_tree
@@ -31,7 +32,6 @@ from tracelens_ext.export.tracks import fit_lanes
 from tracelens_ext.simulation.simulation import Assessment, Simulation, State
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 VIEW = SHARED / "view"
 
 
@@ -226,7 +226,7 @@ def test_the_page_on_export_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("trace.json.gz").write_bytes(demo_trace.read_bytes())
-    text = (DOCS / "export.md").read_text(encoding="utf-8")
+    text = page_text("export.md")
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) == 4
     for command in [*commands, "counters trace.json.gz --json"]:
@@ -402,9 +402,7 @@ def asked(
 def test_every_documented_query_gives_rows(
     short_demo_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queries = re.findall(
-        r"```sql\n(.*?)```", (DOCS / "sql.md").read_text("utf-8"), re.DOTALL
-    )
+    queries = code_blocks(page_text("sql.md"), "sql")
     assert len(queries) == 10
     for query in queries:
         assert asked(short_demo_trace, query, capsys), query

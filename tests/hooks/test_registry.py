@@ -16,6 +16,7 @@ import pluggy
 import pytest
 import typer
 
+from tests.support.docs_helpers import page_text
 from tests.support.categorize_helpers import (
     FakeEntryPoint,
     plugin,
@@ -528,7 +529,7 @@ def test_the_registry_of_the_process_is_loaded_once(
 def test_every_hook_is_documented_and_tested(hook: str) -> None:
     documentation = getattr(hookspecs, hook).__doc__
     assert "Returns:" in documentation
-    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    page = page_text("write-a-plugin.md")
     assert f"@hookimpl\ndef {hook}(" in page.replace(
         "@hookimpl(priority=10)", "@hookimpl"
     )

@@ -14,6 +14,7 @@ import pytest
 
 from tests.readers.test_rocprof_results import database as database_of_rocprof
 from tests.support import xplane_maker
+from tests.support.docs_helpers import page_text
 from tests.support.categorize_helpers import FakeEntryPoint, plugin, registry
 from tests.support.make_trace import cuda_graph_example
 from tests.support.nsys_export_maker import training
@@ -31,7 +32,6 @@ from tracelens_ext.trace_files import trace_suffixes, traces_in
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
-ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
 
 
@@ -239,7 +239,7 @@ def test_the_example_of_a_new_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file and one registration: the diff of the page is applied."""
-    text = ARCHITECTURE.read_text("utf-8").partition("### Adding a reader")[2]
+    text = page_text("architecture.md").partition("### Adding a reader")[2]
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     diff = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)[0]
     module = types.ModuleType("tracelens_ext.readers.kernel_list")

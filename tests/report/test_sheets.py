@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from tests.docs.test_tables import DOCUMENT, brought_up_to_date, sheets
+from tests.support.docs_helpers import page_text
 from tests.support.categorize_helpers import FakeEntryPoint, plugin
 from tests.support.comparison_helpers import training, write
 from tests.support.make_trace import cuda_graph_example
@@ -46,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def example() -> tuple[str, str, list[list[str]]]:
     """The diff of the page on the architecture: the new file, its text, and the other hunks."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = page_text("architecture.md")
     (diff,) = re.findall(
         r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/analysis/timeline/.*?)```",
         text,

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import SHARED
+from tests.support.docs_helpers import page_text
 from tests.support.categorize_helpers import FakeEntryPoint, plugin
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
@@ -400,9 +401,7 @@ def found(analyzer: TreePerfAnalyzer, **offered: Any) -> tuple[Roofline, list[st
 
 
 def test_the_example_of_the_documentation() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "plugins.md").read_text(
-        "utf-8"
-    )
+    page = page_text("write-a-plugin.md")
     (code,) = re.findall(
         r"```python\n([^`]*def tracelens_performance_models[^`]*)```", page
     )

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
@@ -278,9 +279,7 @@ def test_the_page_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its commands and its program run, its first line is printed, its JSON has every field."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text(
-        "utf-8"
-    )
+    page = page_text("simulation.md")
     monkeypatch.chdir(tmp_path)
     for command in re.findall(r"(?m)^\$ tracelens-ext (.*)$", page):
         assert run(shlex.split(command)) == 0, command
@@ -312,9 +311,8 @@ def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
 def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[int]]:
     """When all ends, when each node starts and each block returns, a step a node."""
     program = replay.program
-    offset, block_offset, last_offset, duration, tail, gap, wall = replay.parameters(
-        change
-    )
+    parameters = replay.parameters(change)
+    offset, block_offset, last_offset, duration, tail, gap, wall, freed = parameters
     source = dict(program.waits.tolist())
     returned = [0] * len(replay.recorded)
     starts = dict[int, int]()
@@ -329,6 +327,8 @@ def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[in
             times = [
                 ends[node] for block, node in program.awaited.tolist() if block == at
             ]
+            if freed is not None and freed[at]:
+                times = []
             time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
             returned[replay.clocks + at] = int(time + tail[at])
             continue

@@ -1,11 +1,34 @@
-"""The complete diffs of the page on the architecture, taken apart to be applied."""
+"""The pages of the documentation: where they are, and the code in them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def page_path(name: str) -> Path:
+    """The page with this file name, in whichever folder of the documentation it is."""
+    (path,) = DOCS.rglob(name)
+    return path
+
+
+def page_text(name: str) -> str:
+    """The Markdown of the page with this file name."""
+    return page_path(name).read_text(encoding="utf-8")
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    """The code of the blocks in this language."""
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def commands_of(text: str) -> list[str]:
+    """What follows `$ tracelens-ext` in the examples of a page."""
+    return re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
 
 
 def documented_addition(folder: str, changed: str) -> tuple[str, str, str, str]:
@@ -17,7 +40,7 @@ def documented_addition(folder: str, changed: str) -> tuple[str, str, str, str]:
     """
     (diff,) = re.findall(
         rf"```diff\n--- /dev/null\n\+\+\+ b/tracelens_ext/{folder}/(.*?)```",
-        PAGE.read_text(encoding="utf-8"),
+        page_text("architecture.md"),
         re.DOTALL,
     )
     new, hunk = diff.split(f"--- a/tracelens_ext/{folder}/{changed}\n")

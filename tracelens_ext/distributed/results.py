@@ -62,7 +62,7 @@ class FleetResult:
     """What became of a fleet."""
 
     out: str  #: the folder of the results, as an absolute path or URL
-    #: the reductions by name, and `traces`; see `docs/fleet.md`.
+    #: the reductions by name, and `traces`; see `docs/how-to/many-ranks.md`.
     tables: Mapping[str, pd.DataFrame]
     #: a row for each trace or rank that is not in the tables: `trace`, `rank`, `stage`, `message`,
     #: `attempts`

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The hooks: everything a plugin can add; docs/plugins.md has an example of each.
+"""The hooks: everything a plugin can add; docs/how-to/write-a-plugin.md has an example of each.
 
 A plugin is a module (or any object) named by an entry point of the group `tracelens_ext`:
 

@@ -13,7 +13,10 @@ ONE_COLOUR = "#3f7fd4"  # of bars that are no categories
 #: model maps, and categories of operations, have the colours of the kernel categories they mean.
 _FIXED = {
     "#3f7fd4": "computation_time|analyzed_computation_time|gemm",
-    "#e58a2b": "exposed_comm_time|analyzed_exposed_comm_time|communication|nccl_and_custom_ar|record_param_comms",
+    "#e58a2b": (
+        "exposed_comm_time|analyzed_exposed_comm_time|communication|nccl_and_custom_ar"
+        "|record_param_comms"
+    ),
     "#8d6bc7": (
         "exposed_memcpy_time|analyzed_exposed_memcpy_time|memory ops|non-gpu-h_d_memops"
     ),

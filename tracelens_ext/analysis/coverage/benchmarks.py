@@ -39,6 +39,8 @@ _BENCHMARK_FRAMES: Final = re.compile(
     r"|benchmark_all_configs|autotune_process\.py\(\d+\): benchmark"
     r"|benchmarking\.py\(\d+\): benchmark)"
 )
+#: A range in which fewer GPU events are launched measures nothing.
+_FEWEST_RUNS: Final = 10
 _FILL: Final = re.compile(r".*(?:FillFunctor|\bMemset\b|fill_kernel|fillBuffer)")
 #: So many fills in a row, each before the same kernel, clear the cache between measurements.
 _FEWEST_FILLS: Final = 10
@@ -89,7 +91,9 @@ def _launched_by_benchmarks(work: GpuEvents) -> Int64Array:
         within = union(trace.ts[rows], trace.end_of(rows))
         place = np.searchsorted(within.start, trace.ts[launch], side="right") - 1
         ends = values_at(within.end, place, missing=0)
-        is_within |= (trace.thread[launch] == thread) & (trace.ts[launch] < ends)
+        is_of_range = (trace.thread[launch] == thread) & (trace.ts[launch] < ends)
+        runs = np.bincount(place[is_of_range], minlength=len(within.start))
+        is_within |= is_of_range & (values_at(runs, place, missing=0) >= _FEWEST_RUNS)
     return events[is_within]
 
 

@@ -8,7 +8,7 @@ the event after, L and R are the begin and the return of its launch:
 
 Until R the CPU keeps the GPU waiting: it synchronizes, catches up after it did (`waits`), or does
 something else. After R the GPU needs time to start, waits for other work, or nothing tells why it
-waits. `docs/commands.md` has the causes in words. What a recording lacks, and what is paid once
+waits. `docs/how-to/idle-time.md` has the causes in words. What a recording lacks, and what is paid once
 (`analysis.coverage`), has causes of its own. The edges of a device are the wall time before its
 first and after its last event.
 

@@ -41,6 +41,13 @@ from tracelens_ext.trace import (
 #: What the CPU does in long gaps is the question, not how fast it launches.
 _PHASE_ADVICES: Final = (
     AdviceVariant(
+        follows=(Fact.GPU_GRAPHS,),
+        advice=(
+            "Move the CPU work that runs between graph launches onto another thread, or prepare "
+            "the next launch while the GPU computes."
+        ),
+    ),
+    AdviceVariant(
         kinds=("serving",),
         advice=(
             "Move the CPU work that runs in these gaps onto another "

@@ -17,7 +17,7 @@ class TableMethods:
     def table(self, name: str, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
         """Return a registered table, also one of a plugin; None if there is nothing to show.
 
-        `name` is as `report --tables` takes it; `docs/tables.md` has all. Options are what its
+        `name` is as `report --tables` takes it; `docs/reference/tables.md` has all. Options are what its
         function takes.
         """
         return find_table(name).table(self, **options)

@@ -54,7 +54,7 @@ def _all_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`.
+    """A table, declared once: for reports, commands, `TreePerfAnalyzer` and the reference.
 
     Attributes:
         name: its name, at most 31 characters.
