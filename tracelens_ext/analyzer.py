@@ -1,7 +1,8 @@
 """`TreePerfAnalyzer`: a trace, its call tree, its GPU events, and the analyses of them.
 
 The columns of a table are described where it is declared, in the package of its subject, and in
-`docs/reference/tables.md`. Methods that TraceLens has too are here; the others come from the registry.
+`docs/reference/tables.md`. Methods that TraceLens has too are here; the others come from the
+registry.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class UsageError(TracelensError):
 
 
 class TraceError(TracelensError):
-    """A trace cannot be analysed: the file, what is wrong with it, what the user can do about it.
+    """A trace cannot be analyzed: the file, what is wrong with it, what the user can do about it.
 
     Problem and remedy are clauses without a full stop.
     """

@@ -18,7 +18,7 @@ Progress = Callable[[int, int | None], None]
 class ReadingOptions:
     """What the user chose about reading; whoever reads is handed it."""
 
-    #: analyse the events before the place where a file is cut off or damaged
+    #: analyze the events before the place where a file is cut off or damaged
     salvage: bool = False
     #: most bytes of decompressed text that a trace may have; None for the default
     max_bytes: int | None = None

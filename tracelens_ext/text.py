@@ -93,3 +93,16 @@ def one_line(text: str) -> str:
 
 def _printable(character: str) -> str:
     return character if character.isprintable() else " "
+
+
+def counted(count: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun: `1 gap`, `2,972 gaps`.
+
+    Args:
+        count: how many there are.
+        singular: what one is called.
+        plural: what several are called; the singular with an s by default.
+    """
+    if count == 1:
+        return f"1 {singular}"
+    return f"{count:,} {plural or singular + 's'}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.docs.test_tables import OF_ENGINES
-from tests.support.docs_helpers import commands_of, page_text
 from tests.support.capture_helpers import Op, Recording
 from tests.support.comparison_helpers import needs_html
+from tests.support.docs_helpers import commands_of, page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.serving_helpers import Engine, tensors, vllm
 from tracelens_ext import TreePerfAnalyzer
@@ -125,7 +124,7 @@ def test_json_has_the_tables(trace: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert phases(trace, "--top", 1, "--notes") == 0
     out = capsys.readouterr().out
-    for text in ("How busy the GPU was", "By category", "3 more rows not shown"):
+    for text in ("GPU utilization", "By category", "3 more rows not shown"):
         assert text in out
     assert "decode: 4 layers of 8 GPU events" in out
     assert "flash_attn_fwd" in out

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.categorize_helpers import FakeEntryPoint
+from tests.support.docs_helpers import code_blocks, page_text
 from tracelens_ext.categorize import (
     CATEGORIES,
     KernelCategorizer,

@@ -62,5 +62,6 @@ def test_a_closed_standard_output_is_told_of(
     monkeypatch.setattr("sys.stdout", None)
     assert run(["formats"]) == 1
     assert capsys.readouterr().err == (
-        "tracelens-ext: standard output is closed; open it, or send it to /dev/null\n"
+        "tracelens-ext: standard output is closed; open it, or redirect it to "
+        "/dev/null\n"
     )

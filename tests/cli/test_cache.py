@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
-from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.comparison_helpers import training, write
+from tests.support.docs_helpers import code_blocks, page_text
 from tracelens_ext.cli import run
 from tracelens_ext.cli.app import app
 from tracelens_ext.readers.cache.store import TraceCache
@@ -20,6 +20,8 @@ from tracelens_ext.readers.cache.store import TraceCache
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Commands that read no trace, or read it by other commands.
+NOT_READING = {"demo", "explain", "formats", "mcp", "ranks", "record"}
 PAGE = "large-and-damaged-traces.md"
 
 
@@ -128,7 +130,7 @@ def test_every_command_that_reads_a_trace_has_the_options() -> None:
     assert {"report", "demo"} <= single.keys()
     for name, command in single.items():
         has = "no_cache" in (parameter.name for parameter in command.params)
-        assert has is (name not in {"demo", "explain", "formats", "mcp", "ranks"}), name
+        assert has is (name not in NOT_READING), name
 
 
 def test_a_stale_entry_costs_a_line(

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs_helpers import page_text
 from tests.support.chart_helpers import ROOT, benchmark, fake_nsys, report, small_export
 from tests.support.comparison_helpers import needs_html, write
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.report_html_helpers import HOSTILE, read_page
 from tracelens_ext.cli import run
@@ -206,7 +206,7 @@ def test_too_little_elapsed_time_is_a_warning(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a trace"),
+        ([], "give a trace"),
         (["run2.sqlite,vllm"], "expected FILE,ENGINE,MODEL,SECONDS"),
         (["run2.sqlite,vllm,llama,-3"], "no number of seconds"),
         (

@@ -39,6 +39,8 @@ def test_no_option_of_any_command_takes_another_for_its_value(
 ) -> None:
     seen = 0
     for words, command in every_command(typer.main.get_command(app)):
+        if words == ["record"]:
+            continue  # what follows the program is the program's
         for option in command.params:
             if option.param_type_name != "option" or option.is_flag:
                 continue
@@ -143,7 +145,7 @@ def test_an_empty_value_is_said(
     write(Path("a.json"), training(2))
     assert run(["report", "a.json", *rest]) == 2
     name = rest[0].rstrip("=")
-    said = f"Option '{name}' has an empty value; give one, or leave the option out"
+    said = f"Option '{name}' has an empty value; give a value, or leave out the option"
     assert said in capsys.readouterr().err
     assert [path.name for path in Path().iterdir()] == ["a.json"]
 

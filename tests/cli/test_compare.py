@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,8 @@ import openpyxl
 import pytest
 
 from tests.conftest import make_few_tables
-from tests.support.docs_helpers import page_text
 from tests.support.comparison_helpers import needs_html, training, write
+from tests.support.docs_helpers import page_text
 from tracelens_ext.cli import run
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
@@ -103,7 +102,7 @@ def test_json_goes_to_standard_output(
     captured = capsys.readouterr()
     tables = json.loads(captured.out)["tables"]
     assert tables["categories"][0]["kernel_category"] == "GEMM"
-    assert "budget crossed" in captured.err
+    assert "budget exceeded" in captured.err
     assert compare("a.json", "b.json", "--format", "markdown") == 0
     assert capsys.readouterr().out.startswith("<!-- written by tracelens-ext -->\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
@@ -117,15 +116,16 @@ def test_a_budget_that_holds_and_one_that_is_crossed(
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out.splitlines()[-1] == (
-        "Budget holds: B: GEMM 0.040 → 0.050 ms (+0.010 ms, +25.00 %); the budget is GEMM > +25 %"
+        "Within budget: B: GEMM 0.040 → 0.050 ms (+0.010 ms, +25.00 %); the budget is "
+        "GEMM > +25 %"
     )
     budgets = ["--fail-if", "Convolution > 1ms", "--fail-if", "busy_time > 5 %"]
     assert compare("a.json", "b.json", "-q", "-o", "x.xlsx", *budgets) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        "tracelens-ext: budget crossed: B: busy_time 0.070 → 0.080 ms (+0.010 ms, +14.29 %);"
-        " the budget is busy_time > +5 %\n"
+        "tracelens-ext: budget exceeded: B: busy_time 0.070 → 0.080 ms (+0.010 ms, "
+        "+14.29 %); the budget is busy_time > +5 %\n"
     )
     assert Path("x.xlsx").exists(), "the tables to look at are written all the same"
 
@@ -146,9 +146,9 @@ def test_a_category_of_the_users_own_rules_is_known(tmp_path: Path) -> None:
     [
         (["a.json", "b.json", "--fail-if", "GEM > 1%"], "the nearest: GEMM"),
         (["a.json", "absent.json", "--fail-if", "GEMM"], "is no budget"),  # told first
-        (["a.json"], "needs two traces at least; the first is the baseline"),
+        (["a.json"], "needs at least two traces; the first is the baseline"),
         (["a.json", "b.json", "-o", "x"], "name it .xlsx"),
-        (["a.json", "b.json", "--html", "x"], "a page is named .html"),
+        (["a.json", "b.json", "--html", "x"], "is not the name of a page"),
     ],
 )
 @pytest.mark.usefixtures("few_tables")
@@ -221,17 +221,12 @@ def test_the_documentation_does_what_it_says(
     monkeypatch.setenv("COLUMNS", "80")
     text = page_text("compare.md")
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
-    assert len(commands) > 10
+    assert len(commands) >= 8
     for command in commands:
         with monkeypatch.context() as patched:
             if command.startswith("report "):
                 make_few_tables(patched)
             assert run(shlex.split(command)) == 0, command
-        if command.startswith("demo after"):
-            Path("runs/deep").mkdir(parents=True)
-            shutil.copy("before.json.gz", "runs/a.json.gz")
-            shutil.copy("after.json.gz", "runs/b.json.gz")
-            shutil.copy("after.json.gz", "runs/deep/rank1.json.gz")
     printed = capsys.readouterr().out
     (output,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
     assert output in printed
@@ -327,7 +322,10 @@ def test_budgets_on_whole_traces_warn_of_unlike_amounts(
     write(Path("short.json"), training(2, annotated=False))
     assert compare("long.json", "short.json", "--fail-if", "total_time > 5%") == 0
     told = capsys.readouterr().err
-    assert "B did 0.67 of A's work: budgets on time compare different amounts" in told
+    assert (
+        "B did 0.67 of A's work: budgets on time compare different amounts of work"
+        in told
+    )
 
 
 def test_how_well_each_device_is_used_needs_shapes(

@@ -253,7 +253,7 @@ def test_a_full_disk_under_standard_output(tmp_path: Path) -> None:
         )
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "tracelens-ext: standard output cannot be written: No space left on device"
+        "tracelens-ext: cannot write to standard output: No space left on device"
     ]
 
 
@@ -287,8 +287,8 @@ def test_too_small_a_limit_of_memory_is_a_line(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == (
-        f"tracelens-ext: {trace}: cannot be analysed in so little memory (ulimit -v);"
-        " allow 256 MB at least\n"
+        f"tracelens-ext: {trace}: cannot be analyzed with so little memory (ulimit -v);"
+        " allow at least 256 MB\n"
     )
 
 

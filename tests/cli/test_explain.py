@@ -26,7 +26,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         "rule      mine:1  (mine.toml: rule 1)",
         "pattern   [z]z_",
         "",
-        "would have matched, but comes later:",
+        "also match, but have lower precedence:",
         "  Later  mine:2  (mine.toml: rule 2)",
     ]
     (tmp_path / "mine.toml").write_text(
@@ -39,8 +39,8 @@ def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = capsys.readouterr().out
     assert out.startswith("category  Uncategorized\nno rule matches")
     assert (
-        "launched by another operation:\n  Mine  mine:1  (mine.toml: rule 1), needs"
-        in out
+        "match the name, but require another launching operation:\n"
+        "  Mine  mine:1  (mine.toml: rule 1), needs" in out
     )
     assert run(["explain", "zz_u", "--rules", "mine.toml", "--cpu-op", "aten::mm"]) == 0
     assert capsys.readouterr().out.startswith("category  Mine\n")
@@ -64,6 +64,8 @@ def test_explain_an_operation(
     assert out.startswith("category  Mine\nrule      mine:1  (mine.toml: rule 1)\n")
     assert "  GEMM  operations:" in out
     assert run(["explain", "--op", "zz::unheard"]) == 0
-    assert "is judged by the first kernel it launches" in capsys.readouterr().out
+    assert (
+        "takes the category of the first kernel it launches" in capsys.readouterr().out
+    )
     for wrong in (["x", "--op", "y"], [], ["--op", "y", "--cpu-op", "z"]):
         assert run(["explain", *wrong]) == 2

@@ -42,17 +42,17 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     lines = captured.out.splitlines()
     assert captured.err == ""
     assert lines[1:3] == [
-        "3 traces analysed",
+        "3 traces analyzed",
         "GPU busy time: 0.960 ± 0.000 ms (3 GPUs)",
     ]
     assert max(map(len, lines)) <= 80
-    at = lines.index("Slowest 3 of 3 ranks, by computation or others' waits")
+    at = lines.index("Slowest 3 of 3 ranks, by computation or by the waits they cause")
     slowest = next(line.split() for line in lines[at:] if re.match(r" +\d", line))
     assert slowest[:3] == ["2", "0.600", "76.5%"]
     assert any(line.startswith("missing rank: rank 3: ") for line in lines)
     assert "Missing: no trace is of rank 3." in lines
     assert fleet("run/*.json.gz", "-o", "out") == 0
-    assert "0 traces analysed, 3 kept from before" in capsys.readouterr().out
+    assert "0 traces analyzed, 3 reused from an earlier run" in capsys.readouterr().out
     assert fleet("run", "-o", "out", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["facts"]["Traces analysed"] == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs_helpers import page_text
 from tests.support.comparison_helpers import write
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
 
@@ -65,11 +65,17 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         "",
         "Total gaps found: 2",
         "Total idle time: 51.000 μs (no stream busy)",
-        "Average gap duration: 50.500 μs (each stream by itself)",
+        "Average gap duration: 50.500 μs (each stream separately)",
         "",
         "Active streams: 2",
-        "  Stream 7: 2 gaps, 101.000 μs idle time, 50.000 μs of it beside another stream",
-        "  Stream 9: 0 gaps, 0.000 μs idle time, 0.000 μs of it beside another stream",
+        (
+            "  Stream 7: 2 gaps, 101.000 μs idle time, 50.000 μs of it overlapped by "
+            "other streams"
+        ),
+        (
+            "  Stream 9: 0 gaps, 0.000 μs idle time, 0.000 μs of it overlapped by other "
+            "streams"
+        ),
     ]
     assert "GAP DURATION HISTOGRAM:" in out
     assert "TOP 2 KERNEL PAIRS BY AVERAGE GAP DURATION:" in out
@@ -103,7 +109,7 @@ def test_the_histogram_and_its_bounds(capsys: pytest.CaptureFixture[str]) -> Non
     assert [line.split()[0] for line in linear][:2] == ["1.0-7.6", "7.6-14.2"]
     assert [line.split()[0] for line in log][:2] == ["1.0-1.4", "1.4-1.8"]
     bounded = printed(capsys, "--hist-min", 2, "--hist-max", 200)
-    assert "1 gaps are shorter, 0 longer" in bounded
+    assert "Not shown: 1 shorter gap, 0 longer gaps" in bounded
     assert "no gap is within these bounds" in printed(capsys, "--hist-min", 500)
 
 
@@ -161,7 +167,7 @@ def test_short_options_and_selections(capsys: pytest.CaptureFixture[str]) -> Non
     assert "Selected: device 0, stream 7" in out
     assert "Stream 7 of device 0 was idle for 101.000 μs of 161.000 μs (62.7 %)" in out
     assert "Total idle time: 101.000 μs\n" in out
-    assert "50.000 μs of it beside another stream" in out
+    assert "50.000 μs of it overlapped by other streams" in out
     assert "\nWHY\ncause  " in out, "of one stream there is one scope"
     assert Path("g.txt").is_file()
 
@@ -170,7 +176,7 @@ def test_where_in_the_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = printed(capsys)
-    first, second = out.split("WHAT THE HOST WAS IN MEANWHILE:\n")[1].splitlines()[2:4]
+    first, second = out.split("CPU ACTIVITY DURING IDLE TIME:\n")[1].splitlines()[2:4]
     assert re.split(r"  +", first.strip()) == [
         "50.000",
         "98.0%",
@@ -225,9 +231,9 @@ def test_a_narrow_terminal_has_a_line_for_each_kernel_of_a_pair(
         ["2", first, "1", "10.000", "10.000"],
         [f"→ {second}"],
     ]
-    assert (
-        lines[at + 7]
-        == "Min Gap and Std Dev need 120 columns; --gap-output FILE has them."
+    assert lines[at + 7] == (
+        "Min Gap and Std Dev are shown at 120 columns or more, and in "
+        "--gap-output FILE."
     )
     monkeypatch.setenv("COLUMNS", "120")
     wide = printed(capsys)
@@ -246,11 +252,11 @@ def test_signs_behind_names_are_explained(
     write(Path("trace.json"), two_kernels(*names))
     lines = printed(capsys).splitlines()
     assert max(map(len, lines[4:])) <= width
-    shared = "N pairs of kernels share these names; --gap-output FILE lists all."
+    shared = "N pairs of kernels share these names; list all with --gap-output FILE."
     assert f"{TIMES}N: {shared}" in lines
     assert (
-        "#N: these look alike at this width; --gap-output FILE has them whole." in lines
-    )
+        "#N: these look alike at this width; --gap-output FILE lists the full names."
+    ) in lines
     table = "\n".join(lines)
     assert f"reduce_kernel {TIMES}4" in table
     assert " #3" in table
@@ -298,8 +304,8 @@ def test_the_text_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None
     assert printed(capsys, "-o", "-") == text
     assert not Path("-").exists()
     for wrong, words in (
-        (["-o", "-", "--json"], "--json writes to standard output"),
-        (["--all"], "--all is about the JSON"),
+        (["-o", "-", "--json"], "--json already writes to standard output"),
+        (["--all"], "--all only affects the JSON"),
     ):
         assert gaps("trace.json", *wrong) == 2
         assert words in capsys.readouterr().err
@@ -421,7 +427,7 @@ def test_the_documentation_does_what_it_says(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     explore = page_text("explore.md").partition("\n## The call tree\n")[0]
-    text = page_text("idle-time.md") + explore.replace("$ tracelens-ext demo", "")
+    text = page_text("idle-time.md") + explore.replace("$ tracelens-ext demo ", "")
     (tmp_path / "trace.json").unlink()
     commands = re.findall(r"^\$ tracelens-ext (.*)$", text, re.MULTILINE)
     assert len(commands) > 10
@@ -442,9 +448,9 @@ def test_a_step_by_launch_tells_of_work_without_a_launch_and_by_time_counts_it(
     maker.kernel("lost", 250, 5, correlation=98)
     write(Path("trace.json"), maker)
     told = (
-        "Selected: ProfilerStep#5 (by launch). 2 GPU events (8.3 % of GPU time) without a launch in"
-        " the trace are left out; 1 of them started during ProfilerStep#5."
-        " --pstep-by time goes by that.\n"
+        "Selected: ProfilerStep#5 (by launch). 2 GPU events (8.3 % of GPU time) "
+        "without a launch in the trace are left out; 1 of them started during "
+        "ProfilerStep#5. Use --pstep-by time to include it by time.\n"
     )
     shown = printed(capsys, "--pstep", 5, "--gap-output", "g.txt")
     assert " ".join(told.split()) in " ".join(shown.split())

@@ -37,7 +37,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert [step[0] for step in steps] == [f"ProfilerStep#{n}" for n in range(5, 11)]
     assert "Mean and spread of 6 whole iterations, ms" in lines
     at = lines.index(
-        "Odd (beyond 3 median absolute deviations and 5% from the median):"
+        "Outliers (more than 3 median absolute deviations and 5% from the median):"
     )
     first, second = lines[at + 1 :]
     assert first.split("; ") == [
@@ -54,7 +54,7 @@ def test_the_odd_ones_fit_the_terminal(
     assert iterations("a.json") == 0
     lines = capsys.readouterr().out.splitlines()
     at = lines.index(
-        "Odd (beyond 3 median absolute deviations and 5% from the median):"
+        "Outliers (more than 3 median absolute deviations and 5% from the median):"
     )
     assert lines[at + 1 :] == [
         "  ProfilerStep#7: computation_time 0.0650 ms (median 0.0400 ms);",

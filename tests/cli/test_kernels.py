@@ -124,7 +124,7 @@ def test_full_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert ADD not in short
     times = "\N{MULTIPLICATION SIGN}"
     assert (
-        f"\n{times}N: N kernels share that name; --verbose shows some, --output FILE all."
+        f"\n{times}N: N kernels share that name; list some with --verbose, all with --output FILE."
         in short
     )
     assert "#N" not in short
@@ -144,7 +144,7 @@ def test_many_full_names_are_all_in_the_file(
     out = printed(capsys, "-v", "-o", "k.txt")
     shown = [name for name in names if f"  {name}\n" in out]
     assert shown == names[:20]
-    assert "  … and 30 more; --output FILE lists them all\n" in out
+    assert "  … and 30 more; list them all with --output FILE\n" in out
     text = Path("k.txt").read_text(encoding="utf-8")
     assert all(f": {name}\n" in text for name in names)
 
@@ -160,7 +160,9 @@ def test_what_has_no_name_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         assert sign in out
     assert "(no name) → gemm" in out
     assert out.splitlines()[-4].split()[-2:] == ["(no", "name)"], "the longest gap"
-    assert "#N: these look alike at this width; --output FILE has them whole." in out
+    assert (
+        "#N: these look alike at this width; --output FILE lists the full names." in out
+    )
     assert "Rank 1: (no name)\n" in Path("k.txt").read_text(encoding="utf-8")
     assert "Rank 1: (no name) → (no name)\n" in Path("g.txt").read_text(
         encoding="utf-8"
@@ -255,10 +257,10 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["-g", "--hist-min", "5", "--hist-max", "5"],
-            "--hist-max 5 is not above --hist-min 5",
+            "--hist-max 5 is not greater than --hist-min 5",
         ),
         (["-g", "--hist-max", "nan"], "--hist-max"),
-        (["-o", "x.txt", "--gap-output", "./x.txt"], "is named for two outputs"),
+        (["-o", "x.txt", "--gap-output", "./x.txt"], "is used for two outputs"),
         (["--top", "-1"], "--top"),
         (["--hist-min", "3"], "--hist-min needs --gaps"),
         (["--hist-max", "3"], "--hist-max needs --gaps"),

@@ -427,28 +427,28 @@ def test_wrong_arguments_are_refused_in_one_line(
         (
             "table",
             {"name": "kernels", "limit": "x"},
-            "limit is 'x'; give a whole number",
+            "limit is 'x'; expected an integer",
         ),
         (
             "table",
             {"name": "kernels", "columns": "a"},
-            "columns is 'a'; give a list of texts",
+            "columns is 'a'; expected a list of strings",
         ),
         (
             "table",
             {"name": "kernels", "where": {"a": [1]}},
-            "where holds [1]; give an object",
+            "where contains [1]; expected an object",
         ),
-        ("table", {}, "name is missing; give a text"),
+        ("table", {}, "name is missing; expected a string"),
         (
             "table",
             {"name": "kernels", "colums": ["a"]},
             "no argument 'colums'; it takes path, name",
         ),
-        ("findings", {"all": "maybe"}, "all is 'maybe'; give true or false"),
-        ("tree", {"depth": 2.5}, "depth is 2.5; give a whole number"),
-        ("what_if", {"changes": [{"a": "x" * 9000}]}, "changes holds {'a': 'xxx"),
-        ("write", {}, "there is no tool 'write'; there are: open_trace, findings"),
+        ("findings", {"all": "maybe"}, "all is 'maybe'; expected true or false"),
+        ("tree", {"depth": 2.5}, "depth is 2.5; expected an integer"),
+        ("what_if", {"changes": [{"a": "x" * 9000}]}, "changes contains {'a': 'xxx"),
+        ("write", {}, "there is no tool 'write'; the tools are: open_trace, findings"),
     ],
 )
 def test_wrong_types_and_names_are_told_in_the_programs_own_line(
@@ -474,7 +474,7 @@ def test_a_bug_is_told_without_its_text(
 def test_an_answer_that_is_too_long_is_cut_and_says_so(ask: Callable[..., Any]) -> None:
     wide = "select " + ", ".join(f"printf('%.*c', 900, 'x') as c{n}" for n in range(40))
     answer = ask("sql", path="plain.json.gz", query=f"{wide} from events limit 30")
-    assert "characters a text" in answer["cut"]
+    assert "characters per string" in answer["cut"]
     assert len(answer["rows"]) >= 6
 
 

@@ -40,7 +40,7 @@ def test_the_examples_of_the_page(
         assert run(shlex.split(command.removeprefix("$ tracelens-ext "))) == 0
         printed.append(capsys.readouterr().out)
     assert shown in printed[0]
-    assert "Alive at the peak, by module" in printed[1]
+    assert "In use at the peak, by module" in printed[1]
     assert "train.py(60): loss_function" in printed[2]
     tables = json.loads(printed[3])["tables"]
     peak = tables["memory_peaks"][0]["peak_allocated_bytes"]
@@ -71,7 +71,7 @@ def test_what_was_there_before_has_its_own_name_whatever_it_is_told_apart_by(
     ("options", "told"),
     [
         ([], "a.json: has no memory events; record it with"),
-        (["--device", "3"], "no memory event is of device 3; the trace has 0"),
+        (["--device", "3"], "no memory event belongs to device 3; the trace has 0"),
     ],
 )
 def test_what_cannot_be_answered_is_said_in_one_line(

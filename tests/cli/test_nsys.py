@@ -223,25 +223,29 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "name a trace, --kernels with a table, or --config"),
+        ([], 2, "give a trace, --kernels with a table, or --config"),
         (TABLES, 2, "give --iterations, or --nvtx with --iteration-range"),
         (["trace.json"], 2, "give --iterations, or --iteration-range"),
         (
             ["trace.json", *TABLES, "--iterations", "1"],
             2,
-            "--kernels names a table instead of",
+            "--kernels takes a table, but a trace is given too",
         ),
-        (["--config", "c.json", "--gpus", "1"], 2, "--gpus does not go with --config"),
+        (
+            ["--config", "c.json", "--gpus", "1"],
+            2,
+            "--gpus cannot be combined with --config",
+        ),
         (
             ["--config", "c.json", "--mem-size", "m"],
             2,
-            "--mem-size does not go with --config",
+            "--mem-size cannot be combined with --config",
         ),
         (["--config", "absent.json"], 1, "absent.json: cannot be read"),
         (
             [*TABLES, "--nvtx", "n.csv", "--iterations", "1"],
             2,
-            "--nvtx and --iteration-range go",
+            "--nvtx and --iteration-range only work together",
         ),
         (
             [*TABLES, "--mem-size", "m.csv", "--iterations", "1"],
@@ -278,8 +282,8 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
             "list.json: the file: expected an object, got [1]",
         ),
         ([*ALL, "--class-map", "trace.json"], 1, "trace.json: is no class map"),
-        ([*ALL, "--csv", "x.csv"], 2, "names one file for several tables"),
-        ([*ALL, "--xlsx", "x.csv"], 2, "an Excel file is named .xlsx"),
+        ([*ALL, "--csv", "x.csv"], 2, "is a single file, but there are several tables"),
+        ([*ALL, "--xlsx", "x.csv"], 2, "is not the name of an Excel file"),
         ([*ALL, "--iterations", "0"], 2, "--iterations"),
         (
             ["trace.json", "--iteration-range", "step", "--gpus", "3"],

@@ -84,7 +84,7 @@ def test_analysis_options_bring_rules_captures_and_reading() -> None:
         options
     )
     assert "kernel_categories" not in options
-    assert options["notes"].help == "Print every note, not five lines of them."
+    assert options["notes"].help == "Print all notes instead of the first five lines."
 
 
 def test_every_option_of_a_report_is_one_of_the_command() -> None:

@@ -167,8 +167,8 @@ def test_a_worker_that_is_killed_is_an_error_of_its_trace_alone(
     code, out, err, files = outcome([*options, "--jobs", "2"], capsys)
     assert code == 1
     said = (
-        "tracelens-ext: ranks/rank2.json: the process that worked on it died (killed, or out of"
-        " memory); try it again with more free memory or a smaller --jobs"
+        "tracelens-ext: ranks/rank2.json: its worker process died (killed, or out of "
+        "memory); try again with more free memory or fewer --jobs"
     )
     assert err.splitlines() == [said, *alone_err.splitlines()]
     assert set(alone_files) - set(files) == {"out/rank2_perf_report.json"}

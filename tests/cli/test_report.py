@@ -190,11 +190,14 @@ def test_the_formats_hold_the_tables_of_the_workbook(tmp_path: Path) -> None:
         (["-o", "x.html"], "write it with --html"),
         (["-o", "x.csv"], "name a folder, with --format csv"),
         (["-o", "x.json.gz"], "reports are not compressed"),
-        (["-o", "x.json", "--format", "xlsx"], "does not go with --format xlsx"),
-        (["-o", "x.txt", "--format", "xlsx"], "an Excel file is named .xlsx"),
+        (["-o", "x.json", "--format", "xlsx"], "does not match --format xlsx"),
+        (
+            ["-o", "x.txt", "--format", "xlsx"],
+            "is not the name of an Excel file; end it with .xlsx",
+        ),
         pytest.param(["--html", "x.xlsx"], "a page is named .html", marks=needs_html),
         (["--csv-dir", "d", "--format", "csv", "-o", "d"], "is named for two outputs"),
-        (["--compare"], "--compare needs two traces at least"),
+        (["--compare"], "--compare needs at least two traces"),
         (["--total"], "add --compare"),
         (
             ["--no-kernel-categories", "--rules", "x.toml"],
@@ -522,9 +525,12 @@ def test_a_comparison_of_what_is_left(
     Path("comparison.xlsx").unlink()
     capsys.readouterr()
     assert report("x.json", "a.json", "b.json", "--compare", "-q") == 1
-    assert "x.json: is the baseline; nothing can be compared" in capsys.readouterr().err
+    assert (
+        "x.json: is the baseline and could not be analyzed, so there is no comparison"
+        in capsys.readouterr().err
+    )
     assert report("a.json", "x.json", "--compare", "-q") == 1
-    assert "only one trace is left" in capsys.readouterr().err
+    assert "only one trace could be analyzed" in capsys.readouterr().err
     assert not Path("comparison.xlsx").exists()
     Path("comparison.xlsx").write_text("mine")
     assert report("a.json", "b.json", "--compare", "-q") == 1

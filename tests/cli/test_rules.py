@@ -61,7 +61,7 @@ def test_rules_list(
     assert run(["rules", "list", "--pack", "atention"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "no rule is of 'atention'; similar: attention" in captured.err
+    assert "no rule belongs to 'atention'; similar: attention" in captured.err
 
 
 def test_rules_check_of_a_file(
@@ -103,7 +103,7 @@ def test_rules_suggest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         "zz_unheard_of_32x32",
     ]
     assert run(["rules", "suggest", "trace.json", "-o", "draft.toml"]) == 1
-    assert "draft.toml exists already" in capsys.readouterr().err
+    assert "draft.toml: already exists" in capsys.readouterr().err
     assert run(["rules", "check", "draft.toml"]) == 1, "nobody named a category yet"
     assert "its category is still TODO" in capsys.readouterr().out
     assert run(["rules", "suggest", "trace.json", "--rules", "draft.toml"]) == 0
@@ -125,9 +125,11 @@ def test_show_a_pack_to_start_from(
             KernelCategorizer.create(rules=[copy]).categorize(names).category == chosen
         )
     assert run(["rules", "show", "gem"]) == 2
-    assert "no pack is called 'gem'; similar: gemm" in capsys.readouterr().err
+    assert "there is no pack called 'gem'; similar: gemm" in capsys.readouterr().err
     assert run(["rules", "show", "jkl"]) == 2
-    assert "no pack is called 'jkl'; known: attention, " in capsys.readouterr().err
+    assert (
+        "there is no pack called 'jkl'; known: attention, " in capsys.readouterr().err
+    )
 
 
 def test_a_pack_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +137,9 @@ def test_a_pack_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("category  Uncategorized\n")
     assert run(["rules", "list", "--without-pack", "gemm", "--pack", "gemm"]) == 2
     assert run(["explain", "x", "--without-pack", "gem"]) == 2
-    assert "no pack is called 'gem'; known: attention, " in capsys.readouterr().err
+    assert (
+        "there is no pack called 'gem'; known: attention, " in capsys.readouterr().err
+    )
 
 
 def test_the_list_says_what_long_rules_are_for(

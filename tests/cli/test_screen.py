@@ -26,7 +26,7 @@ COMMANDS = {
     "tree": ["flash_bwd_dq", "busy_time_ms", "24.005"],
     "memory": ["aten::linear", "GB", "1.498"],
     "counters": ["HtoD", "23.826"],
-    "findings": ["The data loader", "13.7 ms"],
+    "findings": ["GPU waits for the data loader", "13.7 ms"],
     "what-if": ["GEMM", "47.620"],
     "roofline": ["_flash_attention_forward", "SDPA_bwd", "18.850"],
     "phases --phase train=ProfilerStep": ["train", "45.852"],
@@ -50,6 +50,7 @@ OTHERS: list[Any] = [
     "plugins list",
     "plugins new my-kernels --folder NEW",
     pytest.param("ranks results", marks=needs_fleet),
+    "reproduce t.json.gz",
     "report --no-workbook --compare t.json.gz ranks/rank0.json.gz",
     "rules list --category GEMM",
     "rules show gemm",
@@ -57,6 +58,7 @@ OTHERS: list[Any] = [
     "sql t.json.gz 'select * from kernel_summary'",
 ]
 NOT_RUN = {
+    "record": "runs a program, whose output it leaves alone",
     "mcp": "speaks with a program until that hangs up",
     "rules check": "tries all rules, which takes long; its output knows no width",
 }
@@ -140,11 +142,11 @@ def test_notes_take_five_lines_and_the_rest_is_asked_for(
         return capsys.readouterr().out.splitlines()
 
     assert shown(notes[2:]) == ["three", "four"]
-    assert shown(notes)[-1] == "and 2 more notes: --notes"
+    assert shown(notes)[-1] == "and 2 more notes; show them with --notes"
     assert len(shown(notes)) == 5
     assert shown(["long " * 90])[-2:] == [
         ("long " * 8).strip() + " …",
-        "and 1 more note: --notes",
+        "and 1 more note; show them with --notes",
     ]
     assert len(shown(notes, whole=True)) == 6
 

@@ -493,7 +493,7 @@ def test_python_frames(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--op", "("], "is no regular expression"),
         (["--op", "nothing"], "no operation that matches 'nothing'"),
-        (["--json", "--folded"], "choose one"),
+        (["--json", "--folded"], "give only one of them"),
     ],
 )
 def test_wrong_use(

@@ -303,7 +303,7 @@ def test_the_command_shows_verdicts_first(
     folder = flight_maker.hang().write(tmp_path / "hang")
     assert shown(folder, capsys).startswith("hang: rank 2, process group 0: it never")
     healthy().write(tmp_path / "ok")
-    assert shown(tmp_path / "ok", capsys).startswith("No call hangs, no call differs")
+    assert shown(tmp_path / "ok", capsys).startswith("No hung calls, mismatched calls")
     document = json.loads(shown(folder, capsys, "--json"))
     assert [row["rank"] for row in document["tables"]["verdicts"]] == [2, 2]
     assert document["facts"]["Dumps"] == 4
@@ -341,7 +341,7 @@ def test_folders_without_dumps_and_traces_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["ranks", str(tmp_path)]) == 1
-    assert "holds neither results of fleet nor dumps" in capsys.readouterr().err
+    assert "contains neither results of fleet nor dumps" in capsys.readouterr().err
     (tmp_path / "rank0.json").write_text('{"traceEvents": []}')
     assert run(["ranks", str(tmp_path / "rank0.json")]) == 1
     assert "tracelens-ext fleet" in capsys.readouterr().err

@@ -185,6 +185,59 @@ def test_schedules_are_recognized(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    "job",
+    [
+        PipelineJob(stages=2, schedule="interleaved", iterations=1),
+        PipelineJob(stages=2, schedule="interleaved", is_batched=True, iterations=1),
+        PipelineJob(stages=2, schedule="gpipe", stage_factors={1: 1.6}, iterations=1),
+    ],
+)
+def test_micro_batches_that_pass_together_or_queue_are_all_counted(
+    job: PipelineJob, tmp_path: Path
+) -> None:
+    found, _ = simulated(tmp_path, job)
+    assert found.table()["micro_batches"].tolist() == [8, 8]
+
+
+@pytest.mark.slow
+def test_without_marked_steps_the_optimizer_ends_an_iteration(tmp_path: Path) -> None:
+    job = PipelineJob(
+        stages=2, micro_batches=4, optimizer_us=500.0, has_iterations=False
+    )
+    found, truth = simulated(tmp_path, job)
+    table = found.table()
+    assert table["iteration"].tolist() == ["1", "1", "2", "2"]
+    assert table["micro_batches"].tolist() == [4] * 4
+    expected = [
+        truth[stage, iteration]["bubble"] for iteration in (3, 4) for stage in (0, 1)
+    ]
+    assert table["bubble_ms"].tolist() == pytest.approx(expected, rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_clocks_are_aligned_where_batches_end_late(tmp_path: Path) -> None:
+    """With one micro-batch, as many kernels end far apart as end together."""
+    job = PipelineJob(stages=2, micro_batches=1, is_batched=True, iterations=2)
+    found, truth = simulated(tmp_path, job)
+    assert_true(found, truth, job)
+
+
+@pytest.mark.slow
+def test_a_slow_stage_is_named_where_moving_its_work_does_not_help(
+    tmp_path: Path,
+) -> None:
+    job = PipelineJob(micro_batches=4, stage_factors={0: 1.3}, iterations=1)
+    found, _ = simulated(tmp_path, job)
+    verdicts = find_pipeline_verdicts(found)
+    assert [verdict.verdict.value for verdict in verdicts] == [
+        "uneven_stage",
+        "too_few_micro_batches",
+    ]
+    assert "a stage as fast as the others would save" in verdicts[0].evidence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("job", "expected"),
     [
         (PipelineJob(stages=2, micro_batches=4), ["too_few_micro_batches"]),

@@ -1,4 +1,4 @@
-"""The example of a performance model in `docs/background/architecture.md` is one file and one line."""
+"""The example of a performance model in `architecture.md` is one file and one line."""
 
 from __future__ import annotations
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.capture_helpers import Op, Recording
+from tests.support.docs_helpers import code_blocks, page_text
 from tracelens_ext.cli import run
 
 LAYER = [Op("aten::mm", ["gemm"], 8), Op("vllm::attention", ["attend"], 8)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,9 @@ from tests.support.docs_helpers import commands_of, page_text
 from tracelens_ext.cli.app import made_command, offered_commands
 
 COMMANDS = [
-    command.removeprefix("record ") for command in commands_of(page_text("record.md"))
+    command.removeprefix("record ")
+    for command in commands_of(page_text("record.md"))
+    if command.startswith("record ")
 ]
 
 

@@ -16,13 +16,13 @@ import pluggy
 import pytest
 import typer
 
-from tests.support.docs_helpers import page_text
 from tests.support.categorize_helpers import (
     FakeEntryPoint,
     plugin,
     registry,
     write_pack,
 )
+from tests.support.docs_helpers import page_text
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
 from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.cli import commands as commands_module

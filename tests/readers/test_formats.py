@@ -14,8 +14,8 @@ import pytest
 
 from tests.readers.test_rocprof_results import database as database_of_rocprof
 from tests.support import xplane_maker
-from tests.support.docs_helpers import page_text
 from tests.support.categorize_helpers import FakeEntryPoint, plugin, registry
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import cuda_graph_example
 from tests.support.nsys_export_maker import training
 from tests.support.perfetto_maker import begin, end, thread_track, trace

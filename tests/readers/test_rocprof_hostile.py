@@ -86,7 +86,7 @@ def test_allocations_are_counted(tmp_path: Path) -> None:
         tmp_path, "INSERT INTO rocpd_memory_allocate{} (nid, pid) VALUES (1, 1), (1, 1)"
     )
     assert read(path).provenance.dropped == {
-        "memory allocations, which are not analysed": 2
+        "memory allocations, which are not analyzed": 2
     }
 
 
@@ -194,7 +194,7 @@ def test_records_of_other_kinds_and_forms(tmp_path: Path) -> None:
     assert trace.provenance.dropped == {
         "records of another form": 3,
         "no usable start time (ts)": 1,
-        "memory allocations, which are not analysed": 2,
+        "memory allocations, which are not analyzed": 2,
         "records of another kind": 1,
     }
 
@@ -221,7 +221,7 @@ def test_counters_alone(tmp_path: Path) -> None:
     path.write_text(
         "Kernel_Name,Counter_Name,Counter_Value,Start_Timestamp,End_Timestamp\nk,c,1,2,3\n"
     )
-    assert "(left out: 1 counter values, which are not analysed)" in refused(path)
+    assert "(left out: 1 counter values, which are not analyzed)" in refused(path)
 
 
 def test_a_table_that_is_cut_off(tmp_path: Path) -> None:

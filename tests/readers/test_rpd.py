@@ -197,7 +197,7 @@ def test_barriers_and_counter_values_are_counted(tmp_path: Path) -> None:
     trace = read(run.write(tmp_path / "run.rpd"))
     assert trace.provenance.dropped == {
         "barriers, which are no work": 1,
-        "counter values, which are not analysed": 1,
+        "counter values, which are not analyzed": 1,
     }
 
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import SHARED
-from tests.support.docs_helpers import page_text
 from tests.support.categorize_helpers import FakeEntryPoint, plugin
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
 from tracelens_ext.analysis.iterations.selection import Selection
@@ -481,7 +481,7 @@ def test_the_command_is_readable_at_80_columns(
     assert "91.7 % of GPU time modelled; the largest without: my::op" in out
     assert "bf16 [4096,4096] × [4096,4096]" in out
     assert "ProfilerStep#3" in out
-    assert "1 more not shown (--top)" in out
+    assert "1 more not shown (use --top)" in out
 
 
 def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

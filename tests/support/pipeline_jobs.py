@@ -240,6 +240,8 @@ class Simulation:
         self, stage: int, order: Sequence[Work]
     ) -> list[Compute | Exchange]:
         """Return a program that sends and receives with one neighbor in one kernel."""
+        if self.job.schedule == "interleaved":
+            return self._interleaved_batches(stage, order)
         program: list[Compute | Exchange] = []
         pending: Part | None = None
         for work in order:
@@ -260,6 +262,36 @@ class Simulation:
         if pending is not None:
             program.append(Exchange((pending,), is_blocking=True))
         return program
+
+    def _interleaved_batches(
+        self, stage: int, order: Sequence[Work]
+    ) -> list[Compute | Exchange]:
+        """Return Megatron-LM's program: one kernel exchanges with both neighbors.
+
+        In the warm-up it comes after each forward pass, then after each pair of a forward and a
+        backward pass, and at the end after each backward pass.
+        """
+        forward = [work for work in order if work.kind == "F"]
+        warmup = [work.kind for work in order].index("B") - 1
+        steps: list[Sequence[Work]] = [[work] for work in order[:warmup]]
+        pairs = 2 * (len(forward) - warmup)
+        starts = range(warmup, warmup + pairs, 2)
+        steps += [order[start : start + 2] for start in starts]
+        steps += [[work] for work in order[warmup + pairs :]]
+        program = self._batch([self._incoming(stage, order[0])])
+        for step, following in zip(steps, [*steps[1:], []], strict=True):
+            program += [
+                Compute(work.kind, self._duration(work.kind, stage)) for work in step
+            ]
+            parts = [self._outgoing(stage, work) for work in step]
+            parts += [self._incoming(stage, work) for work in following]
+            program += self._batch(parts)
+        return program
+
+    def _batch(self, parts: Sequence[Part | None]) -> list[Compute | Exchange]:
+        """Return the kernel that does some transfers; nothing for none."""
+        transfers = tuple(part for part in parts if part is not None)
+        return [Exchange(transfers, is_blocking=True)] if transfers else []
 
     # The run.
 

@@ -82,7 +82,9 @@ def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
         operation_node = ("operation", operations[operation_code])
         kernel_node = ("kernel", work.trace.names[kernel_code])
         path = above + (operation_node, kernel_node)
-        leaves.append(_TreeLeaf(path, categories[category_code], duration))
+        leaves.append(
+            _TreeLeaf(path=path, category=categories[category_code], duration=duration)
+        )
     return leaves
 
 
@@ -123,7 +125,8 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
     kinds: list[str] = []
     for path in nodes:
         kind, label = path[-1]
-        parents.append(number_of_path.get(path[:-1], NONE))
+        path_above = path[:-1]
+        parents.append(number_of_path.get(path_above, NONE))
         labels.append(label)
         kinds.append(kind)
     return {
@@ -154,11 +157,11 @@ CALL_TREE = Table(
     on_every_page=True,
     charts=[
         Chart(
-            "GPU time in the call tree",
-            "call_tree",
-            "label",
-            "gpu_time_ns",
-            "call_tree",
+            title="GPU time in the call tree",
+            sheet="call_tree",
+            label_column="label",
+            value_column="gpu_time_ns",
+            kind="call_tree",
         )
     ],
 )

@@ -101,11 +101,15 @@ class _BusFactor(NamedTuple):
 
 #: In this order: `reduce` is within `allreduce`.
 _BUS_FACTORS = (
-    _BusFactor(re.compile("all_?reduce"), 2, 0),
+    _BusFactor(pattern=re.compile("all_?reduce"), of_parts=2, of_whole=0),
     _BusFactor(
-        re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0
+        pattern=re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"),
+        of_parts=1,
+        of_whole=0,
     ),
-    _BusFactor(re.compile("broadcast|reduce|send|recv"), 0, 1),
+    _BusFactor(
+        pattern=re.compile("broadcast|reduce|send|recv"), of_parts=0, of_whole=1
+    ),
 )
 
 
@@ -226,13 +230,15 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
     )
     # NVTX ranges are read as operations.
     annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-    annotations = annotations[names_collective[trace.name[annotations]]]
-    names = values_at(trace.name, _event_above(work, chosen, annotations))
+    is_collective = names_collective[trace.name[annotations]]
+    annotations = annotations[is_collective]
+    annotation_above = _event_above(work, chosen, annotations)
+    names = values_at(trace.name, annotation_above)
 
     def collective(name: int) -> str:
-        return (
-            trace.names[name].removeprefix(_ANNOTATION_PREFIX) if name != NONE else ""
-        )
+        if name == NONE:
+            return ""
+        return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
     code, labels = renamed(names, collective)
     return np.array(labels, dtype=object)[code]
@@ -258,7 +264,9 @@ def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64
 
 def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:
     """Return a text argument of some events, without its quotes; empty where an event has none."""
-    code, labels = argument_values(work.trace, rows, name, _unquoted, "")
+    code, labels = argument_values(
+        trace=work.trace, rows=rows, name=name, convert=_unquoted, missing=""
+    )
     return texts(code, labels)
 
 
@@ -266,7 +274,9 @@ def number_argument(
     work: GpuEvents, name: str, rows: Int64Array
 ) -> npt.NDArray[np.float64]:
     """Return a numeric argument of some events, NaN where an event has none."""
-    code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
+    code, numbers = argument_values(
+        trace=work.trace, rows=rows, name=name, convert=_as_number, missing=np.nan
+    )
     return np.array(numbers, dtype=np.float64)[code]
 
 

@@ -286,7 +286,12 @@ def _choices(
     selectable = {offer.item.name: offer for offer in offered if offer.item.selectable}
     for offer in user_maps(maps, registry, passed_over):
         selectable[offer.item.name] = offer
-    return Choices(registry, offered, selectable, passed_over)
+    return Choices(
+        registry=registry,
+        offered=offered,
+        selectable=selectable,
+        passed_over=passed_over,
+    )
 
 
 def _unasked_packs(
@@ -303,7 +308,9 @@ def _unasked_packs(
     known = sorted({offer.item.name for offer in unasked})
     for name in without_packs:  # a pack that takes no part anyway is a mistake
         if name not in known:
-            raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
+            raise UsageError(
+                f"there is no pack called {name!r}; known: {', '.join(known)}"
+            )
     chosen_packs = {
         id(source.pack) for source in chosen if isinstance(source, BoundPack)
     }
@@ -379,7 +386,7 @@ def categorize_kernels(
         UsageError: nothing is called `categorizer`, or the lists differ in length.
 
     Example:
-        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"])["kernel_category"][0]
+        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"]).kernel_category.item()
         'GEMM'
     """
     if not isinstance(categorizer, KernelCategorizer):
@@ -446,4 +453,4 @@ def explain(
     else:
         category = OTHER_OP
     others = tuple(match for match in matches if match is not winner)
-    return Explanation(category, winner, others)
+    return Explanation(category=category, winner=winner, others=others)

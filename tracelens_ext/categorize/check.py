@@ -72,7 +72,9 @@ def check_packs(packs: Sequence[BoundPack]) -> list[RuleProblem]:
         for bound, hidden_by in zip(rules, _hiding_rules(rules), strict=True):
             place = bound.pack.where(bound.rule)
             problems += [
-                RuleProblem(problem.severity, place, problem.text)
+                RuleProblem(
+                    severity=problem.severity, place=place, problem=problem.text
+                )
                 for problem in _problems(bound, matcher, hidden_by)
             ]
     return problems

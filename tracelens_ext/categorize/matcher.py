@@ -2,7 +2,7 @@
 
 A name is searched with the patterns that can match it (see `prefilter`), and a pattern is compiled
 only when a name may match it. Patterns from users and their plugins run under a time limit. A stage
-is some neighbouring packs, or a function of a plugin.
+is some neighboring packs, or a function of a plugin.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class BoundRule:
         except TimeoutError:
             if not self.limited:  # a vetted pattern is not in so hostile a name
                 return False
-            raise RuleTimeoutError(self, field, text) from None
+            raise RuleTimeoutError(bound=self, field=field, text=text) from None
 
 
 #: A built-in pattern needs no time limit, and `re` compiles it three times as fast.
@@ -311,7 +311,12 @@ class BoundPack:
     def bound_rules(self) -> list[BoundRule]:
         """Return the pack's rules, in the order they are tried."""
         rules = self.pack.ordered()
-        return [BoundRule(rule, self.pack, self.origin, self.limited) for rule in rules]
+        return [
+            BoundRule(
+                rule=rule, pack=self.pack, origin=self.origin, limited=self.limited
+            )
+            for rule in rules
+        ]
 
 
 Source = BoundPack | PythonStage

@@ -28,8 +28,11 @@ _LAST_SIGNAL = 3
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _MIN_MEMORY_BYTES = 1 << 28
 _MIN_COLUMNS = 20
-_CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at least"
-_NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
+_CRAMPED = "cannot be analyzed with so little memory (ulimit -v); allow at least 256 MB"
+_NO_MEMORY = (
+    "there is not enough memory for this; free some memory, or analyze fewer traces "
+    "at once"
+)
 
 
 class Stopping:
@@ -96,7 +99,9 @@ def run(
         stopping: Knows which signal interrupted the command; without it that is a Ctrl-C.
     """
     if sys.stdout is None:
-        return _fail("standard output is closed; open it, or send it to /dev/null", 1)
+        return _fail(
+            "standard output is closed; open it, or redirect it to /dev/null", 1
+        )
     columns = os.environ.get("COLUMNS", "")
     if columns and not (columns.isdecimal() and int(columns) >= _MIN_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
@@ -147,7 +152,7 @@ def _fail_for_system(error: OSError) -> int:
     """Report an error about a path that was only looked at, or about standard output."""
     if error.filename is None:
         _abandon_output()
-        return _fail(f"standard output cannot be written: {error.strerror or error}", 1)
+        return _fail(f"cannot write to standard output: {error.strerror or error}", 1)
     problem = f"{error.filename}: cannot be used ({error.strerror})"
     return _fail(f"{problem}; check the path and its permissions", 1)
 

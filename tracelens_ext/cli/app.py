@@ -193,7 +193,8 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     epilog=_examples_text(_EXAMPLES),
-    help="Where did the GPU time go? Call tree, kernel categories and reports for GPU traces.",
+    help="Find out where the GPU time in a trace went and what would save the most of "
+    "it.",
     no_args_is_help=True,
     **_SETTINGS | {"add_completion": True},
 )

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 #: Tables in the order of the screen, and their titles.
 _TITLES = {
     "wall_time": "Wall time",
-    "history": "Against the median of those before",
+    "history": "Compared with the median of earlier runs",
     "findings": "Findings",
     "timeline": "GPU timeline",
-    "phases": "GPU time by phase of serving, whole traces",
+    "phases": "GPU time by serving phase, whole traces",
     "categories": "GPU time by category",
     "operations": "GPU time by CPU operation",
     "kernels": "GPU time by kernel",
     "places": "GPU time by place in the program",
-    "roofline": "Time lost against the best case",
+    "roofline": "Time lost against the roofline",
 }
 _LONG = frozenset({"history", "operations", "kernels", "places", "roofline"})
 #: Ends of the names of columns that other columns tell.

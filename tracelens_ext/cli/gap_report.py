@@ -25,6 +25,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
 from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.report.terminal import name_text
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,16 +47,16 @@ _RULE_WIDTH = 80
 _MIN_PAIR_WIDTH = 12
 
 HistMin = Annotated[
-    float | None, typer.Option(min=0, help="Shortest gap of the histogram, µs.")
+    float | None, typer.Option(min=0, help="Shortest gap in the histogram, µs.")
 ]
 HistMax = Annotated[
-    float | None, typer.Option(min=0, help="Longest gap of the histogram, µs.")
+    float | None, typer.Option(min=0, help="Longest gap in the histogram, µs.")
 ]
 Logarithmic = Annotated[
-    bool, typer.Option("--log", help="Histogram bins of one ratio, not one width.")
+    bool, typer.Option("--log", help="Use logarithmic histogram bins.")
 ]
 EveryGap = Annotated[
-    bool, typer.Option("--all", help="In the JSON, every gap as a row too.")
+    bool, typer.Option("--all", help="In the JSON, include a row for every gap.")
 ]
 
 
@@ -67,16 +68,13 @@ class GapOptions:
         int | None,
         typer.Option(
             min=0,
-            help=(
-                "Kernel pairs, longest gaps and (at most 8) rows of what the host was in to print."
-                "  [default: 15]"
-            ),
+            help=("Number of rows of each table to print.  [default: 15]"),
         ),
     ] = None
     gap_sort: Annotated[
         GapSort | None,
         typer.Option(
-            help="What kernel pairs are sorted by, largest first.  [default: avg]"
+            help="How to sort the kernel pairs, largest first.  [default: avg]"
         ),
     ] = None
     hist_min: HistMin = None
@@ -88,10 +86,11 @@ class GapOptions:
         low = self.hist_min or 0.0
         high = self.hist_max or 0.0
         if not (math.isfinite(low) and math.isfinite(high)):
-            raise UsageError("--hist-min and --hist-max are numbers of µs")
+            raise UsageError("--hist-min and --hist-max must be finite numbers of µs")
         if self.hist_max is not None and high <= low:
             raise UsageError(
-                f"--hist-max {high:g} is not above --hist-min {low:g}: no gap fits"
+                f"--hist-max {high:g} is not greater than --hist-min {low:g}, so no "
+                "gap fits"
             )
 
     @property
@@ -151,7 +150,7 @@ class GapReport:
         of_average = ""
         if self._main_gaps is not self._streams and len(gaps.tracks) > 1:
             of_idle = " (no stream busy)"
-            of_average = " (each stream by itself)"
+            of_average = " (each stream separately)"
         lines = []
         if self.selected:
             lines.append(f"Selected: {self.selected}")
@@ -176,12 +175,12 @@ class GapReport:
             name = ", ".join(f"{part} {stream[part]}" for part in parts)
             name = name[0].upper() + name[1:]  # a device may have a name of its own
             idle_time = in_words(round(stream["idle_time_us"] * 1e3), like=idle_ns)
-            line = f"  {name}: {stream['gap_count']} gaps, {idle_time} idle time"
+            line = f"  {name}: {counted(stream['gap_count'], 'gap')}, {idle_time} idle time"
             if len(self._streams.gaps.tracks) > 1:
                 overlapped = in_words(
                     round(stream["overlapped_us"] * 1e3), like=idle_ns
                 )
-                line += f", {overlapped} of it beside another stream"
+                line += f", {overlapped} of it overlapped by other streams"
             lines.append(line)
         return lines
 
@@ -196,7 +195,9 @@ class GapReport:
             low *= units_per_us
         if high is not None:
             high *= units_per_us
-        return telling_histogram(lengths, bins, low, high, log=self._options.log)
+        return telling_histogram(
+            values=lengths, bins=bins, smallest=low, largest=high, log=self._options.log
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -230,7 +231,8 @@ class GapReport:
             )
         if histogram.below or histogram.above:
             lines.append(
-                f"{histogram.below} gaps are shorter, {histogram.above} longer"
+                f"Not shown: {counted(histogram.below, 'shorter gap')}, "
+                f"{counted(histogram.above, 'longer gap')}"
             )
         return lines
 
@@ -274,7 +276,7 @@ class GapReport:
         shown = summary[summary["count"] > 0]
         if len(self._streams.gaps.tracks) < 2:  # then both scopes say the same
             shown = shown[shown["scope"] == "stream"].drop(columns="overlapped_time_ms")
-        title = "WHY (device: no stream busy; stream: each by itself)"
+        title = "WHY (device: no stream busy; stream: each stream separately)"
         if shown["scope"].nunique() == 1:
             title = "WHY"
             shown = shown.drop(columns="scope")
@@ -302,7 +304,7 @@ class GapReport:
         columns += ["main_cause", "count"]
         if console.width >= NARROW:
             columns += ["avg_gap_us", "max_gap_us"]
-        yield Part("WHAT THE HOST WAS IN MEANWHILE:", shown, columns)
+        yield Part(title="CPU ACTIVITY DURING IDLE TIME:", frame=shown, columns=columns)
         more = len(hosts) - len(shown)
         if more:
             yield [f"{more:,} more; --gap-output has them all."]
@@ -321,12 +323,22 @@ class GapReport:
         table = make_table(rows, console)
         title = f"TOP {len(rows)} KERNEL PAIRS BY {self.sorted_by.upper()}:"
         yield Part(title, table)
-        shared = "N pairs of kernels share these names; --gap-output FILE lists all."
+        shared = (
+            "N pairs of kernels share these names; list all with --gap-output FILE."
+        )
         names = table["Kernel Transition"].tolist()
-        yield remarks(names, shared, "--gap-output FILE has them whole", console)
+        yield remarks(
+            names=names,
+            shared=shared,
+            whole="--gap-output FILE lists the full names",
+            console=console,
+        )
         if is_narrow:
             yield [
-                f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."
+                (
+                    f"Min Gap and Std Dev are shown at {NARROW} columns or more, and in "
+                    "--gap-output FILE."
+                )
             ]
 
     def _longest(self, longest: pd.DataFrame, _: Console) -> Iterator[Block]:
@@ -375,9 +387,9 @@ def _table_makers(
             work, options.sort, selection=selection
         ),
         "gap_histogram": lambda: tables.gap_histogram(
-            work,
-            options.hist_min,
-            options.hist_max,
+            work=work,
+            smallest=options.hist_min,
+            largest=options.hist_max,
             log=options.log,
             selection=selection,
         ),
@@ -424,7 +436,13 @@ def _pairs_in_two_lines(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
         cut_middle(name_text(name), room, dots) for name in pairs["kernel_before"]
     ]
     after = [f"{arrow} {name_text(name)}" for name in pairs["kernel_after"]]
-    after = cut_names(after, share_marks(pairs, console), room, console, before)
+    after = cut_names(
+        names=after,
+        marks=share_marks(pairs, console),
+        room=room,
+        console=console,
+        names_beside=before,
+    )
     lines = range(2 * len(table))
     table = table.astype({"Rank": "Int64", "Count": "Int64"})
     table = table.set_axis(lines[::2]).reindex(lines)
@@ -453,5 +471,9 @@ def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
             before = cut_middle(before, max(cut_to // 2, cut_to - len(after)), dots)
             after = cut_middle(after, cut_to - len(before), dots)
         transitions.append(f"{before} {arrow} {after}")
-    table.insert(1, "Kernel Transition", cut_names(transitions, marks, room, console))
+    table.insert(
+        1,
+        "Kernel Transition",
+        cut_names(names=transitions, marks=marks, room=room, console=console),
+    )
     return table

@@ -41,7 +41,7 @@ _PATIENCE_S = 1.0
 #: So many files that are no traces are told in one line, with some of their names.
 _MANY_FILES = 3
 _FILES_NAMED = 3
-_NO_MEMORY = "there is not enough memory for it"
+_NO_MEMORY = "there is not enough memory to read it"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def find_traces(arguments: Sequence[str], *, or_reports: bool = False) -> NamedT
     for argument in arguments:
         if not argument:
             raise UsageError(
-                "a trace's name is empty; name a file, a folder or a pattern"
+                "the name of a trace is empty; give a file, a folder or a pattern"
             )
         path = Path(argument)
         try:
@@ -120,7 +120,9 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
             ]
             if reports:
                 return reports
-    remedy = "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'"
+    remedy = (
+        "give a folder that contains traces, or a pattern such as 'FOLDER/**/*.json.gz'"
+    )
     raise TraceNotFoundError(folder, missing, remedy)
 
 
@@ -177,10 +179,12 @@ def analyze(
     if tells_dropped:
         tell_dropped(trace, analyzer.trace)
     if is_of_tpu(analyzer.trace):
-        problem = "is a profile of TPUs, whose work is not analysed"
+        problem = "is a TPU profile; TPU work is not analyzed"
         if without_tpu:
             raise TraceError(
-                trace, problem, "see its CPU operations with: tracelens-ext report"
+                path=trace,
+                problem=problem,
+                remedy="show its CPU operations with: tracelens-ext report",
             )
         tell(f"{trace}: {problem}")
     if options.reading.salvage:
@@ -264,8 +268,8 @@ def reading_of(
         show_problems([f"plugin {problem}" for problem in default_registry().problems])
         raise
     except MemoryError:
-        remedy = "free some, or analyse less at once"
-        raise TraceError(trace, _NO_MEMORY, remedy) from None
+        remedy = "free some memory, or analyze fewer traces at once"
+        raise TraceError(path=trace, problem=_NO_MEMORY, remedy=remedy) from None
 
 
 def show_plugin_problems(analyzer: TreePerfAnalyzer) -> None:

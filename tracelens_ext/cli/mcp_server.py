@@ -76,7 +76,10 @@ class Questions:
         if location.is_dir():
             names = pd.DataFrame({"path": self._listed(location)})
             return _answer(
-                names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one"
+                frame=names.head(_MOST_ROWS),
+                total=len(names),
+                units={},
+                following="open_trace(path) of one",
             )
         analyzer = self._analyzer(path)
         options = ReportOptions()
@@ -87,9 +90,9 @@ class Questions:
         return {
             "facts": dict(
                 overview(
-                    analyzer.work,
-                    analyzer.coverage,
-                    recognized_products(analyzer.trace),
+                    work=analyzer.work,
+                    covered=analyzer.coverage,
+                    products=recognized_products(analyzer.trace),
                 )
             ),
             "recording": judged.recording_lines,
@@ -99,7 +102,10 @@ class Questions:
             "tables": {
                 s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)
             },
-            "next": "findings(path): what would save the most, with evidence and advice",
+            "next": (
+                "findings(path): what would save the most time, with evidence and "
+                "advice"
+            ),
         }
 
     def findings(self, path: str, all: bool = False) -> Answer:  # noqa: A002  # its name
@@ -120,7 +126,9 @@ class Questions:
             "findings": finding_documents(chosen, documents),
             "left_out": len(every_finding.findings) - len(chosen),
             "units": {"…_ms": "ms", "…_percent": "%"},
-            "next": "table(path, name) for a name in `see`; what_if(path, ['finding:ID=0'])",
+            "next": (
+                "table(path, name) for a name in `see`; what_if(path, ['finding:ID=0'])"
+            ),
         }
 
     def with_notes(self, path: str, answer: Answer) -> Answer:
@@ -129,7 +137,7 @@ class Questions:
             return answer
         notes: Any = answer.get("notes", ())
         every_note = dict.fromkeys(
-            notes + recording_notes(self._analyzer(path), for_json=True)
+            list(notes) + recording_notes(self._analyzer(path), for_json=True)
         )
         if not every_note:
             return answer
@@ -165,11 +173,17 @@ class Questions:
         if columns is not None:
             frame = frame[[_known(column, frame) for column in columns]]
         more = (
-            "sql(path, query) joins and sums tables; findings(path) says what to change"
+            "sql(path, query) joins and aggregates tables; findings(path) says what "
+            "to change"
         )
         if len(frame) > limit:
-            more = f"{len(frame) - limit:,} more rows: where, sort, or limit up to {_MOST_ROWS}"
-        return _answer(frame.head(limit), len(frame), units, more)
+            more = (
+                f"{len(frame) - limit:,} more rows; use where, sort, or limit (up to "
+                f"{_MOST_ROWS})"
+            )
+        return _answer(
+            frame=frame.head(limit), total=len(frame), units=units, following=more
+        )
 
     def explain_kernel(self, path: str, name: str) -> Answer:
         """Which category a kernel has and why, its GPU time, and the operations that launch it.
@@ -183,7 +197,9 @@ class Questions:
             found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
         if len(found) != 1:
             raise _not_one(
-                name, found["kernel_name"].tolist(), kernels["kernel_name"].tolist()
+                name=name,
+                found=found["kernel_name"].tolist(),
+                there=kernels["kernel_name"].tolist(),
             )
         (kernel,) = _rows(found)
         pairs = analyzer.get_df_kernel_summary()
@@ -193,13 +209,19 @@ class Questions:
         op = str(launched["cpu_op"].iloc[0])
         because = explain(analyzer.categorizer or KernelCategorizer.create(), full, op)
         following = (
-            "tree(path, node=cpu_op) for where it is; findings(path) for what to change"
+            "tree(path, node=cpu_op) shows where it runs; findings(path) says what to "
+            "change"
         )
         return {
             **kernel,
             "because": None if because.winner is None else asdict(because.winner),
             "would_match_too": [asdict(match) for match in because.others[:5]],
-            **_answer(launched.head(20), len(launched), units, following),
+            **_answer(
+                frame=launched.head(20),
+                total=len(launched),
+                units=units,
+                following=following,
+            ),
         }
 
     def tree(self, path: str, node: str | None = None, depth: int = 3) -> Answer:
@@ -214,7 +236,7 @@ class Questions:
         tree = merged_tree(self._analyzer(path).work, op=op)
         if op is not None and not len(tree):
             raise UsageError(
-                f"no operation is called {node!r} and has GPU work; see tree(path)"
+                f"no operation called {node!r} launches GPU work; see tree(path)"
             )
         kept = tree.kept(depth)
         some = np.zeros_like(kept)
@@ -223,8 +245,11 @@ class Questions:
         ] = True
         rows = tree_rows(tree, kept & some)
         units = {"busy_time_ms": "ms"}
-        more = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
-        return _answer(rows, int(kept.sum()), units, more)
+        more = (
+            "tree(path, node, depth) with a name from this answer; "
+            "explain_kernel(path, name) for a kernel"
+        )
+        return _answer(frame=rows, total=int(kept.sum()), units=units, following=more)
 
     def compare(self, path: str, other: str) -> Answer:
         """What changed from the first trace to the other: time, categories, operations, kernels.
@@ -242,7 +267,7 @@ class Questions:
                 name: _rows(frame.head(15)) for name, frame in report.sheets.items()
             },
             "units": {"…_ms": "ms", "…_%": "%"},
-            "next": "findings or table of the one trace and of the other, for why",
+            "next": "findings or table of each of the two traces, for the reasons",
         }
 
     def what_if(self, path: str, changes: list[str]) -> Answer:
@@ -260,7 +285,10 @@ class Questions:
         frame = simulation.what_if(asked)
         return {
             **_answer(
-                frame, len(frame), _units(frame), "findings(path): how to get there"
+                frame=frame,
+                total=len(frame),
+                units=_units(frame),
+                following="findings(path): how to get there",
             ),
             "window": simulation.window(),
             "model": simulation.model(),
@@ -272,25 +300,29 @@ class Questions:
         limits = {"limit": _MOST_ROWS, "longest": _SQL_BYTES}
         rows, more = ask(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
         said = (
-            "there are more rows: sum, or use where and limit"
+            "more rows exist; aggregate, or use where and limit"
             if more
             else "findings(path)"
         )
-        return {**_answer(rows, len(rows), _units(rows), said), "more": more}
+        return {
+            **_answer(frame=rows, total=len(rows), units=_units(rows), following=said),
+            "more": more,
+        }
 
     def _find(self, path: str) -> Path:
         """The trace, or the folder, that a relative path names; never one behind a link out."""
         if "\0" in path or _ABSOLUTE.match(path) or ".." in re.split(r"[/\\]", path):
-            said = "only paths relative to the folders of the server, without .. and ~"
+            said = (
+                "only paths relative to the server's folders are allowed, without .. "
+                "and ~"
+            )
             raise UsageError(f"{path!r}: {said}")
         for folder in self._folders:
             found = folder / path
             try:
                 for _ in range(2):  # of a folder with one trace also that
                     if not is_below(found, self._folders):
-                        raise UsageError(
-                            f"{path!r}: leads out of the folders of the server"
-                        )
+                        raise UsageError(f"{path!r}: is outside the server's folders")
                     found = only_trace(found.resolve())
                 if found.exists():
                     return found
@@ -331,7 +363,8 @@ def _table(
         or (frame := analyzer.table(name)) is None
     ):
         raise UsageError(
-            f"this trace has nothing for the table {name}; open_trace names others"
+            f"this trace has no data for the table {name}; open_trace lists the "
+            "tables it has"
         )
     return frame.set_axis(list(map(str, frame.columns)), axis=1), table.units(frame)
 
@@ -357,7 +390,8 @@ def _units(frame: pd.DataFrame) -> dict[str, str]:
 def _known(column: str, frame: pd.DataFrame) -> str:
     if column not in frame:
         raise UsageError(
-            f"there is no column {column!r}; there are: {', '.join(frame.columns)}"
+            f"there is no column {column!r}; the columns are: "
+            f"{', '.join(frame.columns)}"
         )
     return column
 
@@ -371,9 +405,9 @@ def _not_one(name: str, found: Sequence[str], there: Sequence[str]) -> UsageErro
     near = found or get_close_matches(name, there, n=3, cutoff=0.4)
     some = "; ".join(each[:200] for each in near[:5])
     if found:
-        many = f"{len(found)} kernels are called {name!r}"
-        return UsageError(f"{many}, such as {some}; say more of the name")
-    said = f"the nearest: {some}" if near else "see open_trace"
+        many = f"{len(found)} kernels match {name!r}"
+        return UsageError(f"{many}, such as {some}; give more of the name")
+    said = f"the closest names: {some}" if near else "see open_trace"
     return UsageError(f"there is no kernel {name[:200]!r}; {said}")
 
 
@@ -394,15 +428,16 @@ _TOOLS = (
 )
 #: What the types of arguments are called.
 _MEANT = {
-    "str": "a text",
-    "int": "a whole number",
+    "str": "a string",
+    "int": "an integer",
     "bool": "true or false",
-    "list[str]": "a list of texts",
-    "dict[str, Plain]": "an object: a text, a number, true, false or null for each column",
+    "list[str]": "a list of strings",
+    "dict[str, Plain]": "an object that maps columns to a string, number, boolean or null",
 }
 _INSTRUCTIONS = (
-    "Where did the GPU time of a trace go, and what would save the most? Ask open_trace('.') for"
-    " the traces, open_trace(path), then findings(path). Every answer says what to ask next."
+    "Where did the GPU time of a trace go, and what would save the most? Call "
+    "open_trace('.') to list the traces, then open_trace(path), then findings(path). "
+    "Every answer names useful next calls."
 )
 
 
@@ -413,7 +448,10 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import CallToolResult, TextContent
     except ImportError:
-        message = "this needs the package mcp, version 2; run: pip install 'tracelens-ext[mcp]'"
+        message = (
+            "this command needs version 2 of the package mcp; run: pip install "
+            "'tracelens-ext[mcp]'"
+        )
         raise UsageError(message) from None
 
     class Server(MCPServer[Any]):
@@ -435,7 +473,9 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
             )
 
     if none := [folder for folder in folders if not folder.is_dir()]:
-        raise UsageError(f"{none[0]}: is no folder; name folders with traces")
+        raise UsageError(
+            f"{none[0]}: is not a folder; give folders that contain traces"
+        )
     questions = Questions([folder.resolve() for folder in folders])
     server = Server("tracelens-ext", instructions=_INSTRUCTIONS, log_level="ERROR")
     one_at_a_time = threading.Lock()
@@ -470,7 +510,7 @@ def _arguments(tool: str) -> dict[str, str]:
 def _check_names(tool: str, arguments: Mapping[str, object]) -> None:
     if tool not in _TOOLS:
         raise UsageError(
-            f"there is no tool {tool[:200]!r}; there are: {', '.join(_TOOLS)}"
+            f"there is no tool {tool[:200]!r}; the tools are: {', '.join(_TOOLS)}"
         )
     if unknown := sorted(set(arguments) - set(_arguments(tool))):
         taken = ", ".join(_arguments(tool))
@@ -487,20 +527,23 @@ def _line(tool: str, error: BaseException) -> str:
         first = error.errors()[0]
         meant = _arguments(tool)
         name = str(first["loc"][0])
-        verb = "holds" if len(first["loc"]) > 1 else "is"
+        verb = "contains" if len(first["loc"]) > 1 else "is"
         wrong = (
             "is missing"
             if first["type"] == "missing"
             else f"{verb} {first['input']!r:.200}"
         )
-        said = f"{tool}: the argument {name} {wrong}; give {meant[name]}"
+        said = f"{tool}: the argument {name} {wrong}; expected {meant[name]}"
     elif isinstance(error, TracelensError):
         said = str(error)
     elif isinstance(error, MemoryError):
-        said = "there is not enough memory for this; ask for a smaller trace"
+        said = "there is not enough memory for this; use a smaller trace"
     else:
         logging.getLogger(__name__).error("%s failed", tool, exc_info=error)
-        said = f"{tool}: internal error: {type(error).__name__}; this is a bug: please report it"
+        said = (
+            f"{tool}: internal error: {type(error).__name__}; this is a bug: please "
+            "report it"
+        )
     return " ".join(said.split())[:_LONGEST_LINE]
 
 
@@ -513,13 +556,13 @@ def answer_text(answer: Answer) -> str:
         kept = {
             name: _cut(value, characters, entries) for name, value in answer.items()
         }
-        said = f"to {characters:,} characters a text and {entries} entries a list"
+        said = f"to {characters:,} characters per string and {entries} entries per list"
         kept["cut"] = (
-            f"{said}; ask for less (columns, where, limit, depth) to see the rest"
+            f"{said}; request less (columns, where, limit, depth) to see the rest"
         )
         text = nested_json_text(kept, indent=None)
     if len(text) > LONGEST:
-        raise UsageError("the answer is too long; ask for fewer columns or rows")
+        raise UsageError("the answer is too long; request fewer columns or rows")
     return text
 
 

@@ -91,6 +91,7 @@ def cut_names(
             numbers[key] += 1
             ending = f" #{numbers[key]}{marks[position]}"
             cut[position] = (
-                cut_middle(names[position], room - len(ending), dots) + ending
+                cut_middle(text=names[position], width=room - len(ending), mark=dots)
+                + ending
             )
     return cut

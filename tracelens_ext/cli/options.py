@@ -33,7 +33,9 @@ def _size_of(text: str) -> int:
 
     size = parse_size(text)
     if not size:
-        raise UsageError(f"--max-bytes {text!r} is no size; write it as 5GB or 500MB")
+        raise UsageError(
+            f"--max-bytes {text!r} is not a size; write it as 5GB or 500MB"
+        )
     return size
 
 
@@ -55,7 +57,7 @@ TraceArgument = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A trace of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats).",
+        help="A trace (PyTorch, Nsight Systems, rocprofv3, JAX); see tracelens-ext formats.",
     ),
 ]
 TracesArgument = Annotated[
@@ -63,8 +65,8 @@ TracesArgument = Annotated[
     typer.Argument(
         metavar="TRACE",
         help=(
-            "Traces of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats);"
-            " folders of them; patterns."
+            "Traces from PyTorch, Nsight Systems, rocprofv3 or JAX (see tracelens-ext "
+            "formats): files, folders or patterns."
         ),
     ),
 ]
@@ -73,8 +75,8 @@ Annotation = Annotated[
     typer.Option(
         metavar="REGEX",
         help=(
-            "Take annotations (record_function, NVTX ranges) whose name matches for iterations."
-            "  [default: ProfilerStep#N]"
+            "Use annotations (record_function, NVTX ranges) whose name matches as "
+            "iterations.  [default: ProfilerStep#N]"
         ),
     ),
 ]
@@ -82,7 +84,7 @@ Capture = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE_OR_FOLDER",
-        help="Traces in which the CUDA graphs were captured: tell what is in graph launches.",
+        help="Capture traces, used to resolve the kernels inside CUDA graph launches.",
     ),
 ]
 Device = Annotated[int | None, typer.Option(help="Only this device.")]
@@ -92,41 +94,39 @@ DevicePeaks = Annotated[
         metavar="FILE",
         callback=_check_device_peaks,
         help=(
-            "Peaks for the roofline: a file (TOML, or TraceLens's JSON), or a known device by its"
-            " name, such as 'H100 SXM'.  [default: the device of the trace]"
+            "Peaks for the roofline: a file (TOML, or TraceLens JSON), or the name of "
+            "a known device, such as 'H100 SXM'.  [default: the device of the trace]"
         ),
     ),
 ]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Overwrite files that tracelens-ext did not make."),
+    typer.Option("--force", help="Overwrite files that tracelens-ext did not write."),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print all tables as JSON instead, every row of them."),
+    typer.Option("--json", help="Print all rows of all tables as JSON instead."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Step = Annotated[
     int | None,
     typer.Option(metavar="N", min=0, help="Only GPU work of ProfilerStep#N."),
 ]
 Total = Annotated[
     bool,
-    typer.Option(
-        "--total", help="Compare whole traces, even where both have iterations."
-    ),
+    typer.Option("--total", help="Compare whole traces, even if both have iterations."),
 ]
 UnlinkedKernels = Annotated[
     bool,
     typer.Option(
         "--include-unlinked-kernels/--exclude-unlinked-kernels",
-        help="Count GPU events without a launch, or not.  [default: include]",
+        help="Count GPU events without a launch.  [default: include]",
         show_default=False,
     ),
 ]
 UserRules = Annotated[
     list[Path] | None,
-    typer.Option(help="TOML file of your own rules; wins over all others."),
+    typer.Option(help="TOML file with your own rules; they override all others."),
 ]
 
 
@@ -138,7 +138,7 @@ class ReadingFlags(ReadingOptions):
         bool,
         typer.Option(
             "--salvage",
-            help="Of a cut off or damaged file, analyse the events before that.",
+            help="Analyze a truncated or damaged file up to the damage.",
         ),
     ] = False
     max_bytes: Annotated[
@@ -147,8 +147,8 @@ class ReadingFlags(ReadingOptions):
             metavar="SIZE",
             parser=_size_of,
             help=(
-                "Refuse more text than this, unpacked, such as 5GB."
-                "  [default: 64GB, or 100 times the file beyond 200MB]"
+                "Refuse files larger than this when unpacked, such as 5GB.  [default: "
+                "64GB, or 100 times the file size for files above 200MB]"
             ),
         ),
     ] = None
@@ -158,14 +158,15 @@ class ReadingFlags(ReadingOptions):
             metavar="N",
             min=1,
             max=1024,
-            help="Threads or processes.  [default: one a core]",
+            help="Number of threads or processes.  [default: one per core]",
         ),
     ] = None
     nsys: Annotated[
         str | None,
         typer.Option(
             metavar="PROGRAM",
-            help="Have this nsys convert .nsys-rep files.  [default: they are read directly]",
+            help="Convert .nsys-rep files with this nsys.  [default: read them "
+            "directly]",
         ),
     ] = None
     rank: Annotated[
@@ -173,17 +174,18 @@ class ReadingFlags(ReadingOptions):
         typer.Option(
             metavar="N",
             min=0,
-            help="Of a file into which several ranks were merged, take this one.",
+            help="Analyze this rank of a file that contains several ranks.",
         ),
     ] = None
     no_cache: Annotated[
         bool,
-        typer.Option("--no-cache", help="Read the file, whatever the cache holds."),
+        typer.Option("--no-cache", help="Read the file even if it is in the cache."),
     ] = False
     verify_cache: Annotated[
         bool,
         typer.Option(
-            "--verify-cache", help="Use the cache only if no byte has changed (slower)."
+            "--verify-cache",
+            help="Use the cache only if no byte of the file has changed (slower).",
         ),
     ] = False
     notes: Annotated[
@@ -191,7 +193,7 @@ class ReadingFlags(ReadingOptions):
         typer.Option(
             "--notes",
             callback=_show_every_note,
-            help="Print every note, not five lines of them.",
+            help="Print all notes instead of the first five lines.",
         ),
     ] = False
 
@@ -205,7 +207,8 @@ class GraphReadingFlags(ReadingFlags):
         typer.Option(
             metavar="FILE",
             help=(
-                "PyTorch's annotations of CUDA graphs (JSON).  [default: found beside the trace]"
+                "PyTorch's CUDA graph annotations (JSON).  [default: found next to "
+                "the trace]"
             ),
         ),
     ] = None
@@ -218,7 +221,7 @@ class RuleOptions:
     rules: UserRules = None
     categorizer: Annotated[
         str | None,
-        typer.Option(help="Ask this plugin or map first, such as jax or vllm:gpt-oss."),
+        typer.Option(help="Use this categorizer first, such as jax or vllm:gpt-oss."),
     ] = None
     maps: Annotated[
         list[Path] | None,
@@ -229,7 +232,7 @@ class RuleOptions:
     ] = None
     without_pack: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Switch off this pack; see `rules list`."),
+        typer.Option(metavar="NAME", help="Disable this rule pack; see `rules list`."),
     ] = None
 
     def arguments(self) -> dict[str, Any]:
@@ -256,12 +259,12 @@ class AnalysisOptions(RuleOptions):
         chooses_rules = self.rules or self.categorizer or self.without_pack
         if chooses_rules and not self.kernel_categories:
             raise UsageError(
-                "--rules, --categorizer and --without-pack need kernel categories; leave out"
-                " --no-kernel-categories"
+                "--rules, --categorizer and --without-pack need kernel categories; "
+                "leave out --no-kernel-categories"
             )
         if self.maps and not self.categorizer:
             raise UsageError(
-                "--maps needs --categorizer ENGINE:MODEL, which names one of them"
+                "--maps needs --categorizer ENGINE:MODEL to select one of the maps"
             )
 
 
@@ -273,7 +276,7 @@ class SelectionOptions:
     pstep_by: Annotated[
         Literal["launch", "time"] | None,
         typer.Option(
-            help="Work of that step by launch, or by time.  [default: launch]"
+            help="Assign GPU work to steps by launch or time.  [default: launch]"
         ),
     ] = None
     stream: Annotated[int | None, typer.Option(help="Only this stream.")] = None
@@ -286,7 +289,13 @@ class SelectionOptions:
         if self.pstep_by is not None and self.pstep is None:
             raise UsageError("--pstep-by needs --pstep N")
         step_by = self.pstep_by or "launch"
-        return Selection(self.pstep, step_by, self.stream, self.device, category)
+        return Selection(
+            pstep=self.pstep,
+            pstep_by=step_by,
+            stream=self.stream,
+            device=self.device,
+            category=category,
+        )
 
 
 def selected_text(selection: Selection, work: GpuEvents) -> str:
@@ -297,7 +306,7 @@ def selected_text(selection: Selection, work: GpuEvents) -> str:
     left_out = selection.left_out(work)
     if not left_out:
         return selection.text
-    return f"{selection.text}. {left_out} --pstep-by time goes by that."
+    return f"{selection.text}. {left_out} Use --pstep-by time to include it by time."
 
 
 def given_options(group: DataclassInstance) -> list[str]:

@@ -24,15 +24,21 @@ _BEGINNING_BYTES = 200
 _PAGE_SUFFIXES = (".html", ".htm")
 #: How a name ends that is of no report → why, and what to do.
 _NO_REPORTS = {
-    ".html": "names a page; write it with --html",
-    ".htm": "names a page; write it with --html",
+    ".html": "is an HTML page; write it with --html",
+    ".htm": "is an HTML page; write it with --html",
     ".gz": "reports are not compressed; leave out .gz",
-    ".csv": "names one file for several tables; name a folder, with --format csv",
-    ".parquet": "names one file for several tables; name a folder, with --format parquet",
+    ".csv": (
+        "is a single file, but there are several tables; give a folder, with --format "
+        "csv"
+    ),
+    ".parquet": (
+        "is a single file, but there are several tables; give a folder, with --format "
+        "parquet"
+    ),
 }
 #: What a folder of tables beside a trace is called, after the trace.
 _FOLDER_ENDINGS = {OutputFormat.csv: "_csvs", OutputFormat.parquet: "_parquet"}
-_TWICE = "is named for two outputs; name two"
+_TWICE = "is used for two outputs; give different paths"
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,8 @@ class OutputOptions:
             "-o",
             metavar="PATH",
             help=(
-                "Excel file to write; a folder for several traces."
-                "  [default: NAME_perf_report.xlsx beside each trace]"
+                "Excel file to write, or a folder for several traces.  [default: "
+                "NAME_perf_report.xlsx next to each trace]"
             ),
         ),
     ] = None
@@ -63,28 +69,26 @@ class OutputOptions:
         OutputFormat | None,
         typer.Option(
             help=(
-                "Write the tables in this format; csv and parquet are a folder of files."
-                "  [default: what --output is named, else xlsx]"
+                "Format of the tables; csv and parquet write a folder of files.  "
+                "[default: from the name of --output, else xlsx]"
             ),
         ),
     ] = None
     csv_dir: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Write each table as a CSV file into this folder."
+            metavar="FOLDER", help="Write each table as a CSV file to this folder."
         ),
     ] = None
     no_workbook: Annotated[
         bool,
-        typer.Option(
-            "--no-workbook", help="Write no more than what other options name."
-        ),
+        typer.Option("--no-workbook", help="Do not write the Excel workbook."),
     ] = False
     html: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write a page for browsers; a folder for several traces.",
+            help="Write an HTML page, or a folder of pages for several traces.",
         ),
     ] = None
 
@@ -158,12 +162,15 @@ class OutputOptions:
         names_file = format_of_name is not None or suffix in _PAGE_SUFFIXES
         if several and not is_folder and names_file:
             raise UsageError(
-                f"{output}: names one file for several traces; name a folder"
+                f"{output}: is a single file, but there are several traces; give a "
+                "folder"
             )
         if several or is_folder:
             return self.format or OutputFormat.xlsx
         if output == str(STANDARD_OUTPUT):
-            raise UsageError("a report cannot go to standard output; name a file")
+            raise UsageError(
+                "a report cannot be written to standard output; give a file name"
+            )
         problem = self._problem_of_name(suffix, format_of_name)
         if problem is not None:
             raise UsageError(f"{output}: {problem}")
@@ -177,13 +184,13 @@ class OutputOptions:
             return _NO_REPORTS[suffix]
         if format_of_name is None and self.format is None:
             return (
-                "the report is an Excel file; name it .xlsx (.json and .md do too), or give"
-                " --format or --csv-dir"
+                "the default report is an Excel file; name it .xlsx, .json or .md, or "
+                "use --format or --csv-dir"
             )
         if format_of_name is None and self.format is OutputFormat.xlsx:
-            return "an Excel file is named .xlsx"
+            return "is not the name of an Excel file; end it with .xlsx"
         if self.format and format_of_name and format_of_name is not self.format:
-            return f"does not go with --format {self.format}"
+            return f"does not match --format {self.format}"
         return None
 
 
@@ -295,9 +302,11 @@ def _page(html: str, name_in_folder: str, *, several: bool) -> Path:
     if _is_folder(html) or (several and not is_page):
         return Path(html) / name_in_folder
     if several:
-        raise UsageError(f"{html}: names one page for several traces; name a folder")
+        raise UsageError(
+            f"{html}: is a single page, but there are several traces; give a folder"
+        )
     if not is_page:
-        raise UsageError(f"{html}: a page is named .html")
+        raise UsageError(f"{html}: is not the name of a page; end it with .html")
     return Path(html)
 
 
@@ -319,10 +328,11 @@ def check_texts(
         every_gap: `--all` is given, which is about the JSON.
     """
     if every_gap and not json:
-        raise UsageError("--all is about the JSON; add --json")
+        raise UsageError("--all only affects the JSON; add --json")
     if json and STANDARD_OUTPUT in paths:
         raise UsageError(
-            "--json writes to standard output, so a text cannot go there too"
+            "--json already writes to standard output, so the text cannot go there "
+            "too; give a file name"
         )
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise UsageError(f"{paths[0]}: {_TWICE}")

@@ -205,7 +205,13 @@ def trace_report(
 ) -> Report:
     """Return tables of a trace as a report."""
     all_facts = [("Trace", str(trace))] + list(facts)
-    return Report(title, tables, all_facts, list(notes), members=members or {})
+    return Report(
+        title=title,
+        sheets=tables,
+        facts=all_facts,
+        notes=list(notes),
+        members=members or {},
+    )
 
 
 def print_report(report: Report, output_format: OutputFormat | None = None) -> None:
@@ -346,5 +352,5 @@ def _first_note_lines(texts: Sequence[Sequence[str]]) -> list[str]:
         lines = all_lines[: room - 1]
         lines.append(f"{all_lines[room - 1]} …")
     plural = "s" if more > 1 else ""
-    lines.append(f"and {more} more note{plural}: --notes")
+    lines.append(f"and {more} more note{plural}; show them with --notes")
     return lines

@@ -39,7 +39,7 @@ def snapshot_report(
     )
 
     if len(paths) > 2:
-        raise UsageError("two snapshots are compared, not more")
+        raise UsageError("only two snapshots can be compared")
     snapshots = [read_snapshot(path, reading) for path in paths]
     if len(snapshots) == 2:
         labels = ["Snapshot A", "Snapshot B"]
@@ -48,7 +48,7 @@ def snapshot_report(
         labels = ["Snapshot"]
         tables = snapshot_tables(snapshots[0])
     tables = tables_of_device(
-        tables, device, refusal="no event is of device", recording="snapshot"
+        tables, device, refusal="no event belongs to device", recording="snapshot"
     )
     facts = list(zip(labels, map(str, paths), strict=True))
     notes = [
@@ -56,7 +56,7 @@ def snapshot_report(
         for snapshot in snapshots
         if snapshot.dropped
     ]
-    return Report("Memory", tables, facts, notes)
+    return Report(title="Memory", sheets=tables, facts=facts, notes=notes)
 
 
 def snapshot_blocks(report: Report, top: int) -> Iterator[Block]:

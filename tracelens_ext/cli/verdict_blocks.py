@@ -13,7 +13,7 @@ _PLACE_COLUMNS = ("rank", "process_group", "iteration")
 def verdict_blocks(verdicts: pd.DataFrame) -> Iterator[Block]:
     """Yield which ranks and links are slow, in sentences."""
     if not len(verdicts):
-        yield "No rank and no link is slow, and no call lacks a rank."
+        yield "No slow ranks, slow links or incomplete collectives found."
     # Parquet files give numbers with gaps as floats.
     texts = verdicts.astype({"rank": "Int64"}).astype(object)
     for row in texts.where(texts.notna(), "").to_dict("records"):

@@ -47,7 +47,9 @@ def align_tables(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligne
         cells = np.zeros((len(distinct), len(parts)), dtype=np.int64)
         np.add.at(cells, (group, trace_of_row), rows[figure].to_numpy())
         sums[figure] = cells
-    return Aligned(distinct, sums["ns"], sums["count"], sums["calls"])
+    return Aligned(
+        keys=distinct, ns=sums["ns"], count=sums["count"], calls=sums["calls"]
+    )
 
 
 def spelled_as_in_reports(part: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
@@ -89,7 +91,10 @@ def comparison_table(
         if name not in _WITHOUT_CALLS:
             calls = aligned.calls / divisors
             amount_ms = _change_by_calls(
-                times[:, 0], times[:, trace], calls[:, 0], calls[:, trace]
+                before_ms=times[:, 0],
+                after_ms=times[:, trace],
+                calls_before=calls[:, 0],
+                calls_after=calls[:, trace],
             )
             # What rounding leaves is no difference.
             speed_ms = np.round(difference - amount_ms, _NS_DECIMALS + 3) + 0.0

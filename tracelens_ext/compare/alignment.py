@@ -135,7 +135,7 @@ class _Pairing:
     """Pairs the places of two traces, step by step."""
 
     def __init__(self, places_a: PlacesWithWork, places_b: PlacesWithWork) -> None:
-        self.remaining = _BothSides(_leaves(places_a), _leaves(places_b))
+        self.remaining = _BothSides(a=_leaves(places_a), b=_leaves(places_b))
         self.pairs: list[_Pair] = []
 
     def run(self) -> None:
@@ -245,11 +245,21 @@ def align(places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
         for leaf in pairing.remaining.of(side):
             place = leaf.place
             if side is Side.A:
-                own_row = _RowKey(place.path, place.backward, place.name, "")
-                alone = _Pair(_BothSides([leaf], []), depth=0)
+                own_row = _RowKey(
+                    path=place.path,
+                    backward=place.backward,
+                    operation_a=place.name,
+                    operation_b="",
+                )
+                alone = _Pair(_BothSides(a=[leaf], b=[]), depth=0)
             else:
-                own_row = _RowKey(place.path, place.backward, "", place.name)
-                alone = _Pair(_BothSides([], [leaf]), depth=0)
+                own_row = _RowKey(
+                    path=place.path,
+                    backward=place.backward,
+                    operation_a="",
+                    operation_b=place.name,
+                )
+                alone = _Pair(_BothSides(a=[], b=[leaf]), depth=0)
             shared_row = row_of_operation.get(
                 (place.path, place.backward, place.name, side)
             )
@@ -262,7 +272,12 @@ def _row_of_pair(pair: _Pair) -> _RowKey:
     place = pair.sides.a[0].place
     if pair.depth:
         ancestor = place.chain[pair.depth - 1]
-        return _RowKey(place.path, place.backward, ancestor, ancestor)
+        return _RowKey(
+            path=place.path,
+            backward=place.backward,
+            operation_a=ancestor,
+            operation_b=ancestor,
+        )
     operations = []
     for side in Side:
         names = list(dict.fromkeys(leaf.place.name for leaf in pair.sides.of(side)))
@@ -309,7 +324,7 @@ def _table(rows: _Rows, places_a: PlacesWithWork, places_b: PlacesWithWork) -> A
         "A_kernels": kernels[Side.A],
         "B_kernels": kernels[Side.B],
     }
-    return Aligned(pd.DataFrame(keys), ns, count, calls)
+    return Aligned(keys=pd.DataFrame(keys), ns=ns, count=count, calls=calls)
 
 
 def _kernel_text(

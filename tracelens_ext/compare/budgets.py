@@ -124,7 +124,9 @@ def parse_budget(text: str) -> Budget:
         )
     name = " ".join(match["name"].split())
     limit = Fraction("".join(match["limit"].split()))
-    return Budget(name, match["sign"] == ">", limit, match["unit"].lower())
+    return Budget(
+        name=name, above=match["sign"] == ">", limit=limit, unit=match["unit"].lower()
+    )
 
 
 def check_budgets(
@@ -169,7 +171,12 @@ def check_budgets(
                 subject = f"{change.prefix}{name}{place}"
                 outcomes.append(
                     BudgetOutcome(
-                        budget, subject, change.before, change.after, crossed, is_share
+                        budget=budget,
+                        what=subject,
+                        before=change.before,
+                        after=change.after,
+                        crossed=crossed,
+                        shares=is_share,
                     )
                 )
     return outcomes
@@ -276,10 +283,12 @@ def _changes(comparison: Comparison, values: Sequence[Fraction]) -> Iterator[_Ch
         *earlier, last = values
         middle = median(earlier)
         deviation = median([abs(value - middle) for value in earlier])
-        yield _Change("", middle, last, deviation)
+        yield _Change(prefix="", before=middle, after=last, deviation=deviation)
         return
     for letter, after in zip(comparison.letters[1:], values[1:], strict=True):
-        yield _Change(f"{letter}: ", values[0], after, Fraction(1))
+        yield _Change(
+            prefix=f"{letter}: ", before=values[0], after=after, deviation=Fraction(1)
+        )
 
 
 def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction]:

@@ -94,7 +94,7 @@ class Comparison:
         iterations = [measurement.iterations for measurement in self.measurements]
         step_names = {measurement.step_name for measurement in self.measurements}
         if all(iterations) and len(step_names) == 1:
-            return WorkUnit("iteration", iterations, 1.0)
+            return WorkUnit(kind="iteration", counts=iterations, confidence=1.0)
         periods = [
             measurement.period
             for measurement in self.measurements
@@ -104,9 +104,13 @@ class Comparison:
             counts = [period.count for period in periods]
             if self._periods_agree_with_calls(counts):
                 return WorkUnit(
-                    "period", counts, min(period.confidence for period in periods)
+                    kind="period",
+                    counts=counts,
+                    confidence=min(period.confidence for period in periods),
                 )
-        return WorkUnit("trace", [1] * len(self.measurements), 0.0)
+        return WorkUnit(
+            kind="trace", counts=[1] * len(self.measurements), confidence=0.0
+        )
 
     def _periods_agree_with_calls(self, counts: Sequence[float]) -> bool:
         """Tell whether the counts of periods differ as the calls of the traces do."""
@@ -189,7 +193,11 @@ class Comparison:
             rows = table
             if "trace" in table:
                 rows = table[table["trace"] == letter].dropna(axis=1, how="all")
-            verdicts.append(verdict(self.letters[0], letter, ratios, rows))
+            verdicts.append(
+                verdict(
+                    baseline=self.letters[0], letter=letter, ratios=ratios, rows=rows
+                )
+            )
         return verdicts
 
     @property
@@ -287,7 +295,9 @@ class Comparison:
         for name, aligned in self.aligned.items():
             with self.failures.isolate(f"The table {name} of the comparison"):
                 divisors = self._divisors_of_table(name)
-                tables[name] = comparison_table(name, aligned, self.letters, divisors)
+                tables[name] = comparison_table(
+                    name=name, aligned=aligned, letters=self.letters, divisors=divisors
+                )
         with self.failures.isolate("The table places of the comparison"):
             places = self._places()
             if places is not None:
@@ -301,7 +311,12 @@ class Comparison:
         for index, pair in enumerate(align_places(self.figures), start=1):
             letter = self.letters[index]
             divisors = [self.divisors[0], self.divisors[index]]
-            table = comparison_table("places", pair, [baseline, letter], divisors)
+            table = comparison_table(
+                name="places",
+                aligned=pair,
+                letters=[baseline, letter],
+                divisors=divisors,
+            )
             if len(self.letters) > 2:
                 table = _with_letter(table, letter)
             parts.append(table)
@@ -387,4 +402,4 @@ def compare(
         raise TracelensError(
             f"{paths}: no trace holds GPU events; there is nothing to compare"
         )
-    return Comparison(measurements, total, history)
+    return Comparison(measurements=measurements, total=total, history=history)

@@ -71,10 +71,18 @@ def _figure_times(comparison: Comparison) -> list[_FigureTimes]:
     for table in KEYS:
         aligned = comparison.aligned.get(table)
         if aligned is not None:
-            parts.append(_FigureTimes(table, aligned.names, comparison.times_ms(table)))
+            parts.append(
+                _FigureTimes(
+                    table=table, figures=aligned.names, ms=comparison.times_ms(table)
+                )
+            )
     if comparison.savings is not None:
         ids, values = comparison.savings
-        parts.append(_FigureTimes("findings", ids, np.nan_to_num(values[..., 0])))
+        parts.append(
+            _FigureTimes(
+                table="findings", figures=ids, ms=np.nan_to_num(values[..., 0])
+            )
+        )
     return parts
 
 
@@ -88,9 +96,9 @@ def history_report(comparison: Comparison) -> Report:
         facts.append((label, measurement.path))
     facts.append(("Times", time_basis(comparison)))
     return Report(
-        _TITLE,
-        {"history": table},
-        facts,
+        title=_TITLE,
+        sheets={"history": table},
+        facts=facts,
         notes=list(comparison.failures.messages),
         descriptions=_DESCRIPTIONS,
         members={"unit": comparison.unit_told, "verdict": {"text": text}},

@@ -139,7 +139,9 @@ def measure(
         UsageError: the analyzer was made without categories.
     """
     failures = PartFailures() if failures is None else failures
-    meter = _Meter(work, micro_idle_thresh_us, failures)
+    meter = _Meter(
+        gpu_events=work, micro_idle_thresh_us=micro_idle_thresh_us, failures=failures
+    )
     steps = _steps(work)
     iterations = steps.iterations
     total = meter.figures(np.ones(len(work), dtype=bool))
@@ -179,7 +181,9 @@ def _steps(gpu_events: GpuEvents) -> _Steps:
     tree = gpu_events.tree
     usual = named_iterations(tree, None)
     if len(usual.iterations):
-        return _Steps(usual.iterations, usual.labels[0].partition("#")[0])
+        return _Steps(
+            iterations=usual.iterations, name=usual.labels[0].partition("#")[0]
+        )
     for expression in likely_iterations(tree, _MOST_CANDIDATES):
         named = named_iterations(tree, expression)
         launched_inside = int((named.iterations.of_gpu != NONE).sum())
@@ -251,8 +255,8 @@ class _Meter:
     def figures(self, chosen: BoolArray) -> Figures:
         """Return the figures of the chosen GPU events."""
         categories = self.gpu_events.needed_categories
-        category = _Key(categories.code, categories.labels)
-        kernel = _Key(self.gpu_events.name, self.gpu_events.trace.names)
+        category = _Key(code=categories.code, labels=categories.labels)
+        kernel = _Key(code=self.gpu_events.name, labels=self.gpu_events.trace.names)
         operation = _Key(*self.gpu_events.tree.cpu_op_label_of_gpu)
         keys_of_table = {
             "categories": {"kernel_category": category},
@@ -270,7 +274,9 @@ class _Meter:
 
     def grouped(self, chosen: BoolArray, keys: Mapping[str, _Key]) -> pd.DataFrame:
         """Return GPU time, GPU events and calls of operations by some columns."""
-        columns, groups = group_labelled(dict(keys), self.gpu_events.duration, chosen)
+        columns, groups = group_labelled(
+            keys=dict(keys), duration=self.gpu_events.duration, chosen=chosen
+        )
         call = calls_of(self.gpu_events)[chosen]
         first_of_call, _ = number_groups([groups.number, call])
         calls = np.bincount(groups.number[first_of_call], minlength=len(groups))
@@ -302,10 +308,10 @@ class _Meter:
         for device in timeline["device"].unique().tolist():
             events = counted[gpu_events.trace.device[counted] == device]
             changes = _idle_changes(
-                iteration[events],
-                gpu_events.start[events],
-                gpu_events.end[events],
-                iterations.run,
+                iteration=iteration[events],
+                start=gpu_events.start[events],
+                end=gpu_events.end[events],
+                run=iterations.run,
             )
             for change_ns in changes:
                 kinds = ["idle_time", "total_time", self._kind_of_idle(change_ns)]

@@ -35,9 +35,9 @@ class _Color(NamedTuple):
         return f"#{self.red:02x}{self.green:02x}{self.blue:02x}"
 
 
-_UNCHANGED_COLOR = _Color(232, 234, 238)
-_SLOWER_COLOR = _Color(214, 69, 65)
-_FASTER_COLOR = _Color(52, 120, 190)
+_UNCHANGED_COLOR = _Color(red=232, green=234, blue=238)
+_SLOWER_COLOR = _Color(red=214, green=69, blue=65)
+_FASTER_COLOR = _Color(red=52, green=120, blue=190)
 #: The change, of the longer time, that has the full color.
 _FULL_COLOR_CHANGE = 0.5
 

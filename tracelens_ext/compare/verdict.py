@@ -69,7 +69,12 @@ def verdict(
         text = f"{text}; the largest changes: {', '.join(names)}"
     else:
         text = f"{text}; nothing differs"
-    return ComparisonVerdict(f"{text}.", ratios.work, ratios.speed, largest)
+    return ComparisonVerdict(
+        text=f"{text}.",
+        work_ratio=ratios.work,
+        speed_ratio=ratios.speed,
+        places=largest,
+    )
 
 
 def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> str:

@@ -1,4 +1,4 @@
-"""Many traces, one a rank, analysed on many processes or machines, and then compared.
+"""Many traces, one a rank, analyzed on many processes or machines, and then compared.
 
 >>> from tracelens_ext.distributed import run_fleet
 >>> result = run_fleet(["traces/rank*.json.gz"], "results", workers=4)

@@ -105,7 +105,14 @@ def perfetto_json(
     tracks = Tracks()
     numbers = _Numbers()
     writers = [
-        _TraceWriter(source, choice, tracks, numbers, summary) for source in sources
+        _TraceWriter(
+            source=source,
+            choice=choice,
+            tracks=tracks,
+            numbers=numbers,
+            summary=summary,
+        )
+        for source in sources
     ]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
     texts = chain(tracks.events, *(writer.events() for writer in writers))
@@ -225,7 +232,11 @@ class _TraceWriter:
         # Viewers want what encloses before what is within; our reader the order of the file.
         self._rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
         self._placement = place(
-            tracks, self._gpu_events, self._rows, source.label, source.error
+            tracks=tracks,
+            gpu_events=self._gpu_events,
+            rows=self._rows,
+            label=source.label,
+            clock_note=source.error,
         )
         self._numbers = self._unique_numbers(numbers)
         #: the GPU event that each event is, `NONE` for CPU events
@@ -255,9 +266,11 @@ class _TraceWriter:
         """Return the category of each event."""
         categories = self._gpu_events.categories
         if categories is None:
-            return _EventCategories([], np.full_like(self._gpu_event, NONE))
+            return _EventCategories(labels=[], code=np.full_like(self._gpu_event, NONE))
         code = categories.code.astype(np.int64)
-        return _EventCategories(categories.labels, values_at(code, self._gpu_event))
+        return _EventCategories(
+            labels=categories.labels, code=values_at(code, self._gpu_event)
+        )
 
     def _threads_of_spans(self, tracks: Tracks) -> list[int]:
         """Return the thread of each span; spans of several devices may overlap."""
@@ -290,7 +303,9 @@ class _TraceWriter:
             shift_ns=self._source.shift_ns,
             window=self._window,
         )
-        yield from counter_events(self._gpu_events, target, self._source.failures)
+        yield from counter_events(
+            gpu_events=self._gpu_events, target=target, failures=self._source.failures
+        )
 
     def _recorded_events(self) -> Iterator[str]:
         """Yield the events of the trace, each followed by the end of an arrow that it has."""

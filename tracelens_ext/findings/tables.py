@@ -104,7 +104,7 @@ FINDINGS = Table(
     columns=[
         Column(
             "finding",
-            "which kind of finding; [findings](findings.md) has a section on each",
+            "the kind of finding, such as `host-bound`",
         ),
         Column("title", "the problem and its cost"),
         Column(

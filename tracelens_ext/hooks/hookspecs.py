@@ -237,6 +237,6 @@ def tracelens_readers() -> Iterable[Reader]:
     """Readers of trace formats.
 
     Returns:
-        Readers. The first that recognises a file reads it. This distribution's own are asked
+        Readers. The first that recognizes a file reads it. This distribution's own are asked
         before those of other plugins.
     """

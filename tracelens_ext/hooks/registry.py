@@ -231,7 +231,10 @@ class PluginRegistry:
         distribution = _distribution_of(entry_point.dist)
         label = " ".join(part for part in distribution if part)
         plugin = Plugin(
-            entry_point.name, entry_point.value, label, _is_own(entry_point)
+            name=entry_point.name,
+            module=entry_point.value,
+            distribution=label,
+            own=_is_own(entry_point),
         )
         is_second = self._manager.has_plugin(plugin.name)
         # two of one name stay apart in listings and messages; it is not loaded
@@ -348,7 +351,7 @@ def _distribution_of(distribution: Distribution | None) -> _DistributionName:
     """Return what a distribution calls itself; each look at its metadata parses the whole of it."""
     if distribution is None:
         return _DistributionName("unknown", "")
-    return _DistributionName(distribution.name, distribution.version)
+    return _DistributionName(name=distribution.name, version=distribution.version)
 
 
 def _explain_validation(error: pluggy.PluginValidationError) -> str:

@@ -67,7 +67,7 @@ def find_pairs(kind: IntArray, thread: IntArray, ts: Int64Array) -> Pairs:
     is_open = np.zeros(len(kind), dtype=bool)
     is_open[ordered_rows[ordered_opens]] = True
     is_open[begin] = False
-    return Pairs(begin, end, is_open, is_stray)
+    return Pairs(begin=begin, end=end, is_open=is_open, is_stray=is_stray)
 
 
 _NO_LEVEL: Final = 0

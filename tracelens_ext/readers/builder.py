@@ -305,14 +305,16 @@ class TraceBuilder:
         for name, pieces in self._texts.items():
             rows = _joined(pieces.rows, np.int32)
             codes = code_of_text[_joined(pieces.values, np.int64)]
-            args[name] = ArgColumn(rows, codes, texts)
+            args[name] = ArgColumn(rows=rows, values=codes, texts=texts)
         return _Events(columns, args)
 
     def _with_pairs(self, events: _Events) -> _Events:
         """Make one event of each begin and its end; those without the other are dropped."""
         events = self._without(events, _NO_START, _has_no_start(events.columns))
         columns = events.columns
-        pairs = begin_end.find_pairs(columns["kind"], columns["thread"], columns["ts"])
+        pairs = begin_end.find_pairs(
+            kind=columns["kind"], thread=columns["thread"], ts=columns["ts"]
+        )
         columns["dur"][pairs.begin] = (
             columns["ts"][pairs.end] - columns["ts"][pairs.begin]
         )
@@ -434,7 +436,9 @@ def _without_spelling(texts: Iterable[bytes]) -> _PlainTexts:
         with suppress(msgspec.DecodeError, RecursionError):
             plain = msgspec.json.format(text, indent=-1)
         codes.append(distinct[plain.decode("utf-8", "replace")])
-    return _PlainTexts(list(distinct), np.array(codes, dtype=np.int64))
+    return _PlainTexts(
+        texts=list(distinct), code_of_text=np.array(codes, dtype=np.int64)
+    )
 
 
 def _present(values: IntArray) -> tuple[IntArray, IntArray]:

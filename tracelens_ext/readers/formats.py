@@ -31,7 +31,7 @@ from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
-#: How much of a file a reader sees before it says whether it recognises it.
+#: How much of a file a reader sees before it says whether it recognizes it.
 HEAD_BYTES = 4096
 
 
@@ -57,7 +57,8 @@ def read_document(
 
     if isinstance(document, list) and _are_documents(document):
         of_ranks = cast("list[Mapping[str, object]]", document)
-        return with_directions(documents.from_documents(of_ranks, path))
+        trace = documents.from_documents(of_ranks, path)
+        return with_directions(trace)
     members = document if isinstance(document, Mapping) else {"traceEvents": document}
     if json_records.ROOT in members:
         return json_records.from_document(members, path, reading)
@@ -94,7 +95,9 @@ def read_file(
     """
     registry = registry or default_registry()
     offered = offered_readers(registry)
-    with given.ByteSource(source, progress, cache, reading) as opened:
+    with given.ByteSource(
+        source=source, progress=progress, cache=cache, reading=reading
+    ) as opened:
         head = opened.peek(HEAD_BYTES)
         for reader in offered:
             if reader.plugin.own is not own:
@@ -263,7 +266,8 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
             return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
     if head.startswith(b"\x80") and b"pg_config" in head:
         return TraceFormatError(path, _A_FLIGHT_DUMP, "run: tracelens-ext ranks FILE")
-    if name.removesuffix(".gz").endswith((".pickle", ".pkl")):
+    unpacked_name = name.removesuffix(".gz")
+    if unpacked_name.endswith((".pickle", ".pkl")):
         return TraceFormatError(path, _A_PICKLE, "run: tracelens-ext memory FILE")
     if head.startswith(b"NVR\0") or name.endswith(".ncu-rep"):
         return TraceFormatError(path, _NSIGHT_COMPUTE, _RECORD_TIMELINE)
@@ -311,11 +315,14 @@ def refuse_trace(trace: Trace) -> None:
 def _refuse_many_devices(trace: Trace) -> None:
     """Raise a TraceFormatError for more devices than any machine has; tables have rows for each."""
     device = trace.device
-    if not len(device) or int(device.max()) - int(device.min()) < _MOST_DEVICES:
+    if not len(device):
+        return
+    largest_difference = int(device.max()) - int(device.min())
+    if largest_difference < _MOST_DEVICES:
         return
     count = len(np.unique(device))
     if count > _MOST_DEVICES:
-        problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
+        problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analyzed)"
         raise TraceFormatError(
             trace.provenance.path, problem, "give the traces one by one"
         )

@@ -39,14 +39,14 @@ def _is_of_dlprof(name: str, tables: Collection[str]) -> bool:
 
 _DATABASES: Final = (
     OtherDatabase(
-        "is a database of Ascend's profiler (msprof), which is not read",
-        "open it with MindStudio Insight",
-        _is_of_ascend,
+        problem="is a database of Ascend's profiler (msprof), which is not read",
+        remedy="open it with MindStudio Insight",
+        fits=_is_of_ascend,
     ),
     OtherDatabase(
-        "is a database of DLProf, which is not read",
-        "give the report of Nsight Systems (.nsys-rep, .qdrep) that DLProf wrote beside it",
-        _is_of_dlprof,
+        problem="is a database of DLProf, which is not read",
+        remedy="give the report of Nsight Systems (.nsys-rep, .qdrep) that DLProf wrote beside it",
+        fits=_is_of_dlprof,
     ),
 )
 

@@ -38,7 +38,7 @@ _ALWAYS_BYTES = 2 * 10**8
 _MOST_TIMES = 100
 AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
-SALVAGE = "analyse what comes before that with --salvage"
+SALVAGE = "analyze what comes before that with --salvage"
 _LOOKED_AT = 1 << 16
 #: More threads would wait for the one that cuts slices and takes over what became of them.
 _MOST_THREADS = 8
@@ -339,7 +339,9 @@ def salvage_notes(
     if damage is None:
         return []
     if not source.reading.salvage:
-        remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN
+        remedy = AGAIN
+        if events:
+            remedy = f"{AGAIN}, or {SALVAGE}"
         raise type(damage)(damage.path, damage.problem, remedy)
     if not events:
         raise type(damage)(
@@ -357,12 +359,14 @@ def salvage_notes(
         if source.damage is not None:
             loss = f"of what can be unpacked {loss}"
         losses.append(loss)
-    if source.damage is not None or isinstance(damage, TraceCutOffError):
+    is_cut_off = isinstance(damage, TraceCutOffError)
+    if is_cut_off or source.damage is not None:
         losses.append(_loss_beyond(source))
     if not losses:
         losses.append("nothing but the end of the document is lost")
     kept = f"all {events:,} events before byte {at:,} of the text are here"
-    return [f"{SALVAGED}({damage.problem}): {'; '.join([kept] + losses)}."]
+    clauses = "; ".join([kept] + losses)
+    return [f"{SALVAGED}({damage.problem}): {clauses}."]
 
 
 def _loss_beyond(source: ByteSource) -> str:

@@ -227,7 +227,9 @@ class Database(Tables):
         expression = "NULL"
         if column in self.tables.get(table, frozenset()):
             expression = f"CAST({_quoted(column)} AS TEXT)"
-        for rows in self._rows(table, [expression], _condition(where)):
+        for rows in self._rows(
+            table=table, expressions=[expression], where=_condition(where)
+        ):
             for (text,) in rows:
                 yield text
 

@@ -1,4 +1,4 @@
-"""One colour a category, the same in every workbook, page and chart of every trace."""
+"""One color a category, the same in every workbook, page and chart of every trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GREY = "#8b93a1"  # what is left over or unknown
 ONE_COLOUR = "#3f7fd4"  # of bars that are no categories
 
 #: Told apart by most eyes on white and on black, those that stand together most of all. Engine and
-#: model maps, and categories of operations, have the colours of the kernel categories they mean.
+#: model maps, and categories of operations, have the colors of the kernel categories they mean.
 _FIXED = {
     "#3f7fd4": "computation_time|analyzed_computation_time|gemm",
     "#e58a2b": (
@@ -63,7 +63,7 @@ def is_name(label: str) -> bool:
 
 
 def colour_of(category: str) -> str:
-    """The colour of a category or a row of the GPU timeline; a plugin's follows from its name."""
+    """The color of a category or a row of the GPU timeline; a plugin's follows from its name."""
     if not is_name(category):
         return GREY
     if known := _COLOUR_OF.get(category.lower()):

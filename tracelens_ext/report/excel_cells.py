@@ -148,7 +148,7 @@ _MARGIN = 1.5  # characters beside the content
 _BAR_WIDTH = 13.0  # of a column with data bars: narrower ones hide the number
 _SIZE_WIDTH = 11.0  # of a number of bytes, which its format shortens
 
-# Bars and colours as XlsxWriter takes them. The bars are those of Excel 2007: openpyxl, which
+# Bars and colors as XlsxWriter takes them. The bars are those of Excel 2007: openpyxl, which
 # reads finished reports, warns of those of 2010.
 _BARS = {
     "type": "data_bar",
@@ -179,7 +179,7 @@ class ExcelColumn:
     width: float  #: in characters
     header_lines: int  #: lines that the header takes at this width
     number_format: str  #: the Excel format of its numbers
-    #: what shows percentages: bars, or colours where some are below zero; None for other columns
+    #: what shows percentages: bars, or colors where some are below zero; None for other columns
     bars: dict[str, Any] | None
     is_text: bool  #: holds texts only
     cut: int  #: cells whose text is longer than a cell may be
@@ -297,9 +297,19 @@ def fitting(
     rows, columns = frame.shape
     if rows > most_rows:
         holder = "sheet" if most_rows == MOST_ROWS - 1 else "workbook"
-        notes.append(_not_all(name, most_rows, rows, "rows", holder))
+        notes.append(
+            _not_all(name=name, most=most_rows, total=rows, what="rows", holder=holder)
+        )
     if columns > MOST_COLUMNS:
-        notes.append(_not_all(name, MOST_COLUMNS, columns, "columns", "sheet"))
+        notes.append(
+            _not_all(
+                name=name,
+                most=MOST_COLUMNS,
+                total=columns,
+                what="columns",
+                holder="sheet",
+            )
+        )
     return frame.iloc[:most_rows, :MOST_COLUMNS]
 
 
@@ -329,7 +339,13 @@ def write_table(
     for place, column in enumerate(columns):
         checked(sheet.set_column(place, place, column.width))
         side = "left" if column.is_text else "center"
-        put(sheet, 0, place, column.header, book.format(**HEADER, align=side))
+        put(
+            sheet=sheet,
+            row=0,
+            column=place,
+            value=column.header,
+            style=book.format(**HEADER, align=side),
+        )
         if column.bars:
             checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
     _write_rows(book, sheet, columns, whole=whole)

@@ -206,7 +206,7 @@ def _rows(frame: pd.DataFrame) -> Iterator[str]:
 
 #: The first line, which tells whose file this is.
 MARK = f"<!-- written by {GENERATOR} -->"
-# An underscore within a word emphasises nothing, a parenthesis without a bracket links nothing,
+# An underscore within a word emphasizes nothing, a parenthesis without a bracket links nothing,
 # and a colon before a blank ends no emoji code.
 # (Nothing is tried twice: a name of a megabyte takes no longer than its length.)
 _WORD = r"[^\W_]++(?:_++[^\W_]++)*+"

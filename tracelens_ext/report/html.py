@@ -193,11 +193,18 @@ def page_of(
     for name, frame in sheets.items():
         shown = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
         headed[name] = with_units(shown, report.units.get(name, {}))
-    contents = html_tables.page_tables(headed, report.descriptions, most_rows, failures)
+    contents = html_tables.page_tables(
+        sheets=headed,
+        descriptions=report.descriptions,
+        most_rows=most_rows,
+        failures=failures,
+    )
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}
     with failures.isolate("The findings of the page"):
-        findings = html_tables.finding_cards(sheets, report.answers, report.source_url)
+        findings = html_tables.finding_cards(
+            sheets=sheets, answers=report.answers, source_url=report.source_url
+        )
     cards: list[html_tables.Card] = []
     with failures.isolate("The headline of the page"):
         cards = html_tables.headline(sheets)
@@ -320,4 +327,4 @@ def _fact(label: str, value: object) -> PageFact:
         is_negative = text.startswith("-")
         if shown.largest <= 100 and not is_negative:
             percent = shown.largest
-    return PageFact(cleaned(label), cleaned(text), percent)
+    return PageFact(label=cleaned(label), text=cleaned(text), percent=percent)

@@ -145,7 +145,9 @@ class PageTables:
             if place not in texts:
                 columns.append(_number_column(frame.iloc[:rows, place], header))
                 continue
-            column, cut = _text_column(texts[place][:rows], header, self.pool)
+            column, cut = _text_column(
+                texts=texts[place][:rows], header=header, pool=self.pool
+            )
             columns.append(column)
             if cut:
                 self.notes.append(
@@ -263,7 +265,7 @@ def _number_column(series: pd.Series, header: str) -> HtmlColumn:
     plain = series.astype(object).where(series.notna(), None)
     values = [_as_json(value) for value in plain.tolist()]
     numbers = [value for value in values if isinstance(value, int | float)]
-    return HtmlColumn(header, values, Shown.of(header, numbers))
+    return HtmlColumn(header=header, values=values, shown=Shown.of(header, numbers))
 
 
 def _as_json(value: float | None) -> int | float | str | None:
@@ -297,23 +299,49 @@ class _TimeSource(NamedTuple):
 
 
 _OPERATION_TIMES = (
-    _TimeSource("kernel_categories", "cpu_op", "total_time_ms", "GPU time"),
-    _TimeSource("kernels_by_category", "cpu_op", "total_time_ms", "GPU time"),
     _TimeSource(
-        "kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"
+        sheet="kernel_categories",
+        names="cpu_op",
+        times="total_time_ms",
+        whole="GPU time",
     ),
     _TimeSource(
-        "ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"
+        sheet="kernels_by_category",
+        names="cpu_op",
+        times="total_time_ms",
+        whole="GPU time",
     ),
-    _TimeSource("cpu_ops", "cpu_op", "self_time_ms", "CPU time in operations"),
+    _TimeSource(
+        sheet="kernel_summary",
+        names="Parent cpu_op",
+        times="Kernel duration (µs)_sum",
+        whole="GPU time",
+    ),
+    _TimeSource(
+        sheet="ops_summary",
+        names="name",
+        times="total_direct_kernel_time_ms",
+        whole="GPU time in operations",
+    ),
+    _TimeSource(
+        sheet="cpu_ops",
+        names="cpu_op",
+        times="self_time_ms",
+        whole="CPU time in operations",
+    ),
 )
 _CATEGORY_TIMES = (
-    _TimeSource("gpu_time_by_category", "kernel_category", "total_time_ms", "GPU time"),
     _TimeSource(
-        "ops_summary_by_category",
-        "op category",
-        "total_direct_kernel_time_ms",
-        "GPU time in operations",
+        sheet="gpu_time_by_category",
+        names="kernel_category",
+        times="total_time_ms",
+        whole="GPU time",
+    ),
+    _TimeSource(
+        sheet="ops_summary_by_category",
+        names="op category",
+        times="total_direct_kernel_time_ms",
+        whole="GPU time in operations",
     ),
 )
 
@@ -350,7 +378,11 @@ class _Largest(NamedTuple):
 
 def _card_of_name(label: str, largest: _Largest, color: str) -> Card:
     return Card(
-        label, plot.elided(largest.name, _NAME), largest.detail, color, largest.name
+        label=label,
+        value=plot.elided(largest.name, _NAME),
+        detail=largest.detail,
+        colour=color,
+        full=largest.name,
     )
 
 
@@ -381,22 +413,22 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
         of_communication = f"{text(exposed)} of {text(communication)} communication"
     return [
         Card(
-            "GPU busy",
-            plot.percent_text(100.0 * busy / total),
-            f"{text(busy)} of {text(total)}{together}{_of_what(prefix)}",
-            colour_of("computation_time"),
+            label="GPU busy",
+            value=plot.percent_text(100.0 * busy / total),
+            detail=f"{text(busy)} of {text(total)}{together}{_of_what(prefix)}",
+            colour=colour_of("computation_time"),
         ),
         Card(
-            "Exposed communication",
-            plot.percent_text(100.0 * exposed / total),
-            of_communication,
-            colour_of("exposed_comm_time"),
+            label="Exposed communication",
+            value=plot.percent_text(100.0 * exposed / total),
+            detail=of_communication,
+            colour=colour_of("exposed_comm_time"),
         ),
         Card(
-            "GPU idle",
-            plot.percent_text(100.0 * idle / total),
-            f"{text(idle)} without GPU work{together}",
-            colour_of("idle_time"),
+            label="GPU idle",
+            value=plot.percent_text(100.0 * idle / total),
+            detail=f"{text(idle)} without GPU work{together}",
+            colour=colour_of("idle_time"),
         ),
         *_set_aside_cards(times),
     ]
@@ -439,7 +471,13 @@ def _largest(
     `(unlinked)` and its like are no names.
     """
     for source in sources:
-        chart = Chart("", source.sheet, source.names, source.times, top=_ALL)
+        chart = Chart(
+            title="",
+            sheet=source.sheet,
+            label_column=source.names,
+            value_column=source.times,
+            top=_ALL,
+        )
         if source.sheet not in sheets or not chart.fits(sheets[source.sheet]):
             continue
         table = chart_table(sheets[source.sheet], chart)

@@ -336,8 +336,10 @@ def write_folder(
                     write(staged / name)
                 except OSError as error:
                     raise output_error(str(here / name), error) from error
-            if not _exchanged(staged, target, [*writers, *kept], kept):
-                _renamed(staged, here, [*writers], old, kept)
+            if not _exchanged(
+                staged=staged, target=target, names=[*writers, *kept], kept=kept
+            ):
+                _renamed(staged=staged, place=here, new=[*writers], old=old, kept=kept)
     except OSError as error:
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links

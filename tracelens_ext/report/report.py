@@ -53,7 +53,7 @@ class Report:
 
     title: str  #: the heading
     sheets: Mapping[str, pd.DataFrame]  #: the tables by name, in order
-    facts: Sequence[tuple[str, object]] = ()  #: label and value of what was analysed
+    facts: Sequence[tuple[str, object]] = ()  #: label and value of what was analyzed
     notes: Sequence[str] = ()  #: what the reader should know first, a sentence each
     #: what a table shows, by its name
     descriptions: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +88,9 @@ class Report:
             ]
             lines = [f"Without charts: {error}"] + lines + list(self.notes)
         return cell_html(
-            self.title, lines, {a.title: self.answer_table(a) for a in self.answers}
+            title=self.title,
+            lines=lines,
+            tables={a.title: self.answer_table(a) for a in self.answers},
         )
 
     def answer_table(self, answer: Answer) -> pd.DataFrame:

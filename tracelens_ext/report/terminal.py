@@ -92,7 +92,9 @@ class FrameTable:
         plain = partial(_plain, ascii_only=options.ascii_only)
         if self._title:
             yield Text(plain(self._title), style="bold", no_wrap=True)
-        layout = _layout(self._columns, options.max_width, self._name_width)
+        layout = _layout(
+            columns=self._columns, width=options.max_width, name_width=self._name_width
+        )
         yield _table(layout, ascii_only=options.ascii_only)
         rows_shown = len(self._columns[0].cells) if self._columns else 0
         rows_missing = self._rows - rows_shown
@@ -145,7 +147,9 @@ def frame_table(
         stays = names[position] in keep
         series = frame.iloc[:rows, position]
         shown.append(_column(series, stays=stays, fit_units=fit_units))
-    return FrameTable(shown, title, len(frame), name_width)
+    return FrameTable(
+        _columns=shown, _title=title, _rows=len(frame), _name_width=name_width
+    )
 
 
 def safe_text(text: str) -> str:
@@ -187,7 +191,13 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
         ):
             cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
-    return _Column(safe_text(header), cells, is_number, width, stays)
+    return _Column(
+        header=safe_text(header),
+        cells=cells,
+        is_number=is_number,
+        width=width,
+        stays=stays,
+    )
 
 
 def _in_fitting_unit(header: str, series: pd.Series) -> pd.Series:
@@ -259,11 +269,11 @@ def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
                 continue
             if len(shown) == len(columns):
                 _share(free, shown, widths)
-            return _Layout(shown, widths, folded)
+            return _Layout(columns=shown, widths=widths, folded=folded)
         if len(shown) == 1 and not shown[0].is_number:
             return _Layout(shown, [max(1, min(width, shown[0].width))], folded=True)
         del shown[_first_to_go(shown)]
-    return _Layout([], [], folded=False)
+    return _Layout(columns=[], widths=[], folded=False)
 
 
 def _share(free: int, columns: Sequence[_Column], widths: list[int]) -> None:

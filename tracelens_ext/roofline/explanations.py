@@ -40,9 +40,21 @@ class _OldKernels(NamedTuple):
 
 
 _OLD_KERNELS: Final = (
-    _OldKernels(re.compile(r"cutlass_75|turing_"), 80, "kernels for Turing"),
-    _OldKernels(re.compile(r"cutlass_70|volta_"), 80, "kernels for Volta"),
-    _OldKernels(re.compile(r"ampere_|cutlass_80|sm80_"), 90, "kernels for Ampere"),
+    _OldKernels(
+        pattern=re.compile(r"cutlass_75|turing_"),
+        newer_capability=80,
+        label="kernels for Turing",
+    ),
+    _OldKernels(
+        pattern=re.compile(r"cutlass_70|volta_"),
+        newer_capability=80,
+        label="kernels for Volta",
+    ),
+    _OldKernels(
+        pattern=re.compile(r"ampere_|cutlass_80|sm80_"),
+        newer_capability=90,
+        label="kernels for Ampere",
+    ),
 )
 
 

@@ -480,7 +480,7 @@ def _tuple_or_empty(argument: object) -> tuple[object, ...]:
 
 def _tensor(dims: tuple[int, ...], strides: object, kind: str) -> Tensor:
     """Return a tensor whose strides are as a trace has them."""
-    return Tensor(dims, kind, strides if _are_sizes(strides) else ())
+    return Tensor(dims=dims, kind=kind, strides=strides if _are_sizes(strides) else ())
 
 
 def _are_sizes(value: object) -> TypeGuard[tuple[int, ...]]:

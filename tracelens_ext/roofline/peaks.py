@@ -422,7 +422,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
     """
     if not isinstance(entry, dict):
         raise UsageError(
-            f"{where}: expected the keys of a [[device]], see docs/roofline.md"
+            f"{where}: expected the keys of a [[device]], see docs/background/roofline.md"
         )
     for unknown in sorted(set(entry) - _KEYS - _KEYS_OF_OURS):
         raise UsageError(
@@ -442,9 +442,22 @@ def _device(entry: object, where: str) -> DevicePeaks:
         memory=_number(entry, "memory", where),
         link=_number(entry, "link", where) if "link" in entry else None,
         names=tuple(map(str, names)),
-        units=int(_number(entry, "units", where, figures.get("units", 0))),
-        warp=int(_number(entry, "warp", where, figures.get("warp", 0))),
-        memory_gb=_number(entry, "memory_gb", where, figures.get("memory_gb", 0)),
+        units=int(
+            _number(
+                table=entry, key="units", where=where, default=figures.get("units", 0)
+            )
+        ),
+        warp=int(
+            _number(
+                table=entry, key="warp", where=where, default=figures.get("warp", 0)
+            )
+        ),
+        memory_gb=_number(
+            table=entry,
+            key="memory_gb",
+            where=where,
+            default=figures.get("memory_gb", 0),
+        ),
         cache=float(figures.get("cache", 0)),
         partitions=bool(entry.get("partitions")),
         source=str(entry.get("source", where)),
@@ -483,7 +496,7 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
         matrix=matrix,
         vector=vector,
         memory=_number(entry, "mem_bw_gbps", where),
-        memory_gb=_number(entry, "memory_gb", where, 0),
+        memory_gb=_number(table=entry, key="memory_gb", where=where, default=0),
         source=where,
     )
 

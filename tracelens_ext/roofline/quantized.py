@@ -83,7 +83,12 @@ def _matrices_of(operation: Operation) -> _QuantizedMatrices:
         if _is_small(matrix) or matrix.kind in _INT32_TYPES:
             weights = matrix
             break
-    return _QuantizedMatrices(matrices[0], weights, behind_activations, result)
+    return _QuantizedMatrices(
+        activations=matrices[0],
+        weights=weights,
+        others=behind_activations,
+        result=result,
+    )
 
 
 @MODELS.add(
@@ -173,7 +178,9 @@ def weights_first(operation: Operation, weights: Tensor, activations: Tensor) ->
             bias = tensor
             break
     result_type = _RESULT_TYPE if _is_small(activations) else activations.kind
-    return linear_layer(activations, weights, bias, result_type)
+    return linear_layer(
+        inputs=activations, weight=weights, bias=bias, result_type=result_type
+    )
 
 
 @MODELS.add(
@@ -219,7 +226,11 @@ def fused_experts(operation: Operation) -> Cost:
         "the recorded shapes are not those of experts",
     )
     weight_bytes = _active_bytes(
-        first_weights, second_weights, experts, topk, token_count
+        first_weights=first_weights,
+        second_weights=second_weights,
+        experts=experts,
+        topk=topk,
+        token_count=token_count,
     )
     moved = round(tokens.read + weight_bytes)
     moved += tokens.bytes_of(token_count * hidden, _RESULT_TYPE)

@@ -87,7 +87,7 @@ def _utilisation(
     *,
     selection: Selection | None = None,
 ) -> pd.DataFrame:
-    """Model FLOPs utilisation (MFU) of each whole iteration."""
+    """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
     return summary.utilisation(context.gpu_events, roofline, annotation)
 
@@ -198,10 +198,10 @@ ROOFLINE = Table(
     notes=_notes,
     charts=[
         Chart(
-            "Roofline",
-            "roofline",
-            "op_name",
-            "time_lost_ms",
+            title="Roofline",
+            sheet="roofline",
+            label_column="op_name",
+            value_column="time_lost_ms",
             kind="roofline",
             on="page",
         )
@@ -245,7 +245,9 @@ def _phases(
     steps = context.serving_steps(phases)
     frame = phase_table(context.gpu_events, steps)
     roofline = context.roofline(device_peaks)
-    return summary.with_roofline(frame, roofline, context.launchers, steps)
+    return summary.with_roofline(
+        frame=frame, roofline=roofline, launchers=context.launchers, steps=steps
+    )
 
 
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
@@ -340,10 +342,10 @@ PHASES = Table(
     notes=_phase_notes,
     charts=[
         Chart(
-            "GPU time by phase",
-            "phases",
-            "phase",
-            "gpu_busy_ms",
+            title="GPU time by phase",
+            sheet="phases",
+            label_column="phase",
+            value_column="gpu_busy_ms",
             kind="stacked",
             series_column="category",
             prepare=_by_category,
@@ -394,7 +396,7 @@ FAMILIES = Table(
 )
 MFU_BY_ITERATION = Table(
     name="mfu_by_iteration",
-    shows="Model FLOPs utilisation of each whole iteration; of the whole trace without any",
+    shows="Model FLOPs utilization of each whole iteration; of the whole trace without any",
     columns=[
         Column("iteration", "its name"),
         Column("wall_time_ms", "of the iteration"),
@@ -412,6 +414,6 @@ MFU_BY_ITERATION = Table(
     when=[GPU_EVENTS, _SHAPES],
     asked_by="tables",
     screen=ScreenView(
-        "Model FLOPs utilisation (products, convolutions, attention; by wall time)"
+        "Model FLOPs utilization (products, convolutions, attention; by wall time)"
     ),
 )

@@ -137,7 +137,9 @@ class _Walk:
                 node, row = self._pass_node(node)
             else:
                 node, row = self._pass_host(row)
-        self._back_to(0, Part.GAP, NONE, Edge.UNKNOWN, known=False)
+        self._back_to(
+            start=0, part=Part.GAP, source=NONE, edge=Edge.UNKNOWN, known=False
+        )
         return _path_of(self._segments[::-1])
 
     def _back_to(
@@ -145,7 +147,14 @@ class _Walk:
     ) -> None:
         """Add the segment from a time to the last segment, if it has a length."""
         if start < self._time:
-            segment = Segment(start, self._time, part, source, edge, known)
+            segment = Segment(
+                start=start,
+                end=self._time,
+                part=part,
+                source=source,
+                edge=edge,
+                known=known,
+            )
             self._segments.append(segment)
             self._time = start
 
@@ -159,7 +168,7 @@ class _Walk:
         """Pass time of the host and the block before it; return the node or the row before."""
         replay = self._replay
         returned = self._returned[row]
-        self._back_to(returned, Part.HOST, row, Edge.NONE)
+        self._back_to(start=returned, part=Part.HOST, source=row, edge=Edge.NONE)
         block = row - replay.clocks
         if not 0 <= block < len(self._tail):
             return NONE, NONE
@@ -167,7 +176,9 @@ class _Walk:
         ready = returned - self._tail[block]
         host_was_later = self._end[awaited.node] < ready
         is_known = awaited.known or host_was_later
-        self._back_to(ready, Part.SYNC, block, Edge.SYNC, known=is_known)
+        self._back_to(
+            start=ready, part=Part.SYNC, source=block, edge=Edge.SYNC, known=is_known
+        )
         if host_was_later:
             return NONE, int(replay.base_of_block[block])
         return awaited.node, NONE
@@ -177,18 +188,28 @@ class _Walk:
         edge = self._edge[node]
         start = self._start[node]
         called = start - self._standstill[node]
-        self._back_to(start, Part.RUNS, node, Edge.NONE)
+        self._back_to(start=start, part=Part.RUNS, source=node, edge=Edge.NONE)
         if self._standstill[node] and edge in (Edge.LAUNCH, Edge.STREAM):
-            self._back_to(called, Part.GAP, node, Edge.UNKNOWN, known=False)
+            self._back_to(
+                start=called, part=Part.GAP, source=node, edge=Edge.UNKNOWN, known=False
+            )
         if edge == Edge.LAUNCH:
             launched = called - self._latency[node]
-            self._back_to(launched, Part.LAUNCH, node, Edge.LAUNCH)
+            self._back_to(
+                start=launched, part=Part.LAUNCH, source=node, edge=Edge.LAUNCH
+            )
             return NONE, int(self._replay.base_of_node[node])
         before = self._node_before[node]
         if before == NONE:
             return NONE, NONE
         is_known = bool(self._is_known[node]) and edge != Edge.UNKNOWN
-        self._back_to(self._end[before], Part.GAP, node, edge, known=is_known)
+        self._back_to(
+            start=self._end[before],
+            part=Part.GAP,
+            source=node,
+            edge=edge,
+            known=is_known,
+        )
         return before, NONE
 
 

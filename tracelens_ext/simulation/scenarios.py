@@ -378,7 +378,7 @@ class _ChangedProgram:
         """Multiply times of the host, which are given by clock."""
         for scaled, (start, end) in zip(self.scaled, times, strict=True):
             if len(start):
-                scaled.append(Scaled(start, end, factor))
+                scaled.append(Scaled(start=start, end=end, factor=factor))
 
     def scale_nodes(self, nodes: BoolArray, factor: float) -> None:
         """Multiply the work of some nodes; their waiting for other ranks stays."""

@@ -198,7 +198,7 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     """
     chosen = [parts.head(0)]
     for _, of_device in parts.groupby("device"):
-        taken = _Spans(work.start[:0], work.end[:0])
+        taken = _Spans(start=work.start[:0], end=work.end[:0])
         has_work = of_device["has_work"]
         kinds = of_device["kind"]
         for is_next in (
@@ -210,7 +210,9 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
             of_kind = of_device[is_next]
             of_kind = of_kind.sort_values(["start", "end"], ascending=[True, False])
             apart = _successive(of_kind)
-            start, end, which = outside(apart.start, apart.end, taken.start, taken.end)
+            start, end, which = outside(
+                start=apart.start, end=apart.end, first=taken.start, last=taken.end
+            )
             taken_start, taken_end = union(
                 np.append(taken.start, start), np.append(taken.end, end)
             )
@@ -218,7 +220,9 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
             chosen.append(of_kind.iloc[which].assign(start=start, end=end))
     table = pd.concat(chosen)
     spans = table[["device", "start", "end"]].to_numpy()
-    idle_ns = idle_within(work, spans[:, 0], spans[:, 1], spans[:, 2])
+    idle_ns = idle_within(
+        work=work, device_index=spans[:, 0], start=spans[:, 1], end=spans[:, 2]
+    )
     busy_ns = spans[:, 2] - spans[:, 1] - idle_ns
     table["busy_ns"] = np.where(table["has_work"], busy_ns, 0)
     table["ns"] = idle_ns + table["busy_ns"]
@@ -250,7 +254,11 @@ def idle_within(
     work: GpuEvents, device_index: IntArray, start: Int64Array, end: Int64Array
 ) -> Int64Array:
     """Return how long a device is idle in each span of time, ns, (k,)."""
-    return end - start - busy_within(work, device_index, start, end)
+    return (
+        end
+        - start
+        - busy_within(gpu_events=work, device_index=device_index, start=start, end=end)
+    )
 
 
 def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFrame:
@@ -271,7 +279,9 @@ def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFra
     is_hole = (is_long | has_graph) & is_followed
     first = first[is_hole]
     after = after[is_hole]
-    start, end = _queue_times(work, device_index, rows[first], rows[after])
+    start, end = _queue_times(
+        work=work, device_index=device_index, first=rows[first], after=rows[after]
+    )
     holes = pd.DataFrame(
         {
             "kind": HOLE,

@@ -86,16 +86,19 @@ def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
 def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
     """Return how much was launched, and what the profiler says about it."""
     is_graph = trace.named(trace.name[recording.lost], is_graph_launch)
+    has_graphs = bool(is_graph.any())
     if recording.launches == 1:
-        launched = "1 graph was" if is_graph.any() else "1 kernel was"
+        launched = "1 graph was" if has_graphs else "1 kernel was"
         sentence = f"{launched} launched, but not recorded."
     else:
-        launched = "kernels and graphs" if is_graph.any() else "kernels"
+        launched = "kernels and graphs" if has_graphs else "kernels"
         sentence = (
             f"{recording.launches:,} {launched} were launched, none was recorded."
         )
     for note in trace.provenance.notes:
-        sentence += f" {note}" if note.endswith((".", "?", "!")) else f" {note}."
+        sentence += f" {note}"
+        if not note.endswith((".", "?", "!")):
+            sentence += "."
     return sentence
 
 

@@ -62,7 +62,10 @@ def cpu_iterations(
     trace = tree.trace
     iterations, labels, nested = named_iterations(tree, annotation)
     times = time_by_activity(
-        trace, iterations.process, iterations.start, iterations.end
+        trace=trace,
+        process=iterations.process,
+        start=iterations.start,
+        end=iterations.end,
     )
     operation_count = _operations_started(trace, iterations)
     wall_time = iterations.end - iterations.start
@@ -81,14 +84,17 @@ def cpu_iterations(
     frame["odd"] = _odd_columns(frame)
     if len(np.unique(iterations.process)) < 2:
         frame = frame.drop(columns="process")
-    return CpuIterations(frame, tuple(_notes(frame, nested)))
+    notes = tuple(_notes(frame, nested))
+    return CpuIterations(frame, notes)
 
 
 def _operations_started(trace: Trace, iterations: Iterations) -> Int64Array:
     """Return how many CPU operations started in each iteration, (k,)."""
     rows = trace.rows_of(EventKind.CPU_OP)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    iteration = iteration_at(iterations.spans, process, trace.ts[rows])
+    iteration = iteration_at(
+        spans=iterations.spans, process=process, time=trace.ts[rows]
+    )
     is_inside = iteration != NONE
     return np.bincount(iteration[is_inside], minlength=len(iterations)).astype(np.int64)
 

@@ -75,7 +75,12 @@ def find_annotations(
     place_of_gpu = _own_places(trace, places)
     node = _node_ids(trace)
     is_known = (place_of_gpu != NONE) & (node > 0)
-    _fill(place_of_gpu, node, node[is_known], place_of_gpu[is_known])
+    _fill(
+        place_of_gpu=place_of_gpu,
+        node=node,
+        known_nodes=node[is_known],
+        codes=place_of_gpu[is_known],
+    )
     for path in side_files:
         node_ids = []
         codes = []
@@ -83,7 +88,12 @@ def find_annotations(
             node_ids.append(node_id)
             codes.append(_place_code(entries, places))
         known_nodes = np.array(node_ids, dtype=np.int64)
-        _fill(place_of_gpu, node, known_nodes, np.array(codes, dtype=np.int64))
+        _fill(
+            place_of_gpu=place_of_gpu,
+            node=node,
+            known_nodes=known_nodes,
+            codes=np.array(codes, dtype=np.int64),
+        )
     if not places:
         return None
     return Annotations(place_of_gpu=place_of_gpu, places=list(places))
@@ -243,7 +253,9 @@ def with_annotations(
         places = annotations.place_of_gpu[events]
         if (places != NONE).any():
             new_matches[number] = annotated.match(places, matches[number])
-    return new_matches, list(captures) + [Capture("", None, "", annotated.graphs)]
+    return new_matches, list(captures) + [
+        Capture(file="", batch_size=None, mode="", graphs=annotated.graphs)
+    ]
 
 
 class _AnnotatedGraphs:
@@ -279,16 +291,18 @@ class _AnnotatedGraphs:
         if match is not None:
             base = self._captures[match.capture].graphs[match.graph]
             node = match.node.copy()
-        distinct = np.unique(places[places != NONE])
-        graph = _annotated_graph(
-            [self._places[code] for code in distinct.tolist()], base
-        )
         is_annotated = places != NONE
-        node[is_annotated] = len(base.launches) + np.searchsorted(
-            distinct, places[is_annotated]
-        )
+        annotated_places = places[is_annotated]
+        distinct = np.unique(annotated_places)
+        annotations = [self._places[code] for code in distinct.tolist()]
+        graph = _annotated_graph(annotations, base)
+        first_new_node = len(base.launches)
+        number = np.searchsorted(distinct, annotated_places)
+        node[is_annotated] = first_new_node + number
         self.graphs.append(graph)
-        return GraphMatch(len(self._captures), len(self.graphs) - 1, node)
+        return GraphMatch(
+            capture=len(self._captures), graph=len(self.graphs) - 1, node=node
+        )
 
 
 _NO_GRAPH: Final = CapturedGraph(

@@ -142,7 +142,7 @@ def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
         above, current = current, above
     row = len(shorter) - 1
     column = len(longer) - 1
-    common = _CommonSubsequence([], [])
+    common = _CommonSubsequence(rows=[], columns=[])
     while row >= 0 and column >= 0:
         if shorter[row] == longer[column]:
             common.rows.append(row)
@@ -302,9 +302,10 @@ class GraphMatcher:
         """Return the nodes of the graphs of a capture."""
         contents = []
         for graph in capture.graphs:
-            node = self._numbered(graph.nodes).tobytes()
-            likely = self._numbered(graph.likely).tobytes()
-            contents.append(_Content(node=node, likely=likely))
+            nodes = self._numbered(graph.nodes)
+            likely = self._numbered(graph.likely)
+            content = _Content(node=nodes.tobytes(), likely=likely.tobytes())
+            contents.append(content)
         return contents
 
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
@@ -354,7 +355,8 @@ class GraphMatcher:
         if tokens == NONE:
             return tuple(range(len(self._captures)))
         sizes = [
-            PaddedSize(capture.batch_size, capture.mode) for capture in self._captures
+            PaddedSize(batch_size=capture.batch_size, mode=capture.mode)
+            for capture in self._captures
         ]
         fitting = padded_sizes(tokens, sizes)
         candidates = []
@@ -430,7 +432,7 @@ class GraphMatcher:
         piece = pieces[0]
         self._previous = piece
         node = self._aligned(sequence, self._graphs[piece.capture][piece.graph])
-        return GraphMatch(piece.capture, piece.graph, node)
+        return GraphMatch(capture=piece.capture, graph=piece.graph, node=node)
 
     def _operations_of(self, piece: _PieceOfCapture) -> int:
         return self._captures[piece.capture].graphs[piece.graph].operations
@@ -459,7 +461,7 @@ class GraphMatcher:
         graphs_of_content: defaultdict[_Content, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._graphs[capture]):
             graphs_of_content[content].append(graph)
-        same_content = _Content(sequence.node, sequence.node)
+        same_content = _Content(node=sequence.node, likely=sequence.node)
         if same_content in graphs_of_content:  # then none can be better
             candidates = [_CommonNodes(sequence.events, same_content)]
         else:
@@ -508,7 +510,9 @@ class GraphMatcher:
         for number in streams[longest_first]:
             of_stream = np.flatnonzero(stream == number)
             free = np.setdiff1d(np.arange(len(graph)), node)
-            aligned = align(events[of_stream], graph[free], self._budget)
+            aligned = align(
+                first=events[of_stream], second=graph[free], budget=self._budget
+            )
             is_aligned = aligned != NONE
             matched = of_stream[is_aligned]
             places = aligned[is_aligned]

@@ -78,9 +78,14 @@ def histogram(
     low = float(inside.min())
     if smallest is not None and not (log and smallest <= 0):
         low = smallest
-    high = float(inside.max()) if largest is None else largest
+    high = float(inside.max())
+    if largest is not None:
+        high = largest
+    edge_count = bins + 1
+    if low == high:
+        edge_count = 2
     spaced = np.geomspace if log else np.linspace
-    edges = spaced(low, high, bins + 1 if low != high else 2)
+    edges = spaced(low, high, edge_count)
     # geomspace may miss its ends by a rounding.
     edges[0] = low
     edges[-1] = high

@@ -96,7 +96,9 @@ def shapes_of_gaps(work: GpuEvents) -> GapShapes:
     classified = classify_gaps(work, "device")
     within = classified.within
     analyzed = within.chosen(~np.isin(within.cause, _NOT_ANALYZED))
-    idle_ns = grouping.sums(analyzed.gap, analyzed.duration, len(classified))
+    idle_ns = grouping.sums(
+        number=analyzed.gap, values=analyzed.duration, groups=len(classified)
+    )
     is_long = idle_ns >= LONG_GAP_NS
     shape = np.where(is_long, Shape.LONG.code, Shape.SHORT.code).astype(np.int8)
     pauses: list[Pause] = []
@@ -155,11 +157,14 @@ def _pause(
     work: GpuEvents, gaps: Int64Array, idle_ns: Int64Array, *, between_iterations: bool
 ) -> Pause:
     all_gaps = classify_gaps(work, "device").gaps
-    period_ns = np.median(np.diff(all_gaps.start[gaps]))
-    names, counts = np.unique(work.name[all_gaps.after[gaps]], return_counts=True)
+    times_between = np.diff(all_gaps.start[gaps])
+    period_ns = np.median(times_between)
+    next_events = all_gaps.after[gaps]
+    names, counts = np.unique(work.name[next_events], return_counts=True)
     followed_by = ""
     if 2 * int(counts.max()) > len(gaps):
-        followed_by = work.trace.names[int(names[counts.argmax()])]
+        most_frequent = int(names[counts.argmax()])
+        followed_by = work.trace.names[most_frequent]
     return Pause(
         gaps=gaps,
         shortest_ms=float(idle_ns[gaps].min()) / NS_PER_MS,

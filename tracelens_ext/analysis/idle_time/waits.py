@@ -7,8 +7,8 @@ When such a wait returns, the queue of the GPU is empty and the CPU is behind. U
 again, the GPU idles before each launch. Without the wait the CPU would have launched earlier by as
 long as it waited: so much idle time belongs to the wait. But where the CPU needs more time between
 two waits than the GPU, the GPU would idle for the difference without waits, too. A millisecond or
-more without any launch is a phase of the CPU that has nothing to do with the wait, unless it is the
-same function of Python that waits and then works on what it has read. Many of these are pauses of
+more without any launch is a phase of the CPU. Right after a wait it would have run beside the work
+that was waited for; later on it has nothing to do with the wait. Many such phases are pauses of
 the program.
 """
 
@@ -22,7 +22,6 @@ import numpy as np
 from tracelens_ext.trace import (
     NONE,
     BoolArray,
-    EventKind,
     Int64Array,
     IntArray,
     grouping,
@@ -104,7 +103,6 @@ def idle_after_waits(
             queue=_queue(work, scope, track),
             busy=_busy_times(work, scope, track, "all"),
             kernels=_busy_times(work, scope, track, "kernels"),
-            functions=_functions_without_launches(work, thread),
             last_launch=_last_launch(work, thread),
         )
         after_waits = catching_up.belonging(idle.start[late], idle.end[late])
@@ -179,20 +177,6 @@ def _busy_times(work: GpuEvents, scope: Scope, track: int, kind: str) -> _Times:
     return _Times(*union(work.start[chosen], work.end[chosen]))
 
 
-def _functions_without_launches(work: GpuEvents, thread: int) -> _Times:
-    """Return when a thread is in Python functions that launch no kernel, the outermost of them."""
-    trace = work.trace
-    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    frames = frames[trace.thread[frames] == thread]
-    of_kernels = work.tree.launch_of_gpu[work.tree.linked & work.is_kernel]
-    of_thread = of_kernels[trace.thread[of_kernels] == thread]
-    launches = np.sort(trace.ts[of_thread])
-    before_start = np.searchsorted(launches, trace.ts[frames])
-    before_end = np.searchsorted(launches, trace.end_of(frames))
-    frames = frames[before_start == before_end]
-    return _Times(*union(trace.ts[frames], trace.end_of(frames)))
-
-
 @dataclass(frozen=True, eq=False)
 class _CatchingUp:
     """How a thread catches up with a track after its waits.
@@ -202,7 +186,6 @@ class _CatchingUp:
         queue: what was launched on the track.
         busy: when the track runs anything.
         kernels: when it runs kernels.
-        functions: times of the Python functions of the thread that launch no kernel.
         last_launch: when the thread launched last, ns since the trace's first event.
     """
 
@@ -210,7 +193,6 @@ class _CatchingUp:
     queue: _Queue
     busy: _Times
     kernels: _Times
-    functions: _Times
     last_launch: int
 
     def belonging(self, start: Int64Array, end: Int64Array) -> IdleAfterWaits:
@@ -232,12 +214,14 @@ class _CatchingUp:
         is_behind = (wait != NONE) & (values_at(epoch_of_wait, wait) == epoch)
 
         length = np.where(is_behind, end - start, 0)
+        is_later_phase = (length >= _PHASE_NS) & self._has_launched(wait, start)
+        length[is_later_phase] = 0
         phases = np.flatnonzero(length >= _PHASE_NS)
-        of_waits = self._belong_to_waits(wait[phases], start[phases], end[phases])
-        if int(of_waits.sum()) > _MOST_PHASES_OF_WAITS:
-            of_waits[:] = False
-        length[phases[~of_waits]] = 0
-        late_idle = grouping.sums(wait + 1, length, len(debt) + 1)[1:]
+        if len(phases) > _MOST_PHASES_OF_WAITS:
+            length[phases] = 0
+        late_idle = grouping.sums(number=wait + 1, values=length, groups=len(debt) + 1)[
+            1:
+        ]
         next_epoch = np.append(epoch_of_wait[long_waits[1:]], len(ahead_again))
         catches_up = next_epoch > epoch_of_wait[long_waits]
         lack = self._lack_without_waits(long_waits, catches_up)
@@ -251,21 +235,14 @@ class _CatchingUp:
         row = values_at(self.waits.row, wait)
         return IdleAfterWaits(taken, np.where(taken > 0, row, NONE))
 
-    def _belong_to_waits(
-        self, wait: Int64Array, start: Int64Array, end: Int64Array
-    ) -> BoolArray:
-        """Return which phases of the CPU, (k,), are of the function that waited before them.
-
-        It launches no kernel, and most of the phase passes in it.
-        """
-        functions = self.functions
-        waited_until = values_at(self.waits.end, wait)
-        place = np.searchsorted(functions.start, waited_until, side="right") - 1
-        function_end = values_at(functions.end, place, missing=0)
-        is_around_wait = (place != NONE) & (function_end >= waited_until)
-        time_in_function = np.minimum(function_end, end) - start
-        has_most: BoolArray = 2 * time_in_function >= end - start
-        return is_around_wait & has_most
+    def _has_launched(self, wait: Int64Array, time: Int64Array) -> BoolArray:
+        """Tell whether anything was launched between the ends of waits and some times."""
+        wait_end = values_at(self.waits.end, wait)
+        launched = self.queue.launched
+        before_end = np.searchsorted(launched, wait_end, side="left")
+        before_time = np.searchsorted(launched, time, side="left")
+        has_launched: BoolArray = before_time > before_end
+        return has_launched
 
     def _enough(self) -> Int64Array:
         """Return how much queued work keeps the CPU ahead after each wait, ns, (w,)."""

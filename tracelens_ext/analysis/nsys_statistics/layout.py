@@ -60,16 +60,18 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 def text(statistics: ClassStatistics, title: str | None) -> str:
     """Return the statistics of one input as text, in lines that end with a line feed."""
-    kernel_block = _summary(statistics, "Kernel", statistics.kernel_total) + _table(
-        statistics,
-        statistics.kernels,
-        _CLASS_WIDTH,
+    kernel_block = _summary(statistics, "Kernel", statistics.kernel_total)
+    kernel_block += _table(
+        statistics=statistics,
+        lines=statistics.kernels,
+        name_width=_CLASS_WIDTH,
         percent_of_ns=statistics.kernel_total.time_ns,
     )
     if title is not None:
         kernel_block.insert(0, f"===== {safe_text(title)} =====")
-    nccl_block = _summary(statistics, "NCCL", statistics.nccl_total) + _table(
-        statistics, statistics.nccl, _CLASS_WIDTH
+    nccl_block = _summary(statistics, "NCCL", statistics.nccl_total)
+    nccl_block += _table(
+        statistics=statistics, lines=statistics.nccl, name_width=_CLASS_WIDTH
     )
     blocks = [kernel_block, nccl_block]
     if statistics.memory is not None:
@@ -136,7 +138,9 @@ def _table(
     rows = ["Class".ljust(name_width + 2) + titles.rstrip()]
     for name, line in zip(names, lines, strict=True):
         cells = _cells(statistics, line, percent_of_ns)
-        rows.append(_row(name, name_width, columns, cells))
+        rows.append(
+            _row(name=name, name_width=name_width, columns=columns, cells=cells)
+        )
     return rows
 
 
@@ -523,7 +527,9 @@ class StatisticReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the tables."""
-        return cell_html("GPU time by class of kernel", (), self.tables())
+        return cell_html(
+            title="GPU time by class of kernel", lines=(), tables=self.tables()
+        )
 
     def text(self, title: str | None = None) -> str:
         """Return the statistics as text, without a heading unless a title is given."""

@@ -88,7 +88,9 @@ def _ran_before(
     first, group = number_groups([trace.name[compared], shapes])
     forward_group = group[: len(forward)]
     candidate_group = group[len(forward) :]
-    first_run = minima(forward_group, trace.ts[rows[forward]], len(first))
+    first_run = minima(
+        number=forward_group, values=trace.ts[rows[forward]], groups=len(first)
+    )
     ran_before = candidate.copy()
     ran_before[candidates] = first_run[candidate_group] < trace.ts[rows[candidates]]
     return ran_before

@@ -122,7 +122,10 @@ def unique_args(
         work, all_launchers = launched
         group_of_gpu = _group_of_gpu_events(all_launchers, event, groups.of_row)
         described = _launched_texts(
-            work, all_launchers, group_of_gpu, len(groups.first)
+            work=work,
+            launchers=all_launchers,
+            group_of_gpu=group_of_gpu,
+            group_count=len(groups.first),
         )
         columns["kernel_details_summary"] = described.full
         columns["trunc_kernel_details"] = described.short

@@ -119,7 +119,9 @@ def _common_steps(
         return None
     track = find_tracks(gpu_events, "stream").of_gpu[events_of_phase]
     duration_of_track = sums(
-        track, gpu_events.duration[events_of_phase], int(track.max()) + 1
+        number=track,
+        values=gpu_events.duration[events_of_phase],
+        groups=int(track.max()) + 1,
     )
     events = events_of_phase[track == duration_of_track.argmax()]
     events = events[np.lexsort((gpu_events.start[events], steps.of_gpu[events]))]
@@ -158,7 +160,7 @@ def _busy_ns(
         cell_of_step = np.arange(layer, cell_count, layer_count)
         owner[:, block.begin : block.end] = cell_of_step[:, None]
     busy_time = BusyTime(
-        gpu_events.start[events].ravel(), gpu_events.end[events].ravel()
+        start=gpu_events.start[events].ravel(), end=gpu_events.end[events].ravel()
     )
     return busy_time.by_owner(owner.ravel(), cell_count).reshape(
         step_count, layer_count

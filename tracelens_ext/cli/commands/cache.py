@@ -11,7 +11,7 @@ from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 
 app = typer.Typer(
-    help="Look at the cache of parsed traces, or empty it.",
+    help="Show or clear the cache of parsed traces.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.command()
 def info() -> None:
-    """Show where the cache is, how big, and which traces it holds."""
+    """Show the location, size and contents of the cache."""
     from tracelens_ext.readers.cache.folder import OFF_VARIABLE, cache_is_off
     from tracelens_ext.readers.cache.store import TraceCache
 
@@ -31,7 +31,7 @@ def info() -> None:
         f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(cache.limit)}",
     ]
     if cache_is_off():
-        lines.append(f"Switched off by {OFF_VARIABLE}")
+        lines.append(f"Turned off by {OFF_VARIABLE}")
     rows = [
         {
             "trace": entry.path,
@@ -46,7 +46,7 @@ def info() -> None:
 
 @app.command()
 def clear() -> None:
-    """Remove all that the cache holds."""
+    """Remove everything from the cache."""
     from tracelens_ext.readers.cache.store import TraceCache
 
     count, size = TraceCache.from_environment().clear()
@@ -60,7 +60,7 @@ def _megabytes(size: int) -> str:
 
 COMMAND = Command(
     name="cache",
-    summary="Look at the cache of parsed traces, or empty it.",
+    summary="Show or clear the cache of parsed traces.",
     function=app,
     group="Extend",
     examples=("cache info", "cache clear", "cache info | head"),

@@ -41,8 +41,8 @@ class ChartRuleOptions(RuleOptions):
         str | None,
         typer.Option(
             help=(
-                "Use these categories for all inputs, such as builtin or jax; engine and model are"
-                " labels then, and FILE alone will do."
+                "Use these categories for all inputs, such as builtin or jax. Engine "
+                "and model are then only labels, and FILE alone is enough."
             ),
         ),
     ] = None
@@ -50,7 +50,7 @@ class ChartRuleOptions(RuleOptions):
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="More engines and models: a JSON file, or a folder of them.",
+            help="More engine and model maps: a JSON file, or a folder of them.",
         ),
     ] = None
 
@@ -61,9 +61,9 @@ def chart(
         typer.Argument(
             metavar="FILE[,ENGINE,MODEL,SECONDS]",
             help=(
-                "A trace (.nsys-rep, .sqlite, PyTorch's .json), which map to use, and how long the"
-                " run takes without profiling; 0: the time in the trace. A trace alone gets the"
-                " built-in categories."
+                "A trace (.nsys-rep, .sqlite or PyTorch .json), the map to use, and "
+                "the run time in seconds without profiling (0: take it from the "
+                "trace). A trace alone uses the built-in categories."
             ),
         ),
     ] = None,
@@ -74,7 +74,7 @@ def chart(
             "--in_file",
             "--infile",
             metavar="FILE,ENGINE,MODEL,SECONDS",
-            help="The same, as an option.",
+            help="Same as the arguments; may be repeated.",
         ),
     ] = None,
     out_dir: Annotated[
@@ -83,30 +83,31 @@ def chart(
             "--out-dir",
             "--out_dir",
             metavar="DIR",
-            help="Where result.html and result.csv go.  [default: this folder]",
+            help="Output folder for result.html and result.csv.  [default: this folder]",
             show_default=False,
         ),
     ] = Path(),
     title: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False),
+        typer.Option(metavar="TEXT", help="Title of the chart.", show_default=False),
     ] = "",
     per_device: Annotated[
         bool,
         typer.Option(
-            "--per-device", help="A bar for each GPU, not one for all of a trace."
+            "--per-device",
+            help="Draw one bar for each GPU instead of one for each trace.",
         ),
     ] = False,
     by_phase: Annotated[
         bool,
         typer.Option(
-            "--by-phase", help="A bar for each phase of serving: prefill, decode …"
+            "--by-phase", help="Draw one bar for each serving phase: prefill, decode …"
         ),
     ] = False,
     nsys_cmd: Annotated[
         str | None,
         typer.Option(
-            "--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="The same as --nsys."
+            "--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="Same as --nsys."
         ),
     ] = None,
     force: Force = False,
@@ -115,7 +116,7 @@ def chart(
     rules: ChartRuleOptions,
     reading: ReadingFlags,
 ) -> None:
-    """Draw where the elapsed time of runs went: a stacked bar each, by category of GPU work.
+    """Draw the elapsed time of each run as a stacked bar, by category of GPU work.
 
     Writes result.html (the chart, and its numbers in a table) and result.csv (which kernels make
     up each category).
@@ -137,11 +138,12 @@ def chart(
     run_inputs = parse_inputs(specifications, bare_files=not has_map_for_each)
     if by_phase and per_device:
         raise UsageError(
-            "--by-phase and --per-device are two ways to split a run; give one"
+            "--by-phase and --per-device both split a run; give only one of them"
         )
     if not run_inputs:
         raise UsageError(
-            "name a trace, or FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart --help'"
+            "give a trace, or FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart "
+            "--help'"
         )
     if has_map_for_each:
         skipped: list[str] = []
@@ -159,7 +161,9 @@ def chart(
         split = "device"
     elif by_phase:
         split = "phase"
-    runs = _measured_runs(run_inputs, rules, chosen_reading, split)
+    runs = _measured_runs(
+        run_inputs=run_inputs, rules=rules, reading=chosen_reading, split=split
+    )
     for run in runs:
         for warning in run.warnings:
             tell(f"{run.label}: {warning}")
@@ -168,7 +172,7 @@ def chart(
         return
     notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
     lines = [f"{numbers}: {note}" for note, numbers in notes]
-    show(trace_report("Chart", "", {}, lines), _blocks(runs))
+    show(trace_report(title="Chart", trace="", tables={}, notes=lines), _blocks(runs))
     tell_written(written)
 
 
@@ -193,7 +197,9 @@ def _measured_runs(
             reading=reading,
         )
         analyzer = analyze(run_input.path, analysis)
-        runs += measure(analyzer.work, run_input, position, split)
+        runs += measure(
+            work=analyzer.work, given=run_input, position=position, split=split
+        )
         show_problems(analyzer.problems, shown_problems)
     return runs
 
@@ -255,13 +261,13 @@ def engines_and_models() -> Mapping[str, Sequence[tuple[str, str]]]:
         (safe_text(engine), safe_text(", ".join(models)))
         for engine, models in known_models().items()
     ]
-    nothing = [("none", "no plugin brings one; add yours with --maps")]
+    nothing = [("none", "no installed plugin provides one; add your own with --maps")]
     return {"Engines and their models": rows or nothing}
 
 
 COMMAND = Command(
     name="chart",
-    summary="Draw where the time of runs went: a stacked bar each.",
+    summary="Draw the time of each run as a stacked bar.",
     function=chart,
     group="Compare",
     examples=(

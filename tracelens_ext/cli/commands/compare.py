@@ -44,25 +44,27 @@ class ComparisonOptions:
             "--output",
             "-o",
             metavar="PATH",
-            help="Excel file to write, or .json, .md.  [default: none]",
+            help="Output file: .xlsx, .json or .md.  [default: none]",
         ),
     ] = None
     output_format: Annotated[
         OutputFormat | None,
         typer.Option(
-            "--format", help="Format of the tables; json and markdown need no --output."
+            "--format",
+            help="Format of the tables; json and markdown go to the terminal without "
+            "--output.",
         ),
     ] = None
     html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page for browsers.")
+        str | None, typer.Option(metavar="FILE", help="Write an HTML page.")
     ] = None
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
             metavar="BUDGET",
             help=(
-                "Exit with 3 if this changed by more (repeatable): 'GEMM > +5%', 'total_time >"
-                " 1.5ms', 'findings > 5%'."
+                "Exit with 3 if this budget is exceeded (repeatable): 'GEMM > +5%', "
+                "'total_time > 1.5ms', 'findings > 5%'."
             ),
         ),
     ] = None
@@ -71,11 +73,14 @@ class ComparisonOptions:
         typer.Option(
             metavar="FOLDER",
             help=(
-                "Compare one trace with the median of the last traces or reports in this folder."
+                "Compare one trace with the median of the most recent traces or "
+                "reports in this folder."
             ),
         ),
     ] = None
-    last: Annotated[int, typer.Option(min=3, help="How many of them, at least 3.")] = 5
+    last: Annotated[
+        int, typer.Option(min=3, help="Number of baseline runs (minimum 3).")
+    ] = 5
     total: Total = False
     force: Force = False
     device_peaks: DevicePeaks = None
@@ -83,7 +88,8 @@ class ComparisonOptions:
         Literal["roofline"] | None,
         typer.Option(
             help=(
-                "Also compare how much each trace loses against the roofline of its own device."
+                "Also compare the time each trace loses against the roofline of its "
+                "own device."
             ),
         ),
     ] = None
@@ -92,11 +98,11 @@ class ComparisonOptions:
         typer.Option(
             metavar="US",
             min=0,
-            help="Split idle time into holes up to this, µs, and longer.",
+            help="Report idle gaps up to this length (µs) separately.",
         ),
     ] = None
     top: Annotated[
-        int, typer.Option(min=0, help="Operations and kernels to print.")
+        int, typer.Option(min=0, help="Number of operations and kernels to print.")
     ] = 10
     quiet: Quiet = False
 
@@ -119,12 +125,16 @@ class ComparisonOptions:
         if self.baseline is not None:
             if len(paths) != 1:
                 raise UsageError(
-                    "--baseline compares one trace with a folder; name one"
+                    "--baseline compares a single trace with a folder; give only one "
+                    "trace"
                 )
-            paths = history_in(self.baseline, self.last, paths[0]) + paths
+            paths = (
+                history_in(folder=self.baseline, last=self.last, without=paths[0])
+                + paths
+            )
         if len(paths) < 2:
             raise UsageError(
-                "a comparison needs two traces at least; the first is the baseline"
+                "a comparison needs at least two traces; the first is the baseline"
             )
         return paths
 
@@ -149,7 +159,10 @@ class ComparisonOptions:
                 measurements.append(reports[path])
             else:
                 measured = self._measure_trace(
-                    path, analysis, shown_problems, with_reports=bool(reports)
+                    path=path,
+                    analysis=analysis,
+                    shown_problems=shown_problems,
+                    with_reports=bool(reports),
                 )
                 measurements.append(measured)
         return measurements
@@ -168,7 +181,9 @@ class ComparisonOptions:
 
         analyzer = analyze(path, analysis)
         measured = measured_for_comparison(
-            analyzer, self.micro_idle_thresh_us, self.device_peaks
+            analyzer=analyzer,
+            micro_idle_thresh_us=self.micro_idle_thresh_us,
+            device_peaks=self.device_peaks,
         )
         show_problems(analyzer.problems, shown_problems)
         if with_reports:
@@ -182,8 +197,8 @@ def compare(
         typer.Argument(
             metavar="TRACE",
             help=(
-                "Traces, folders of them, patterns; or finished reports of traces: workbooks"
-                " (.xlsx), folders of CSV or Parquet tables."
+                "Traces, folders or patterns; or finished reports: workbooks (.xlsx) "
+                "or folders of CSV or Parquet tables. The first is the baseline."
             ),
         ),
     ],
@@ -192,7 +207,7 @@ def compare(
     analysis: AnalysisOptions,
     unlinked_kernels: UnlinkedKernels = True,
 ) -> None:
-    """Compare traces or their reports with the first: what changed, by category and kernel."""
+    """Compare traces or reports with the first: what changed in time, categories and kernels."""
     from tracelens_ext.analysis.memory.snapshot import is_snapshot
     from tracelens_ext.cli.comparison_blocks import comparison_blocks
     from tracelens_ext.cli.outputs import OutputOptions, check_outputs, write_outputs
@@ -243,9 +258,9 @@ def compare(
         tell_written(written)
     for verdict in verdicts:  # crossed ones are always told
         if verdict.crossed:
-            tell(f"budget crossed: {verdict}")
+            tell(f"budget exceeded: {verdict}")
         elif not is_quiet:
-            print_line(f"Budget holds: {verdict}")
+            print_line(f"Within budget: {verdict}")
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
 
@@ -272,12 +287,12 @@ def _warn_of_amounts(comparison: Comparison) -> None:
         ratio = verdict.work_ratio
         if ratio is not None and abs(ratio - 1) > _SAME_AMOUNT:
             text = work_text(letter, ratio, baseline)
-            tell(f"{text}: budgets on time compare different amounts")
+            tell(f"{text}: budgets on time compare different amounts of work")
 
 
 COMMAND = Command(
     name="compare",
-    summary="Compare traces or their reports with the first.",
+    summary="Compare traces or reports with a baseline.",
     function=compare,
     group="Compare",
     examples=(

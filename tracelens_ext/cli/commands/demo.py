@@ -13,11 +13,12 @@ from tracelens_ext.hooks import Command
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Argument(help="File to write, .json or .json.gz.")
-    ] = Path("demo_trace.json.gz"),
+    out: Annotated[Path, typer.Argument(help="Output file, .json or .json.gz.")] = Path(
+        "demo_trace.json.gz"
+    ),
     vendor: Annotated[
-        Literal["nvidia", "amd"], typer.Option(help="Whose machine and kernel names.")
+        Literal["nvidia", "amd"],
+        typer.Option(help="GPU vendor of the simulated machine."),
     ] = "nvidia",
     ranks: Annotated[
         int,
@@ -26,22 +27,35 @@ def demo(
             min=1,
             max=4,
             help=(
-                "Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow."
+                "Write the NVIDIA job with this many ranks, one file each (NAME_rank0 "
+                "…); rank 1 is slow."
             ),
         ),
     ] = 1,
+    fixed: Annotated[
+        bool,
+        typer.Option(
+            "--fixed", help="The same NVIDIA job after its data loader has been fixed."
+        ),
+    ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite a file that is not a demo trace.")
+        bool,
+        typer.Option(
+            "--force", help="Overwrite the file even if it is not a demo trace."
+        ),
     ] = False,
 ) -> None:
-    """Write a demo trace: a recording of a small training job; needs no GPU."""
+    """Write a demo trace of a small training job; needs no GPU."""
     from tracelens_ext.cli.demo_recordings import copy_recording, is_demo_trace
 
     if ranks > 1 and vendor != "nvidia":
+        raise UsageError("only the NVIDIA demo has several ranks; leave out --vendor")
+    if fixed and (ranks > 1 or vendor != "nvidia"):
         raise UsageError(
-            "several ranks are there of the NVIDIA job only; leave out --vendor"
+            "--fixed exists for the NVIDIA job with one rank; leave out --vendor and"
+            " --ranks"
         )
-    recordings: dict[str, Path] = {vendor: out}
+    recordings: dict[str, Path] = {"nvidia_fixed" if fixed else vendor: out}
     written = str(out)
     command = f"report {quote(str(out))}"
     if ranks > 1:
@@ -52,7 +66,7 @@ def demo(
     for path in recordings.values():
         is_there = path.exists() or path.is_symlink()
         if is_there and not force and not is_demo_trace(path):
-            remedy = "choose another name, or --force to overwrite"
+            remedy = "choose another name, or overwrite it with --force"
             raise OutputError(f"{path}: exists and is not a demo trace; {remedy}")
     for name, path in recordings.items():
         copy_recording(name, path)
@@ -72,5 +86,5 @@ COMMAND = Command(
     summary="Write a demo trace.",
     function=demo,
     group="Extend",
-    examples=("demo", "demo demo.json.gz --vendor amd", "demo job.json.gz --ranks 4"),
+    examples=("demo", "demo fixed.json.gz --fixed", "demo job.json.gz --ranks 4"),
 )

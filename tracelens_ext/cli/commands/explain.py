@@ -20,20 +20,20 @@ _LONGEST = 200  # characters of a pattern
 
 def explain(
     name: Annotated[
-        str | None, typer.Argument(help="The kernel's name, as the trace spells it.")
+        str | None, typer.Argument(help="Name of the kernel, as spelled in the trace.")
     ] = None,
     op: Annotated[
-        str | None, typer.Option(help="Explain this CPU operation, not a kernel.")
+        str | None, typer.Option(help="Explain this CPU operation instead of a kernel.")
     ] = None,
     cpu_op: Annotated[
-        str | None, typer.Option(help="The CPU operation that launched it.")
+        str | None, typer.Option(help="CPU operation that launched the kernel.")
     ] = None,
     *,
     options: RuleOptions,
 ) -> None:
     """Show the category of a kernel, the rule that decides it, and what else would match.
 
-    With --op OPERATION the category of a CPU operation, as the sheets ops_… have it.
+    With --op OPERATION: the category of a CPU operation, as in the sheets ops_….
     """
     from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.categorize.categorizer import explain as explain_name
@@ -44,12 +44,15 @@ def explain(
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
     categorizer = KernelCategorizer.create(**options.arguments())
     kind: Literal["kernel", "op"] = "kernel" if op is None else "op"
-    explanation = explain_name(categorizer, name or op or "", cpu_op, kind)
+    explanation = explain_name(
+        categorizer=categorizer, name=name or op or "", cpu_op=cpu_op, kind=kind
+    )
     for line in _lines(explanation):
         print_line(line)
     if op is not None and explanation.category == OTHER_OP:
         print_line(
-            "an operation that is `other` by its name is judged by the first kernel it launches"
+            "an operation whose name gives `other` takes the category of the first "
+            "kernel it launches"
         )
     for problem in categorizer.problems:
         print_line(f"plugin {problem}", error=True)
@@ -62,13 +65,13 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     late = [match for match in explanation.others if match.holds]
     if late:
         yield ""
-        yield "would have matched, but comes later:"
+        yield "also match, but have lower precedence:"
         for match in late:
             yield f"  {match.verdict.category}  {match.verdict.rule}  ({match.place})"
     unfit = [match for match in explanation.others if not match.holds]
     if unfit:
         yield ""
-        yield "matches the name, but was launched by another operation:"
+        yield "match the name, but require another launching operation:"
         for match in unfit:
             line = f"  {match.verdict.category}  {match.verdict.rule}  ({match.place})"
             yield f"{line}, needs cpu_op {match.condition}"
@@ -93,14 +96,14 @@ def _winner_lines(explanation: Explanation) -> Iterator[str]:
         if not text:
             continue
         if len(text) > _LONGEST and label in ("pattern", "cpu_op"):
-            whole = f"(whole: tracelens-ext rules show {verdict.pack})"
+            whole = f"(whole pack: tracelens-ext rules show {verdict.pack})"
             text = f"{text[:_LONGEST]}…  {whole}"
         yield f"{label:8}  {text}"
 
 
 COMMAND = Command(
     name="explain",
-    summary="Show which rule gives a kernel its category.",
+    summary="Show which rule decides the category of a kernel.",
     function=explain,
     group="Explain",
     examples=(

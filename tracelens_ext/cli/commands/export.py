@@ -36,49 +36,52 @@ def export(
             "--output",
             "-o",
             metavar="FILE",
-            help="File to write: .json.gz or .json for Perfetto, .db for SQLite.",
+            help="Output file: .json.gz or .json for Perfetto, .db for SQLite.",
         ),
     ],
     window: Annotated[
         str | None,
         typer.Option(
-            metavar="START-END", help="What touches this, such as 1200ms-1300ms."
+            metavar="START-END",
+            help="Only events that overlap this window, e.g. 1200ms-1300ms.",
         ),
     ] = None,
     iteration: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Only ProfilerStep#N and what it launched."),
+        typer.Option(
+            metavar="N", help="Only ProfilerStep#N and the GPU work it launched."
+        ),
     ] = None,
     devices: Annotated[
-        str | None, typer.Option(metavar="N,N", help="GPU work of these devices.")
+        str | None, typer.Option(metavar="N,N", help="Only GPU work of these devices.")
     ] = None,
     streams: Annotated[
-        str | None, typer.Option(metavar="N,N", help="GPU work of these streams.")
+        str | None, typer.Option(metavar="N,N", help="Only GPU work of these streams.")
     ] = None,
     min_us: Annotated[
-        float, typer.Option(min=0, help="Leave out what is shorter, µs.")
+        float, typer.Option(min=0, help="Leave out events shorter than this, µs.")
     ] = 0,
     host: Annotated[
-        bool, typer.Option("--host/--no-host", help="With what the host did.")
+        bool, typer.Option("--host/--no-host", help="Include CPU events.")
     ] = True,
     findings: Annotated[
         bool | None,
         typer.Option(
             "--findings/--no-findings",
             help=(
-                "With findings and the critical path."
-                "  [default: unless it is a part of more than 100,000 GPU events]"
+                "Include findings and the critical path.  [default: included, unless "
+                "the export is part of a trace and has more than 100,000 GPU events]"
             ),
         ),
     ] = None,
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="With Python frames.")
+        bool, typer.Option("--stacks", help="Include Python frames.")
     ] = False,
     clocks: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="clocks.parquet of fleet: puts several ranks on one axis.",
+            help="clocks.parquet written by fleet; aligns the clocks of several ranks.",
         ),
     ] = None,
     force: Force = False,
@@ -91,10 +94,12 @@ def export(
     from tracelens_ext.report.manifest import check_output
 
     if window is not None and iteration is not None:
-        raise UsageError("--window and --iteration exclude each other; give one")
+        raise UsageError(
+            "--window and --iteration exclude each other; give only one of them"
+        )
     is_database = output.suffix == ".db"
     if not is_database and not output.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"{output}: the name says the form: .json.gz, .json or .db")
+        raise UsageError(f"{output}: unknown file type; use .json.gz, .json or .db")
     choice = Choice(
         window=None if window is None else parse_window(window),
         iteration=iteration,
@@ -105,12 +110,15 @@ def export(
         stacks=stacks,
     )
     if is_database and choice != Choice():
-        raise UsageError(f"{output}: a database holds the whole trace; choose with SQL")
+        raise UsageError(
+            f"{output}: a database holds the whole trace; leave out the options that "
+            "select events, and select with SQL"
+        )
     named = find_traces(traces)
     if named.problems:
         raise named.problems[0]
     if is_database and len(named.paths) != 1:
-        raise UsageError(f"{output}: a database is of one trace; name one")
+        raise UsageError(f"{output}: a database holds a single trace; give only one")
     check_output(output, named.paths, force=force)
     analyzers = [analyze(path, analysis) for path in named.paths]
     if is_database:
@@ -181,11 +189,15 @@ def _write_perfetto(
         if is_packed:
             stream.close()
     print_line(f"Wrote {output}")
-    without = "" if with_findings else "; no findings and critical path (--findings)"
+    without = (
+        ""
+        if with_findings
+        else "; findings and the critical path are left out (include them with --findings)"
+    )
     tell(f"{output}: {summary.text()}{without}")
     if size > _LARGE_BYTES:
-        large = f"{size / 1e6:,.0f} MB unpacked, which browsers hardly open"
-        tell(f"{output}: {large}; --iteration N or --window START-END make it smaller")
+        large = f"{size / 1e6:,.0f} MB unpacked, which is too large for most browsers"
+        tell(f"{output}: {large}; export less with --iteration N or --window START-END")
 
 
 def _numbers(option: str, text: str | None) -> frozenset[int] | None:
@@ -195,12 +207,14 @@ def _numbers(option: str, text: str | None) -> frozenset[int] | None:
     try:
         return frozenset(map(int, text.split(",")))
     except ValueError:
-        raise UsageError(f"{option} {text!r}: write numbers, such as 0,1") from None
+        raise UsageError(
+            f"{option} {text!r}: is not a list of numbers; write it as 0,1"
+        ) from None
 
 
 COMMAND = Command(
     name="export",
-    summary="Write a trace for Perfetto, or as a database.",
+    summary="Export a trace for Perfetto or to a database.",
     function=export,
     group="Look",
     examples=(

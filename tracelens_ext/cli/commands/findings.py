@@ -27,32 +27,35 @@ def findings(
         bool,
         typer.Option(
             "--json",
-            help="Print JSON instead; of several traces a list, each with its `trace`.",
+            help="Print JSON instead; for several traces, a list in which each entry "
+            "names its `trace`.",
         ),
     ] = False,
     whole: Annotated[
         bool,
         typer.Option(
-            "--all", help="Show all findings, not the first eight that save 1 %."
+            "--all",
+            help="Show all findings, not only the first eight that save at least 1 %.",
         ),
     ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
             "--verbose",
-            help="Show the evidence and all places too, not eight lines per finding.",
+            help="Show evidence and all places, not only eight lines per finding.",
         ),
     ] = False,
     intervals: Annotated[
         bool,
         typer.Option(
-            "--intervals", help="With --json: the stretches of time of each finding."
+            "--intervals",
+            help="With --json: include the time intervals of each finding.",
         ),
     ] = False,
     *,
     analysis: AnalysisOptions,
 ) -> None:
-    """Show what would save the most time, how much, why, where, and what to do about it."""
+    """Show what would save the most time: how much, why, where, and what to change."""
     from tracelens_ext.cli.load import (
         find_traces,
         show_problems,
@@ -63,7 +66,7 @@ def findings(
     from tracelens_ext.report.formats import nested_json_text
 
     if intervals and not json:
-        raise UsageError("--intervals needs --json")
+        raise UsageError("--intervals needs --json; add it")
     named = find_traces(traces)
     problems = list(named.problems)
     paths = without_repetitions(named.paths)
@@ -148,7 +151,10 @@ def _show(
     notes = dict.fromkeys(
         list(of_trace.findings.notes) + list(of_trace.notes_of_screen)
     )
-    show(trace_report("Findings", of_trace.path, {}, notes), blocks)
+    show(
+        trace_report(title="Findings", trace=of_trace.path, tables={}, notes=notes),
+        blocks,
+    )
 
 
 def _document(of_trace: _TraceFindings, *, intervals: bool) -> dict[str, Any]:
@@ -171,7 +177,7 @@ def _document(of_trace: _TraceFindings, *, intervals: bool) -> dict[str, Any]:
 
 COMMAND = Command(
     name="findings",
-    summary="Show what would save the most time, and what to do.",
+    summary="Show what would save the most time, and what to change.",
     function=findings,
     group="Explain",
     examples=(

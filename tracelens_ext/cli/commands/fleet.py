@@ -59,8 +59,7 @@ def fleet(
         typer.Argument(
             metavar="TRACES",
             help=(
-                "Traces, one a rank: folders, patterns such as 'run/*.json.gz', or URLs of them"
-                " (s3://, gs://, https:// …)."
+                "One trace per rank: folders, patterns, or URLs (s3://, gs://, https:// …)."
             ),
         ),
     ],
@@ -70,7 +69,7 @@ def fleet(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder or URL. What an earlier run did stays.",
+            help="Output folder or URL; earlier results are reused.",
         ),
     ],
     scheduler: Annotated[
@@ -85,43 +84,43 @@ def fleet(
         typer.Option(
             metavar="N",
             min=0,
-            help="Processes here; 0: only this one.  [default: one a core]",
+            help="Local worker processes.  [default: one per core]",
         ),
     ] = None,
     attempts: Annotated[
-        int, typer.Option(min=1, help="How often a trace that fails is tried.")
+        int, typer.Option(min=1, help="Attempts for each trace that fails.")
     ] = 3,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="To tell the nodes.  [default: by the devices]"),
+        typer.Option(
+            min=1,
+            help="Ranks per node.  [default: inferred from the devices]",
+        ),
     ] = None,
     pipeline_stages: Annotated[
         str | None,
         typer.Option(
             metavar="STAGES",
-            help=(
-                "Number of pipeline stages, or the ranks of each (0-3/4-7)."
-                "  [default: by sends and receives]"
-            ),
+            help=("Stages, or ranks of each (0-3/4-7).  [default: inferred]"),
         ),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON.")
     ] = False,
     top: Annotated[
-        int, typer.Option(min=0, help="Ranks and collectives to print.")
+        int, typer.Option(min=0, help="Number of ranks and collectives to print.")
     ] = 5,
     force: Force = False,
     unlinked_kernels: UnlinkedKernels = True,
     quiet: Quiet = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 when ranks are missing too.")
+        bool, typer.Option("--strict", help="Also exit with 1 when ranks are missing.")
     ] = False,
     *,
     rules: RuleOptions,
     reading: ReadingFlags,
 ) -> None:
-    """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for."""
+    """Analyze the traces of all ranks: which are slow, and which ones collectives wait for."""
     from tracelens_ext.cli.load import chosen_cache, show_problems
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
@@ -184,7 +183,7 @@ def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
     task = bar.add_task("Analysing traces", total=None)
 
     def advance(done: int, failed: int, total: int) -> None:
-        label = f"Analysing traces, {failed} failed" if failed else "Analysing traces"
+        label = f"Analyzing traces, {failed} failed" if failed else "Analysing traces"
         bar.update(task, description=label, completed=done + failed, total=total)
 
     with bar:
@@ -206,7 +205,9 @@ def fleet_report(result: FleetResult) -> Report:
     if missing_ranks:
         notes.insert(0, _missing_sentence(missing_ranks))
     sheets = {**result.tables, "failures": failures}
-    return Report("GPU performance of a fleet", sheets, facts, notes)
+    return Report(
+        title="GPU performance of a fleet", sheets=sheets, facts=facts, notes=notes
+    )
 
 
 def _missing_sentence(ranks: list[int]) -> str:
@@ -232,31 +233,31 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     if "ranks" not in tables:
         return
     yield Part(
-        "What would save time, over the ranks that have it",
-        tables["finding_spread"],
-        _FINDING_COLUMNS,
+        title="What would save time, over the ranks that have it",
+        frame=tables["finding_spread"],
+        columns=_FINDING_COLUMNS,
     )
     timeline = tables["timeline_spread"].set_index("type")
     if len(timeline):
         timeline = timeline.reindex(_TIMES)
     yield Part(
-        "GPU timeline over the ranks",
-        timeline.reset_index(),
-        ("type",) + _SPREAD_COLUMNS,
+        title="GPU timeline over the ranks",
+        frame=timeline.reset_index(),
+        columns=("type",) + _SPREAD_COLUMNS,
     )
     yield Part(
-        "GPU time by category over the ranks",
-        tables["category_spread"].head(_LISTED),
-        ("kernel_category",) + _SPREAD_COLUMNS,
+        title="GPU time by category over the ranks",
+        frame=tables["category_spread"].head(_LISTED),
+        columns=("kernel_category",) + _SPREAD_COLUMNS,
     )
-    yield _slowest(tables["ranks"], tables.get("wait_origins"), top)
+    yield _slowest(ranks=tables["ranks"], origins=tables.get("wait_origins"), top=top)
 
 
 def _headline(result: FleetResult) -> list[str]:
     """Return what was done, and how busy the GPUs were, a line each."""
-    parts = [f"{_counted(result.done, 'trace')} analysed"]
+    parts = [f"{_counted(result.done, 'trace')} analyzed"]
     if result.kept:
-        parts.append(f"{result.kept} kept from before")
+        parts.append(f"{result.kept} reused from an earlier run")
     if result.failed:
         parts.append(f"{result.failed} failed")
     lines = [f"Results: {result.out}", ", ".join(parts)]
@@ -267,7 +268,7 @@ def _headline(result: FleetResult) -> list[str]:
         gpus = _counted(int(busy["ranks"]), "GPU")
         lines.append(f"GPU busy time: {busy['mean_ms']:,.3f}{spread} ms ({gpus})")
     elif "ranks" in result.tables:
-        lines.append("No trace has any GPU work.")
+        lines.append("No trace contains GPU work.")
     return lines
 
 
@@ -292,12 +293,12 @@ def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Par
     columns += ["computation_time_ms", "over mean (%)", "busy (%)"]
     shown = ranks[columns].head(top)
     of_all = f"{len(shown)} of {_counted(len(ranks), 'rank')}"
-    return Part(f"Slowest {of_all}, by computation or others' waits", shown)
+    return Part(f"Slowest {of_all}, by computation or by the waits they cause", shown)
 
 
 COMMAND = Command(
     name="fleet",
-    summary="Analyse the traces of all ranks: which are slow, and why.",
+    summary="Analyze the traces of all ranks: which are slow, and why.",
     function=fleet,
     group="Compare",
     examples=(

@@ -19,16 +19,16 @@ class _OtherFile(NamedTuple):
 
 _OTHER_FILES: Final = (
     _OtherFile(
-        "PyTorch flight recorder dump (pickle or JSON, one file a rank)",
-        {
+        name="PyTorch flight recorder dump (pickle or JSON, one file per rank)",
+        facts={
             "files": "nccl_trace_rank_N, trace_rank_N",
             "record": "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
             "read": "tracelens-ext ranks FOLDER",
         },
     ),
     _OtherFile(
-        "PyTorch memory snapshot",
-        {
+        name="PyTorch memory snapshot",
+        facts={
             "files": "*.pickle, *.pickle.gz",
             "record": "torch.cuda.memory._dump_snapshot('snapshot.pickle')",
             "read": "tracelens-ext memory FILE",
@@ -66,7 +66,7 @@ def _print_facts(facts: Mapping[str, str]) -> None:
 
 COMMAND = Command(
     name="formats",
-    summary="List the formats that are read, and how to record them.",
+    summary="List the supported trace formats and how to record them.",
     function=formats,
     group="Extend",
     examples=("formats", "formats | grep nsys", "formats > formats.txt"),

@@ -38,7 +38,7 @@ def gaps(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write all about the gaps to a text file (- prints it).",
+            help="Write all gap tables to a text file (- prints them).",
         ),
     ] = None,
     json: Json = False,
@@ -52,7 +52,8 @@ def gaps(
             "--top",
             "-t",
             min=0,
-            help="Kernel pairs, longest gaps and (at most 8) host rows to print.",
+            help="Kernel pairs, longest gaps, and (at most 8) rows of CPU activity to "
+            "print.",
         ),
     ] = DEFAULT_TOP,
     gap_sort: Annotated[
@@ -61,7 +62,7 @@ def gaps(
             "--gap-sort",
             "--sort",
             "-s",
-            help="What kernel pairs are sorted by, largest first.",
+            help="How to sort the kernel pairs, largest first.",
         ),
     ] = DEFAULT_SORT,
     hist_min: HistMin = None,
@@ -70,7 +71,7 @@ def gaps(
     all: EveryGap = False,  # noqa: A002  # as the option is called
     reading: ReadingFlags,
 ) -> None:
-    """Show why the GPU was idle: gaps by cause, stream, length and kernels around them."""
+    """Show why the GPU was idle: gaps by cause, stream, length and surrounding kernels."""
     from tracelens_ext.cli.gap_report import GapReport
     from tracelens_ext.cli.load import analyze, recording_notes
     from tracelens_ext.cli.outputs import check_texts
@@ -88,17 +89,17 @@ def gaps(
     check_texts(outputs, trace, force=force, json=json, every_gap=all)
     analysis = AnalysisOptions(kernel_categories=False, reading=reading)
     analyzer = analyze(trace, analysis, without_tpu=True)
-    gap_report = GapReport(analyzer, selection, options)
+    gap_report = GapReport(analyzer=analyzer, selection=selection, options=options)
     notes = list(gap_report.notes) if json else []
     notes += recording_notes(analyzer, for_json=json)
     facts = []
     if gap_report.selected:
         facts.append(("Selected", gap_report.selected))
     report = trace_report(
-        "GPU idle time",
-        trace,
-        gap_report.tables,
-        notes,
+        title="GPU idle time",
+        trace=trace,
+        tables=gap_report.tables,
+        notes=notes,
         facts=facts,
         members=gap_report.members,
     )

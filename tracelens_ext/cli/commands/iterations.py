@@ -51,13 +51,13 @@ def iterations(
     annotation: Annotation = None,
     json: Json = False,
     top: Annotated[
-        int, typer.Option(min=0, help="Iterations to print, the first ones.")
+        int, typer.Option(min=0, help="Number of iterations to print, from the first.")
     ] = 50,
     *,
     analysis: AnalysisOptions,
     unlinked_kernels: UnlinkedKernels = True,
 ) -> None:
-    """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
+    """Show the wall time, GPU time and idle time of each iteration, and the outliers."""
     from tracelens_ext.analysis.iterations.measurement import iteration_table
     from tracelens_ext.categorize.user_patterns import user_pattern
     from tracelens_ext.cli.load import analyze, recording_notes
@@ -65,14 +65,16 @@ def iterations(
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, replace(analysis, unlinked_kernels=unlinked_kernels))
     if not len(analyzer.work):
-        _show_cpu_iterations(analyzer, trace, annotation, top, json=json)
+        _show_cpu_iterations(
+            analyzer=analyzer, trace=trace, annotation=annotation, top=top, json=json
+        )
         return
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
     tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
     notes = list(table.notes) + recording_notes(analyzer, for_json=json)
-    report = trace_report("Iterations", trace, tables, notes)
+    report = trace_report(title="Iterations", trace=trace, tables=tables, notes=notes)
     show(
         report, first_lines(analyzer.work, trace) + list(_blocks(table, top)), json=json
     )
@@ -95,9 +97,11 @@ def _show_cpu_iterations(
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
     notes = list(table.notes) + recording_notes(analyzer, for_json=json)
     tables = {"cpu_iterations": table.frame}
-    report = trace_report("Iterations", trace, tables, notes)
+    report = trace_report(title="Iterations", trace=trace, tables=tables, notes=notes)
     columns = [name for name in map(str, table.frame) if name not in ("odd", "whole")]
-    part = Part("Iterations on the CPU", table.frame, columns, top)
+    part = Part(
+        title="Iterations on the CPU", frame=table.frame, columns=columns, rows=top
+    )
     show(report, first_lines(analyzer.work, trace) + [part], json=json)
 
 
@@ -108,9 +112,14 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     plural = "s" if count > 1 else ""
     title = f"Mean and spread of {count:,} whole iteration{plural}, ms"
     yield Part(
-        "Iterations", table.frame, _shown_columns(table.frame.columns.tolist()), top
+        title="Iterations",
+        frame=table.frame,
+        columns=_shown_columns(table.frame.columns.tolist()),
+        rows=top,
     )
-    yield Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS)
+    yield Part(
+        title=title, frame=statistics.head(_MOST_STATISTICS), columns=_STATISTICS
+    )
     yield Section("odd iterations", lambda console: [_odd_lines(table, console)])
 
 
@@ -128,10 +137,15 @@ def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
         wanted = f"annotation that matches {annotation!r}"
     if not likely:
         return (
-            f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
+            f"{path}: has no {wanted}, nor any other annotation that launches GPU "
+            "work; record the trace with profiler.step() or with record_function "
+            "around each iteration"
         )
     quoted = ", ".join(map(shlex.quote, likely))
-    return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
+    return (
+        f"{path}: has no {wanted}; choose another annotation with --annotation REGEX, "
+        f"such as {quoted}"
+    )
 
 
 def _shown_columns(columns: Sequence[str]) -> list[str]:
@@ -169,8 +183,11 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     lines = [line for iteration in odd[:_MOST_ODD] for line in iteration.lines]
     if len(odd) > _MOST_ODD:
         lines.append(f"  and {len(odd) - _MOST_ODD:,} more (--json shows all)")
-    beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
-    return ["", f"Odd (beyond {beyond}):"] + lines
+    beyond = (
+        f"more than {ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} "
+        "from the median"
+    )
+    return ["", f"Outliers ({beyond}):"] + lines
 
 
 def _odd_iterations(table: IterationTable, width: int) -> list[_OddIteration]:
@@ -216,7 +233,7 @@ def _against_median(column: str, value: float, median: float) -> str:
 
 COMMAND = Command(
     name="iterations",
-    summary="Show the time of each iteration, and the odd ones.",
+    summary="Show the time of each iteration, and the outliers.",
     function=iterations,
     group="Look",
     examples=(

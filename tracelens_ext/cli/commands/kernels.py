@@ -49,7 +49,7 @@ _MIN_SOURCE_NAME_WIDTH = 16
 def kernels(
     trace: TraceArgument,
     top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Kernels to print.")
+        int, typer.Option("--top", "-t", min=0, help="Number of kernels to print.")
     ] = 10,
     sort: Annotated[
         Sort,
@@ -57,8 +57,9 @@ def kernels(
             "--sort",
             "-s",
             help=(
-                "count; total: the total duration; duration: the average; percentage: the"
-                " share of launches; duration-percentage: the share of the total duration."
+                "count; total: total duration; duration: average duration; "
+                "percentage: share of GPU events; duration-percentage: share of total "
+                "duration."
             ),
         ),
     ] = "count",
@@ -73,7 +74,8 @@ def kernels(
         typer.Option(
             "--sources",
             help=(
-                "Also print the source line and layer of each (recorded with with_stack=True)."
+                "Also print the source line and layer of each kernel (for traces "
+                "recorded with with_stack=True)."
             ),
         ),
     ] = False,
@@ -83,20 +85,20 @@ def kernels(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write every kernel to a text file (- prints it).",
+            help="Write all kernels to a text file (- prints them).",
         ),
     ] = None,
     gaps: Annotated[
         bool,
         typer.Option(
-            "--gaps", "-g", help="Also analyse the idle time between kernels."
+            "--gaps", "-g", help="Also analyze the idle time between kernels."
         ),
     ] = False,
     gap_output: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write all about the gaps to a text file (- prints it).",
+            help="Write all gap tables to a text file (- prints them).",
         ),
     ] = None,
     json: Json = False,
@@ -106,7 +108,7 @@ def kernels(
     options: GapOptions,
     analysis: AnalysisOptions,
 ) -> None:
-    """List kernels by count or duration; with --gaps, the idle time between them too."""
+    """List kernels by count or duration; with --gaps, also the idle time between them."""
     from tracelens_ext.cli.gap_report import GapReport
     from tracelens_ext.cli.load import analyze, recording_notes, show_plugin_problems
     from tracelens_ext.cli.outputs import check_texts
@@ -126,7 +128,7 @@ def kernels(
     members: dict[str, object] = {}
     gap_report = None
     if wants_gaps:
-        gap_report = GapReport(analyzer, selection, options)
+        gap_report = GapReport(analyzer=analyzer, selection=selection, options=options)
         tables |= gap_report.tables
         members = gap_report.members
         notes = notes + gap_report.notes if json else []
@@ -149,7 +151,12 @@ def kernels(
     facts = [("Selected", kernel_report.selected)] if kernel_report.selected else []
     unique_notes = list(dict.fromkeys(notes))
     report = trace_report(
-        "GPU kernels", trace, tables, unique_notes, facts=facts, members=members
+        title="GPU kernels",
+        trace=trace,
+        tables=tables,
+        notes=unique_notes,
+        facts=facts,
+        members=members,
     )
     show(report, blocks(), json=json, texts=texts)
 
@@ -211,7 +218,7 @@ class _KernelReport:
             return [no_gpu_work(analyzer.work)]
         statistics = self.tables.get("kernel_statistics")
         if statistics is not None and not len(statistics):
-            return [f"No GPU event is of {self.selection.text}, so all counts are 0."]
+            return [f"No GPU event matches {self.selection.text}, so all counts are 0."]
         return []
 
     def text(self) -> str:
@@ -236,12 +243,14 @@ class _KernelReport:
         names = self.tables.get("kernel_full_names")
         if verbose and names is not None and len(names):
             yield Section(
-                "names", lambda console: [full_name_lines(names, console, top=top)]
+                title="names",
+                make=lambda console: [full_name_lines(names, console, top=top)],
             )
         sources = self.tables.get("kernel_sources")
         if sources is not None:
             yield Section(
-                "sources", lambda console: [source_lines(sources, console, top=top)]
+                title="sources",
+                make=lambda console: [source_lines(sources, console, top=top)],
             )
 
     def _totals(self, statistics: pd.DataFrame) -> list[str]:
@@ -287,14 +296,23 @@ def _kernel_rows(
     table = rows[list(titles)].rename(columns=titles)
     names = [name_text(name) for name in rows["kernel_name"]]
     marks = share_marks(rows, console)
-    texts = cut_names(names, marks, name_room(table, console), console)
+    texts = cut_names(
+        names=names, marks=marks, room=name_room(table, console), console=console
+    )
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(rows)} GPU KERNELS BY {sorted_by.upper()}:"
     yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
-    shared = "N kernels share that name; --verbose shows some, --output FILE all."
-    yield remarks(texts, shared, "--output FILE has them whole", console)
+    shared = (
+        "N kernels share that name; list some with --verbose, all with --output FILE."
+    )
+    yield remarks(
+        names=texts,
+        shared=shared,
+        whole="--output FILE lists the full names",
+        console=console,
+    )
     if is_narrow:
-        yield [f"Std Dev needs {NARROW} columns; --output FILE has it."]
+        yield [f"Std Dev is shown at {NARROW} columns or more, and in --output FILE."]
 
 
 def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[str]:
@@ -310,7 +328,7 @@ def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[
         more = len(full_names[_NAMES_SHOWN:])
         if more:
             dots = sign("…", console)
-            lines.append(f"  {dots} and {more} more; --output FILE lists them all")
+            lines.append(f"  {dots} and {more} more; list them all with --output FILE")
     return lines
 
 
@@ -336,10 +354,12 @@ def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[s
         places = [
             name_text(text) for text in (record["source"], record["layer"]) if text
         ]
-        place = "  in  ".join(places) or "no Python frame around the launch"
+        place = "  in  ".join(places) or "no Python frame was recorded"
         lines.append(f"{'':{_SOURCE_INDENT}}{place}")
     if len(sources) > top:
-        lines.append(f"{dots} and {len(sources) - top:,} more; --json has them all")
+        lines.append(
+            f"{dots} and {len(sources) - top:,} more; list them all with --json"
+        )
     return lines
 
 

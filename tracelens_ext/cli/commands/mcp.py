@@ -13,10 +13,10 @@ from tracelens_ext.hooks import Command
 def mcp(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER…", help="Whose traces may be asked about."),
+        typer.Argument(metavar="FOLDER…", help="Folders whose traces are served."),
     ],
 ) -> None:
-    """Serve the traces in folders to an agent over stdin and stdout; nothing is written."""
+    """Serve the traces in folders to an AI agent over stdin and stdout; no file is written."""
     from tracelens_ext.cli.mcp_server import make_server
 
     make_server(folders).run("stdio")
@@ -24,7 +24,7 @@ def mcp(
 
 COMMAND = Command(
     name="mcp",
-    summary="Serve traces to agents, over the Model Context Protocol.",
+    summary="Serve traces to AI agents over the Model Context Protocol.",
     function=mcp,
     group="Look",
     examples=("mcp traces/", "mcp traces/ /data/profiles", "mcp ."),

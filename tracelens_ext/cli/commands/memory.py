@@ -40,7 +40,8 @@ def memory(
     by: Annotated[
         By,
         typer.Option(
-            help="Tell what was alive apart by operation, nn.Module, Python frame, phase."
+            help="Group the memory in use at the peak by operation, nn.Module, Python "
+            "frame or phase."
         ),
     ] = "operation",
     top: Annotated[
@@ -52,7 +53,7 @@ def memory(
     *,
     reading: ReadingFlags,
 ) -> None:
-    """Show what was alive when the most memory was allocated, and who allocated it."""
+    """Show what used memory at the peak, and what allocated it."""
     from tracelens_ext.analysis.memory.events import has_memory_events
     from tracelens_ext.analysis.memory.snapshot import is_snapshot
     from tracelens_ext.analysis.memory.usage import memory_notes
@@ -83,13 +84,17 @@ def memory(
     tables = tables_of_device(
         computed_tables(analyzer.failures, makers),
         device,
-        refusal="no memory event is of device",
+        refusal="no memory event belongs to device",
         recording="trace",
     )
     notes = list(memory_notes(analyzer.memory(annotation)))
     notes += recording_notes(analyzer, for_json=json)
     blocks = first_lines(analyzer.work, trace) + list(_device_blocks(tables, by, top))
-    show(trace_report("Memory", trace, tables, notes), blocks, json=json)
+    show(
+        trace_report(title="Memory", trace=trace, tables=tables, notes=notes),
+        blocks,
+        json=json,
+    )
 
 
 def _device_blocks(
@@ -100,7 +105,7 @@ def _device_blocks(
     peaks = tables.get("memory_peaks")
     if at_peak is None or peaks is None:
         return
-    title = f"Alive at the peak, by {by}"
+    title = f"In use at the peak, by {by}"
     bytes_of_device = at_peak.groupby("device")["bytes"].sum()
     min_bytes = _MIN_SHARE_OF_PEAK * bytes_of_device.max()
     alive = _alive_by_owner(at_peak, ["phase"] + _OWNER_COLUMNS[by])
@@ -144,22 +149,26 @@ def _peak_sentence(peak: Mapping[Any, Any]) -> str:
     if peak["peak_iteration"]:
         moment += f", in {peak['peak_iteration']}"
     if pd.isna(peak["peak_allocated_bytes"]):
-        return f"{place}: most was allocated {moment}; how much is not recorded."
+        return f"{place}: memory in use peaked {moment}; the amount was not recorded."
     text = f"{place}: at most {size('peak_allocated_bytes')} allocated, {moment}."
     if not pd.isna(peak["unused_at_peak_bytes"]):
-        text += f" Reserved: {size('peak_reserved_bytes')}; at the peak"
+        text += f" {size('peak_reserved_bytes')} were reserved; at the peak,"
         text += (
-            f" {size('unused_at_peak_bytes')} of it were not allocated (fragmentation)."
+            f" {size('unused_at_peak_bytes')} of that was not allocated "
+            "(fragmentation)."
         )
     change = peak["change_per_iteration_bytes"]
     if not pd.isna(change) and change > 0:
-        text += f" From iteration to iteration {size('change_per_iteration_bytes')} more stay."
+        text += (
+            f" Each iteration leaves {size('change_per_iteration_bytes')} more "
+            "allocated."
+        )
     return text
 
 
 COMMAND = Command(
     name="memory",
-    summary="Show what was alive at the peak, and who allocated it.",
+    summary="Show what used memory at the peak, and what allocated it.",
     function=memory,
     group="Look",
     examples=(

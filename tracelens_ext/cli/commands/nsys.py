@@ -46,33 +46,40 @@ class InputOptions:
         Path | None,
         typer.Argument(
             metavar="TRACE",
-            help="A trace instead of tables: .nsys-rep, .sqlite, or PyTorch's .json.",
+            help="A trace instead of tables: .nsys-rep, .sqlite, or PyTorch .json.",
         ),
     ] = None
     kernels: Annotated[
         Path | None,
-        typer.Option(metavar="CSV", help="Table cuda_gpu_kern_sum of nsys stats."),
+        typer.Option(
+            metavar="CSV", help="CSV of the nsys stats table cuda_gpu_kern_sum."
+        ),
     ] = None
     nvtx: Annotated[
         Path | None,
-        typer.Option(metavar="CSV", help="Table nvtx_gpu_proj_trace of nsys stats."),
+        typer.Option(
+            metavar="CSV", help="CSV of the nsys stats table nvtx_gpu_proj_trace."
+        ),
     ] = None
     mem: Annotated[
         Path | None,
-        typer.Option(metavar="CSV", help="Table cuda_gpu_mem_time_sum of nsys stats."),
+        typer.Option(
+            metavar="CSV", help="CSV of the nsys stats table cuda_gpu_mem_time_sum."
+        ),
     ] = None
     mem_size: Annotated[
         Path | None,
         typer.Option(
             metavar="CSV",
-            help="Table cuda_gpu_mem_size_sum of nsys stats, for sizes in the tables.",
+            help="CSV of the nsys stats table cuda_gpu_mem_size_sum, for the sizes.",
         ),
     ] = None
     class_map: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON: part of a kernel's name → class.  [default: the built-in categories]",
+            help="JSON that maps part of a kernel name to a class.  [default: the "
+            "built-in categories]",
         ),
     ] = None
     iterations: Annotated[
@@ -80,7 +87,8 @@ class InputOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Iterations recorded.  [default: as many as ranges on each GPU]",
+            help="Number of recorded iterations.  [default: the number of ranges on "
+            "each GPU]",
         ),
     ] = None
     gpus: Annotated[
@@ -88,15 +96,17 @@ class InputOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="GPUs recorded.  [default: those of the trace; of tables 1]",
+            help="Number of recorded GPUs.  [default: those of the trace; 1 for tables]",
         ),
     ] = None
     iteration_range: Annotated[
         str | None,
-        typer.Option(metavar="TAG", help="Exact name of the iterations' NVTX ranges."),
+        typer.Option(
+            metavar="TAG", help="Exact name of the NVTX range of an iteration."
+        ),
     ] = None
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Heading of the output.")
+        str | None, typer.Option(metavar="TEXT", help="Title of the output.")
     ] = None
 
     def input_spec(self) -> InputSpec:
@@ -112,25 +122,29 @@ class InputOptions:
             tables = [name for name in names if name in _TABLE_OPTIONS]
             if tables:
                 raise UsageError(
-                    f"{tables[0]} names a table instead of a trace; give one of them"
+                    f"{tables[0]} takes a table, but a trace is given too; give only "
+                    "one of them"
                 )
             if "--iterations" not in names and "--iteration-range" not in names:
                 raise UsageError(
-                    "give --iterations, or --iteration-range for ranges to count"
+                    "the number of iterations is unknown; give --iterations, or "
+                    "--iteration-range to count them"
                 )
         elif self.kernels is None:
             raise UsageError(
-                "name a trace, --kernels with a table, or --config with a file"
+                "no input; give a trace, --kernels with a table, or --config with a "
+                "file"
             )
         elif "--mem-size" in names and "--mem" not in names:
             raise UsageError("--mem-size needs --mem, the times of the same operations")
         elif ("--nvtx" in names) != ("--iteration-range" in names):
             raise UsageError(
-                "--nvtx and --iteration-range go together; give both or neither"
+                "--nvtx and --iteration-range only work together; give both or neither"
             )
         elif "--iterations" not in names and "--nvtx" not in names:
             raise UsageError(
-                "give --iterations, or --nvtx with --iteration-range to count them"
+                "the number of iterations is unknown; give --iterations, or --nvtx "
+                "with --iteration-range to count them"
             )
 
 
@@ -139,15 +153,15 @@ def stats(
     options: InputOptions,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON file that says all about the inputs."),
+        typer.Option(metavar="FILE", help="JSON file that describes the inputs."),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print the tables as JSON, nothing else.")
+        bool, typer.Option("--json", help="Print only the tables, as JSON.")
     ] = False,
     csv: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write the tables to CSV files in this folder."
+            metavar="DIR", help="Write the tables as CSV files to this folder."
         ),
     ] = None,
     xlsx: Annotated[
@@ -159,9 +173,9 @@ def stats(
     *,
     reading: ReadingFlags,
 ) -> None:
-    """Sum GPU time by class of kernel, collective and memory operation, per iteration.
+    """Sum the GPU time per iteration by class of kernel, collective and memory operation.
 
-    With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
+    With NVTX ranges around the iterations, also estimate the time in which no kernel runs.
     """
     from tracelens_ext.analysis.nsys_statistics.layout import document, text
     from tracelens_ext.cli.outputs import check_outputs, write_outputs
@@ -210,23 +224,31 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
         if options.class_map is not None:
             class_map = load_class_map(options.class_map)
         return _Inputs(
-            [options.input_spec()], Classifier(class_map, str(options.class_map))
+            specs=[options.input_spec()],
+            classifier=Classifier(class_map, str(options.class_map)),
         )
     names = given_options(options)
     if names:
         first = "a trace" if names[0] == "--trace" else names[0]
-        raise UsageError(f"{first} does not go with --config, whose file says all that")
+        raise UsageError(
+            f"{first} cannot be combined with --config; put it into the configuration "
+            "file"
+        )
     loaded = load_configuration(config)
-    classifier = Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
+    classifier = Classifier(
+        mapping=loaded.class_map, name=f"{config}: kernel_to_class_map"
+    )
     return _Inputs(loaded.inputs, classifier)
 
 
 def _places(csv: Path | None, xlsx: Path | None) -> Places:
     """Return the files to write."""
     if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
-        raise UsageError(f"{csv}: names one file for several tables; name a folder")
+        raise UsageError(
+            f"{csv}: is a single file, but there are several tables; give a folder"
+        )
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
-        raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
+        raise UsageError(f"{xlsx}: is not the name of an Excel file; end it with .xlsx")
     places: dict[Path, OutputFormat] = {}
     if csv:
         places[csv] = OutputFormat.csv
@@ -258,7 +280,9 @@ def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
         try:
             if not spec.missing:
                 check_files(spec.files)
-            statistics = statistics_of(spec, inputs.classifier, _read, reading)
+            statistics = statistics_of(
+                spec=spec, classifier=inputs.classifier, read=_read, reading=reading
+            )
         except TracelensError as error:
             if len(inputs.specs) == 1:
                 raise
@@ -289,7 +313,7 @@ def _read(path: Path, reading: ReadingOptions) -> Trace:
 
 COMMAND = Command(
     name="nsys",
-    summary="Statistics of reports of Nsight Systems by class.",
+    summary="Summarize Nsight Systems reports by kernel class.",
     function=app,
     group="Look",
     examples=(

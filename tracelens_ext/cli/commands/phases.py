@@ -63,14 +63,15 @@ def phases(
         typer.Option(
             metavar="NAME=REGEX",
             help=(
-                "Annotations whose name matches are steps of this phase, whatever an engine says;"
-                " may be given several times."
+                "Treat annotations whose name matches as steps of this phase, "
+                "whatever the engine calls them (repeatable)."
             ),
         ),
     ] = None,
     device_peaks: DevicePeaks = None,
     top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Slowest steps to print.")
+        int,
+        typer.Option("--top", "-t", min=0, help="Number of slowest steps to print."),
     ] = 10,
     json: Json = False,
     *,
@@ -92,8 +93,8 @@ def phases(
     analyzer = analyze(trace, analysis)
     if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:
         raise UsageError(
-            f"{trace}: no annotation of a serving engine names a step, and shapes show none; name"
-            " the steps with --phase NAME=REGEX"
+            f"{trace}: has no steps of a serving engine: neither annotations nor "
+            "shapes identify them; name them with --phase NAME=REGEX"
         )
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "phases": lambda: analyzer.get_df_phases(own, device_peaks),
@@ -110,15 +111,19 @@ def phases(
     notes += recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
     blocks = first_lines(analyzer.work, trace) + list(_blocks(tables, top))
-    show(trace_report("Phases", trace, tables, unique_notes), blocks, json=json)
+    show(
+        trace_report(title="Phases", trace=trace, tables=tables, notes=unique_notes),
+        blocks,
+        json=json,
+    )
 
 
 def _blocks(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Block]:
     """Yield what is shown of the tables that there are."""
     if "phases" in tables:
         phase_table = tables["phases"]
-        yield Part("Phases", phase_table, _PHASE_COLUMNS)
-        yield Part("How busy the GPU was", phase_table, _BUSY_COLUMNS)
+        yield Part(title="Phases", frame=phase_table, columns=_PHASE_COLUMNS)
+        yield Part(title="GPU utilization", frame=phase_table, columns=_BUSY_COLUMNS)
         yield Section("By category", lambda _: [_by_category(phase_table)])
     if "phase_steps" in tables:
         yield Part.of("phase_steps", tables["phase_steps"], top)
@@ -141,9 +146,13 @@ def _layer_parts(tables: Mapping[str, pd.DataFrame], _: Console) -> Iterator[Par
     layers = tables["layers"]
     odd = layers[layers["odd"] != ""]
     if len(odd):
-        yield Part("Odd layers", odd.head(_MOST_LAYERS), _LAYER_COLUMNS)
+        yield Part(
+            title="Odd layers", frame=odd.head(_MOST_LAYERS), columns=_LAYER_COLUMNS
+        )
     else:
-        yield Part("Layers", layers.head(_MOST_LAYERS), _LAYER_COLUMNS)
+        yield Part(
+            title="Layers", frame=layers.head(_MOST_LAYERS), columns=_LAYER_COLUMNS
+        )
     if "layer_kernels" not in tables:
         return
     # The layer that the phase with the longest layers has most of.

@@ -13,9 +13,7 @@ from tracelens_ext.hooks import Command
 if TYPE_CHECKING:
     from tracelens_ext.cli.plugin_status import PluginStatus
 
-app = typer.Typer(
-    help="Installed plugins: what each brings, and what is wrong with it."
-)
+app = typer.Typer(help="List installed plugins, or create a new one.")
 
 
 @app.callback(invoke_without_command=True)
@@ -37,8 +35,8 @@ def list_plugins(
         for line in _lines(status):
             typer.echo(line)
     typer.echo(
-        "\n* takes part only when chosen with --categorizer. "
-        f"{NO_PLUGINS_VARIABLE}=1 leaves out everything but tracelens-ext's own."
+        f"* used only when chosen with --categorizer. Set {NO_PLUGINS_VARIABLE}=1 to "
+        "ignore all plugins that are not part of tracelens-ext."
     )
     if strict and any(status.problems for status in statuses):
         raise typer.Exit(1)
@@ -62,13 +60,16 @@ def _lines(status: PluginStatus) -> Iterator[str]:
 @app.command("new")
 def new(
     name: Annotated[
-        str, typer.Argument(help="The new distribution, such as my-company-kernels.")
+        str,
+        typer.Argument(
+            help="Name of the new distribution, such as my-company-kernels."
+        ),
     ],
     folder: Annotated[
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="Where to make its folder.  [default: .]",
+            help="Folder in which to create it.  [default: .]",
             show_default=False,
         ),
     ] = Path(),
@@ -83,7 +84,7 @@ def new(
 
 COMMAND = Command(
     name="plugins",
-    summary="Show installed plugins, and what is wrong with them.",
+    summary="Show installed plugins and their errors.",
     function=app,
     group="Extend",
     examples=("plugins", "plugins list --strict", "plugins new my-company-kernels"),

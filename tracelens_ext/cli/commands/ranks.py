@@ -62,30 +62,30 @@ def ranks(
         typer.Argument(
             metavar="RESULTS",
             help=(
-                "Folder of the results of `fleet`, or its URL; dumps of PyTorch's flight"
-                " recorder: files, folders or patterns; or both."
+                "Results of `fleet` (a folder or URL), dumps of PyTorch's flight "
+                "recorder (files, folders or patterns), or both."
             ),
         ),
     ],
     top: Annotated[
         int,
         typer.Option(
-            "--top", "-t", min=0, help="Calls to print, the longest waits first."
+            "--top", "-t", min=0, help="Number of calls to print, longest waits first."
         ),
     ] = 20,
     json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON instead.")
     ] = False,
 ) -> None:
-    """Show which ranks and links are slow, and of each collective its transfer, wait and cause.
+    """Show slow ranks and links, and the transfer time, wait time and cause of each collective.
 
-    Of dumps of the flight recorder: which call hangs or differs, and which rank is to blame.
+    For flight recorder dumps: which call hangs or differs, and which rank caused it.
     """
     sources = _sources(results)
     if sources.traces and not sources.dumps:
         file = sources.traces[0]
-        problem = "is a trace, and no dump of the flight recorder"
-        remedy = "compare the traces of ranks with: tracelens-ext fleet"
+        problem = "is a trace, not a flight recorder dump"
+        remedy = "compare the traces of several ranks with: tracelens-ext fleet"
         raise TraceNotFoundError(file, problem, remedy)
     if sources.dumps:
         _show_dumps(sources, top, json=json)
@@ -122,7 +122,7 @@ def _sources(arguments: Sequence[str]) -> _Sources:
         _check_results(Path(argument))
         if sources.results:
             raise UsageError(
-                f"{argument}: are results of a second fleet; name those of one"
+                f"{argument}: is a second folder of fleet results; give only one"
             )
         sources.results = argument
     return sources
@@ -167,11 +167,12 @@ def _check_results(folder: Path) -> None:
         count = f"{len(traces):,} trace{'s' if len(traces) > 1 else ''}"
         quoted = shlex.quote(str(folder))
         raise UsageError(
-            f"{folder}: holds {count}, and no results of fleet yet; run first: "
-            f"tracelens-ext fleet {quoted} -o results; then: tracelens-ext ranks results"
+            f"{folder}: holds {count}, but no results of fleet; first run: "
+            f"tracelens-ext fleet {quoted} -o results; then: tracelens-ext ranks "
+            "results"
         )
-    problem = "holds neither results of fleet nor dumps of PyTorch's flight recorder"
-    remedy = "name the folder that fleet wrote, or the dumps (nccl_trace_rank_0 …)"
+    problem = "contains neither results of fleet nor dumps of PyTorch's flight recorder"
+    remedy = "give the folder that fleet wrote, or the dumps (nccl_trace_rank_0 …)"
     raise TraceNotFoundError(folder, problem, remedy)
 
 
@@ -197,7 +198,7 @@ def _tables_of_traces(
     try:
         require_fleet_extra()
     except UsageError as error:
-        return {}, [f"The traces beside the dumps are left out: {error}."]
+        return {}, [f"The traces next to the dumps are ignored: {error}."]
     from tracelens_ext.distributed import run_fleet
 
     size = sum(trace.stat().st_size for trace in traces)
@@ -205,7 +206,7 @@ def _tables_of_traces(
     with tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder:
         result = run_fleet(list(traces), folder, workers=workers, cache=True)
         notes = [
-            f"A trace beside the dumps is left out: {message}."
+            f"A trace next to the dumps is ignored: {message}."
             for message in result.failures.dropna(subset=["trace"])["message"]
         ]
         if "verdicts" not in result.tables:
@@ -222,7 +223,7 @@ def _show_results(results: str, top: int, *, json: bool) -> None:
     blocks = list(verdict_blocks(tables["verdicts"]))
     blocks.extend(pipeline_blocks(tables["pipeline_stages"]))
     blocks.append(_calls_part(tables, top))
-    report = Report("The ranks of a job", tables, [("Results", url)])
+    report = Report(title="Ranks of a job", sheets=tables, facts=[("Results", url)])
     show(report, blocks, json=json)
 
 
@@ -230,7 +231,12 @@ def _calls_part(tables: dict[str, pd.DataFrame], top: int) -> Part:
     calls = tables["collective_sync"].sort_values(
         "wait_us", ascending=False, kind="stable"
     )
-    return Part(f"{len(calls):,} calls, by wait", calls, _CALL_COLUMNS, top)
+    return Part(
+        title=f"{len(calls):,} calls, longest wait first",
+        frame=calls,
+        columns=_CALL_COLUMNS,
+        rows=top,
+    )
 
 
 def _show_dumps(sources: _Sources, top: int, *, json: bool) -> None:
@@ -256,7 +262,7 @@ def _show_dumps(sources: _Sources, top: int, *, json: bool) -> None:
         if of_traces:
             tables = joined_with_traces(tables, of_traces)
             facts.append(("Traces", len(sources.traces)))
-    report = Report("The ranks of a job", tables, facts, notes)
+    report = Report(title="Ranks of a job", sheets=tables, facts=facts, notes=notes)
     show(report, _dump_blocks(tables, top), json=json)
     if of_dumps.problems:
         raise typer.Exit(1)
@@ -269,14 +275,22 @@ def _dump_blocks(tables: dict[str, pd.DataFrame], top: int) -> Iterator[Block]:
     if len(tables["verdicts"]):
         yield from verdict_blocks(tables["verdicts"])
     else:
-        yield "No call hangs, no call differs between ranks, and no rank is missing."
+        yield "No hung calls, mismatched calls or missing ranks found."
     if len(tables["stuck_calls"]):
-        yield Part("Calls that did not end", tables["stuck_calls"], _STUCK_COLUMNS, top)
+        yield Part(
+            title="Calls that did not finish",
+            frame=tables["stuck_calls"],
+            columns=_STUCK_COLUMNS,
+            rows=top,
+        )
     progress = tables["rank_progress"]
     yield Part(
-        "How far each rank is, those behind first", progress, _PROGRESS_COLUMNS, top
+        title="Progress of each rank, furthest behind first",
+        frame=progress,
+        columns=_PROGRESS_COLUMNS,
+        rows=top,
     )
-    yield Part("The last calls of each rank", tables["last_calls"], rows=top)
+    yield Part("Last calls of each rank", tables["last_calls"], rows=top)
     if "collective_sync" in tables:
         yield _calls_part(tables, top)
 

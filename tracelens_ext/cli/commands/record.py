@@ -47,7 +47,7 @@ def record(
         list[str],
         typer.Argument(
             metavar="COMMAND",
-            help="The program and its arguments, such as: -- python train.py --lr 0.1",
+            help="The program and its arguments, e.g. -- python train.py --lr 0.1",
         ),
     ],
     output: Annotated[
@@ -56,28 +56,30 @@ def record(
             "--output",
             "-o",
             metavar="FOLDER",
-            help="Folder for traces and report.  [default: tracelens-DATE-TIME]",
+            help="Output folder for traces and report.  [default: tracelens-DATE-TIME]",
             show_default=False,
         ),
     ] = None,
     skip: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Iterations to let pass first.")
+        int,
+        typer.Option(metavar="N", min=0, help="Number of iterations to skip first."),
     ] = 10,
     warmup: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, help="Iterations in which the profiler warms up."
+            metavar="N", min=0, help="Number of warm-up iterations of the profiler."
         ),
     ] = 2,
     steps: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Iterations to record.")
+        int, typer.Option(metavar="N", min=1, help="Number of iterations to record.")
     ] = 3,
     steps_by: Annotated[
         StepsBy,
         typer.Option(
             help=(
-                "What ends an iteration: a step of the optimizer, a call of the outermost"
-                " module, or nothing (time). auto: the optimizer if there is one."
+                "What ends an iteration: an optimizer step, a call of the outermost "
+                "module, or nothing (record by time). auto: the optimizer step if "
+                "there is one."
             )
         ),
     ] = StepsBy.auto,
@@ -86,8 +88,8 @@ def record(
         typer.Option(
             metavar="TIME",
             help=(
-                "Record by time: begin this long after PyTorch is imported."
-                "  [default with --for: 30s]"
+                "Record by time: start this long after PyTorch is imported.  [default "
+                "with --for: 30s]"
             ),
             show_default=False,
         ),
@@ -97,7 +99,7 @@ def record(
         typer.Option(
             "--for",
             metavar="TIME",
-            help="Record by time: for this long.  [default with --after: 5s]",
+            help="Record by time: stop after this long.  [default with --after: 5s]",
             show_default=False,
         ),
     ] = None,
@@ -105,14 +107,14 @@ def record(
         str | None,
         typer.Option(
             metavar="RANKS",
-            help="Record these ranks only, such as 0,1 or 0-7.",
+            help="Record only these ranks, such as 0,1 or 0-7.",
             show_default=False,
         ),
     ] = None,
     no_stacks: Annotated[
         bool,
         typer.Option(
-            "--no-stacks", help="Record no Python stacks, which costs less time."
+            "--no-stacks", help="Record no Python stacks, which reduces the overhead."
         ),
     ] = False,
     memory: Annotated[
@@ -120,13 +122,11 @@ def record(
     ] = False,
     memory_snapshot: Annotated[
         bool,
-        typer.Option(
-            "--memory-snapshot", help="Also write a snapshot of the GPU's memory."
-        ),
+        typer.Option("--memory-snapshot", help="Also write a GPU memory snapshot."),
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace the recording that the folder holds."),
+        typer.Option("--force", help="Replace the recording in the folder."),
     ] = False,
 ) -> None:
     """Run a program, record a few of its iterations, and report on them.
@@ -146,7 +146,9 @@ def record(
         memory=memory,
         memory_snapshot=memory_snapshot,
     )
-    run = _RecordRun(command, _output_folder(output, force=force), options)
+    run = _RecordRun(
+        command=command, folder=_output_folder(output, force=force), options=options
+    )
     exit_code = run.record()
     if exit_code == _INTERRUPTED:
         sys.exit(exit_code)
@@ -172,11 +174,12 @@ def _output_folder(output: Path | None, *, force: bool) -> Path:
         now = datetime.now().astimezone()
         return Path(f"tracelens-{now:%Y%m%d-%H%M%S}")
     if output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: is a file; name a folder with --output")
+        raise UsageError(f"{output}: is a file; give a folder with --output")
     earlier = _recordings_in(output)
     if earlier and not force:
         raise UsageError(
-            f"{output}: holds a recording; name another folder, or replace it with --force"
+            f"{output}: already contains a recording; choose another folder, or "
+            "replace it with --force"
         )
     for path in earlier:
         path.unlink()
@@ -235,11 +238,17 @@ class _RecordRun:
         """Report on the traces: on all ranks of a job together."""
         traces = [self.folder / outcome.trace for outcome in summary.written]
         if len(traces) == 1:
-            self._report_on_traces(traces, self.folder / _WORKBOOK, self.folder / _PAGE)
+            self._report_on_traces(
+                traces=traces,
+                workbook=self.folder / _WORKBOOK,
+                page=self.folder / _PAGE,
+            )
         elif summary.are_one_job():
             self._report_on_job(traces)
         else:
-            self._report_on_traces(traces, self.folder, self.folder)
+            self._report_on_traces(
+                traces=traces, workbook=self.folder, page=self.folder
+            )
 
     def _report_on_traces(
         self, traces: Sequence[Path], workbook: Path, page: Path
@@ -269,7 +278,7 @@ class _RecordRun:
             job_report = fleet_report(result)
             show(job_report, fleet_blocks(result, top=5))
             tell_written(writing.write_report(job_report, places, traces, force=True))
-        tell(f"results of every rank: tracelens-ext fleet {self.folder} -o results")
+        tell(f"results of all ranks: tracelens-ext fleet {self.folder} -o results")
 
 
 @contextmanager
@@ -298,14 +307,14 @@ def _writes_pages() -> bool:
     try:
         writing.require_format(writing.PAGE)
     except UsageError as error:
-        tell(f"no page: {error}")
+        tell(f"the page could not be written: {error}")
         return False
     return True
 
 
 COMMAND = Command(
     name="record",
-    summary="Run a program and report on a few of its iterations.",
+    summary="Run a program, and record and analyze a few iterations.",
     function=record,
     group="Look",
     examples=(

@@ -75,7 +75,8 @@ def report(
         str,
         typer.Option(
             metavar="URL",
-            help="Link Python lines on the page: 'https://…/{path}#L{line}'.",
+            help="Link Python lines on the page to this URL: "
+            "'https://…/{path}#L{line}'.",
             show_default=False,
         ),
     ] = "",
@@ -92,15 +93,15 @@ def report(
         bool,
         typer.Option(
             "--kernel-categories/--no-kernel-categories",
-            help="Give every kernel a category.",
+            help="Assign a category to every kernel.",
         ),
     ] = True,
     unlinked_kernels: UnlinkedKernels = True,
     report_options: ReportOptions,
-    top: Annotated[int, typer.Option(min=0, help="Kernels to print.")] = 10,
+    top: Annotated[int, typer.Option(min=0, help="Number of kernels to print.")] = 10,
     quiet: Quiet = False,
 ) -> None:
-    """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
+    """Analyze traces: write an Excel report of each, and print the findings and the top kernels."""
     run = _ReportRun(
         outputs=outputs,
         source_url=source_url,
@@ -165,9 +166,9 @@ class _ReportRun:
 
             check_source_url(self.source_url)
             if self.outputs.html is None:
-                raise UsageError("--source-url is about the page; add --html FILE")
+                raise UsageError("--source-url only affects the page; add --html FILE")
         if self.total and not self.compare:
-            raise UsageError("--total is about comparing; add --compare")
+            raise UsageError("--total only affects the comparison; add --compare")
 
     def report_on_all(self, arguments: Sequence[str]) -> int:
         """Report on all traces, and return how many could not be."""
@@ -184,7 +185,7 @@ class _ReportRun:
             raise named.problems[0]
         if self.compare:
             check_files(traces)
-            raise UsageError("--compare needs two traces at least")
+            raise UsageError("--compare needs at least two traces")
         self._report_on_one(traces[0])
         return 0
 
@@ -220,11 +221,13 @@ class _ReportRun:
             if not self.quiet:
                 tell_written(result.written)
         if not self.quiet:
-            summary = Part(f"Ranks of {trace}", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
+            summary = Part(
+                title=f"Ranks of {trace}", frame=pd.DataFrame(rows), keep=_SUMMARY_KEPT
+            )
             file = shlex.quote(str(trace))
             hint = (
-                f"See one rank with --rank {ranks[0]}; compare all with:"
-                f" tracelens-ext fleet {file} -o results"
+                f"See one rank with --rank {ranks[0]}; compare all ranks with: "
+                f"tracelens-ext fleet {file} -o results"
             )
             show_blocks([summary, ["", hint]], console())
 
@@ -298,7 +301,7 @@ class _ReportRun:
         check_outputs(places, inputs, force=self.force)
         if is_snapshot(trace):
             return self._snapshot(trace, places, inputs)
-        return self._trace(trace, places, inputs, progress)
+        return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
     def _trace(
         self,
@@ -321,7 +324,9 @@ class _ReportRun:
             from tracelens_ext.compare.report import measured_for_comparison
 
             measurement = measured_for_comparison(
-                analyzer, options.micro_idle_thresh_us, options.device_peaks
+                analyzer=analyzer,
+                micro_idle_thresh_us=options.micro_idle_thresh_us,
+                device_peaks=options.device_peaks,
             )
         written = write_outputs(perf_report, places, inputs, force=self.force)
         return _TraceResult(
@@ -340,8 +345,12 @@ class _ReportRun:
         from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
 
         if self.compare:
-            remedy = "compare two with: tracelens-ext compare A B"
-            raise TraceError(snapshot, "is a memory snapshot, no trace", remedy)
+            remedy = "compare two snapshots with: tracelens-ext compare A B"
+            raise TraceError(
+                path=snapshot,
+                problem="is a memory snapshot, not a trace",
+                remedy=remedy,
+            )
         memory_report = snapshot_report([snapshot], self.analysis.reading)
         written = write_outputs(memory_report, places, inputs, force=self.force)
         return _TraceResult(
@@ -367,10 +376,13 @@ class _ReportRun:
         try:
             if measurements[0] is None:
                 raise TracelensError(
-                    f"{traces[0]}: is the baseline; nothing can be compared"
+                    f"{traces[0]}: is the baseline and could not be analyzed, so "
+                    "there is no comparison"
                 )
             if len(usable) < 2:
-                raise TracelensError("only one trace is left; nothing can be compared")
+                raise TracelensError(
+                    "only one trace could be analyzed, so there is no comparison"
+                )
             comparison = compare(usable, total=self.total)
             check_outputs(places, traces, force=self.force)
             report = comparison_report(comparison)
@@ -409,7 +421,9 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
         if title.startswith("Top "):
             frame = frame.head(top)
             title = f"Top {len(frame)} {title.removeprefix('Top ')}"
-        yield Part(title, frame, answer.columns, name_width=_NAME_WIDTH)
+        yield Part(
+            title=title, frame=frame, columns=answer.columns, name_width=_NAME_WIDTH
+        )
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:
@@ -463,7 +477,7 @@ def _coverage_notes(facts: Mapping[str, object]) -> list[str]:
 
 COMMAND = Command(
     name="report",
-    summary="Write the report of traces: workbook, page, tables.",
+    summary="Write a report: workbook, HTML page, tables.",
     function=report,
     group="Look",
     examples=(

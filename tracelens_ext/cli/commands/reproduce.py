@@ -26,15 +26,15 @@ def reproduce(
         typer.Argument(
             metavar="TRACE",
             help=(
-                "A trace of PyTorch; what --json printed; a replay file of TraceLens. Two traces"
-                " with --compare."
+                "A PyTorch trace, the JSON printed by --json, or a TraceLens replay "
+                "file. With --compare, two traces."
             ),
         ),
     ],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="The script to write (- prints it)."
+            "--output", "-o", metavar="FILE", help="Output script (- prints it)."
         ),
     ] = STANDARD_OUTPUT,
     op: Annotated[
@@ -44,7 +44,7 @@ def reproduce(
     row: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Only row N of the table ops_unique_args, from 1."
+            metavar="N", min=1, help="Only row N (from 1) of the table ops_unique_args."
         ),
     ] = None,
     finding: Annotated[
@@ -62,8 +62,8 @@ def reproduce(
             metavar="N",
             min=0,
             help=(
-                "How many operations, those with the most GPU time; 0 for all."
-                "  [default: 10]"
+                "Number of operations, longest GPU time first; 0 for all.  [default: "
+                "10]"
             ),
         ),
     ] = None,
@@ -71,13 +71,13 @@ def reproduce(
         bool,
         typer.Option(
             "--compare",
-            help="Take the operations whose GPU time differs most between two traces.",
+            help="Choose the operations whose GPU time differs most between two traces.",
         ),
     ] = False,
     json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print what was recorded of the operations, not the script."
+            "--json", help="Print the recorded operations as JSON instead of a script."
         ),
     ] = False,
     capture: Capture = None,
@@ -85,7 +85,7 @@ def reproduce(
     *,
     reading: GraphReadingFlags,
 ) -> None:
-    """Write a script that runs operations of a trace alone, on any GPU and any PyTorch.
+    """Write a script that runs operations of a trace in isolation, on any GPU and any PyTorch.
 
     The script makes inputs like the recorded ones, measures each operation, and prints its time
     beside the recorded one. It needs PyTorch only.
@@ -96,10 +96,15 @@ def reproduce(
 
     _check_traces(trace, compare=compare)
     if json and output != STANDARD_OUTPUT:
-        raise UsageError("--json prints what was recorded; leave out --output")
+        raise UsageError(
+            "--json prints the recorded operations and writes no file; leave out "
+            "--output"
+        )
     if output != STANDARD_OUTPUT:
         check_output(output, trace, force=force or _is_our_script(output))
-    choice = OperationChoice(op, row, finding, DEFAULT_TOP if top is None else top)
+    choice = OperationChoice(
+        op=op, row=row, finding=finding, top=DEFAULT_TOP if top is None else top
+    )
     analysis = AnalysisOptions(
         kernel_categories=False, capture=capture, reading=reading
     )
@@ -118,10 +123,10 @@ def reproduce(
 def _check_traces(traces: list[Path], *, compare: bool) -> None:
     """Check that as many traces are given as there must be."""
     if compare and len(traces) != 2:
-        raise UsageError(f"--compare: give two traces, not {len(traces)}")
+        raise UsageError(f"--compare needs two traces, not {len(traces)}")
     if not compare and len(traces) != 1:
         raise UsageError(
-            f"reproduce: give one trace, not {len(traces)}; --compare takes two"
+            f"reproduce takes one trace, not {len(traces)}; only --compare takes two"
         )
 
 
@@ -172,7 +177,9 @@ def _changed_operations(
     from tracelens_ext.reproduce.changes import select_changes
 
     if choice.row is not None or choice.finding is not None:
-        raise UsageError("--compare: --row and --finding are about one trace")
+        raise UsageError(
+            "--row and --finding refer to a single trace; leave them out with --compare"
+        )
     before = analyze(traces[0], analysis)
     after = analyze(traces[1], analysis)
     specification = select_changes(before, after, choice)
@@ -192,7 +199,7 @@ def _write(reproduction: Reproduction, output: Path) -> None:
 
 COMMAND = Command(
     name="reproduce",
-    summary="Write a script that runs operations of a trace alone.",
+    summary="Write a script that runs operations of a trace in isolation.",
     function=reproduce,
     group="Explain",
     examples=(

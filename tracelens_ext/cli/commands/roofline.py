@@ -77,8 +77,8 @@ def roofline(
             "--sort",
             "-s",
             help=(
-                "lost: the most time lost; time: GPU time; percent: furthest from the roofline;"
-                " count: calls."
+                "lost: most time lost; time: most GPU time; percent: furthest from "
+                "the roofline; count: most calls."
             ),
         ),
     ] = "lost",
@@ -86,7 +86,7 @@ def roofline(
         str | None, typer.Option(help="Only operations of this family, such as GEMM.")
     ] = None,
     top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Operations to print.")
+        int, typer.Option("--top", "-t", min=0, help="Number of operations to print.")
     ] = 10,
     annotation: Annotation = None,
     pstep: Step = None,
@@ -96,7 +96,7 @@ def roofline(
     *,
     reading: GraphReadingFlags,
 ) -> None:
-    """Show how far each operation is from what the GPU can do, and the time that is lost."""
+    """Show how far each operation is from the hardware limits, and how much time that costs."""
     from tracelens_ext.analysis.iterations.selection import Selection
     from tracelens_ext.cli.load import (
         analyze,
@@ -141,15 +141,18 @@ def roofline(
         rows = [result.rows[number] for number in operations.index[:top].tolist()]
         title = _ORDERS[sort].title
         yield Section(
-            "operations", lambda console: [_operation_lines(rows, title, console)]
+            title="operations",
+            make=lambda console: [_operation_lines(rows, title, console)],
         )
         more = len(operations) - len(rows)
         if rows and more:
-            yield [f"{more:,} more not shown (--top)"]
+            yield [f"{more:,} more not shown (use --top)"]
 
     notes = advice(analyzer.work, result) + recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
-    report = trace_report("Roofline", trace, tables, unique_notes, facts=facts)
+    report = trace_report(
+        title="Roofline", trace=trace, tables=tables, notes=unique_notes, facts=facts
+    )
     show(report, blocks(), json=json)
 
 
@@ -174,7 +177,7 @@ def _of_family(operations: pd.DataFrame, family: str | None) -> pd.DataFrame:
     if not len(of_family):
         known = ", ".join(sorted(set(families) - {""})) or "none"
         raise UsageError(
-            f"no operation is of the family {family!r}; the trace has {known}"
+            f"no operation belongs to the family {family!r}; this trace has {known}"
         )
     return of_family
 
@@ -187,7 +190,7 @@ def _iteration_blocks(steps: pd.DataFrame) -> Iterator[Block]:
     yield Part.of("mfu_by_iteration", shown.head(_MOST_ITERATIONS))
     more = len(steps) - _MOST_ITERATIONS
     if more > 0:
-        yield [f"{more:,} more iterations (--json shows all)"]
+        yield [f"{more:,} more iterations (list them all with --json)"]
 
 
 def _operation_lines(
@@ -203,10 +206,12 @@ def _operation_lines(
         lines.append(_number_line(row, console.width))
         reason = row.why_slow
         if not reason and row.why_no_model:
-            reason = f"no model: {row.why_no_model}"
+            reason = f"no performance model: {row.why_no_model}"
         for text in (shape_text(row), row.device_model, reason):
             if text:
-                lines += folded(_INDENT + text, console.width, _INDENT)
+                lines += folded(
+                    text=_INDENT + text, width=console.width, indent=_INDENT
+                )
     return lines
 
 
@@ -230,7 +235,7 @@ def _number_line(row: RooflineRow, width: int) -> str:
 
 COMMAND = Command(
     name="roofline",
-    summary="Show how far operations are from what the GPU can do.",
+    summary="Show how far operations are from the hardware limits.",
     function=roofline,
     group="Explain",
     examples=(

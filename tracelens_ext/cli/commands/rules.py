@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens_ext.categorize.rules import Rule, RulePack
 
 app = typer.Typer(
-    help="The rules that give kernels their categories.", no_args_is_help=True
+    help="The rules that assign categories to kernels.", no_args_is_help=True
 )
 
 _FIRST_COLUMNS = ("rule", "category", "for")
@@ -75,7 +75,7 @@ def _chosen_rows(
     chosen = [row for row in rows if wanted.items() <= row.items()]
     if not chosen:
         for column, value in wanted.items():
-            _refuse_unknown(value, {row[column] for row in rows}, "no rule is of")
+            _refuse_unknown(value, {row[column] for row in rows}, "no rule belongs to")
     return chosen
 
 
@@ -89,14 +89,16 @@ def _show_rules(rows: Sequence[dict[str, Any]]) -> None:
     screen.print(frame_table(pd.DataFrame(rows), columns=columns))
     if is_narrow:
         print_line(
-            f"The other columns need {NARROW} columns of the terminal; --json has them."
+            f"The other columns need a terminal {NARROW} columns wide; --json prints "
+            "them all."
         )
 
 
 @app.command("show")
 def show(
     pack: Annotated[
-        str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")
+        str,
+        typer.Argument(metavar="PACK", help="Name of the pack, as in `rules list`."),
     ],
 ) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
@@ -106,7 +108,7 @@ def show(
     packs: dict[str, RulePack] = {}
     for bound in _installed_packs().packs:
         packs.setdefault(bound.pack.name, bound.pack)
-    _refuse_unknown(pack, set(packs), "no pack is called")
+    _refuse_unknown(pack, set(packs), "there is no pack called")
     source = packs[pack].source or ""
     if source.endswith(".toml"):
         text = Path(source).read_text("utf-8")
@@ -119,22 +121,20 @@ def show(
 def check(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="Rule packs to check; all installed ones when none are given."
-        ),
+        typer.Argument(help="Rule packs to check.  [default: all that are installed]"),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 for warnings too.")
+        bool, typer.Option("--strict", help="Also exit with 1 for warnings.")
     ] = False,
 ) -> None:
-    """Run all examples, find rules that can never win, and patterns that take too long."""
+    """Run all examples; find rules that can never match and patterns that are too slow."""
     from tracelens_ext.categorize import load_pack
     from tracelens_ext.categorize.check import check_packs
     from tracelens_ext.categorize.matcher import BoundPack
 
     if files:
         installed = _InstalledPacks(
-            [BoundPack(load_pack(path), "rules") for path in files], []
+            packs=[BoundPack(load_pack(path), "rules") for path in files], problems=[]
         )
     else:
         installed = _installed_packs()
@@ -163,14 +163,14 @@ def _counts(packs: Sequence[BoundPack]) -> str:
 def suggest(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="The trace.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the draft here.")
+        Path | None, typer.Option("--output", "-o", help="Output file for the draft.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="At most this many rules.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of rules.")] = 20,
     rules: UserRules = None,
     *,
     reading: ReadingFlags,
 ) -> None:
-    """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
+    """Draft rules for the uncategorized kernels of a trace, longest GPU time first."""
     from tracelens_ext.analysis.timeline.overview import whole_graphs
     from tracelens_ext.categorize import UNCATEGORIZED
     from tracelens_ext.categorize.drafts import draft_rules, group_unknown
@@ -179,7 +179,7 @@ def suggest(
 
     if output is not None and output.exists():
         raise OutputError(
-            f"{output} exists already, perhaps with your edits; choose another name"
+            f"{output}: already exists and may contain your edits; choose another name"
         )
     analyzer = analyze(trace, AnalysisOptions(rules=rules, reading=reading))
     show_problems(analyzer.problems)
@@ -259,7 +259,7 @@ def _installed_packs() -> _InstalledPacks:
 
 COMMAND = Command(
     name="rules",
-    summary="List, check and draft rules of categories.",
+    summary="List, check and draft category rules.",
     function=app,
     group="Extend",
     examples=(

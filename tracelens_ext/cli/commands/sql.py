@@ -15,20 +15,22 @@ from tracelens_ext.hooks import Command
 
 def sql(
     trace: Annotated[
-        Path | None, typer.Argument(metavar="[TRACE]", help="A trace of any format.")
+        Path | None, typer.Argument(metavar="[TRACE]", help="A trace in any format.")
     ] = None,
     statement: Annotated[
         str | None, typer.Argument(metavar="[SQL]", help="One SELECT statement.")
     ] = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the tables and their columns.")
+        bool, typer.Option("--schema", help="List the tables and their columns.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the rows as JSON.")
     ] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 1000,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds at most.")] = 30,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 1000,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Maximum run time, seconds.")
+    ] = 30,
     *,
     analysis: AnalysisOptions,
 ) -> None:
@@ -37,9 +39,9 @@ def sql(
         _print_schema()
         return
     if trace is None or statement is None:
-        raise UsageError('name a trace and a query: tracelens-ext sql TRACE "select …"')
+        raise UsageError('give a trace and a query: tracelens-ext sql TRACE "select …"')
     if json and csv:
-        raise UsageError("--json and --csv exclude each other; give one")
+        raise UsageError("--json and --csv exclude each other; give only one of them")
     from tracelens_ext.cli.load import analyze, recording_notes
     from tracelens_ext.export.database import query
     from tracelens_ext.report.terminal import frame_table
@@ -51,9 +53,17 @@ def sql(
     else:
         table = frame_table(rows, fit_units=False)
         notes = recording_notes(analyzer, for_json=json)
-        show(trace_report("SQL", trace, {"result": rows}, notes), [table], json=json)
+        show(
+            trace_report(
+                title="SQL", trace=trace, tables={"result": rows}, notes=notes
+            ),
+            [table],
+            json=json,
+        )
     if has_more:
-        tell(f"{trace}: there are more than {limit:,} rows (--limit)")
+        tell(
+            f"{trace}: only the first {limit:,} rows are shown; show more with --limit"
+        )
 
 
 def _print_schema() -> None:
@@ -61,7 +71,7 @@ def _print_schema() -> None:
     from tracelens_ext.export.database import OWN_NAMES, SCHEMA, tables_of_report
 
     typer.echo(SCHEMA.strip())
-    typer.echo("\n-- Tables of the report, made when a query names them:")
+    typer.echo("-- Tables of the report, computed when a query uses them:")
     for name, table in tables_of_report().items():
         shown_name = f"table_{name}" if name in OWN_NAMES else name
         columns = ", ".join(f'"{column.name}"' for column in table.columns)
@@ -70,7 +80,7 @@ def _print_schema() -> None:
 
 COMMAND = Command(
     name="sql",
-    summary="Query the events and tables of a trace with SQL.",
+    summary="Query a trace and its report tables with SQL.",
     function=sql,
     group="Look",
     examples=(

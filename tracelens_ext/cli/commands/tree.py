@@ -35,29 +35,32 @@ def tree(
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="Only operations whose name matches, and what is below them.",
+            help="Only operations whose name matches, and everything below them.",
         ),
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Levels to show.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Number of levels to show.")
+    ] = None,
     min_percent: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=100,
             help=(
-                "Leave out what has less of the GPU's busy time, in %."
-                "  [default: 1, 0 with --op, --folded and --json]"
+                "Leave out entries with less than this share of GPU busy time, in %.  "
+                "[default: 1; 0 with --op, --folded or --json]"
             ),
         ),
     ] = None,
     merge: Annotated[
         bool,
-        typer.Option("--merge/--no-merge", help="Make siblings of one name one line."),
+        typer.Option("--merge/--no-merge", help="Merge siblings with the same name."),
     ] = True,
     python: Annotated[
         bool,
         typer.Option(
-            "--python", help="Show Python frames too (recorded with with_stack=True)."
+            "--python",
+            help="Also show Python frames (for traces recorded with with_stack=True).",
         ),
     ] = False,
     capture: Capture = None,
@@ -65,7 +68,8 @@ def tree(
         bool,
         typer.Option(
             "--folded",
-            help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like.",
+            help="Print folded stacks (a;b;c NANOSECONDS), for speedscope, inferno and "
+            "similar tools.",
         ),
     ] = False,
     as_json: Annotated[
@@ -85,7 +89,9 @@ def tree(
     from tracelens_ext.report.terminal import safe_text
 
     if folded and as_json:
-        raise UsageError("--folded and --json are two forms of the tree; choose one")
+        raise UsageError(
+            "--folded and --json both set the output format; give only one of them"
+        )
     pattern = user_pattern(op, "--op")
     analysis = AnalysisOptions(
         kernel_categories=False, python_frames=python, capture=capture, reading=reading
@@ -94,7 +100,8 @@ def tree(
     merged = merged_tree(analyzer.work, op=pattern, merge=merge)
     if pattern is not None and not len(merged):
         raise UsageError(
-            f"no operation that matches {op!r} has GPU work below it; see `tree`"
+            f"no operation that matches {op!r} launches GPU work; list the operations "
+            "with `tree`"
         )
     if min_percent is None:
         shows_all = folded or as_json or pattern is not None
@@ -104,7 +111,11 @@ def tree(
         notes += recording_notes(analyzer, for_json=True)
         tables = {"tree": tree_rows(merged, merged.kept(depth, min_percent))}
         facts = [("GPU busy time", _busy_time(merged))]
-        print_report(trace_report("Call tree", trace, tables, notes, facts=facts))
+        print_report(
+            trace_report(
+                title="Call tree", trace=trace, tables=tables, notes=notes, facts=facts
+            )
+        )
         return
     make_lines = folded_stacks if folded else partial(_tree_lines, width=screen_width())
     for line in make_lines(merged, depth=depth, min_percent=min_percent):
@@ -147,7 +158,7 @@ def _tree_lines(
             break
         numbers = f"{tree.busy_ns[node] / ns_per_unit:12,.3f}  {percent[node]:7.1f}%  "
         numbers += f"{tree.count[node]:9,}  "
-        line = _node_line(tree, node, numbers, width)
+        line = _node_line(tree=tree, node=node, numbers=numbers, width=width)
         printed += len(line)
         yield line
     for sentence in _left_out(tree, depth, min_percent):

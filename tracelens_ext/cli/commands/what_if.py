@@ -41,9 +41,10 @@ def what_if(
         typer.Option(
             metavar="NAME=FACTOR",
             help=(
-                "What to multiply, such as GEMM=0.5; joined by commas, together. NAME is a"
-                " category, kernels, kernel:REGEX, op:NAME, copies, communication, launch, gaps,"
-                " host, host:NAME or finding:ID (=0)."
+                "Duration factors to apply together, separated by commas, such as "
+                "GEMM=0.5. NAME is a category, kernels, kernel:REGEX, op:NAME, "
+                "copies, communication, launch, gaps, host, host:NAME or finding:ID "
+                "(=0)."
             ),
         ),
     ] = None,
@@ -59,17 +60,20 @@ def what_if(
         typer.Option(
             metavar="FILE",
             help=(
-                "How long collectives waited for other ranks: a collective_waits.parquet."
+                "collective_waits.parquet of fleet: how long collectives waited for "
+                "other ranks."
             ),
         ),
     ] = None,
     device_peaks: DevicePeaks = None,
     top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Changes to print.")
+        int, typer.Option("--top", "-t", min=0, help="Number of scenarios to print.")
     ] = 20,
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write all changes to a file (- prints it)."),
+        typer.Option(
+            metavar="FILE", help="Write all scenarios to a CSV file (- prints it)."
+        ),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead, with the critical path.")
@@ -78,7 +82,7 @@ def what_if(
     *,
     analysis: AnalysisOptions,
 ) -> None:
-    """Show what the wall time would be if kernels, copies or the host were faster, or gone."""
+    """Predict the wall time if kernels, copies or the CPU were faster or removed."""
     from tracelens_ext.cli.load import analyze, recording_notes, show_plugin_problems
     from tracelens_ext.cli.outputs import check_texts
     from tracelens_ext.findings.engine import tell_claims
@@ -114,7 +118,10 @@ def what_if(
     if csv:
         texts[csv] = lambda: csv_text
     report = trace_report(
-        "What if", trace, {}, recording_notes(analyzer, for_json=False)
+        title="What if",
+        trace=trace,
+        tables={},
+        notes=recording_notes(analyzer, for_json=False),
     )
     show(report, _blocks(simulation, table, top), texts=texts)
 
@@ -132,7 +139,7 @@ def _blocks(simulation: Simulation, table: pd.DataFrame, top: int) -> Iterator[B
 
 COMMAND = Command(
     name="what-if",
-    summary="Show the wall time if something were faster, or gone.",
+    summary="Predict the wall time if something were faster or removed.",
     function=what_if,
     group="Explain",
     examples=(

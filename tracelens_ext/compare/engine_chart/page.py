@@ -115,7 +115,9 @@ def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
         _with_digits(each, longest_s)
         for each in (by_category,) + tuple(others.tables.values())
     ]
-    return _ChartTables(by_category, tables, list(others.notes), pool)
+    return _ChartTables(
+        by_category=by_category, tables=tables, notes=list(others.notes), pool=pool
+    )
 
 
 def _notes(runs: Sequence[EngineRun]) -> list[str]:
@@ -159,8 +161,18 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
             spelled.percent_text(value) if percent else _short(value)
             for value in values
         ]
-        hover = _hover_texts(runs, category, amounts_ms, events)
-        pieces.append(bar_piece(len(pieces), values, color, hover, texts))
+        hover = _hover_texts(
+            runs=runs, category=category, amounts_ms=amounts_ms, event_counts=events
+        )
+        pieces.append(
+            bar_piece(
+                place=len(pieces),
+                values=values,
+                colour=color,
+                hover=hover,
+                inside=texts,
+            )
+        )
     subject = "Share of elapsed time" if percent else "Elapsed time"
     return Figure(
         key="chart-share-of-time" if percent else "chart-elapsed-time",
@@ -169,11 +181,11 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
         legend=legend,
         sheet=_BY_CATEGORY,
         spec=bars_spec(
-            pieces,
-            [spelled.elided(run.label, _WIDE) for run in runs],
-            [spelled.elided(run.label, _NARROW) for run in runs],
-            [f"{_short(_elapsed_ms(run) / _MS_PER_S)}\u00a0s" for run in runs],
-            "%" if percent else "s",
+            pieces=pieces,
+            wide=[spelled.elided(run.label, _WIDE) for run in runs],
+            narrow=[spelled.elided(run.label, _NARROW) for run in runs],
+            ends=[f"{_short(_elapsed_ms(run) / _MS_PER_S)}\u00a0s" for run in runs],
+            axis="%" if percent else "s",
         ),
     )
 
@@ -226,7 +238,7 @@ def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
     decimals = 2
     if longest_s:
         decimals = min(max(5 - math.floor(math.log10(longest_s)), 2), _MAX_DECIMALS)
-    shown = Shown(Unit(Quantity.TIME, "s", decimals))
+    shown = Shown(Unit(quantity=Quantity.TIME, symbol="s", decimals=decimals))
     columns = []
     for column in table.columns:
         is_by_category = table.name == _BY_CATEGORY and column.kind == "number"
@@ -244,7 +256,11 @@ def _card(run: EngineRun) -> Card:
     color = colour_of(_largest(run).category)
     # The label again, in the smaller type of names.
     return Card(
-        f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), color, label
+        label=f"{elapsed} elapsed",
+        value=spelled.elided(label, _WIDE),
+        detail=_in_words(run),
+        colour=color,
+        full=label,
     )
 
 
@@ -254,7 +270,9 @@ def _in_words(run: EngineRun) -> str:
     largest_name = spelled.elided(largest.category, _NARROW)
     texts = []
     for name, ns in (("GPU", run.gpu_ns), (largest_name, largest.ns)):
-        amount = spelled.amount_text(ns / _NS_PER_MS, "ms", _elapsed_ms(run))
+        amount = spelled.amount_text(
+            amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run)
+        )
         texts.append(f"{name} {amount}")
     return ", ".join(texts)
 

@@ -121,9 +121,12 @@ def _tables_of_rank(
     gpu_events: GpuEvents, is_of_rank: BoolArray, rank: int
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of one rank, whose GPU events `is_of_rank` selects."""
-    iteration = _iteration_names(gpu_events)
     kernels = np.flatnonzero(gpu_events.is_communication & is_of_rank)
     calls = _calls(gpu_events, kernels)
+    iteration = _iteration_names(gpu_events)
+    if not any(iteration):
+        exchanges = np.unique(calls["kernel"].to_numpy(np.int64))
+        iteration = _iterations_by_optimizer(gpu_events, exchanges)
     calls["iteration"] = iteration[calls["kernel"].to_numpy(np.int64)]
     calls["rank"] = rank
     activity = pd.DataFrame(columns=list(_ACTIVITY_TYPES))
@@ -150,6 +153,48 @@ def _iteration_names(gpu_events: GpuEvents) -> np.ndarray[Any, np.dtype[np.objec
         process = np.full(len(start), processes[0], dtype=np.int64)
         index[is_unknown] = iteration_at(iterations.spans, process, start)
     return np.array(iterations.numbers(index), dtype=object)
+
+
+def _iterations_by_optimizer(
+    gpu_events: GpuEvents, exchanges: Int64Array
+) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Return the numbers of iterations that end with a step of the optimizer, from 1, (g,).
+
+    Steps without sends or receives in between are of one iteration. Empty where all sends and
+    receives are of one iteration.
+
+    Args:
+        gpu_events: of the trace.
+        exchanges: the kernels of sends and receives.
+    """
+    trace = gpu_events.trace
+    names = np.full(len(gpu_events), "", dtype=object)
+    steps = _optimizer_steps(gpu_events)
+    step_ends = np.unique(trace.end_of(steps))
+    steps_before = np.searchsorted(step_ends, _launch_times(gpu_events))
+    with_exchanges = np.unique(steps_before[exchanges])
+    if len(with_exchanges) < 2:
+        return names
+    number = np.searchsorted(with_exchanges, steps_before, side="right")
+    names[:] = np.maximum(number, 1).astype("str")
+    return names
+
+
+def _launch_times(gpu_events: GpuEvents) -> Int64Array:
+    """Return when each GPU event was launched; without a launch, when it started, (g,)."""
+    tree = gpu_events.tree
+    times = gpu_events.start.astype(np.int64)
+    times[tree.linked] = gpu_events.trace.ts[tree.launch_of_gpu[tree.linked]]
+    return times
+
+
+def _optimizer_steps(gpu_events: GpuEvents) -> Int64Array:
+    """Return the host events that are steps of an optimizer."""
+    trace = gpu_events.trace
+    hosts = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+    is_step = trace.named(trace.name[hosts], _OPTIMIZER_STEP.search)
+    steps: Int64Array = hosts[is_step]
+    return steps
 
 
 # Sends and receives.
@@ -181,10 +226,7 @@ def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     parts = [own[is_named], of_batches[of_batches["direction"] != ""], unknown]
     calls = pd.concat([part for part in parts if len(part)] or parts[:1])
     kernel = calls["kernel"].to_numpy(np.int64)
-    launch = gpu_events.start[kernel].copy()
-    is_linked = gpu_events.tree.linked[kernel]
-    launch[is_linked] = trace.ts[gpu_events.tree.launch_of_gpu[kernel[is_linked]]]
-    calls["launch"] = launch + trace.base_ns
+    calls["launch"] = _launch_times(gpu_events)[kernel] + trace.base_ns
     calls["start"] = gpu_events.start[kernel] + trace.base_ns
     calls["end"] = gpu_events.end[kernel] + trace.base_ns
     return calls.sort_values(["launch", "start"], kind="stable", ignore_index=True)
@@ -376,11 +418,9 @@ def _activity(
 
 def _is_of_optimizer(gpu_events: GpuEvents, kernels: Int64Array) -> BoolArray:
     """Return which kernels a step of the optimizer launched, (k,)."""
-    trace = gpu_events.trace
     tree = gpu_events.tree
     result = np.zeros(len(kernels), dtype=bool)
-    hosts = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-    steps = hosts[trace.named(trace.name[hosts], _OPTIMIZER_STEP.search)]
+    steps = _optimizer_steps(gpu_events)
     linked = tree.linked[kernels]
     launches = tree.launch_position_of_gpu[kernels[linked]]
     result[linked] = collectives.events_above(tree, launches, steps) != NONE

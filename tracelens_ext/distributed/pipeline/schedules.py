@@ -87,9 +87,8 @@ class _Direction(NamedTuple):
     """The transfers from one rank to another."""
 
     micro_batches: int  #: several tensors of one are counted once
-    starts: (
-        Int64Array  #: of the sends, or of the receives where no trace has the sends, ns
-    )
+    #: of the sends, or of the receives where those show more, ns
+    starts: Int64Array
     ends: Int64Array
 
 
@@ -134,24 +133,52 @@ def _usual(counts: Sequence[int]) -> int:
 def _direction(
     calls: pd.DataFrame, computations: dict[int, Intervals], source: int, target: int
 ) -> _Direction:
-    """Return the transfers from one rank to another."""
+    """Return the transfers from one rank to another.
+
+    Sends that queue behind one another have no computation in between; their receives do. So the
+    side that shows more micro-batches counts.
+    """
     is_of_link = (calls["source"] == source) & (calls["target"] == target)
-    rows = calls[is_of_link & (calls["direction"] == SEND)]
-    rank = source
-    if not len(rows):
-        rows = calls[is_of_link & (calls["direction"] == RECEIVE)]
-        rank = target
-    rows = rows.drop_duplicates("kernel").sort_values("start", kind="stable")
-    starts = rows["start"].to_numpy(np.int64)
-    ends = rows["end"].to_numpy(np.int64)
-    own = computations.get(rank)
-    if own is None or not len(starts):
-        return _Direction(len(starts), starts, ends)
-    instants = starts if rank == source else ends
-    computed = covered(own.start, own.end, instants[:-1], instants[1:])
-    is_first = np.ones(len(starts), dtype=bool)
-    is_first[1:] = computed >= _MIN_COMPUTATION_NS
-    return _Direction(int(is_first.sum()), starts[is_first], ends[is_first])
+    of_link = calls[is_of_link]
+    sends = of_link[of_link["direction"] == SEND]
+    receives = of_link[of_link["direction"] == RECEIVE]
+    from_sends = _micro_batches_of(sends, "start", computations.get(source))
+    from_receives = _micro_batches_of(receives, "end", computations.get(target))
+    if from_receives.micro_batches > from_sends.micro_batches:
+        return from_receives
+    return from_sends
+
+
+def _micro_batches_of(
+    calls: pd.DataFrame, instant: str, computation: Intervals | None
+) -> _Direction:
+    """Return the micro-batches that one side of a link shows.
+
+    Args:
+        calls: the sends, or the receives, of the link.
+        instant: the column before and after which the rank computes.
+        computation: of the rank; None if it has no trace.
+    """
+    parts = calls.groupby("kernel", sort=False)["kernel"].transform("size")
+    kernels = calls.assign(parts=parts).drop_duplicates("kernel")
+    kernels = kernels.sort_values("start", kind="stable")
+    starts = kernels["start"].to_numpy(np.int64)
+    ends = kernels["end"].to_numpy(np.int64)
+    if not len(kernels):
+        return _Direction(0, starts, ends)
+    # All batches have the tensors of one micro-batch. Those with a multiple of them pass on
+    # several, as two chunks of interleaved stages do.
+    tensors = int(kernels["parts"].min())
+    passed_on = kernels["parts"].to_numpy(np.int64) // tensors
+    is_first = np.ones(len(kernels), dtype=bool)
+    if computation is not None:
+        instants = kernels[instant].to_numpy(np.int64)
+        computed = covered(
+            computation.start, computation.end, instants[:-1], instants[1:]
+        )
+        is_first[1:] = computed >= _MIN_COMPUTATION_NS
+    count = int(passed_on[is_first].sum())
+    return _Direction(count, starts[is_first], ends[is_first])
 
 
 def _interleaved(stages: int, forward: int, wrapped: int) -> Schedule:

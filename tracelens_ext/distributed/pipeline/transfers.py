@@ -27,6 +27,8 @@ _USUAL_FACTOR = 1.5
 _USUAL_QUANTILE = 0.1
 #: The share of the pairs of two ranks that must end together to tell the offset of their clocks.
 _MIN_SHARE_OF_ENDS = 0.3
+#: Equally frequent offsets that are tried.
+_MAX_TIES = 16
 #: Groups whose names say that they are none of a pipeline, and words that say the opposite.
 _OTHER_GROUPS = (
     r"(?i)context|expert|tensor|sequence|(?:^|[_\W])(?:cp|ep|tp|sp)(?:$|[_\W])"
@@ -219,13 +221,16 @@ def _offsets(calls: pd.DataFrame) -> dict[int, int]:
     is_forward = both["source"] < both["target"]
     low = both["source"].where(is_forward, both["target"])
     high = both["target"].where(is_forward, both["source"])
-    difference = both["end_target"] - both["end_source"]
-    ahead = difference.where(is_forward, -difference)
-    ahead_of_pair = pd.DataFrame({"low": low, "high": high, "ahead": ahead})
-    for _, rows in ahead_of_pair.groupby(["low", "high"], sort=True):
+    pairs = pd.DataFrame({"low": low, "high": high})
+    for time in ("start", "end"):
+        source = both[f"{time}_source"]
+        target = both[f"{time}_target"]
+        pairs[f"{time}_low"] = source.where(is_forward, target)
+        pairs[f"{time}_high"] = target.where(is_forward, source)
+    for _, rows in pairs.groupby(["low", "high"], sort=True):
         first = int(rows["low"].iloc[0])
         second = int(rows["high"].iloc[0])
-        offset = _clock_difference(rows["ahead"].to_numpy(np.int64))
+        offset = _clock_difference(rows)
         neighbors[first][second] = offset
         neighbors[second][first] = -offset
     offsets: dict[int, int] = {}
@@ -243,19 +248,36 @@ def _offsets(calls: pd.DataFrame) -> dict[int, int]:
     return offsets
 
 
-def _clock_difference(differences: Int64Array) -> int:
+def _clock_difference(pairs: pd.DataFrame) -> int:
     """Return how far the second of two clocks is ahead, ns.
 
+    The kernel of a batch ends with its last transfer, and the other kernels of its transfers may
+    end long before. Where such differences are as frequent as those of kernels that end together,
+    the offset is that with which most kernels overlap: no transfer is over before both run.
+
     Args:
-        differences: of the ends of transfers, second rank less first, ns.
+        pairs: the transfers between two ranks: `start_low`, `end_low`, `start_high`, `end_high`.
     """
-    ordered = np.sort(differences)
+    start_low = pairs["start_low"].to_numpy(np.int64)
+    end_low = pairs["end_low"].to_numpy(np.int64)
+    start_high = pairs["start_high"].to_numpy(np.int64)
+    end_high = pairs["end_high"].to_numpy(np.int64)
+    ordered = np.sort(end_high - end_low)
     beyond = np.searchsorted(ordered, ordered + _SAME_END_NS, side="right")
     counts = beyond - np.arange(len(ordered))
-    densest = int(np.argmax(counts))
-    if counts[densest] < _MIN_SHARE_OF_ENDS * len(ordered):
+    most = int(counts.max())
+    if most < _MIN_SHARE_OF_ENDS * len(ordered):
         return 0
-    return int(np.median(ordered[densest : beyond[densest]]))
+    best_offset = 0
+    best_overlaps = -1
+    for densest in np.flatnonzero(counts == most)[:_MAX_TIES]:
+        offset = int(np.median(ordered[densest : beyond[densest]]))
+        has_both = (start_high - offset < end_low) & (start_low < end_high - offset)
+        overlaps = int(has_both.sum())
+        if overlaps > best_overlaps:
+            best_offset = offset
+            best_overlaps = overlaps
+    return best_offset
 
 
 def _both_sides(calls: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,9 @@ from tracelens_ext.trace import NS_PER_MS, Float64Array, Int64Array
 _MIN_DEVIATION = 0.08
 #: A link is slow if its transfers take so many times as long as the median of the other links'.
 _SLOW_LINK_FACTOR = 1.5
-#: All transfers are slow if stages spend this share of an iteration on them.
-_MAX_TRANSFER_SHARE = 0.08
+#: All transfers are slow if stages spend this share of an iteration on them, or if an iteration
+#: without them would be shorter by it.
+_MAX_TRANSFER_SHARE = 0.07
 #: What is less than this share of an iteration is not worth a verdict.
 _MIN_SAVING = 0.02
 _MIN_LINK_SAVING = 0.005
@@ -67,18 +69,20 @@ class _Saving:
 def find_pipeline_verdicts(job: PipelineJob) -> list[Verdict]:
     """Return the verdicts on the pipeline of a job; none where it has no pipeline.
 
-    That there are too few micro-batches is said where nothing else is wrong: the bubble is then
-    that of the schedule itself.
+    Too few micro-batches are a verdict only where no other change to the stages or links helps:
+    the bubble is then that of the schedule itself.
     """
     means = _means(job)
     if means is None:
         return []
-    faults = (_uneven_stage(means), _slow_transfer(means))
-    verdicts = [verdict for verdict in faults if verdict is not None]
-    if verdicts:
-        return verdicts
-    too_few = _too_few_micro_batches(means)
-    return [too_few] if too_few is not None else []
+    uneven = _uneven_stage(means)
+    slow_stage = _slow_stage(means) if uneven is None else None
+    transfer = _slow_transfer(means)
+    too_few = None
+    if uneven is None and transfer is None:
+        too_few = _too_few_micro_batches(means)
+    verdicts = (uneven, slow_stage, transfer, too_few)
+    return [verdict for verdict in verdicts if verdict is not None]
 
 
 # The means.
@@ -185,25 +189,70 @@ def _others_median(values: Float64Array) -> Float64Array:
     )
 
 
-def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
-    """Return the verdict on the stage that computes most unlike the others."""
-    computation = means.computation
+class _Deviation(NamedTuple):
+    """The stage that computes most unlike the others."""
+
+    stage: int
+    usual: float  #: the median of the other stages, ns
+    share: float  #: how much more or less it computes, as a share of that
+
+
+def _largest_deviation(computation: Float64Array) -> _Deviation:
+    """Return the stage that computes most unlike the others; of two the longer one."""
     usual = _others_median(computation)
     deviation = computation / np.maximum(usual, 1.0) - 1.0
-    stage = int(np.argmax(np.abs(deviation)))
-    if len(computation) == 2:
-        stage = int(np.argmax(deviation))
-    if abs(deviation[stage]) < _MIN_DEVIATION:
+    distance = deviation if len(computation) == 2 else np.abs(deviation)
+    stage = int(np.argmax(distance))
+    return _Deviation(stage, float(usual[stage]), float(deviation[stage]))
+
+
+def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
+    """Return the verdict on a stage whose work had better be spread over all stages."""
+    computation = means.computation
+    deviation = _largest_deviation(computation)
+    if abs(deviation.share) < _MIN_DEVIATION:
         return None
     even = np.full_like(computation, computation.mean())
     saving = _saving(means, replace(means, computation=even))
     if saving is not None and saving.share < _MIN_SAVING:
         return None
+    change = "the same work spread evenly over the stages"
+    advice = _saving_text(saving, change)
+    return _stage_verdict(means, deviation, saving, advice)
+
+
+def _slow_stage(means: _PipelineMeans) -> Verdict | None:
+    """Return the verdict on a stage that computes longer, where moving its work does not help.
+
+    With few micro-batches, each stage waits most of the time, and the work of one is no shorter on
+    the others.
+    """
+    deviation = _largest_deviation(means.computation)
+    if deviation.share < _MIN_DEVIATION:
+        return None
+    usual = means.computation.copy()
+    usual[deviation.stage] = deviation.usual
+    saving = _saving(means, replace(means, computation=usual))
+    if saving is None or saving.share < _MIN_SAVING:
+        return None
+    advice = (
+        f"{_saving_text(saving, 'a stage as fast as the others')}; with"
+        f" {means.schedule.micro_batches} micro-batches, moving its work to other stages would save"
+        " little"
+    )
+    return _stage_verdict(means, deviation, saving, advice)
+
+
+def _stage_verdict(
+    means: _PipelineMeans, deviation: _Deviation, saving: _Saving | None, advice: str
+) -> Verdict:
+    """Return the verdict on one stage."""
+    stage = deviation.stage
+    computation_ms = means.computation[stage] / NS_PER_MS
     evidence = (
-        f"stage {stage} ({_ranks_text(means, stage)}) computes"
-        f" {computation[stage] / NS_PER_MS:,.3f} ms in an iteration, the median of the other"
-        f" stages {usual[stage] / NS_PER_MS:,.3f} ms ({100 * deviation[stage]:+.1f} %);"
-        f" {_saving_text(saving, 'the same work spread evenly over the stages')}"
+        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} ms in an"
+        f" iteration, the median of the other stages {deviation.usual / NS_PER_MS:,.3f} ms"
+        f" ({100 * deviation.share:+.1f} %); {advice}"
     )
     return Verdict(
         verdict=VerdictKind.UNEVEN_STAGE,
@@ -227,10 +276,8 @@ def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
             saving = _saving(means, replace(means, transfer=even))
             if saving is None or saving.share >= _MIN_LINK_SAVING:
                 return _slow_link(means, link, usual[link], saving)
-    if means.transfer_share < _MAX_TRANSFER_SHARE:
-        return None
     saving = _saving(means, replace(means, transfer=np.zeros_like(transfer)))
-    if saving is not None and saving.share < _MIN_SAVING:
+    if not _are_transfers_slow(means, saving):
         return None
     evidence = (
         f"stages spend {100 * means.transfer_share:.1f} % of an iteration on transfers that no"
@@ -243,6 +290,16 @@ def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
         ms=saving.ms if saving is not None else None,
         evidence=evidence,
     )
+
+
+def _are_transfers_slow(means: _PipelineMeans, saving: _Saving | None) -> bool:
+    """Tell whether transfers cost much of an iteration, by their time or by simulation."""
+    is_share_large = means.transfer_share >= _MAX_TRANSFER_SHARE
+    if saving is None:
+        return is_share_large
+    if saving.share < _MIN_SAVING:
+        return False
+    return is_share_large or saving.share >= _MAX_TRANSFER_SHARE
 
 
 def _slow_link(

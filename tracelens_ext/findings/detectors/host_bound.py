@@ -43,8 +43,8 @@ _PHASE_ADVICES: Final = (
     AdviceVariant(
         follows=(Fact.GPU_GRAPHS,),
         advice=(
-            "Move the CPU work that runs between graph launches onto another thread, or prepare "
-            "the next launch while the GPU computes."
+            "Shorten the CPU work between graph launches, or move it onto another thread, "
+            "beside the work of the GPU."
         ),
     ),
     AdviceVariant(

@@ -54,7 +54,7 @@ _WHERE_TO_LOOK: Final = (
 )
 _NO_PEAKS: Final = (
     "The peaks of the GPU are not known, so slow matrix products cannot be told: see"
-    " docs/roofline.md."
+    " docs/background/roofline.md."
 )
 
 

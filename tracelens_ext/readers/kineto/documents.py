@@ -1,7 +1,7 @@
 """Reads one of Kineto's documents, or a list of them: one a rank, whose processes get labels.
 
 `distributedInfo` of each document says its rank, else its place in the list does. The processes of
-a rank are labelled as `[rank 3] 83`, by which `trace/merged_ranks.py` tells the ranks apart again.
+a rank are labeled as `[rank 3] 83`, by which `trace/merged_ranks.py` tells the ranks apart again.
 """
 
 from __future__ import annotations

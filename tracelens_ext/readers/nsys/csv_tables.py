@@ -1,4 +1,4 @@
-"""Reader of the CSV tables that `nsys stats` makes, each recognised by the titles of its columns.
+"""Reader of the CSV tables that `nsys stats` makes, each recognized by the titles of its columns.
 
 Supported: `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`,
 `nvtx_gpu_proj_trace` and `cuda_gpu_trace`, under these names and those of 2022 and before
@@ -173,7 +173,10 @@ def open_report(
     else:
         rows = enumerate(_given_rows(source, label), start=1)
     return NsysCsvTable(
-        label, _pieces(rows, _header(rows, report, label), report, label)
+        source=label,
+        pieces=_pieces(
+            rows=rows, titles=_header(rows, report, label), report=report, source=label
+        ),
     )
 
 
@@ -237,7 +240,11 @@ def _pieces(
             name: [row[place] for row in cells] for name, (place, _) in places.items()
         }
         yield Piece(
-            source, lines, columns, units, isinstance(cells[-1], csv_rows.UnfinishedRow)
+            source=source,
+            lines=lines,
+            columns=columns,
+            units=units,
+            unfinished=isinstance(cells[-1], csv_rows.UnfinishedRow),
         )
 
 
@@ -337,28 +344,39 @@ def read(source: TableSource | ByteSource) -> Trace:
     )
 
 
+def _device_of(text: str, devices: dict[str, Device]) -> Device:
+    """Return the device that a text names.
+
+    `NVIDIA H100 (1)` is number 1; devices without a number get one in order of first sight.
+    """
+    match = _ORDINAL.fullmatch(text)
+    if match is not None:
+        return Device(ordinal=int(match[2]), name=match[1])
+    without_number = [other for other in devices if not _ORDINAL.fullmatch(other)]
+    return Device(ordinal=len(without_number), name=text)
+
+
+def _kind_of(name: str) -> EventKind:
+    """Return the kind of a GPU event with this name."""
+    for beginning, kind in _KINDS:
+        if name.startswith(beginning):
+            return kind
+    return EventKind.KERNEL
+
+
 def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> None:
     names = piece.texts("name")
     count = len(names)
-    texts = piece.texts("device")
-    for text in dict.fromkeys(texts):
-        # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
+    device_texts = piece.texts("device")
+    for text in dict.fromkeys(device_texts):
         if text not in devices:
-            found = _ORDINAL.fullmatch(text)
-            number = sum(not _ORDINAL.fullmatch(known) for known in devices)
-            devices[text] = (
-                Device(int(found[2]), found[1]) if found else Device(number, text)
-            )
-    device = np.fromiter((devices[text].ordinal for text in texts), np.int64, count)
+            devices[text] = _device_of(text, devices)
+    ordinals = [devices[text].ordinal for text in device_texts]
+    device = np.array(ordinals, dtype=np.int64)
     stream = _ids(piece.whole("strm"))
-    known: Interner[str] = Interner()
-    name = known.codes(names, count)
-    kinds = [
-        next(
-            (kind for start, kind in _KINDS if text.startswith(start)), EventKind.KERNEL
-        )
-        for text in known
-    ]
+    distinct_names: Interner[str] = Interner()
+    name = distinct_names.codes(names, count)
+    kinds = [_kind_of(text) for text in distinct_names]
     numbers = {
         "correlation": _ids(piece.whole("corrid")),
         "device": device,
@@ -373,7 +391,7 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
         {
             "ts": _filled(piece.nanoseconds("start")),
             "dur": _filled(piece.nanoseconds("duration")),
-            "name": builder.names.codes(known, len(known))[name],
+            "name": builder.names.codes(distinct_names, len(distinct_names))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
             "thread": of_rows(lambda *place: builder.threads[place], device, stream),
             "category": builder.categories.codes(

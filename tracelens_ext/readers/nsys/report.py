@@ -62,7 +62,12 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         )
         remedy = f"copy the report again if it is one, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None
-    tables = NsysReportTables(path, report, source.reading.max_bytes, source.progress)
+    tables = NsysReportTables(
+        path=path,
+        file=report,
+        most_bytes=source.reading.max_bytes,
+        progress=source.progress,
+    )
     try:
         tables.read(allow_damage=source.reading.salvage)
     except DamagedReportError as error:
@@ -82,7 +87,9 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
             remedy = f"no event comes before that; {AGAIN}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         notes.insert(0, _salvage_note(tables, damage))
-    return sqlite.trace_of(tables, FORMAT, source.progress, notes)
+    return sqlite.trace_of(
+        tables=tables, format_name=FORMAT, progress=source.progress, notes=notes
+    )
 
 
 def _salvage_note(tables: NsysReportTables, damage: DamagedReportError) -> str:

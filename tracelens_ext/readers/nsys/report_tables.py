@@ -292,7 +292,9 @@ class NsysReportTables(Tables):
         texts: dict[str, _Texts],
     ) -> None:
         packed = {name: _NumberColumn.of(values) for name, values in numbers.items()}
-        self._pieces.setdefault(table, []).append(_ReportPiece(count, packed, texts))
+        self._pieces.setdefault(table, []).append(
+            _ReportPiece(count=count, numbers=packed, texts=texts)
+        )
         self._columns.setdefault(table, frozenset(tuple(numbers) + tuple(texts)))
         self._counts[table] += count
 
@@ -348,24 +350,31 @@ class NsysReportTables(Tables):
 
     def _read_gpus(self, data: bytes, offset: int) -> None:
         try:
-            for machine in _messages(data, 0, len(data), report_schema.MACHINES):
+            for machine in _messages(
+                data=data, start=0, end=len(data), number=report_schema.MACHINES
+            ):
                 self._read_machine(data, machine)
         except DamagedMessageError:
             raise DamagedReportError(offset, "its list of GPUs is damaged") from None
 
     def _read_machine(self, data: bytes, machine: protobuf.MessageField) -> None:
         machine_id = MISSING
-        for part in protobuf.fields(data, machine.value, machine.end):
+        for part in protobuf.fields(data=data, start=machine.value, end=machine.end):
             if part.number == report_schema.MACHINE_ID and part.wire_type == VARINT:
                 machine_id = _signed(part.value)
         for parts in _messages(
-            data, machine.value, machine.end, report_schema.MACHINE_PARTS
+            data=data,
+            start=machine.value,
+            end=machine.end,
+            number=report_schema.MACHINE_PARTS,
         ):
-            for gpu in _messages(data, parts.value, parts.end, report_schema.GPUS):
+            for gpu in _messages(
+                data=data, start=parts.value, end=parts.end, number=report_schema.GPUS
+            ):
                 row = dict.fromkeys(report_schema.GPU_NUMBERS.values(), MISSING)
                 row["vmId"] = machine_id
                 name = (MISSING, 0)
-                for part in protobuf.fields(data, gpu.value, gpu.end):
+                for part in protobuf.fields(data=data, start=gpu.value, end=gpu.end):
                     column = report_schema.GPU_NUMBERS.get(part.number)
                     if column is not None and part.wire_type == VARINT:
                         row[column] = _signed(part.value)
@@ -527,7 +536,9 @@ def _messages(
 ) -> Iterator[protobuf.MessageField]:
     """The messages that are a field of a message."""
     for part in protobuf.fields(data, start, end):
-        if part.number == number and part.wire_type == BYTES:
+        if part.number != number:
+            continue
+        if part.wire_type == BYTES:
             yield part
 
 
@@ -538,7 +549,8 @@ def _signed(value: int) -> int:
 def _joined(texts: Iterable[str]) -> _Texts:
     encoded = [text.encode() for text in texts]
     return _Texts(
-        b"".join(encoded), np.array([len(text) for text in encoded], dtype=np.int32)
+        joined=b"".join(encoded),
+        lengths=np.array([len(text) for text in encoded], dtype=np.int32),
     )
 
 

@@ -100,7 +100,7 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
     place = 0
     while place < size:
         stop = min(place + _WINDOW, size)
-        start, end = _packets_between(data, place, stop, size)
+        start, end = _packets_between(data=data, first=place, stop=stop, size=size)
         if not len(start):
             rest = memoryview(data.data)[place:size]
             for _ in islice(wire.fields(rest), 2):
@@ -209,7 +209,9 @@ class Sequences:
             self._default_clock[state_of_packet] = number_in(defaults, CLOCK)
             for event in parts_of(self._raw, defaults, _EVENT_DEFAULTS):
                 self.track[state_of_packet] = number_in(event, _USUAL_TRACK)
-        return state, self._times(packets, count, sequence, state)
+        return state, self._times(
+            packets=packets, count=count, sequence=sequence, state=state
+        )
 
     def _find_states(self, sequence: Int64Array, is_cleared: BoolArray) -> Int64Array:
         """Number each packet's sequence, and how often that was cleared so far."""
@@ -241,7 +243,7 @@ class Sequences:
                 state_of_text, text_number, code = key_and_code
                 interned[state_of_text, text_number] = code
         for place in places.get(COUNTERS, []):
-            descriptor = message_at(self._raw, place.start, place.end)
+            descriptor = message_at(data=self._raw, start=place.start, end=place.end)
             key = (place.state, number_in(descriptor, _ENTRY_NUMBER))
             self.counters[key] = counter_names(self._raw, descriptor)
 
@@ -280,10 +282,14 @@ class Sequences:
             messages(self._raw, packets, CLOCKS), _MOST_SNAPSHOTS
         ):
             since_last = slice(first, packet)
-            self._convert(time[since_last], clock[since_last], sequence[since_last])
+            self._convert(
+                time=time[since_last],
+                clock=clock[since_last],
+                sequence=sequence[since_last],
+            )
             self._take_snapshot(snapshot, int(sequence[packet]))
             first = packet
-        self._convert(time[first:], clock[first:], sequence[first:])
+        self._convert(time=time[first:], clock=clock[first:], sequence=sequence[first:])
         return time
 
     def _take_snapshot(self, snapshot: Message, sequence: int) -> None:
@@ -299,12 +305,16 @@ class Sequences:
             is_incremental = number_in(clock, _CLOCK_IS_INCREMENTAL) != 0
             offset = boot_time
             if not is_incremental:
-                offset -= number_in(clock, _CLOCK_TIME) * unit
+                ticks = number_in(clock, _CLOCK_TIME)
+                offset -= ticks * unit
             key = (0, number)
             if number in _CLOCKS_OF_SEQUENCE:
                 key = (sequence, number)
-            if abs(offset) < MOST and (is_incremental or key not in self._clocks):
-                self._clocks[key] = _TraceClock(offset, unit, is_incremental)
+            is_new = is_incremental or key not in self._clocks
+            if is_new and abs(offset) < MOST:
+                self._clocks[key] = _TraceClock(
+                    offset=offset, unit=unit, is_incremental=is_incremental
+                )
 
     def _convert(
         self, time: Int64Array, clock: Int64Array, sequence: Int64Array
@@ -324,7 +334,8 @@ class Sequences:
                 times = np.cumsum(times)
             time[has_clock] = known_clock.offset + times
             if known_clock.is_incremental:
-                last_time = int(time[has_clock][-1])
+                converted = time[has_clock]
+                last_time = int(converted[-1])
                 self._clocks[key] = known_clock._replace(offset=last_time)
 
 
@@ -333,9 +344,10 @@ def messages(
 ) -> Iterator[tuple[int, Message]]:
     """Yield the messages of a field, each with the message that has it; where there are few."""
     message, start, end = fields.contents(number)
-    for holder, first, last in zip(
-        message.tolist(), start.tolist(), end.tolist(), strict=True
-    ):
+    holders = message.tolist()
+    starts = start.tolist()
+    ends = end.tolist()
+    for holder, first, last in zip(holders, starts, ends, strict=True):
         yield holder, message_at(data, first, last)
 
 

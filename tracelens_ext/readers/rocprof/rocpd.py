@@ -74,7 +74,7 @@ def read(source: ByteSource) -> Trace:
                 raise TraceFormatError(source.path, problem, database.remedy)
             if source.progress is not None:
                 source.progress(database.size * number // len(guids), database.size)
-            _Tables(database, guid, records).read()
+            _Tables(database=database, guid=guid, records=records).read()
         versions = {_schema_version(database, guid) for guid in guids} - {""}
         format_name = FORMAT
         if versions:
@@ -435,7 +435,7 @@ def _csv_table(
     """Return records as rocprofv3 would have them in a table."""
     titles = _TITLES_BEFORE_NAME + (kind.title,) + _TITLES_AFTER_NAME
     rows = (list(record) + [kind.domain] for record in records)
-    table = RocprofCsvTable(source, titles, enumerate(rows))
+    table = RocprofCsvTable(source=source, titles=titles, rows=enumerate(rows))
     table.places["stream_id"] = table.places["queue_id"]
     table.places["source_agent_id"] = table.places["agent_id"]
     table.places["kind"] = table.places["domain"]

@@ -207,12 +207,12 @@ class _RpdTables:
             "Sequence number": described.sequence,
         }
         dims = {"Input Dims": described.dims}
-        self._add_ranges(chunk, described.kind, numbers, dims)
+        self._add_ranges(chunk=chunk, kind=described.kind, numbers=numbers, texts=dims)
 
     def _add_named_ranges(self, chunk: Columns) -> None:
         """Add ranges of a program's own domain."""
         kind = np.full_like(chunk["start"], EventKind.USER_ANNOTATION)
-        self._add_ranges(chunk, kind, {}, {})
+        self._add_ranges(chunk=chunk, kind=kind, numbers={}, texts={})
 
     def _add_ranges(
         self, chunk: Columns, kind: Int64Array, numbers: Columns, texts: Columns
@@ -221,7 +221,8 @@ class _RpdTables:
             return
         is_mark = chunk["start"] == chunk["end"]
         kind = np.where(is_mark, EventKind.INSTANT, kind)
-        chunk["domain"] = np.full_like(kind, self._categories[_MARKER_CATEGORY])
+        category = self._categories[_MARKER_CATEGORY]
+        chunk["domain"] = np.full_like(kind, category)
         self._records.add_ranges(chunk, kind, numbers, texts)
 
     # What ran on GPUs.
@@ -231,7 +232,9 @@ class _RpdTables:
         places = ("gpuId", "queueId", "sequenceId")
         texts = ("description_id", "opType_id")
         usage = self._gpu_usage()
-        launches = _LaunchTables(self._database, self._name_of_call)
+        launches = _LaunchTables(
+            database=self._database, name_of_call=self._name_of_call
+        )
         for chunk in self._operations("id", *times, *places, *texts):
             chunk["name"] = self._operation_names(chunk, launches)
             chunk["process"] = self._process(usage.processes(chunk))
@@ -447,8 +450,10 @@ class _LaunchTables:
 
     def _table(self, of_calls: str, of_operations: str) -> _LaunchTable:
         if of_calls in self._database.tables:
-            return _LaunchTable(of_calls, "api_ptr_id", "correlation")
-        return _LaunchTable(of_operations, "op_ptr_id", "id")
+            return _LaunchTable(
+                name=of_calls, id_column="api_ptr_id", key="correlation"
+            )
+        return _LaunchTable(name=of_operations, id_column="op_ptr_id", key="id")
 
     def _columns_by_id(
         self, table: _LaunchTable, *names: str

@@ -96,7 +96,8 @@ def _declare_field(message: Any, declaration: str) -> None:  # noqa: ANN401  # a
         field.label = FieldDescriptorProto.LABEL_REPEATED
     type_name = declared_type.rstrip("*")
     if type_name.islower():
-        field.type = FieldDescriptorProto.Type.Value(f"TYPE_{type_name.upper()}")
+        type_constant = f"TYPE_{type_name.upper()}"
+        field.type = FieldDescriptorProto.Type.Value(type_constant)
     else:
         field.type = FieldDescriptorProto.TYPE_MESSAGE
         field.type_name = f".{_PACKAGE}.{type_name}"

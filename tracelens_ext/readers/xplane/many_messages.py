@@ -151,7 +151,9 @@ def varints(data: Bytes, place: Int64Array) -> tuple[Int64Array, Int64Array]:
     is_longer = last_bit == 0
     if is_longer.any():
         longer = np.flatnonzero(is_longer)
-        _add_last_bytes(data, place[longer], longer, value, end)
+        _add_last_bytes(
+            data=data, place=place[longer], longer=longer, value=value, end=end
+        )
     return value, end
 
 
@@ -241,7 +243,7 @@ def fields(data: memoryview) -> Iterator[Field]:
             raise DamagedError(start, is_cut=False) from None
         if end > size:
             raise DamagedError(start, is_cut=True)
-        yield Field(number, start, content, end)
+        yield Field(number=number, start=start, content=content, end=end)
         place = end
 
 

@@ -190,7 +190,9 @@ class XplaneProfile:
             rows = np.concatenate(self._stat_rows[stat])
             values = np.concatenate(self._stat_values[stat])
             distinct_rows, first = np.unique(rows, return_index=True)
-            self.stats[stat] = ArgColumn(distinct_rows.astype(np.int32), values[first])
+            self.stats[stat] = ArgColumn(
+                rows=distinct_rows.astype(np.int32), values=values[first]
+            )
         devices = []
         are_of_host = []
         for process, _ in self.builder.threads:

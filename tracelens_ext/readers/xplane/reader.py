@@ -100,7 +100,9 @@ def read(source: ByteSource) -> Trace:
     devices = [reader.devices[ordinal] for ordinal in sorted(reader.devices)]
     return reader.profile.finish(
         reader.programs,
-        salvage_notes(source, damage, place, reader.profile.present),
+        salvage_notes(
+            source=source, damage=damage, at=place, events=reader.profile.present
+        ),
         path=source.path,
         format_name=FORMAT,
         bytes_read=len(data),
@@ -175,7 +177,9 @@ class _ProfileReader:
         elif gpu_plane:
             ordinal = int(gpu_plane[1])
             self.devices[ordinal] = _device(ordinal, stats)
-        reader = _LineReader(self.profile, plane, name, stat_names)
+        reader = _LineReader(
+            profile=self.profile, plane=plane, name=name, stats=stat_names
+        )
         for start, content in parts.lines:
             line = _decoded("XLine", content, start)
             try:
@@ -346,11 +350,11 @@ def _device(ordinal: int, stats: Mapping[str, object]) -> Device:
     if vendor == "AMD":
         warp = _AMD_WARP
     return Device(
-        ordinal,
-        name,
-        _plausible_size(stats.get("core_count")),
-        warp,
-        _plausible_size(stats.get("memory_size")),
+        ordinal=ordinal,
+        name=name,
+        units=_plausible_size(stats.get("core_count")),
+        warp=warp,
+        memory_bytes=_plausible_size(stats.get("memory_size")),
     )
 
 
@@ -473,7 +477,9 @@ def read_json(source: ByteSource) -> Trace:
     profile = json_events.profile
     return profile.finish(
         Programs(),
-        salvage_notes(source, stream.damage, stream.place, profile.present),
+        salvage_notes(
+            source=source, damage=stream.damage, at=stream.place, events=profile.present
+        ),
         path=source.path,
         format_name=JSON_FORMAT,
         bytes_read=source.bytes_read,

@@ -136,7 +136,9 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         only_labels = ()
     by_series = ranked(NamedRows(series.texts, sums), only_series, MOST_SERIES)
     by_label = ranked(
-        NamedRows(labels.texts, by_series.values.T), only_labels, chart.top
+        rows=NamedRows(names=labels.texts, values=by_series.values.T),
+        only=only_labels,
+        most=chart.top,
     )
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     index = pd.Index(by_label.names, dtype=object)
@@ -197,7 +199,9 @@ def ranked(rows: NamedRows, only: Sequence[str], most: int) -> NamedRows:
         order = np.argsort(-sizes, kind="stable").tolist()
     order = [row for row in order if rows.values[row].any()]
     if len(order) <= most + 1:  # one row more is shown rather than called "1 others"
-        return NamedRows([rows.names[row] for row in order], rows.values[order])
+        return NamedRows(
+            names=[rows.names[row] for row in order], values=rows.values[order]
+        )
     chosen = order[:most]
     others = order[most:]
     names = [rows.names[row] for row in chosen]

@@ -47,12 +47,16 @@ def in_current_form(table: Table) -> Table:
     parameters = list(inspect.signature(table.table).parameters.values())
     if parameters and parameters[0].name == _GPU_EVENTS:
         _warn(
-            table, "a function of GPU events", "one of a context, and its `gpu_events`"
+            table=table,
+            earlier="a function of GPU events",
+            current="one of a context, and its `gpu_events`",
         )
         table = replace(table, table=_of_context(table.table))
     if len(parameters) > 1 and _is_required(parameters[1]):
         _warn(
-            table, "a function of all options", "keyword arguments and `Table.options`"
+            table=table,
+            earlier="a function of all options",
+            current="keyword arguments and `Table.options`",
         )
         names = [field.name for field in fields(ReportOptions)]
         table = replace(table, table=_of_named_options(table.table), options=names)
@@ -78,7 +82,7 @@ def columns_of_text(text: str, table: str) -> list[Column]:
         if description is None:
             raise PluginAnswerError(f"sheet {table!r}: {line!r} describes no column")
         columns += [
-            Column(name, description["meaning"], description["unit"])
+            Column(name=name, meaning=description["meaning"], unit=description["unit"])
             for name in description["names"].split(", ")
         ]
     return columns
