@@ -133,6 +133,8 @@ def find_findings(
     sentences: list[str] = []
     with failures.isolate("What the findings leave open"), suppress(FailedPartError):
         unknown = _what_is_left_open(inspection, first_sentences, has_claims=has_claims)
+    if too_little:
+        unknown = too_little
     with failures.isolate("What the time is spent on"), suppress(FailedPartError):
         sentences = time_use(inspection)
     return with_recording(

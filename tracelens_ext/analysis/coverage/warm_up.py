@@ -52,6 +52,7 @@ class WarmUp(StrEnum):
     COMPILATION = "compilation"
     SEARCH = "search for the best convolution"
     AUTOTUNING = "autotuning"
+    FIRST_LAUNCH = "first launch of a kernel"
 
 
 _NEVER: Final = np.iinfo(np.int64).max
@@ -62,6 +63,11 @@ _LONG_NS: Final = 5_000_000
 #: Calls of one name, at least, that are spread over the wall.
 _FEWEST_SPREAD: Final = 3
 #: Of the most idle time that an iteration has.
+#: The first launch of a kernel loads its module if it takes so many times as long as later ones …
+_TIMES_LATER_LAUNCHES: Final = 5
+#: … and this long at least, ns; that of a kernel that is launched once only, longer.
+_LEAST_FIRST_LAUNCH_NS: Final = 50_000
+_LEAST_ONLY_LAUNCH_NS: Final = 200_000
 _LEAST_SHARE_THAT_COMES_BACK: Final = 0.2
 _TIMES_THE_SHORTEST_RUN: Final = 10
 #: Of all GPU time, since the last compilation or capture.
@@ -98,6 +104,7 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
       than waits, copies and graph launches: a library is loaded, a context created, the first
       memory allocated (if anything else warms up). A launch is one only where its kernel is
       launched for the first time. What lies between several in one operation is warm-up, too.
+    * The first launch of a kernel whose module it loads, however short.
     * Loading of code, capture and instantiation of graphs, compilation, cuDNN's search.
     * A compiled region that takes over ten times the shortest of its name.
 
@@ -121,7 +128,10 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
     table = _that_leave_the_gpu_idle(work, table)
     table = _without_memory_alone(work, table)
     table = table[table["start"] < _comes_again_from(work, table, wall_end)]
-    table = table[~_comes_back(work, table, (wall_end - wall_start) // 2)]
+    is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
+    table = table[
+        is_first_launch | ~_comes_back(work, table, (wall_end - wall_start) // 2)
+    ]
     table = _joined_within_operations(work, table)
     names = [work.trace.name_of(row) for row in table["row"].tolist()]
     what = [f"{kind}: {name}" for kind, name in zip(table["what"], names, strict=True)]
@@ -155,6 +165,9 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     yield from _spans(trace=trace, what=WarmUp.COMPILATION, rows=slow_regions(trace))
     searches = trace.rows_named(_SEARCHES, *_OPERATIONS)
     yield from _spans(trace, WarmUp.SEARCH, searches)
+    yield from _spans(
+        trace=trace, what=WarmUp.FIRST_LAUNCH, rows=slow_first_launches(work)
+    )
     if len(find_benchmarks(work)):
         yield from _spans(
             trace=trace, what=WarmUp.AUTOTUNING, rows=benchmark_ranges(work)
@@ -169,6 +182,36 @@ def _spans(
         end = trace.end_of(rows if last_rows is None else last_rows)
         columns = {"what": what.value, "row": rows, "start": trace.ts[rows], "end": end}
         yield pd.DataFrame(columns)
+
+
+def slow_first_launches(work: GpuEvents) -> Int64Array:
+    """Return the first launches of kernels that load their modules, as their length shows.
+
+    They take five times as long as later launches of the same kernel, or over 200 µs where the
+    kernel is launched once only.
+    """
+    trace = work.trace
+    events = np.flatnonzero(work.tree.linked & work.is_kernel & ~work.tree.by_graph)
+    launch = work.tree.launch_of_gpu[events]
+    name = work.name[events]
+    order = np.lexsort((trace.ts[launch], name))
+    launch = launch[order]
+    duration = trace.dur[launch]
+    starts = np.flatnonzero(np.diff(name[order], prepend=NONE))
+    if not len(starts):
+        return launch
+    ends = np.append(starts[1:], len(launch))
+    is_first = np.zeros(len(launch), dtype=bool)
+    is_first[starts] = True
+    later = np.where(is_first, _NEVER, duration)
+    quickest_later = np.minimum.reduceat(later, starts)
+    first_duration = duration[starts]
+    is_only = ends - starts == 1
+    is_slow = first_duration // _TIMES_LATER_LAUNCHES >= quickest_later
+    is_slow &= first_duration >= _LEAST_FIRST_LAUNCH_NS
+    is_slow[is_only] = first_duration[is_only] > _LEAST_ONLY_LAUNCH_NS
+    slow: Int64Array = launch[starts[is_slow]]
+    return slow
 
 
 def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:

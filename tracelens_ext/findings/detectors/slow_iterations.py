@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations import measurement as measured
 from tracelens_ext.analysis.iterations.selection import (
     Iterations,
@@ -80,8 +81,12 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
         return None
     iterations, labels, _ = named_iterations(work.tree, None)
     names = np.array(labels, dtype=object)
-    is_slow = np.isin(names, slow.by_wall["iteration"].to_numpy(object))
+    # An iteration that benchmarks kernels is no iteration like the others.
+    set_aside = recording_of(work).set_aside(work)
+    is_usual = ~np.isin(np.arange(len(names)), iterations.of_gpu[set_aside])
+    is_slow = is_usual & np.isin(names, slow.by_wall["iteration"].to_numpy(object))
     is_slow_on_gpu = np.isin(names, slow.by_gpu["iteration"].to_numpy(object))
+    is_slow_on_gpu &= is_usual
     excess, claim = _claim_by_wall(wall, iterations, is_slow)
     gpu_excess, gpu_claim = _claim_by_gpu(wall, iterations, is_slow_on_gpu & ~is_slow)
     excess = excess + gpu_excess
