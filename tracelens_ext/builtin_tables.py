@@ -35,6 +35,7 @@ def ordered_tables() -> list[Table]:
         GRAPH_LAUNCHES,
         GRAPH_OPERATIONS,
     )
+    from tracelens_ext.analysis.idle_time.cpu_stacks import IDLE_CALL_TREE
     from tracelens_ext.analysis.idle_time.tables import (
         GAP_FULL_NAMES,
         GAP_HISTOGRAM,
@@ -113,6 +114,7 @@ def ordered_tables() -> list[Table]:
         TIME_AXIS,
         TIME_AXIS_MARKS,
         CALL_TREE,
+        IDLE_CALL_TREE,
         GPU_TIME_BY_CATEGORY,
         KERNELS,
         API_CALLS,
