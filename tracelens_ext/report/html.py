@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -224,6 +225,7 @@ def page_of(
     page = render_page(
         title=cleaned(report.title),
         subtitle=_trace_name(facts),
+        perfetto_command=_perfetto_command(facts),
         first=[
             f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS
         ],
@@ -246,6 +248,16 @@ def _trace_name(facts: Iterable[PageFact]) -> str:
         if fact.label == "Trace":
             return PurePath(fact.text).name
     return ""
+
+
+def _perfetto_command(facts: Iterable[PageFact]) -> str:
+    """Return the command that writes the trace for Perfetto; empty if no trace is named."""
+    name = _trace_name(facts)
+    if not name:
+        return ""
+    stem = name.partition(".")[0] or name
+    output = shlex.quote(f"{stem}.perfetto.json.gz")
+    return f"tracelens-ext export {shlex.quote(name)} -o {output}"
 
 
 def cell_of(report: Report) -> str:

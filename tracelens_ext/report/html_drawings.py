@@ -595,7 +595,7 @@ def time_axis_figures(
                 "name": card,
                 "captureevents": True,
                 "borderpad": 0,
-                "y": row - 0.2,
+                "y": row,
                 "yref": axis_name,
                 "x": 0,
                 "xref": "paper",

@@ -108,6 +108,14 @@ def bytes_text(size: float) -> str:
     return f"{size:,.0f}\u00a0B"
 
 
+_UNIT_AFTER_NUMBER = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|B|kB|MB|GB|%)(?!\w))")
+
+
+def with_units_attached(text: str) -> str:
+    """Write a text so that no line ends between a number and its unit."""
+    return _UNIT_AFTER_NUMBER.sub("\u00a0", text)
+
+
 def percent_text(share: float) -> str:
     """Show a percentage; a small one is not shown as nothing."""
     return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"
@@ -183,6 +191,10 @@ _AXIS = {
     "fixedrange": True,
     "zeroline": False,
     "title": {"standoff": 6, "font": {"size": 11}},
+    # Invisible ticks keep the labels off the chart.
+    "ticks": "outside",
+    "ticklen": 5,
+    "tickcolor": "rgba(0,0,0,0)",
 }
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _BOX = {
@@ -613,7 +625,7 @@ def gpu_work_in_words(sums: pd.Series) -> str:
     parts = []
     for name, ns in sums.head(_IN_SUMMARY).items():
         share = percent_text(100 * ns / total)
-        parts.append(f"{elided(str(name), LABEL)} {share}")
+        parts.append(f"{elided(str(name), _IN_WORDS)} {share}")
     return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
 
 

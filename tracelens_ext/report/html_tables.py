@@ -330,6 +330,14 @@ _OPERATION_TIMES = (
         whole="CPU time in operations",
     ),
 )
+_KERNEL_TIMES = (
+    _TimeSource("kernels_by_category", "kernel", "total_time_ms", "GPU time"),
+    _TimeSource(
+        "kernel_summary", "Kernel name", "Kernel duration (µs)_sum", "GPU time"
+    ),
+)
+#: What launches kernels where no operation is around it.
+_API_CALL = re.compile(r"(cuda|cu|hip)[A-Z]\w*$")
 _CATEGORY_TIMES = (
     _TimeSource(
         sheet="gpu_time_by_category",
@@ -364,8 +372,11 @@ def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
         color = colour_of(category.name)
         cards.append(_card_of_name("Top category", category, color))
     operation = _largest(sheets, _OPERATION_TIMES)
-    if operation is not None:
+    kernel = _largest(sheets, _KERNEL_TIMES)
+    if operation is not None and not _API_CALL.match(operation.name):
         cards.append(_card_of_name("Top operation", operation, _OPERATION_COLOR))
+    elif kernel is not None:
+        cards.append(_card_of_name("Top kernel", kernel, _OPERATION_COLOR))
     return cards
 
 
@@ -493,7 +504,7 @@ def _largest(
 
 
 _MOST = 6
-_IN_CARD = ("title", "confidence", "advice", "snippet")
+_IN_CARD = ("confidence", "advice", "snippet")
 _PLACE = 90  # characters of a name
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
@@ -515,6 +526,8 @@ def finding_cards(
         for row in rows[:_MOST]:
             card: dict[str, object] = {name: cleaned(row[name]) for name in _IN_CARD}
             card["id"] = cleaned(row["finding"])
+            card["title"] = plot.with_units_attached(cleaned(row["title"]))
+            card["saving"] = plot.with_units_attached(cleaned(row.get("saving", "")))
             card["place"] = plot.elided(row["largest_place"], _PLACE)
             card["sheet"] = answer.linked(row["see"], sheets)
             own_details = details[details["finding"] == row["finding"]]
