@@ -13,6 +13,7 @@ import pytest
 
 from docs.scripts.generated_pages import built_in_tables, expanded
 from tracelens_ext.cli import run
+from tracelens_ext.cli.demo_recordings import copy_recording
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,9 +27,10 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder as the README's reader has it after `make demo`."""
+    """A working folder with both demo traces, as commands are tested one by one."""
     here = tmp_path_factory.mktemp("readme")
     shutil.copytree(demo_trace.parent, here / "demo")
+    copy_recording("nvidia_fixed", here / "demo" / "fixed.json.gz")
     return here
 
 

@@ -38,12 +38,12 @@ from tracelens_ext.report.html_figures import (
     LABEL,
     elided,
     json_for_script,
-    with_units_attached,
 )
 from tracelens_ext.report.html_tables import check_source_url
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.writing import PAGE, write_report
+from tracelens_ext.text import with_units_attached
 
 needs_extra = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),

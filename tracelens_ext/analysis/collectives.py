@@ -241,7 +241,8 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
         return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
     code, labels = renamed(names, collective)
-    return np.array(labels, dtype=object)[code]
+    collectives = np.array(labels, dtype=object)
+    return collectives[code]
 
 
 def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64Array:
@@ -256,10 +257,12 @@ def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64
 def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64Array:
     """Return which of some events, a row, is nearest above each position, `NONE` without; (k,)."""
     event_positions = tree.position[events]
+    event_positions = event_positions[event_positions != NONE]
     is_marked = np.zeros(len(tree.rows), dtype=bool)
-    is_marked[event_positions[event_positions != NONE]] = True
+    is_marked[event_positions] = True
     above = nearest_above(tree.parent_position, positions, is_marked)
-    return np.where(above == ROOT, NONE, values_at(tree.rows, above))
+    rows = values_at(tree.rows, above)
+    return np.where(above == ROOT, NONE, rows)
 
 
 def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:

@@ -162,7 +162,8 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
 def _modules_of_paths(trace: Trace, frames: _Frames, paths: CallPaths) -> Int64Array:
     """Return how many modules there are of each path of classes."""
     module_paths, _ = _paths(trace, frames, instances=True)
-    class_path_of_module = np.zeros(len(module_paths), dtype=np.int64)
+    modules = len(module_paths)
+    class_path_of_module = np.zeros(modules, dtype=np.int64)
     class_path_of_module[module_paths.of_node] = paths.of_node
     return np.bincount(class_path_of_module, minlength=len(paths))
 
@@ -353,10 +354,13 @@ def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64A
     code_of_class: dict[str, int] = {}
     class_of_label = []
     for label in labels:
-        name, separator, _ = label.partition(SEPARATOR)
-        class_name = name if separator else _INSTANCE.sub("", name)
-        class_of_label.append(code_of_class.setdefault(class_name, len(code_of_class)))
-    return list(code_of_class), np.array(class_of_label, dtype=np.int64)[codes]
+        class_name, separator, _ = label.partition(SEPARATOR)
+        if not separator:
+            class_name = _INSTANCE.sub("", class_name)
+        code = code_of_class.setdefault(class_name, len(code_of_class))
+        class_of_label.append(code)
+    new_codes = np.array(class_of_label, dtype=np.int64)[codes]
+    return list(code_of_class), new_codes
 
 
 def _nn_modules(

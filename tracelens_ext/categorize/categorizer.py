@@ -273,8 +273,9 @@ def _stages_of_neighbours(sources: Sequence[Source], kind: PackKind) -> list[Sta
 def _usual_pack(offered: Sequence[Offered[RulePack]], framework: str) -> str | None:
     """Return the name of the pack that traces of a framework get without a choice."""
     for offer in offered:
-        if offer.item.usual_for == framework:
-            return offer.item.name
+        pack = offer.item
+        if pack.usual_for == framework:
+            return pack.name
     return None
 
 
@@ -391,7 +392,8 @@ def categorize_kernels(
     """
     if not isinstance(categorizer, KernelCategorizer):
         categorizer = KernelCategorizer.create(categorizer=categorizer)
-    return categorizer.categorize(names, cpu_ops).to_frame()
+    decisions = categorizer.categorize(names, cpu_ops)
+    return decisions.to_frame()
 
 
 def _refuse_text(argument: str, value: object) -> None:

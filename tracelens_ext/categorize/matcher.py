@@ -77,8 +77,9 @@ class RuleTimeoutError(RuleError):
         if len(text) > _LONGEST_SHOWN:
             shown = text[: _LONGEST_SHOWN - 3] + "..."
         pattern = getattr(bound.rule, field)
+        place = bound.pack.where(bound.rule)
         super().__init__(
-            f"{bound.pack.where(bound.rule)}: {field}: {pattern!r} takes too long on {shown!r}; "
+            f"{place}: {field}: {pattern!r} takes too long on {shown!r}; "
             "make repeated parts exclude one another"
         )
 

@@ -256,7 +256,7 @@ def first_findings(
         second = f"   {row['confidence']} confidence"
         if row["saving"]:
             second = f"   {row['saving']}; {row['confidence']} confidence"
-        lines = [second]
+        lines = folded(second, width, "   ")
         place = str(row["largest_place"])
         if place and place.rpartition(" (")[0] not in row["title"]:
             lines.append(f"   mostly in {_cut(place, width - 13)}")

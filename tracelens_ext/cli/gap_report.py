@@ -24,7 +24,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
 from tracelens_ext.report.tables.short_names import cut_middle
-from tracelens_ext.report.terminal import name_text
+from tracelens_ext.report.terminal import LONGEST_NAME, name_text
 from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
@@ -401,7 +401,8 @@ def _table_makers(
 
 def _parts_of_stream_names(streams: pd.DataFrame) -> list[str]:
     """Return what tells the streams of a trace apart."""
-    if streams.duplicated(["device", "stream"]).any():
+    is_ambiguous = streams.duplicated(["device", "stream"])
+    if is_ambiguous.any():
         return ["process", "device", "stream"]
     if streams["device"].nunique() > 1:
         return ["device", "stream"]
@@ -454,7 +455,7 @@ def _pairs_in_two_lines(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
 def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
     """Return a table with both kernels of a pair beside each other."""
     table = _pair_numbers(pairs, console, is_narrow=False)
-    room = name_room(table, console)
+    room = name_room(table, console, most=2 * LONGEST_NAME)
     dots = sign("…", console)
     arrow = sign("→", console)
     marks = share_marks(pairs, console)

@@ -24,10 +24,13 @@ _LINE_END = re.compile("\r\n?")
 
 def align_places(figures: Sequence[Figures]) -> list[Aligned]:
     """Return the places of the first with those of each other; none where one lacks them."""
-    places = [each.places for each in figures if each.places is not None]
-    if len(places) < len(figures):
-        return []
-    return [align(places[0], others) for others in places[1:]]
+    places = []
+    for of_trace in figures:
+        if of_trace.places is None:
+            return []
+        places.append(of_trace.places)
+    first = places[0]
+    return [align(first, others) for others in places[1:]]
 
 
 def align_tables(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
@@ -38,10 +41,13 @@ def align_tables(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligne
         keys: the columns that name a row.
     """
     key_columns = list(keys)
-    trace_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows_of_trace = [len(part) for part in parts]
+    trace_of_row = np.repeat(np.arange(len(parts)), rows_of_trace)
     rows = pd.concat(parts, ignore_index=True)
-    group = rows.groupby(key_columns, sort=False, dropna=False).ngroup().to_numpy()
-    distinct = rows.drop_duplicates(key_columns)[key_columns].reset_index(drop=True)
+    groups = rows.groupby(key_columns, sort=False, dropna=False)
+    group = groups.ngroup().to_numpy()
+    distinct = rows.drop_duplicates(key_columns)[key_columns]
+    distinct = distinct.reset_index(drop=True)
     sums = {}
     for figure in _FIGURES:
         cells = np.zeros((len(distinct), len(parts)), dtype=np.int64)

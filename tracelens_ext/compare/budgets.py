@@ -104,8 +104,11 @@ class BudgetOutcome:
         if self.shares:
             both = f"{before:,.2f} → {after:,.2f} % of the wall time ({change:+,.2f})"
             return f"{self.what} {both}; {budget}"
-        percent = f", {100 * change / before:+,.2f} %" if before else ""
-        both = f"{before:,.3f} → {after:,.3f} ms ({change:+,.3f} ms{percent})"
+        change_text = f"{change:+,.3f} ms"
+        if before:
+            percent = 100 * change / before
+            change_text = f"{change_text}, {percent:+,.2f} %"
+        both = f"{before:,.3f} → {after:,.3f} ms ({change_text})"
         return f"{self.what} {both}; {budget}"
 
 
@@ -117,7 +120,9 @@ def parse_budget(text: str) -> Budget:
     """
     match = _BUDGET.fullmatch(text)
     if match is None:
-        quoted = text if len(text) < _MAX_QUOTED else f"{text[: _MAX_QUOTED - 3]}…"
+        quoted = text
+        if len(text) >= _MAX_QUOTED:
+            quoted = f"{text[: _MAX_QUOTED - 3]}…"
         raise UsageError(
             f"{quoted!r} is no budget; write a name, > or <, and a change in %, ms or mad, such as"
             " 'GEMM > +5%' or 'total_time > 1.5ms'"
@@ -189,7 +194,9 @@ class _BudgetNames:
         self.timeline = comparison.aligned["timeline"].names
         categories = comparison.aligned.get("categories")
         self._has_categories = categories is not None
-        self._categories = [] if categories is None else categories.names
+        self._categories = []
+        if categories is not None:
+            self._categories = categories.names
         possible: list[str] = []
         if categories is not None and "kernel_category" in categories.keys:
             possible.extend(CATEGORIES)

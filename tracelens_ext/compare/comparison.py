@@ -114,11 +114,12 @@ class Comparison:
 
     def _periods_agree_with_calls(self, counts: Sequence[float]) -> bool:
         """Tell whether the counts of periods differ as the calls of the traces do."""
+        first_count = counts[0]
         for count, ratios in zip(counts[1:], self._ratios_by_calls, strict=True):
             if not ratios.work:
                 return False
-            deviation = abs(count / counts[0] / ratios.work - 1)
-            if deviation > _PERIODS_AGREE:
+            ratio = count / first_count / ratios.work
+            if abs(ratio - 1) > _PERIODS_AGREE:
                 return False
         return True
 
@@ -203,12 +204,11 @@ class Comparison:
     @property
     def unit_told(self) -> dict[str, object]:
         """The unit as JSON has it."""
-        counts = zip(self.letters, self.unit.counts, strict=True)
-        return {
-            "kind": self.unit.kind,
-            **{f"{letter}_count": count for letter, count in counts},
-            "confidence": round(self.unit.confidence, 3),
-        }
+        facts: dict[str, object] = {"kind": self.unit.kind}
+        for letter, count in zip(self.letters, self.unit.counts, strict=True):
+            facts[f"{letter}_count"] = count
+        facts["confidence"] = round(self.unit.confidence, 3)
+        return facts
 
     @property
     def members(self) -> dict[str, object]:
@@ -272,8 +272,10 @@ class Comparison:
         if all(part["device"].nunique() < 2 for part in parts):
             parts = [part.assign(device=NONE) for part in parts]
         if self._has_reports:
+            shared_kinds: set[str] = set()
             kinds = [set(part["type"]) for part in parts if len(part)]
-            shared_kinds = set.intersection(*kinds) if kinds else set()
+            if kinds:
+                shared_kinds = set.intersection(*kinds)
             parts = [part[part["type"].isin(shared_kinds)] for part in parts]
         return align_tables(parts, KEYS["timeline"])
 
@@ -350,8 +352,9 @@ class Comparison:
         values = np.full((len(ids), len(findings), 2), np.nan)
         for row, name in enumerate(ids):
             for column, savings_of_trace in enumerate(findings):
-                if name in savings_of_trace:
-                    values[row, column] = savings_of_trace[name]
+                if name not in savings_of_trace:
+                    continue
+                values[row, column] = savings_of_trace[name]
         values[..., 0] /= self.divisors
         return Savings(list(ids), values)
 

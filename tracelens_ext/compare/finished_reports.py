@@ -273,8 +273,10 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
     plain_sheets = {
         name: sheet.rename(columns=plain_name) for name, sheet in sheets.items()
     }
-    found = _kernel_tables(Path(measured.path), plain_sheets)
-    total = replace(measured.total, tables={**measured.total.tables, **found.tables})
+    reference = _kernel_tables(Path(measured.path), plain_sheets)
+    tables = dict(measured.total.tables)
+    tables.update(reference.tables)
+    total = replace(measured.total, tables=tables)
     return replace(measured, total=total)
 
 

@@ -89,7 +89,8 @@ def _figure_times(comparison: Comparison) -> list[_FigureTimes]:
 def history_report(comparison: Comparison) -> Report:
     """Return the comparison with a history, ready for any format."""
     table = history_table(comparison)
-    text = _verdict_text(table, earlier_count=len(comparison.measurements) - 1)
+    earlier_count = len(comparison.measurements) - 1
+    text = _verdict_text(table, earlier_count=earlier_count)
     labels = comparison.letters[:-1] + ["Trace"]
     facts: list[tuple[str, object]] = [("Verdict", text)]
     for label, measurement in zip(labels, comparison.measurements, strict=True):

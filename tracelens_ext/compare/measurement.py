@@ -181,14 +181,15 @@ def _steps(gpu_events: GpuEvents) -> _Steps:
     tree = gpu_events.tree
     usual = named_iterations(tree, None)
     if len(usual.iterations):
-        return _Steps(
-            iterations=usual.iterations, name=usual.labels[0].partition("#")[0]
-        )
+        name, _, _ = usual.labels[0].partition("#")
+        return _Steps(usual.iterations, name)
     for expression in likely_iterations(tree, _MOST_CANDIDATES):
         named = named_iterations(tree, expression)
-        launched_inside = int((named.iterations.of_gpu != NONE).sum())
-        is_most = launched_inside >= _MOST_GPU_WORK * len(gpu_events)
-        if named.iterations.whole_count > 1 and is_most:
+        if named.iterations.whole_count < 2:
+            continue
+        is_inside = named.iterations.of_gpu != NONE
+        launched_inside = int(is_inside.sum())
+        if launched_inside >= _MOST_GPU_WORK * len(gpu_events):
             name = _NUMBER.sub("#", named.labels[0])
             return _Steps(named.iterations, name)
     return _Steps(usual.iterations, PROFILER_STEP)
@@ -201,8 +202,10 @@ def _possible_categories(gpu_events: GpuEvents) -> frozenset[str]:
         return frozenset()
     categories: set[str] = set()
     for bound in categorizer.packs:
-        if bound.pack.kind == "kernel":
-            categories.update(rule.category for rule in bound.pack.rules)
+        if bound.pack.kind != "kernel":
+            continue
+        for rule in bound.pack.rules:
+            categories.add(rule.category)
     return frozenset(categories)
 
 
@@ -231,7 +234,8 @@ def _iterations_text(steps: _Steps) -> str:
     left_out = iterations.label(~iterations.whole)
     if not iterations.whole_count:
         return "none whole" if left_out else "none"
-    text = f"{iterations.whole_count} ({iterations.label(iterations.whole)})"
+    label = iterations.label(iterations.whole)
+    text = f"{iterations.whole_count} ({label})"
     if left_out:
         text = f"{text}, not {left_out}"
     return text
@@ -257,7 +261,8 @@ class _Meter:
         categories = self.gpu_events.needed_categories
         category = _Key(code=categories.code, labels=categories.labels)
         kernel = _Key(code=self.gpu_events.name, labels=self.gpu_events.trace.names)
-        operation = _Key(*self.gpu_events.tree.cpu_op_label_of_gpu)
+        op_code, op_labels = self.gpu_events.tree.cpu_op_label_of_gpu
+        operation = _Key(code=op_code, labels=op_labels)
         keys_of_table = {
             "categories": {"kernel_category": category},
             "operations": {"cpu_op": operation},
@@ -324,7 +329,10 @@ class _Meter:
     def _kind_of_idle(self, ns: int) -> str:
         """Return the row of the timeline that counts a gap of this length."""
         threshold_us = self.micro_idle_thresh_us
-        if threshold_us is None or abs(ns) > threshold_us * NS_PER_US:
+        if threshold_us is None:
+            return "macro_idle_time"
+        threshold_ns = threshold_us * NS_PER_US
+        if abs(ns) > threshold_ns:
             return "macro_idle_time"
         return "micro_idle_time"
 

@@ -129,8 +129,9 @@ def _node_path(
     name = " → ".join(operations)
     if row["backward"]:
         name = f"{name} (backward)"
-    modules = [("module", part) for part in row["path"].split("/") if part]
-    return (*modules, ("operation", name))
+    nodes = [("module", part) for part in row["path"].split("/") if part]
+    nodes.append(("operation", name))
+    return tuple(nodes)
 
 
 def _color(before: float, after: float) -> str:

@@ -341,10 +341,10 @@ def _table_of_rows(
     """Return the wanted columns of rows, which all have the columns of the first one."""
     header = list(rows[0]) if rows else []
     places = _places(header, columns)
-    values = {
-        plain: [row.get(header[place]) for row in rows]
-        for plain, place in places.items()
-    }
+    values = {}
+    for plain, place in places.items():
+        column = header[place]
+        values[plain] = [row.get(column) for row in rows]
     return pd.DataFrame(values, columns=list(places), dtype=object)
 
 

@@ -120,10 +120,12 @@ def _name(row: Mapping[Any, Any]) -> str:
     """Return what a row is about, and the end of its path."""
     name = ""
     for column, value in row.items():
-        if str(column).endswith(_NAME_COLUMNS) and str(value):
+        is_name = str(column).endswith(_NAME_COLUMNS)
+        if is_name and str(value):
             name = str(value)
             break
-    path_end = str(row.get("path") or "").rpartition("/")[2]
+    path = str(row.get("path") or "")
+    _, _, path_end = path.rpartition("/")
     if path_end:
         return f"{name} in {path_end}"
     return name

@@ -67,7 +67,8 @@ def _parse_time(text: str) -> int | None:
     if match is None:
         return None
     number, unit = match.groups()
-    return round(float(number) * _NS_PER_UNIT[unit])
+    ns_per_unit = _NS_PER_UNIT[unit]
+    return round(float(number) * ns_per_unit)
 
 
 class ChosenEvents(NamedTuple):
@@ -88,8 +89,9 @@ class _Sieve:
         """Leave out the selected events that are still there."""
         removed = selected & self.kept
         count = int(removed.sum())
-        if count:
-            self.left_out[reason] += count
+        if not count:
+            return
+        self.left_out[reason] += count
         self.kept[removed] = False
 
 
@@ -136,7 +138,8 @@ def _gpu_events_outside(
 ) -> BoolArray:
     """Return which events of the trace are GPU events with a number that is not chosen."""
     is_other = np.zeros(gpu_events.trace.recorded, dtype=bool)
-    is_other[gpu_events.rows] = ~np.isin(number_of_event, list(chosen))
+    is_chosen = np.isin(number_of_event, list(chosen))
+    is_other[gpu_events.rows] = ~is_chosen
     return is_other
 
 

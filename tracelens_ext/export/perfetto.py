@@ -83,7 +83,8 @@ class ExportSummary:
         parts = [f"{self.written:,} events"]
         if self.left_out:
             reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items()]
-            parts.append(f"left out: {'; '.join(reasons)}")
+            reasons_text = "; ".join(reasons)
+            parts.append(f"left out: {reasons_text}")
         if self.backwards:
             parts.append(
                 f"{self.backwards:,} arrows begin before their launch and are not drawn"
@@ -373,7 +374,8 @@ class _TraceWriter:
         """Return what is added to each event to draw it in the color of its category."""
         color_of_label = []
         for label in self._categories.labels:
-            color = _COLORS[zlib.crc32(label.encode()) % len(_COLORS)]
+            number = zlib.crc32(label.encode())
+            color = _COLORS[number % len(_COLORS)]
             color_of_label.append(f', "cname": "{color}"')
         return [
             "" if code == NONE else color_of_label[code]
@@ -417,7 +419,8 @@ class _TraceWriter:
             for position in set(positions)
         }
         paths = [path_of_position[position] for position in positions]
-        args.add("call path", is_gpu_event[is_linked], paths)
+        events = is_gpu_event[is_linked]
+        args.add("call path", events, paths)
 
     def _flow_ends(self) -> dict[int, _FlowEnd]:
         """Return the arrow from each launch to the first work that it started, by the event."""

@@ -78,12 +78,11 @@ def shifts(
 
 def _ranks(traces: Sequence[Trace], names: Sequence[str]) -> list[int]:
     """Return the rank of each trace, as a fleet of them has it; the lowest of several."""
-    hints = [
-        rank_hints(
-            metadata=trace.metadata, url=name, devices=np.unique(trace.device).tolist()
-        )
-        for trace, name in zip(traces, names, strict=True)
-    ]
+    hints = []
+    for trace, name in zip(traces, names, strict=True):
+        devices = np.unique(trace.device).tolist()
+        hint = rank_hints(metadata=trace.metadata, url=name, devices=devices)
+        hints.append(hint)
     return [ranks.first for ranks in number_ranks(hints)]
 
 

@@ -61,9 +61,11 @@ def _iteration_spans(gpu_events: GpuEvents) -> list[Span]:
     iterations = find_iterations(gpu_events.tree)
     if not len(iterations):
         return []
-    is_of_first = iterations.process == iterations.process[0]
+    first_process = iterations.process[0]
+    is_of_first = iterations.process == first_process
+    (of_first,) = is_of_first.nonzero()
     spans = []
-    for index in is_of_first.nonzero()[0].tolist():
+    for index in of_first.tolist():
         name = f"iteration {iterations.number[index]}"
         start = int(iterations.start[index])
         end = int(iterations.end[index])

@@ -265,7 +265,9 @@ def _first_fitting_lane(
     for lane, open_ends in enumerate(open_ends_of_lane):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()
-        if not open_ends or end <= open_ends[-1]:
+        if not open_ends:
+            return lane
+        if end <= open_ends[-1]:
             return lane
     return len(open_ends_of_lane)
 

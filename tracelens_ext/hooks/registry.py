@@ -56,7 +56,9 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, TracelensError):
         return text
     type_name = type(error).__name__
-    return f"{type_name}: {text}" if text else type_name
+    if not text:
+        return type_name
+    return f"{type_name}: {text}"
 
 
 def time_limit() -> float:
@@ -89,8 +91,10 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
         except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="tracelens-ext plugin", daemon=True).start()
-    if not wait([answer], seconds).done:
+    thread = threading.Thread(target=run, name="tracelens-ext plugin", daemon=True)
+    thread.start()
+    is_done = wait([answer], seconds).done
+    if not is_done:
         limit = f"{SECONDS_VARIABLE} sets the limit"
         raise PluginTimeoutError(f"no answer within {seconds:g} s; {limit}")
     return answer.result()

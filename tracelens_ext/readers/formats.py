@@ -194,19 +194,23 @@ def with_directions(trace: Trace) -> Trace:
     if _COPY_ARGUMENTS[0] not in trace.args:
         return trace
     rows = trace.rows_of(EventKind.MEMCPY)
-    rows = rows[trace.named(trace.name[rows], lambda name: name == "Memcpy")]
+    has_no_direction = trace.named(trace.name[rows], lambda name: name == "Memcpy")
+    rows = rows[has_no_direction]
     columns = [trace.arg(name) for name in _COPY_ARGUMENTS]
     texts = columns[0].texts or []  # all columns share them
-    distinct = distinct_rows(*(column.at(rows) for column in columns))
+    values = [column.at(rows) for column in columns]
+    distinct = distinct_rows(*values)
 
     code_of_name = {name: code for code, name in enumerate(trace.names)}
     codes = []
     for row in distinct.rows:
         words = [texts[code].strip('"') if code != NONE else "" for code in row]
         name = _name_of_copy(*words)
-        codes.append(code_of_name.setdefault(name, len(code_of_name)))
+        code = code_of_name.setdefault(name, len(code_of_name))
+        codes.append(code)
+    code_of_distinct = np.array(codes, dtype=np.int32)
     names = trace.name.copy()
-    names[rows] = np.array(codes, dtype=np.int32)[distinct.number]
+    names[rows] = code_of_distinct[distinct.number]
     return replace(trace, name=names, names=list(code_of_name))
 
 

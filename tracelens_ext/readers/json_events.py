@@ -294,10 +294,12 @@ class EventStream(Generic[B]):
 
     def _bracketed(self, piece: bytes, cut: int | None) -> tuple[bytes, bytes]:
         """Return what is left and a piece up to its cut, as an array; and what comes behind."""
-        text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-        if cut is None:
-            return text, b""
-        return text, piece[cut:]
+        before_cut = memoryview(piece)[:cut]
+        text = b"".join((b"[", self._rest, before_cut, b"]"))
+        behind = b""
+        if cut is not None:
+            behind = piece[cut:]
+        return text, behind
 
     def _go_ahead(self, threads: ThreadPoolExecutor) -> Iterator[B]:
         """Have threads decode slices while this one cuts others.

@@ -183,7 +183,8 @@ class ByteSource:
             limit_by_size = _MOST_BYTES
             if self.compressed and self.size is not None:
                 limit_by_size = self.size * _MOST_TIMES
-            limit = min(_MOST_BYTES, max(_ALWAYS_BYTES, limit_by_size))
+            sensible_limit = max(_ALWAYS_BYTES, limit_by_size)
+            limit = min(_MOST_BYTES, sensible_limit)
             if limit == limit_by_size < _MOST_BYTES:
                 reason = f", {_MOST_TIMES} times its size"
         if size <= limit:

@@ -223,7 +223,8 @@ def column_of(series: pd.Series) -> ExcelColumn:
 def _width_of_numbers(shown: Shown, width: float) -> float:
     """Return how wide the content of a column is, whose texts are `width` wide, in characters."""
     unit = shown.unit
-    longest = len(shown.text(-shown.largest).rstrip("%"))
+    longest_text = shown.text(-shown.largest).rstrip("%")
+    longest = len(longest_text)
     if unit.symbol:
         longest += len(unit.symbol) + 1
     width = max(width, longest)

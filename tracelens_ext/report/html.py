@@ -139,11 +139,11 @@ def _with_own_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
     numbered = []
     taken: set[str] = set()
     for number, figure in enumerate(figures):
-        if figure.key in taken:
-            numbered.append(replace(figure, key=f"{figure.key}-{number}"))
-        else:
-            numbered.append(figure)
+        key = figure.key
+        if key in taken:
+            key = f"{key}-{number}"
         taken.add(figure.key)
+        numbered.append(replace(figure, key=key))
     return numbered
 
 

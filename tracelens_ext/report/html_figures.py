@@ -108,14 +108,6 @@ def bytes_text(size: float) -> str:
     return f"{size:,.0f}\u00a0B"
 
 
-_UNIT_AFTER_NUMBER = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|B|kB|MB|GB|%)(?!\w))")
-
-
-def with_units_attached(text: str) -> str:
-    """Write a text so that no line ends between a number and its unit."""
-    return _UNIT_AFTER_NUMBER.sub("\u00a0", text)
-
-
 def percent_text(share: float) -> str:
     """Show a percentage; a small one is not shown as nothing."""
     return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"

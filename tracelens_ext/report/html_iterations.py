@@ -383,7 +383,8 @@ def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     ends = []
-    for height, wall in zip(heights.tolist(), walls.tolist(), strict=True):
+    bars = zip(heights.tolist(), walls.tolist(), strict=True)
+    for height, wall in bars:
         end = ""
         if height > ceiling:
             end = plot.duration_text(height)

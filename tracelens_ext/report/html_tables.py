@@ -25,6 +25,7 @@ from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
+from tracelens_ext.text import with_units_attached
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded
@@ -61,7 +62,9 @@ class HtmlColumn:
         value = self.values[row]
         if value is None:
             return ""
-        if self.shown is None or isinstance(value, str):
+        if isinstance(value, str):
+            return value
+        if self.shown is None:
             return str(value or "")
         return self.shown.text(value)
 
@@ -254,8 +257,11 @@ def _texts(series: pd.Series) -> list[str]:
         return series.fillna("").tolist()
     texts = []
     for value in series.tolist():
+        text = ""
         plain = excel_text.cell_value(value)
-        texts.append("" if plain is None else str(plain))
+        if plain is not None:
+            text = str(plain)
+        texts.append(text)
     return texts
 
 
@@ -370,7 +376,8 @@ def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     category = _largest(sheets, _CATEGORY_TIMES)
     if category is not None:
         color = colour_of(category.name)
-        cards.append(_card_of_name("Top category", category, color))
+        card = _card_of_name("Top category", category, color)
+        cards.append(card)
     operation = _largest(sheets, _OPERATION_TIMES)
     kernel = _largest(sheets, _KERNEL_TIMES)
     if operation is not None and not _API_CALL.match(operation.name):
@@ -526,8 +533,8 @@ def finding_cards(
         for row in rows[:_MOST]:
             card: dict[str, object] = {name: cleaned(row[name]) for name in _IN_CARD}
             card["id"] = cleaned(row["finding"])
-            card["title"] = plot.with_units_attached(cleaned(row["title"]))
-            card["saving"] = plot.with_units_attached(cleaned(row.get("saving", "")))
+            card["title"] = with_units_attached(cleaned(row["title"]))
+            card["saving"] = with_units_attached(cleaned(row.get("saving", "")))
             card["place"] = plot.elided(row["largest_place"], _PLACE)
             card["sheet"] = answer.linked(row["see"], sheets)
             own_details = details[details["finding"] == row["finding"]]
@@ -571,8 +578,10 @@ def _source(frame: str, source_url: str) -> str:
     parts = _FRAME.match(frame)
     if parts is None:
         return ""
-    path = quote(parts[1].lstrip("/"), safe="/", errors="replace")
-    return source_url.replace("{line}", parts[2]).replace("{path}", path)
+    relative_path = parts[1].lstrip("/")
+    line = parts[2]
+    path = quote(relative_path, safe="/", errors="replace")
+    return source_url.replace("{line}", line).replace("{path}", path)
 
 
 def check_source_url(url: str) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
+#: Cells of the longest text in a table, or of the longest name in a line.
+LONGEST_NAME = 80
 _GAP = 2  # blanks between columns
 _TEXT_AT_LEAST = 14  # a name cut shorter tells little; columns are left out before that
 _NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
@@ -96,7 +98,9 @@ class FrameTable:
             columns=self._columns, width=options.max_width, name_width=self._name_width
         )
         yield _table(layout, ascii_only=options.ascii_only)
-        rows_shown = len(self._columns[0].cells) if self._columns else 0
+        rows_shown = 0
+        if self._columns:
+            rows_shown = len(self._columns[0].cells)
         rows_missing = self._rows - rows_shown
         if rows_missing:
             plural = "s" if rows_missing > 1 else ""
@@ -172,7 +176,8 @@ def _plain(text: str, *, ascii_only: bool) -> str:
     if not ascii_only:
         return text
     spelled = text.replace("µ", "u").replace("…", "...")
-    return spelled.encode("ascii", "backslashreplace").decode()
+    encoded = spelled.encode("ascii", "backslashreplace")
+    return encoded.decode()
 
 
 def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
@@ -191,6 +196,8 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
         ):
             cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
+    if not is_number:
+        width = min(width, LONGEST_NAME)
     return _Column(
         header=safe_text(header),
         cells=cells,
@@ -305,7 +312,8 @@ def _needed(
     for position, column in enumerate(columns):
         at_least = _TEXT_AT_LEAST
         if position == 0:
-            at_least = min(name_width, max(_NAME_AT_LEAST, width // 2))
+            half_of_width = max(_NAME_AT_LEAST, width // 2)
+            at_least = min(name_width, half_of_width)
         cells = column.width
         if folded and not column.is_number:
             cells = min(column.width, at_least)

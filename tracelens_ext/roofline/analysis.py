@@ -314,7 +314,8 @@ def _best_case(cost: Cost, peaks: DevicePeaks | None) -> BestCase:
     if cost.engine == Engine.LINK:
         if peaks.link is None:
             return BestCase()
-        return BestCase(cost.bytes / peaks.link, "link")
+        link_ns = cost.bytes / peaks.link
+        return BestCase(link_ns, "link")
     memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
     peak = peaks.peak(cost.engine, cost.data_type)
     if peak is None:
@@ -322,7 +323,8 @@ def _best_case(cost: Cost, peaks: DevicePeaks | None) -> BestCase:
         if cost.engine == Engine.MATRIX:
             return BestCase()
         return BestCase(memory_ns, "memory")
-    compute_ns = cost.flops / (peak.tera_operations * 1e3)
+    operations_per_ns = peak.tera_operations * 1e3
+    compute_ns = cost.flops / operations_per_ns
     bound = "compute" if compute_ns > memory_ns else "memory"
     return BestCase(
         roofline_ns=max(compute_ns, memory_ns), bound=bound, peak=peak.tera_operations

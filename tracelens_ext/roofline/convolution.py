@@ -254,7 +254,8 @@ def _for_each_dimension(
     numbers = required(numbers, f"padding {value!r} is not recorded as numbers")
     if len(numbers) == 1:
         return numbers * rank
-    padded = numbers + [default] * rank
+    defaults = [default] * rank
+    padded = numbers + defaults
     return padded[:rank]
 
 

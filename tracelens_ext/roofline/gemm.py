@@ -44,7 +44,8 @@ def matrix_product(
         result_type: the type of the result; None: that of `left`.
     """
     are_matrices = len(left.dims) > 1 and len(right.dims) > 1
-    require(are_matrices and left.dims[-1] == right.dims[-2], NO_PRODUCT)
+    require(are_matrices, NO_PRODUCT)
+    require(left.dims[-1] == right.dims[-2], NO_PRODUCT)
     sizes = ProductSizes(
         batch=math.prod(left.dims[:-2]),
         m=left.dims[-2],

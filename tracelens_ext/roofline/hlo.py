@@ -433,9 +433,8 @@ def _convolution(
     if 0 <= feature_dimension < len(weight.dims):
         features = weight.dims[feature_dimension]
     summed = weight.elements // max(features, 1)
-    return HloWork(
-        flops=2 * output.elements * summed // holes, product=product, kind=inputs.kind
-    )
+    flops = 2 * output.elements * summed // holes
+    return HloWork(flops=flops, product=product, kind=inputs.kind)
 
 
 def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:

@@ -177,7 +177,8 @@ def _model_numbers(
     model_names = sorted(set(models_of_devices.values()))
     numbers = np.zeros(len(device), dtype=np.int64)
     for device_number, model_name in models_of_devices.items():
-        numbers[device == device_number] = model_names.index(model_name)
+        is_of_device = device == device_number
+        numbers[is_of_device] = model_names.index(model_name)
     return numbers
 
 

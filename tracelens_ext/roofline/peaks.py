@@ -297,7 +297,8 @@ def peaks_of_devices(
         given_peaks: peaks to use for all of them instead.
     """
     peaks: dict[int, DevicePeaks | None] = {}
-    for number in sorted(set(trace.device.tolist())):
+    device_numbers = set(trace.device.tolist())
+    for number in sorted(device_numbers):
         device = trace.described(number)
         if given_peaks is not None or device is None:
             peaks[number] = given_peaks

@@ -69,7 +69,8 @@ def _matrices_of(operation: Operation) -> _QuantizedMatrices:
     """Tell the matrices apart: the result may come first, then activations, then weights."""
     matrices = [tensor for tensor in operation.tensors if len(tensor.dims) >= 2]
     result = None
-    if [_is_small(matrix) for matrix in matrices[:3]] == [False, True, True]:
+    are_small = [_is_small(matrix) for matrix in matrices[:3]]
+    if are_small == [False, True, True]:
         first, activations, weights = matrices[:3]
         if first.dims[0] == activations.dims[0] and first.dims[-1] in weights.dims:
             result = first
@@ -177,7 +178,9 @@ def weights_first(operation: Operation, weights: Tensor, activations: Tensor) ->
         if tensor.dims == weights.dims[:1]:
             bias = tensor
             break
-    result_type = _RESULT_TYPE if _is_small(activations) else activations.kind
+    result_type = activations.kind
+    if _is_small(activations):
+        result_type = _RESULT_TYPE
     return linear_layer(
         inputs=activations, weight=weights, bias=bias, result_type=result_type
     )

@@ -132,15 +132,18 @@ class _Walk:
             node = self._end.index(self._time)
         elif self._replay.clocks:
             row = self._row_of_last_clock()
-        while self._time > 0 and not (node == row == NONE):
+        while self._time > 0:
             if node != NONE:
                 node, row = self._pass_node(node)
-            else:
+            elif row != NONE:
                 node, row = self._pass_host(row)
+            else:
+                break
         self._back_to(
             start=0, part=Part.GAP, source=NONE, edge=Edge.UNKNOWN, known=False
         )
-        return _path_of(self._segments[::-1])
+        in_order_of_time = self._segments[::-1]
+        return _path_of(in_order_of_time)
 
     def _back_to(
         self, start: int, part: Part, source: int, edge: Edge, *, known: bool = True
@@ -262,7 +265,8 @@ def _find_last_awaited(
 
 
 def _path_of(segments: list[Segment]) -> CriticalPath:
-    rows = np.array(segments, dtype=np.int64).reshape(-1, len(Segment._fields))
+    columns = len(Segment._fields)
+    rows = np.array(segments, dtype=np.int64).reshape(-1, columns)
     return CriticalPath(
         start=rows[:, 0],
         end=rows[:, 1],

@@ -165,7 +165,8 @@ class DependencyGraph:
         """The node of each GPU event, `NONE` outside the window, (g,)."""
         node_of_event = np.full(len(self.work), NONE)
         nodes_of_events = np.flatnonzero(self.nodes.is_event)
-        node_of_event[self.event[nodes_of_events]] = nodes_of_events
+        events = self.event[nodes_of_events]
+        node_of_event[events] = nodes_of_events
         return node_of_event
 
     @property

@@ -88,7 +88,8 @@ def measure_constants(
     """Return the constants of each device, by its number."""
     device_of_node = tracks.device[nodes.track]
     delay = nodes.start - nodes.call
-    starts_idle = _starts_idle_stream(nodes) & (delay < _LONGEST_LATENCY_NS)
+    is_short = delay < _LONGEST_LATENCY_NS
+    starts_idle = _starts_idle_stream(nodes) & is_short
     follows_work = nodes.follows_event & nodes.follows
     gap = nodes.start - nodes.reach_before
     constants: dict[int, DeviceConstants] = {}
@@ -100,7 +101,8 @@ def measure_constants(
             default=_USUAL.latency,
         )
         # What was called long before the work before it ended was in the queue by then.
-        is_queued = follows_work & (nodes.call < nodes.reach_before - 2 * latency)
+        latest_call = nodes.reach_before - 2 * latency
+        is_queued = follows_work & (nodes.call < latest_call)
         constants[device] = DeviceConstants(
             latency=latency,
             gap=_quantile(

@@ -145,9 +145,9 @@ class _ClocksInMaking:
         clock = self._clock_that_pauses(thread, union(start, end))
         if clock == NONE:
             clock = self._new_clock()
-        self._activities[clock].add(
-            trace.ts[calls], trace.end_of(calls), np.append(start, end)
-        )
+        times = np.append(start, end)
+        activities = self._activities[clock]
+        activities.add(trace.ts[calls], trace.end_of(calls), times)
         self.of_thread[thread] = clock
         self._extend(clock, calls)
 

@@ -146,8 +146,13 @@ def with_waits(nodes: Nodes, track: Int64Array, call: Int64Array) -> Insertion:
     They have no call themselves: nothing keeps the stream from reaching them.
     """
     zero = np.zeros_like(call)
+    no_call = np.full_like(call, NONE)
     new = _NewNodes(
-        track=track, key=call, call=np.full_like(call, NONE), start=zero, end=zero
+        track=track,
+        key=call,
+        call=no_call,
+        start=zero,
+        end=zero,
     )
     return _inserted(nodes, new)
 

@@ -84,11 +84,10 @@ class PathDescriber:
         category, categories = self._changes.category
         operation, operations = work.tree.cpu_op_label_of_gpu
         stream_of_node = program.tracks.stream[program.track]
+        category_of_event = np.where(is_event, values_at(category, nodes), NONE)
         columns = {
             "kind": np.where(is_event, kind, "gap"),
-            "category": _labels(
-                np.where(is_event, values_at(category, nodes), NONE), categories
-            ),
+            "category": _labels(category_of_event, categories),
             "name": _labels(values_at(work.name, event), work.trace.names),
             "operation": _labels(values_at(operation, event), operations),
             "stream": values_at(stream_of_node, nodes),

@@ -157,7 +157,8 @@ class Replay:
             group=clock_of_block, time=start, asked_group=clock, asked_time=time
         )
         last = np.minimum(last_returned, last_begun)
-        row_of_block = self.clocks + values_at(by_clock, last)
+        block = values_at(by_clock, last)
+        row_of_block = self.clocks + block
         return np.where(last == NONE, clock, row_of_block)
 
     def _offsets(self, curves: Sequence[Curve | None]) -> Offsets:
@@ -335,8 +336,9 @@ class _Pass:
                 self._run_block(block, bases[block])
         ends = self.returned[replay.base_of_clock] + self.clock_end_offset
         all_ends = np.concatenate((self.wall[None], self.reached, ends))
-        self.wall = all_ends.max(axis=0)
-        return self.wall
+        wall: Int64Array = all_ends.max(axis=0)
+        self.wall = wall
+        return wall
 
     def _run_block(self, block: int, base: int) -> None:
         """Let a block return when all that it waits for has ended."""

@@ -95,7 +95,8 @@ def _find_wait_calls(nodes: Nodes, calls: SyncCalls) -> _WaitCalls:
     targets = calls.targets_of(rows)
     is_known = (targets.waiting_track != NONE) & (targets.awaited_track != NONE)
     has_record = is_known & (targets.recorded_at != NONE)
-    recorded_at = np.where(has_record, targets.recorded_at, calls.record_before(rows))
+    record_before = calls.record_before(rows)
+    recorded_at = np.where(has_record, targets.recorded_at, record_before)
     likely = _likely_streams(
         nodes=nodes, calls=calls, rows=rows, recorded_at=recorded_at
     )

@@ -179,4 +179,5 @@ def _latest_before(
     is_launch = ~is_gpu
     launches_so_far[order] = np.cumsum(is_launch[order])
     latest = launches_so_far[is_gpu] - 1
-    return rows[np.maximum(latest, first_with_id)]
+    launch = np.maximum(latest, first_with_id)
+    return rows[launch]

@@ -105,7 +105,9 @@ def labels_of_processes(trace: Trace) -> dict[int | str, Label]:
     processes = list(dict.fromkeys(process_of_thread))
     labels = {}
     for process in processes:
-        label = label_of(process) or _label_by_name(trace, process)
+        label = label_of(process)
+        if label is None:
+            label = _label_by_name(trace, process)
         if label is not None:
             labels[process] = label
     if not labels:
@@ -266,9 +268,9 @@ def _recorded_ranks(trace: Trace, count: int) -> list[int]:
         rank = info.get("rank")
         if type(rank) is int and rank >= 0:
             numbers.append(rank)
-        are_distinct = len(set(numbers)) == len(numbers)
-        if are_distinct and len(numbers) == count:
-            return numbers
+    are_distinct = len(set(numbers)) == len(numbers)
+    if are_distinct and len(numbers) == count:
+        return numbers
     return list(range(count))
 
 

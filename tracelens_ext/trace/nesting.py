@@ -240,9 +240,10 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
     unsettled = np.flatnonzero(nearest != ROOT)
     while len(unsettled):
         candidate = nearest[unsettled]
-        is_settled = marked[candidate] | (candidate == ROOT)
-        unsettled = unsettled[~is_settled]
-        candidate = candidate[~is_settled]
+        is_unsettled = ~marked[candidate]
+        is_unsettled &= candidate != ROOT
+        unsettled = unsettled[is_unsettled]
+        candidate = candidate[is_unsettled]
         nearest[unsettled] = nearest[candidate]
     return nearest
 
@@ -294,7 +295,8 @@ def levels(depth: Int32Array) -> list[Int64Array]:
         return []
     order = np.argsort(depth, kind="stable")
     ordered_depth = depth[order]
-    last_of_level = np.flatnonzero(np.diff(ordered_depth))
+    is_last_of_level = np.diff(ordered_depth) != 0
+    last_of_level = np.flatnonzero(is_last_of_level)
     first_of_next_level = last_of_level + 1
     return np.split(order, first_of_next_level)
 
@@ -312,7 +314,8 @@ def summed_up(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64A
     levels_below_roots = levels(depth)[1:]
     for level in reversed(levels_below_roots):
         sums = subtree_sum[level]
-        np.add.at(subtree_sum, parent[level], sums)
+        parents = parent[level]
+        np.add.at(subtree_sum, parents, sums)
     return subtree_sum
 
 

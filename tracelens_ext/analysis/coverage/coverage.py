@@ -245,8 +245,10 @@ def _successive(parts: pd.DataFrame) -> _Spans:
     Parts 0 to 5, 2 to 4, 3 to 8 become 0 to 5, 4 to 4, 5 to 8.
     """
     end = parts["end"].to_numpy()
-    reached = np.maximum.accumulate(np.append(0, end))[:-1]
-    start = np.minimum(np.maximum(parts["start"].to_numpy(), reached), end)
+    latest_end = np.maximum.accumulate(np.append(0, end))
+    end_before = latest_end[:-1]
+    start = np.maximum(parts["start"].to_numpy(), end_before)
+    start = np.minimum(start, end)
     return _Spans(start, end)
 
 

@@ -128,11 +128,15 @@ def _events_not_read(trace: Trace) -> str:
 
 def _kind_of_event(trace: Trace, row: int) -> str:
     """Return the category of an event, and the process that it is under where that has a name."""
+    kind = "without a category"
     category = trace.categories[trace.category[row]]
-    kind = f"of the category {category}" if category else "without a category"
+    if category:
+        kind = f"of the category {category}"
     process, _ = trace.threads[trace.thread[row]]
     name = trace.process_names.get(process, "")
-    return f"{kind} under {name!r}" if name else kind
+    if name:
+        kind = f"{kind} under {name!r}"
+    return kind
 
 
 def _accelerator(trace: Trace) -> str | None:

@@ -124,14 +124,17 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
         end=table["end"].clip(upper=wall_end),
         device=device_index_of_calls(work, table["row"].to_numpy()),
     )
-    table = table[(table["device"] != NONE) & (table["end"] > table["start"])]
+    has_device = table["device"] != NONE
+    has_length = table["end"] > table["start"]
+    table = table[has_device & has_length]
     table = _that_leave_the_gpu_idle(work, table)
     table = _without_memory_alone(work, table)
-    table = table[table["start"] < _comes_again_from(work, table, wall_end)]
+    comes_again_from = _comes_again_from(work, table, wall_end)
+    table = table[table["start"] < comes_again_from]
+    half_wall = (wall_end - wall_start) // 2
+    comes_back = _comes_back(work, table, half_wall)
     is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
-    table = table[
-        is_first_launch | ~_comes_back(work, table, (wall_end - wall_start) // 2)
-    ]
+    table = table[is_first_launch | ~comes_back]
     table = _joined_within_operations(work, table)
     names = [work.trace.name_of(row) for row in table["row"].tolist()]
     what = [f"{kind}: {name}" for kind, name in zip(table["what"], names, strict=True)]
@@ -350,10 +353,12 @@ def compilations(trace: Trace) -> Int64Array:
 def slow_regions(trace: Trace) -> Int64Array:
     """Return the rows of runs of compiled regions that take so long that they must compile."""
     rows = trace.rows_named(_COMPILED_REGION, *_OPERATIONS)
-    first, group = number_groups([trace.name[rows]])
-    shortest = minima(number=group, values=trace.dur[rows], groups=len(first))[group]
+    duration = trace.dur[rows]
+    first, region = number_groups([trace.name[rows]])
+    shortest = minima(number=region, values=duration, groups=len(first))
     least = np.maximum(_TIMES_THE_SHORTEST_RUN * shortest, _LONG_NS)
-    return rows[trace.dur[rows] > least]
+    is_slow = duration > least[region]
+    return rows[is_slow]
 
 
 def instantiations(trace: Trace) -> Int64Array:
@@ -393,13 +398,18 @@ def _slow_after_quick_runs(trace: Trace) -> Int64Array:
     slow = slow_regions(trace)
     regions = trace.rows_named(_COMPILED_REGION, *_OPERATIONS)
     quick = np.setdiff1d(regions, slow)
-    quick = quick[np.lexsort((trace.ts[quick], trace.name[quick]))]
-    is_third_or_later = trace.name[quick[2:]] == trace.name[quick[:-2]]
+    by_name_and_time = np.lexsort((trace.ts[quick], trace.name[quick]))
+    quick = quick[by_name_and_time]
+    name = trace.name[quick]
+    is_third_or_later = name[2:] == name[:-2]
     third_or_later = quick[2:][is_third_or_later]
     names, first = np.unique(trace.name[third_or_later], return_index=True)
+    third = third_or_later[first]
     known_from = np.full(len(trace.names), _NEVER)
-    known_from[names] = trace.ts[third_or_later[first]]
-    return slow[trace.ts[slow] > known_from[trace.name[slow]]]
+    known_from[names] = trace.ts[third]
+    known_from_of_slow = known_from[trace.name[slow]]
+    is_known = trace.ts[slow] > known_from_of_slow
+    return slow[is_known]
 
 
 def _runs_known_kernels_from(work: GpuEvents, time: int) -> bool:

@@ -132,11 +132,12 @@ def _node_ids(trace: Trace) -> Int64Array:
     """
     graph = trace.arg("graph id").at(trace.gpu_rows)
     node = trace.arg("graph node id").at(trace.gpu_rows)
-    has_node = node >= 0
-    has_graph = graph > 0
-    is_small = (node < _MOST_NODES) & (graph < _MOST_GRAPHS)
+    fits = node >= 0
+    fits &= node < _MOST_NODES
+    fits &= graph > 0
+    fits &= graph < _MOST_GRAPHS
     node_of_graph = graph << _BITS_OF_NODE | node
-    return np.where(has_node & has_graph & is_small, node_of_graph, node)
+    return np.where(fits, node_of_graph, node)
 
 
 def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:
@@ -280,7 +281,8 @@ class _AnnotatedGraphs:
         """
         key: tuple[object, ...] = (places.tobytes(),)
         if match is not None:
-            key = (places.tobytes(), match.capture, match.graph, match.node.tobytes())
+            nodes = match.node.tobytes()
+            key += (match.capture, match.graph, nodes)
         if key not in self._matches:
             self._matches[key] = self._add_graph(places, match)
         return self._matches[key]

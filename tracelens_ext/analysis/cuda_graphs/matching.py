@@ -113,10 +113,11 @@ def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
 
 def _equal_elements(first: IntArray, second: IntArray) -> int:
     """Return with how many equal elements two sequences of one length begin."""
-    differing = np.flatnonzero(first != second)
-    if len(differing):
-        return int(differing[0])
-    return len(first)
+    is_different = first != second
+    places = np.flatnonzero(is_different)
+    if not len(places):
+        return len(first)
+    return int(places[0])
 
 
 class _CommonSubsequence(NamedTuple):
@@ -382,8 +383,9 @@ class GraphMatcher:
         def mode_fits(capture: int) -> tuple[bool, bool]:
             mode = self._captures[capture].mode.lower()
             is_named = bool(mode) and mode in annotation
+            is_full = mode == "full"
             is_whole_step = len(step) == 1
-            return is_named, (mode == "full") == is_whole_step
+            return is_named, is_full == is_whole_step
 
         best_mode = max(mode_fits(capture) for capture in best)
         return tuple(capture for capture in best if mode_fits(capture) == best_mode)

@@ -164,6 +164,7 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     Returns:
         A code for each position, and the texts of the codes; the last text, of no ops, is empty.
     """
+    names = tree.trace.names
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
     op_above = nearest_marked(tree.parent_position, is_op)
     ops = np.flatnonzero(is_op)
@@ -171,16 +172,19 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     sorted_positions = np.sort(positions)
     first_inside = np.searchsorted(sorted_positions, ops)
     first_behind = np.searchsorted(sorted_positions, tree.subtree_end[ops])
-    ops = ops[first_inside < first_behind]
+    has_launch = first_inside < first_behind
+    ops = ops[has_launch]
     index_of_op = np.full(len(tree.rows), ROOT, dtype=np.int32)
     index_of_op[ops] = np.arange(len(ops))
     parents = values_at(index_of_op, op_above[ops], missing=ROOT)
-    paths = grouping.find_paths(parents, tree.trace.name[tree.rows[ops]])
+    name_of_op = tree.trace.name[tree.rows[ops]]
+    paths = grouping.find_paths(parents, name_of_op)
     innermost_op = values_at(index_of_op, op_above[positions], missing=ROOT)
     no_path = len(paths)
-    path_texts = list(paths.texts(tree.trace.names, " > "))
+    path_texts = list(paths.texts(names, " > "))
     path_texts.append("")
-    return values_at(paths.of_node, innermost_op, missing=no_path), path_texts
+    path = values_at(paths.of_node, innermost_op, missing=no_path)
+    return path, path_texts
 
 
 def _category_shares(

@@ -661,8 +661,9 @@ def _gpu_calls(work: GpuEvents) -> _GpuCalls:
     launch = work.tree.launch_of_gpu
     linked = work.tree.linked
     copies = np.flatnonzero(work.is_copy & linked)
-    returns_after_copy = trace.end_of(launch[copies]) >= work.end[copies]
-    blocking_copies = launch[copies[returns_after_copy]]
+    calls_of_copies = launch[copies]
+    returns_after_copy = trace.end_of(calls_of_copies) >= work.end[copies]
+    blocking_copies = calls_of_copies[returns_after_copy]
     named = trace.rows_named(_BLOCKING_CALL, *LAUNCH_KINDS)
     stream_waits = trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)
     launches = distinct(launch[linked])

@@ -146,9 +146,12 @@ def ascii_lines(lines: Sequence[str]) -> list[str]:
 
 def _bin_labels(edges: Float64Array, unit: str) -> list[str]:
     """Return the bins in words, with the decimals that tell one edge from the next."""
-    narrowest = float(np.diff(edges).min(initial=np.inf))
-    decimals = 1 if narrowest >= 0.1 or not narrowest else 3
+    widths = np.diff(edges)
+    narrowest = float(widths.min(initial=np.inf))
+    decimals = 1
+    if 0 < narrowest < 0.1:
+        decimals = 3
     numbers = [f"{edge:.{decimals}f}" for edge in edges.tolist()]
     labels = [f"{low}-{high} {unit}" for low, high in pairwise(numbers)]
-    width = max(map(len, labels), default=0)
-    return [label.rjust(width) for label in labels]
+    longest = max(map(len, labels), default=0)
+    return [label.rjust(longest) for label in labels]

@@ -114,10 +114,13 @@ def idle_after_waits(
 def _waits_of_thread(work: GpuEvents, calls: Int64Array) -> _Waits:
     """Return calls of a thread that are not inside of others."""
     trace = work.trace
-    end = trace.end_of(calls)
-    ended_before = np.append(0, np.maximum.accumulate(end))[:-1]
-    rows = calls[trace.ts[calls] >= ended_before]
-    return _Waits(row=rows, start=trace.ts[rows], end=trace.end_of(rows))
+    latest_end = np.maximum.accumulate(trace.end_of(calls))
+    end_before = np.append(0, latest_end)[:-1]
+    is_outermost = trace.ts[calls] >= end_before
+    rows = calls[is_outermost]
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
+    return _Waits(row=rows, start=start, end=end)
 
 
 def _last_launch(work: GpuEvents, thread: int) -> int:
@@ -144,9 +147,11 @@ class _Queue(NamedTuple):
 def _queue(work: GpuEvents, scope: Scope, track: int) -> _Queue:
     of_track = find_tracks(work, scope).of_gpu == track
     events = np.flatnonzero(of_track & work.tree.linked)
-    launched = work.trace.ts[work.tree.launch_of_gpu[events]]
+    launch = work.tree.launch_of_gpu[events]
+    launched = work.trace.ts[launch]
     order = np.argsort(launched, kind="stable")
-    done = np.maximum.accumulate(work.end[events[order]])
+    end = work.end[events[order]]
+    done = np.maximum.accumulate(end)
     return _Queue(launched=launched[order], done=done)
 
 
@@ -161,9 +166,11 @@ class _Times(NamedTuple):
         return self._until(end) - self._until(start)
 
     def _until(self, time: Int64Array) -> Int64Array:
-        passed = np.append(0, np.cumsum(self.end - self.start))
+        length = self.end - self.start
+        passed = np.append(0, np.cumsum(length))
         begun = np.searchsorted(self.start, time, side="left")
-        unfinished = values_at(self.end, begun - 1, missing=0) - time
+        last_end = values_at(self.end, begun - 1, missing=0)
+        unfinished = last_end - time
         until: Int64Array = passed[begun] - unfinished.clip(0)
         return until
 
@@ -174,7 +181,8 @@ def _busy_times(work: GpuEvents, scope: Scope, track: int, kind: str) -> _Times:
     chosen = find_tracks(work, scope).of_gpu == track
     if kind == "kernels":
         chosen &= work.is_kernel
-    return _Times(*union(work.start[chosen], work.end[chosen]))
+    busy = union(work.start[chosen], work.end[chosen])
+    return _Times(start=busy.start, end=busy.end)
 
 
 @dataclass(frozen=True, eq=False)

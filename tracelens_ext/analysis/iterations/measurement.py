@@ -323,9 +323,11 @@ def odd_among(values: Float64Array, least: float = 0.0) -> OddValues:
     distance = np.abs(values - middle)
     deviation = float(np.median(distance))
     if len(values) < ODD_AMONG:
-        return OddValues(np.zeros(len(values), dtype=bool), deviation)
+        none_is_odd = np.zeros(len(values), dtype=bool)
+        return OddValues(none_is_odd, deviation)
     limit = max(ODD_BEYOND * deviation, ODD_AT_LEAST * middle, least)
-    return OddValues(distance > limit, deviation)
+    is_odd = distance > limit
+    return OddValues(is_odd, deviation)
 
 
 def _notes(

@@ -472,11 +472,14 @@ def _has_number(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
 def _of_category(work: GpuEvents, wanted: str) -> BoolArray:
     """Return which GPU events are of a category, (g,)."""
     categories = work.needed_categories
-    labels = [categories.labels[code] for code in np.unique(categories.code).tolist()]
-    matching = [label for label in labels if label.casefold() == wanted.casefold()]
+    codes = np.unique(categories.code)
+    labels = [categories.labels[code] for code in codes.tolist()]
+    folded = wanted.casefold()
+    matching = [label for label in labels if label.casefold() == folded]
     if not matching:
         nearest = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5) or labels
         has = f"the trace has {', '.join(nearest)}"
         raise UsageError(f"no GPU event is of the category {wanted!r}; {has}")
-    selected: BoolArray = categories.code == categories.labels.index(matching[0])
+    code = categories.labels.index(matching[0])
+    selected: BoolArray = categories.code == code
     return selected

@@ -123,7 +123,9 @@ def _largest_operations(operations: pd.Series[str]) -> str:
     names = linked_names or names
     text = ", ".join(names[:_OPERATIONS_SHOWN])
     left_out = len(names) - _OPERATIONS_SHOWN
-    return f"{text} and {left_out} more" if left_out > 0 else text
+    if left_out > 0:
+        text = f"{text} and {left_out} more"
+    return text
 
 
 def kernel_detail(work: GpuEvents) -> pd.DataFrame:
@@ -235,7 +237,8 @@ def _launch_columns(work: GpuEvents) -> dict[str, object]:
         "launch_delay_us": work.start - launched_at,
     }
     name_of_launch = pd.Series(names, dtype="str")
-    columns: dict[str, object] = {"launch": name_of_launch.where(tree.linked)}
+    columns: dict[str, object] = {}
+    columns["launch"] = name_of_launch.where(tree.linked)
     for label, nanoseconds in times.items():
         microseconds = nanoseconds / NS_PER_US
         columns[label] = np.where(tree.linked, microseconds, np.nan)

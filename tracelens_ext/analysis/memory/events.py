@@ -387,10 +387,13 @@ def _phases(trace: Trace, operations: _Enclosing, is_op: BoolArray) -> Int64Arra
     names = trace.name[operations.rows]
     is_optimizer = trace.named(names, _OPTIMIZER.match)
     is_backward = trace.named(names, lambda name: name.startswith(_BACKWARD))
-    is_backward |= trace.arg("Fwd thread id").at(operations.rows) > 0
+    forward_thread = trace.arg("Fwd thread id").at(operations.rows)
+    is_backward |= forward_thread > 0
     phase = np.zeros(len(operations.of_moment), dtype=np.int64)
-    for number, marked in enumerate((is_op, is_backward & is_op, is_optimizer), 1):
-        phase[operations.nearest(marked) != ROOT] = number
+    operations_of_phases = (is_op, is_backward & is_op, is_optimizer)
+    for number, marked in enumerate(operations_of_phases, start=1):
+        nearest = operations.nearest(marked)
+        phase[nearest != ROOT] = number
     return phase
 
 

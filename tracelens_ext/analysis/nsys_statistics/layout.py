@@ -206,12 +206,14 @@ DESCRIPTIONS = {
 def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
     """Return the statistics of some inputs as a report; `problems` say why others are left out."""
     notes = [f"Left out: {problem}" for problem in problems]
+    titles = []
     for title, of_input in statistics:
+        titles.append(title)
         notes += [f"{title}: {note}" for note in of_input.warnings + of_input.notes]
     return Report(
         title="GPU time by kernel class",
         sheets=tables(statistics),
-        facts=[("Inputs", ", ".join(title for title, _ in statistics))],
+        facts=[("Inputs", ", ".join(titles))],
         notes=notes,
         descriptions=DESCRIPTIONS,
     )
@@ -221,9 +223,15 @@ def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
     """Return the statistics of some inputs by table, each with the column `title`; times in ms."""
     records: dict[str, list[Record]] = {name: [] for name in DESCRIPTIONS}
     for title, of_input in statistics:
-        for table, rows in _records(of_input).items():
-            records[table] += [{"title": title} | row for row in rows]
-    return {table: _frame(rows) for table, rows in records.items() if rows}
+        records_of_input = _records(of_input)
+        for table, rows in records_of_input.items():
+            titled_rows = [{"title": title} | row for row in rows]
+            records[table] += titled_rows
+    frames = {}
+    for table, rows in records.items():
+        if rows:
+            frames[table] = _frame(rows)
+    return frames
 
 
 def _frame(records: Sequence[Record]) -> pd.DataFrame:

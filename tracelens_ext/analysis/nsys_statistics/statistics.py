@@ -208,10 +208,12 @@ def _missing_rows(source: str, longest_row: _LongestRow, total_ns: int) -> str:
         percent = float(text)
     except ValueError:
         return ""
-    decimals = len(text.partition(".")[2])
-    rounding = 0.5 * 10.0**-decimals
+    _, _, decimals = text.partition(".")
+    rounding = 0.5 * 10.0 ** -len(decimals)
     adds_up = total_ns * (percent + rounding) >= 100 * longest_row.time_ns
-    if not 0 < percent <= 100 or adds_up:
+    if adds_up:
+        return ""
+    if not 0 < percent <= 100:
         return ""
     expected_ns = 100 * longest_row.time_ns / percent
     present = 100 * total_ns / expected_ns

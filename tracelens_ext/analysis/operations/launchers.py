@@ -130,8 +130,10 @@ def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
     position = work.tree.position[rows]
     order = np.argsort(position)
     forest = _forest(work, position[order])
-    busy = BusyTime(start=work.start, end=work.end).by_subtree(
-        forest.parent, forest.innermost_of_gpu
+    busy_time = BusyTime(start=work.start, end=work.end)
+    busy = busy_time.by_subtree(
+        parent=forest.parent,
+        owner=forest.innermost_of_gpu,
     )
     return busy[inverse(order)]
 

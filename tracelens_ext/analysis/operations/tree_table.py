@@ -295,16 +295,19 @@ def _chosen_events(work: GpuEvents, op: UserPattern | None) -> _Chosen:
     """Return the host events that have GPU work below them, and GPU events; at or below `op`."""
     tree = work.tree
     launch = tree.launch_position_of_gpu
-    gpu_events_of_position = np.bincount(launch[tree.linked], minlength=len(tree.rows))
-    before = np.append(0, np.cumsum(gpu_events_of_position))
-    has_gpu_work = before[tree.subtree_end] > before[:-1]
+    linked = np.flatnonzero(tree.linked)
+    gpu_events_of_position = np.bincount(launch[linked], minlength=len(tree.rows))
+    gpu_events_before = np.append(0, np.cumsum(gpu_events_of_position))
+    has_gpu_work = gpu_events_before[tree.subtree_end] > gpu_events_before[:-1]
     if op is None:
-        return _Chosen(host=np.flatnonzero(has_gpu_work), gpu=np.arange(len(work)))
-    matches = work.trace.names_matching(op.search)[work.trace.name[tree.rows]]
+        all_gpu_events = np.arange(len(work))
+        return _Chosen(host=np.flatnonzero(has_gpu_work), gpu=all_gpu_events)
+    is_matching_name = work.trace.names_matching(op.search)
+    matches = is_matching_name[work.trace.name[tree.rows]]
     is_below = nearest_marked(tree.parent_position, matches) != ROOT
     is_shown = has_gpu_work & (matches | is_below)
-    linked = np.flatnonzero(tree.linked)
-    shown_gpu = linked[is_shown[launch[linked]]]
+    is_launch_shown = is_shown[launch[linked]]
+    shown_gpu = linked[is_launch_shown]
     return _Chosen(host=np.flatnonzero(is_shown), gpu=shown_gpu)
 
 

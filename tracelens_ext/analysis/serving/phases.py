@@ -127,9 +127,10 @@ def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     def known_by_phase(values: Float64Array) -> Float64Array:
         """Return the sum of what is known in each phase; NaN where nothing is."""
         is_known = ~np.isnan(values)
-        total = np.bincount(steps.phase[is_known], values[is_known], minlength=rows)
-        known = np.bincount(steps.phase[is_known], minlength=rows) > 0
-        return np.where(known, total, np.nan)
+        phase = steps.phase[is_known]
+        total = np.bincount(phase, values[is_known], minlength=rows)
+        count = np.bincount(phase, minlength=rows)
+        return np.where(count > 0, total, np.nan)
 
     busy_of_steps_ns = busy_by_step(gpu_events, steps)
     phase_or_other = np.append(steps.phase, rows - 1)

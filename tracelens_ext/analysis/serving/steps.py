@@ -78,7 +78,8 @@ class Steps:
     @cached_property
     def phases(self) -> list[str]:
         """The phases that occur, in the order of tables."""
-        present = dict.fromkeys(batch.phase for batch in self.batch)
+        phases_of_steps = [batch.phase for batch in self.batch]
+        present = dict.fromkeys(phases_of_steps)
         known = [phase for phase in ORDER if phase in present]
         of_the_user = [phase for phase in present if phase not in ORDER]
         return known + of_the_user
@@ -556,8 +557,10 @@ def _sizes(trace: Trace, row: int) -> list[list[int]]:
     """Return the sizes of each argument of an operation; empty for what is not a tensor."""
     sizes = []
     for dims in _argument_list(trace, "Input Dims", row):
-        is_shape = isinstance(dims, list) and all(type(size) is int for size in dims)
-        sizes.append(dims if is_shape and isinstance(dims, list) else [])
+        shape: list[int] = []
+        if isinstance(dims, list) and all(type(size) is int for size in dims):
+            shape = dims
+        sizes.append(shape)
     return sizes
 
 

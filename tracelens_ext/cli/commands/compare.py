@@ -271,7 +271,8 @@ def _compare_snapshots(
     """Show what differs between two snapshots of the memory allocator."""
     from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
 
-    report = snapshot_report([Path(trace) for trace in traces], reading)
+    paths = [Path(trace) for trace in traces]
+    report = snapshot_report(paths, reading)
     as_json = options.output_format is OutputFormat.json
     show(report, snapshot_blocks(report, options.top), json=as_json)
 

@@ -108,7 +108,9 @@ def _show_cpu_iterations(
 def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     """Yield the iterations, their statistics, and the odd ones."""
     statistics = table.statistics
-    count = int(statistics["iterations"].max()) if len(statistics) else 0
+    count = 0
+    if len(statistics):
+        count = int(statistics["iterations"].max())
     plural = "s" if count > 1 else ""
     title = f"Mean and spread of {count:,} whole iteration{plural}, ms"
     yield Part(

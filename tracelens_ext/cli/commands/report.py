@@ -180,7 +180,8 @@ class _ReportRun:
         is_single = len(traces) + len(named.problems) == 1
         too_few = len(traces) < 2 if self.compare else is_single
         if not too_few:
-            return len(named.problems) + self._report_on_several(traces, named.problems)
+            failed = self._report_on_several(traces, named.problems)
+            return len(named.problems) + failed
         if named.problems:
             raise named.problems[0]
         if self.compare:
@@ -404,8 +405,10 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
     facts = dict(report.facts)
     for label in _HEADLINES:
         value = facts.get(label)
+        if value is None:
+            continue
         nothing_dropped = label == "Events dropped" and value == "none"
-        if value is not None and not nothing_dropped:
+        if not nothing_dropped:
             yield fact_text(label, value)
     for answer in report.answers:
         frame = report.sheets[answer.sheet]

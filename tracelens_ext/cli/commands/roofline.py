@@ -218,7 +218,7 @@ def _operation_lines(
 def _number_line(row: RooflineRow, width: int) -> str:
     """Return the numbers of an operation, and its name."""
     from tracelens_ext.report.tables.short_names import cut_middle
-    from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.report.terminal import LONGEST_NAME, name_text
     from tracelens_ext.trace import NS_PER_MS
 
     lost = ""
@@ -229,7 +229,7 @@ def _number_line(row: RooflineRow, width: int) -> str:
             percent = f"{100.0 * row.roofline_ns / row.gpu_ns:,.1f}"
     line = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
     line += f"  {row.bound or '':7} {row.count:>7,}  "
-    room = max(width - len(line), _MIN_NAME_WIDTH)
+    room = max(min(width - len(line), LONGEST_NAME), _MIN_NAME_WIDTH)
     return line + cut_middle(name_text(row.operation.name), room)
 
 

@@ -260,13 +260,13 @@ def _node_line(tree: MergedTree, node: int, numbers: str, width: int) -> str:
     """Return the line of a node: its numbers, then its name, indented and cut to the width."""
     from tracelens_ext.categorize.kernel_names import short_name
     from tracelens_ext.report.tables.short_names import cut_middle
-    from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.report.terminal import LONGEST_NAME, name_text
     from tracelens_ext.trace import GPU_KINDS
 
     line = numbers
     line += _indentation(int(tree.depth[node]), width - len(line) - _MIN_NAME_WIDTH)
     name = name_text(tree.label(node))
-    room = max(width - len(line), _MIN_NAME_WIDTH)
+    room = max(min(width - len(line), LONGEST_NAME), _MIN_NAME_WIDTH)
     if tree.kind[node] in GPU_KINDS:
         return f"{line}[{cut_middle(name_text(short_name(name)), room - 2)}]"
     return line + cut_middle(name, room)

@@ -47,6 +47,7 @@ def is_demo_trace(path: str | os.PathLike[str]) -> bool:
     opener = gzip.open if str(path).endswith(".gz") else open
     try:
         with opener(path, "rb") as file:
-            return _MARKER in file.read(_LOOK_BYTES)
+            beginning = file.read(_LOOK_BYTES)
     except (OSError, EOFError, zlib.error):
         return False
+    return _MARKER in beginning

@@ -129,9 +129,10 @@ def _notes(runs: Sequence[EngineRun]) -> list[str]:
 def _figures(runs: Sequence[EngineRun], title: str) -> list[Figure]:
     """Return the chart; if bars differ much in length, also one of their shares."""
     elapsed = [run.elapsed_ns for run in runs]
-    shortest = min(ns or max(elapsed) for ns in elapsed)
+    longest = max(elapsed)
+    shortest = min(ns or longest for ns in elapsed)
     figures = [_figure(runs, title, percent=False)]
-    if max(elapsed) > _MUCH_LONGER * shortest:
+    if longest > _MUCH_LONGER * shortest:
         figures.append(_figure(runs, title, percent=True))
     return figures
 
@@ -329,7 +330,8 @@ def check_results(
         OutputError: it may not be written there.
     """
     require_html_extra()
-    check_output(Path(folder) / PAGE, inputs, force=force)
+    page = Path(folder) / PAGE
+    check_output(page, inputs, force=force)
     check_folder(folder, [CSV], inputs, force=force)
     return unfinished_note(folder)
 

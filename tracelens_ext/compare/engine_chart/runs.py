@@ -117,7 +117,8 @@ def _whole_run(gpu_events: GpuEvents, given: ChartInput, position: int) -> Engin
     """Measure all GPUs of a trace together."""
     devices = np.unique(gpu_events.trace.device).tolist()
     bar = _Bar(given=given, label=given.label(position), devices=devices)
-    run = _measured(gpu_events, bar, np.ones(len(gpu_events), dtype=bool))
+    all_events = np.ones(len(gpu_events), dtype=bool)
+    run = _measured(gpu_events, bar, all_events)
     if len(devices) < 2:
         return run
     note = (
@@ -218,7 +219,8 @@ def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
     time = non_overlapped_time(gpu_events.start[chosen], gpu_events.end[chosen])
     groups = group_durations([gpu_events.name[chosen], code[chosen]], time)
     name_of_group, category_of_group = groups.keys
-    elapsed = _elapsed(gpu_events=gpu_events, given=bar.given, gpu_ns=int(time.sum()))
+    gpu_ns = int(time.sum())
+    elapsed = _elapsed(gpu_events=gpu_events, given=bar.given, gpu_ns=gpu_ns)
     return EngineRun(
         label=bar.label,
         given=bar.given,

@@ -184,9 +184,10 @@ def _unknown(
     from tracelens_ext.categorize.maps import not_maps
 
     names = list(known)
+    question = ""
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
-    question = f"did you mean {nearest[0]!r}? " if nearest else ""
+    if nearest:
+        question = f"did you mean {nearest[0]!r}? "
     listed = ", ".join(names) or "none"
-    return UsageError(
-        f"{problem}; {question}known {kind}: {listed}; add yours with --maps{not_maps(passed_over)}"
-    )
+    remedy = f"add yours with --maps{not_maps(passed_over)}"
+    return UsageError(f"{problem}; {question}known {kind}: {listed}; {remedy}")

@@ -160,7 +160,8 @@ def read_columns(
             if not wanted(about):
                 return ReadColumns(about, None)
             columns = {}
-            for number, (name, dtype, stored) in enumerate(members["columns"]):
+            stored_columns = members["columns"]
+            for number, (name, dtype, stored) in enumerate(stored_columns):
                 data = _member(archive, str(number))
                 columns[name] = _decoded(data, dtype, stored)
     except DAMAGE + (OSError,) as error:
@@ -181,9 +182,11 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
 def _decoded(data: bytes, dtype: str, stored: str) -> Array | list[str]:
     if dtype == _TEXTS:
         return msgspec.json.decode(data, type=list[str])
-    if not {np.dtype(dtype).kind, np.dtype(stored).kind} <= set(_KINDS_OF_NUMBERS):
+    kinds = {np.dtype(dtype).kind, np.dtype(stored).kind}
+    if not kinds <= set(_KINDS_OF_NUMBERS):
         raise DamagedFileError(f"it has a column of {dtype}")
-    return np.frombuffer(data, stored).astype(dtype)
+    values = np.frombuffer(data, stored)
+    return values.astype(dtype)
 
 
 #: Fields with one number an event, and their types; and fields that are lists of texts.
@@ -312,10 +315,12 @@ def check(trace: Trace, links: Mapping[str, Column]) -> None:
 
 
 def _check_argument(name: str, argument: ArgColumn, count: int) -> None:
-    is_in_order = (argument.rows[1:] > argument.rows[:-1]).all()
-    if len(argument.rows) != len(argument.values) or not is_in_order:
+    rows = argument.rows
+    has_same_length = len(rows) == len(argument.values)
+    is_in_order = (rows[1:] > rows[:-1]).all()
+    if not (has_same_length and is_in_order):
         raise ValueError(f"the rows of {name} are not in order")
-    _check_range(name=name, values=argument.rows, least=0, end=count)
+    _check_range(name=name, values=rows, least=0, end=count)
     if argument.texts is not None:
         _check_range(
             name=name, values=argument.values, least=0, end=len(argument.texts)
@@ -341,7 +346,9 @@ def _check_links(trace: Trace, links: Mapping[str, Column]) -> None:
 
 
 def _check_range(name: str, values: Array, least: int, end: int | None) -> None:
-    if len(values) and (
-        values.min() < least or (end is not None and values.max() >= end)
-    ):
+    if not len(values):
+        return
+    is_too_small = values.min() < least
+    is_too_large = end is not None and values.max() >= end
+    if is_too_small or is_too_large:
         raise ValueError(f"{name} is out of range")

@@ -179,8 +179,11 @@ def _codes_of_argument(
     name: str, rows: IntArray, events: list[Event], words: Interner[bytes]
 ) -> ArgumentPiece:
     text_of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
-    codes = words.codes([bytes(text_of(event)) for event in events], len(events))
-    is_given = (codes != words[b""]) & (codes != words[b"null"])
+    texts = [bytes(text_of(event)) for event in events]
+    codes = words.codes(texts, len(events))
+    is_empty = codes == words[b""]
+    is_null = codes == words[b"null"]
+    is_given = ~(is_empty | is_null)
     return ArgumentPiece(rows=rows[is_given], values=codes[is_given])
 
 
@@ -225,7 +228,8 @@ def native_schema(native: ModuleType) -> object:
     """Return what the compiled code looks for."""
     plans = []
     for plan in schema.PLAN:
-        kinds = bytes(np.flatnonzero(plan.wanted).tolist())
+        wanted_kinds = np.flatnonzero(plan.wanted)
+        kinds = bytes(wanted_kinds.tolist())
         numbers = bytes(_PLACE[name] for name in plan.numbers)
         groups = [bytes(_PLACE[name] for name in group) for group in plan.texts]
         plans.append((kinds, numbers, groups))

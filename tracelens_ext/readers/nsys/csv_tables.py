@@ -113,11 +113,14 @@ class Piece:
 
     def required(self, column: str, numbers: Sequence[int | None]) -> list[int]:
         """Numbers of which none may be missing or negative."""
+        checked = []
         for line, number in zip(self.lines, numbers, strict=True):
-            if number is None or number < 0:
-                what = "no number" if number is None else "a negative number"
-                raise self._bad_cell(line, column, what)
-        return [number for number in numbers if number is not None]
+            if number is None:
+                raise self._bad_cell(line, column, "no number")
+            if number < 0:
+                raise self._bad_cell(line, column, "a negative number")
+            checked.append(number)
+        return checked
 
     def texts(self, column: str) -> list[str]:
         """The texts of a column."""
@@ -274,9 +277,10 @@ def _places(titles: Sequence[csv_rows.Cell]) -> dict[str, tuple[int, str | None]
     """Column → its place and the unit that its title tells; spellings unified."""
     places: dict[str, tuple[int, str | None]] = {}
     for place, title in enumerate(titles):
-        name, _, unit = str(title).strip().partition("(")
-        key = "".join(c for c in name.casefold() if c.isalnum())
-        places.setdefault(key, (place, unit.rstrip(") ").strip() or None))
+        name, _, rest = str(title).strip().partition("(")
+        unit = rest.rstrip(") ").strip()
+        letters = [letter for letter in name.casefold() if letter.isalnum()]
+        places.setdefault("".join(letters), (place, unit or None))
     for other, column in _SPELLINGS.items():
         if other in places:
             places.setdefault(column, places[other])
@@ -352,8 +356,11 @@ def _device_of(text: str, devices: dict[str, Device]) -> Device:
     match = _ORDINAL.fullmatch(text)
     if match is not None:
         return Device(ordinal=int(match[2]), name=match[1])
-    without_number = [other for other in devices if not _ORDINAL.fullmatch(other)]
-    return Device(ordinal=len(without_number), name=text)
+    ordinal = 0
+    for other in devices:
+        if not _ORDINAL.fullmatch(other):
+            ordinal += 1
+    return Device(ordinal=ordinal, name=text)
 
 
 def _kind_of(name: str) -> EventKind:

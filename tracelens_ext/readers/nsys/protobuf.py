@@ -220,6 +220,17 @@ class MessageField(NamedTuple):
     end: int  #: where the field ends
 
 
+def signed(value: int) -> int:
+    """Return the 64-bit number that an unsigned one stands for."""
+    if value >> 63:
+        return value - (1 << 64)
+    return value
+
+
+def _one(number: int) -> Int64Array:
+    return np.array([number], dtype=np.int64)
+
+
 def fields(data: bytes, start: int, end: int) -> Iterator[MessageField]:
     """The fields of a message that lies at a place of the data.
 
@@ -409,21 +420,28 @@ class _Decoder:
     def _decode_one(self, message: int, row: int, start: int, end: int) -> None:
         """Decode the fields of one message."""
         actions: Sequence[int] = self._actions[message].tolist()
-        for number, wire_type, value, behind in fields(self._data, start, end):
-            number = min(number, MOST_FIELDS - 1)
+        for part in fields(self._data, start, end):
+            number = min(part.number, MOST_FIELDS - 1)
             action = actions[number]
-            if wire_type == VARINT and 0 <= action < _CHILDREN:
-                self._values[action, row] = value - (1 << 64) if value >> 63 else value
-            elif wire_type == BYTES and action >= _TEXTS:
-                self._values[action - _TEXTS, row] = value
-                self._values[action - _TEXTS + 1, row] = behind - value
-            elif wire_type == BYTES and action >= _CHILDREN:
-                child = (action - _CHILDREN, row, value, behind)
-                self._found.append(
-                    _Level(*(np.array([part], dtype=np.int64) for part in child))
+            is_number = part.wire_type == VARINT and 0 <= action < _CHILDREN
+            is_bytes = part.wire_type == BYTES
+            if is_number:
+                self._values[action, row] = signed(part.value)
+            elif is_bytes and action >= _TEXTS:
+                column = action - _TEXTS
+                self._values[column, row] = part.value
+                self._values[column + 1, row] = part.end - part.value
+            elif is_bytes and action >= _CHILDREN:
+                child = _Level(
+                    messages=_one(action - _CHILDREN),
+                    rows=_one(row),
+                    starts=_one(part.value),
+                    ends=_one(part.end),
                 )
+                self._found.append(child)
             elif action != _IGNORED:
-                self.unknown[message * MOST_FIELDS + number] += 1
+                place = message * MOST_FIELDS + number
+                self.unknown[place] += 1
 
 
 _ONE = np.uint64(1)

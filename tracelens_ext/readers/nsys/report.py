@@ -49,7 +49,8 @@ def _opened(content: Path | bytes, stack: ExitStack) -> tuple[BinaryIO, int]:
     if isinstance(content, bytes):
         return io.BytesIO(content), len(content)
     file = stack.enter_context(content.open("rb"))
-    return file, file.seek(0, io.SEEK_END)
+    size = file.seek(0, io.SEEK_END)
+    return file, size
 
 
 def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:

@@ -79,9 +79,12 @@ class _Texts(NamedTuple):
     @classmethod
     def of(cls, data: bytes, starts: Int64Array, lengths: Int64Array) -> _Texts:
         has_text = starts != MISSING
-        spans = zip(starts[has_text].tolist(), lengths[has_text].tolist(), strict=True)
-        joined = b"".join(data[start : start + length] for start, length in spans)
-        return cls(joined, np.where(has_text, lengths, _NO_TEXT).astype(np.int32))
+        text_starts = starts[has_text].tolist()
+        text_lengths = lengths[has_text].tolist()
+        spans = zip(text_starts, text_lengths, strict=True)
+        texts = [data[start : start + length] for start, length in spans]
+        all_lengths = np.where(has_text, lengths, _NO_TEXT)
+        return cls(joined=b"".join(texts), lengths=all_lengths.astype(np.int32))
 
     def split(self) -> Iterator[bytes | None]:
         position = 0
@@ -361,7 +364,7 @@ class NsysReportTables(Tables):
         machine_id = MISSING
         for part in protobuf.fields(data=data, start=machine.value, end=machine.end):
             if part.number == report_schema.MACHINE_ID and part.wire_type == VARINT:
-                machine_id = _signed(part.value)
+                machine_id = protobuf.signed(part.value)
         for parts in _messages(
             data=data,
             start=machine.value,
@@ -377,7 +380,7 @@ class NsysReportTables(Tables):
                 for part in protobuf.fields(data=data, start=gpu.value, end=gpu.end):
                     column = report_schema.GPU_NUMBERS.get(part.number)
                     if column is not None and part.wire_type == VARINT:
-                        row[column] = _signed(part.value)
+                        row[column] = protobuf.signed(part.value)
                     if (
                         part.number == report_schema.GPU_NAME
                         and part.wire_type == BYTES
@@ -416,7 +419,8 @@ class NsysReportTables(Tables):
     ) -> Iterator[dict[str, Int64Array]]:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order."""
         releases = table in self._read_once and where is None
-        for pieces in _grouped(self._pieces.get(table, [])):
+        all_pieces = self._pieces.get(table, [])
+        for pieces in _grouped(all_pieces):
             chosen = [(piece, _rows_of(piece, where)) for piece in pieces]
             if any(len(rows) for _, rows in chosen):
                 yield {
@@ -527,8 +531,9 @@ def _unread(count: int, what: str, number: str) -> str:
     """Say how many things of a sort were not read: `14 events of kind 152 were not read`."""
     if count == 1:
         return f"1 {what} {number} was not read"
-    first, *others = what.split(" ")
-    return f"{count:,} {' '.join([f'{first}s'] + others)} {number} were not read"
+    noun, *others = what.split(" ")
+    plural = " ".join([f"{noun}s"] + others)
+    return f"{count:,} {plural} {number} were not read"
 
 
 def _messages(
@@ -542,15 +547,12 @@ def _messages(
             yield part
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
 def _joined(texts: Iterable[str]) -> _Texts:
     encoded = [text.encode() for text in texts]
+    lengths = [len(text) for text in encoded]
     return _Texts(
         joined=b"".join(encoded),
-        lengths=np.array([len(text) for text in encoded], dtype=np.int32),
+        lengths=np.array(lengths, dtype=np.int32),
     )
 
 

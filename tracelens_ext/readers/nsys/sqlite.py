@@ -429,6 +429,9 @@ def _run_export(path: str, export: Path, program_name: str) -> None:
 def _telling(output: bytes) -> str:
     """Return what a program says went wrong: its lines about errors, else its last line."""
     text = output.decode("utf-8", "replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TROUBLE.search(line)]
-    return one_line("; ".join(dict.fromkeys(telling or lines[-1:])))
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    about_errors = [line for line in lines if _TROUBLE.search(line)]
+    quoted = about_errors or lines[-1:]
+    distinct = dict.fromkeys(quoted)
+    return one_line("; ".join(distinct))

@@ -416,9 +416,9 @@ class Events:
         """
         name, value_start = self._annotation_names(state, start, end)
         place = self._argument_places(name)
-        has_value = (value_start > 0) & (value_start < end)
-        is_wanted = place != NONE
-        is_kept = has_value & is_wanted
+        is_kept = place != NONE
+        is_kept &= value_start > 0
+        is_kept &= value_start < end
         value, form = self._annotation_values(
             state=state[is_kept], start=value_start[is_kept], end=end[is_kept]
         )
@@ -433,15 +433,18 @@ class Events:
         """Return the values of annotations, given where these begin, and their forms."""
         key = self._data[start]
         value, after = varints(self._data, start + 1)
-        is_varint = (key & WIRE_TYPE == VARINT) & (key < _HIGHEST_WHOLE_NUMBER)
-        is_whole = is_varint & (after > 0) & (after <= end)
+        is_whole = key & WIRE_TYPE == VARINT
+        is_whole &= key < _HIGHEST_WHOLE_NUMBER
+        is_whole &= after > 0
+        is_whole &= after <= end
         others = np.flatnonzero(~is_whole)
         value[others] = self._sequences.slices(start[others], end[others])
         form = np.where(is_whole, ValueForm.WHOLE, ValueForm.MESSAGE)
         first_byte, second_byte = _NUMBER_OF_TEXT
         next_key = self._data[start[others] + 1]
-        is_number = (key[others] == first_byte) & (next_key == second_byte)
-        numbered = others[is_number]
+        is_number_of_text = key[others] == first_byte
+        is_number_of_text &= next_key == second_byte
+        numbered = others[is_number_of_text]
         number, _ = varints(self._data, start[numbered] + 2)
         texts = self._sequences.interned[packed.TEXT]
         value[numbered] = texts.find(state[numbered], number)
@@ -546,12 +549,13 @@ class Events:
         ):
             counter_id = number_in(counter, _CounterField.ID)
             name = names.get(counter_id, f"counter {counter_id}")
-            value = json.dumps(self._counter_value(counter))
+            value = self._counter_value(counter)
+            token = json.dumps(value).encode()
             self._arguments.add(
                 event=_one(self.count),
                 name=_one(_PLACE_OF_NAME[""]),
                 form=_one(ValueForm.TOKEN),
-                value=_one(self.texts[value.encode()]),
+                value=_one(self.texts[token]),
             )
             self._add(
                 time=_one(time),

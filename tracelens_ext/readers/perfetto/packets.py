@@ -218,9 +218,10 @@ class Sequences:
         times_cleared = np.empty(len(sequence), dtype=np.int64)
         for number in np.unique(sequence).tolist():
             packets = np.flatnonzero(sequence == number)
-            before = self._times_cleared.get(number, 0)
-            times_cleared[packets] = before + np.cumsum(is_cleared[packets])
-            self._times_cleared[number] = int(times_cleared[packets[-1]])
+            cleared_before = self._times_cleared.get(number, 0)
+            cleared_so_far = cleared_before + np.cumsum(is_cleared[packets])
+            times_cleared[packets] = cleared_so_far
+            self._times_cleared[number] = int(cleared_so_far[-1])
 
         def number_of(sequence: int, times_cleared: int) -> int:
             return self._states[sequence, times_cleared]
@@ -296,7 +297,8 @@ class Sequences:
         """Keep how the clocks of a `ClockSnapshot` relate to the time since boot."""
         clocks = {}
         for clock in parts_of(self._raw, snapshot, _CLOCK_ENTRIES):
-            clocks[number_in(clock, _CLOCK_NUMBER)] = clock
+            number = number_in(clock, _CLOCK_NUMBER)
+            clocks[number] = clock
         if _BOOT_TIME not in clocks:
             return
         boot_time = number_in(clocks[_BOOT_TIME], _CLOCK_TIME)

@@ -153,7 +153,8 @@ def read(source: ByteSource) -> Trace:
         tables = [_open_table(source)]
         for path in _tables_beside(source.file):
             try:
-                beside = opened.enter_context(ByteSource(path, reading=source.reading))
+                file = ByteSource(path, reading=source.reading)
+                beside = opened.enter_context(file)
                 tables.append(_open_table(beside))
             except TraceError as error:
                 note = f"{path.name}, which is beside it, is left out: {error.problem}."
@@ -259,7 +260,8 @@ class _Piece(dict[str, Sequence[str]]):
         distinct: Interner[str] = Interner()
         index = distinct.codes(self[title], self.count)
         codes = [code_of(text) for text in distinct]
-        return np.array(codes, dtype=np.int64)[index]
+        code_of_distinct = np.array(codes, dtype=np.int64)
+        return code_of_distinct[index]
 
 
 class TableReader:

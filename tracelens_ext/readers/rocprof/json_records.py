@@ -325,7 +325,8 @@ class _Document(EventStream[list[Any]]):
             values: Iterable[int] = map(attrgetter(place), items)
             if name.endswith("handle"):
                 values = map(self._handles.__getitem__, values)
-            columns[name].append(np.fromiter(values, np.int64, len(items)))
+            column = np.fromiter(values, np.int64, len(items))
+            columns[name].append(column)
 
     # A process.
 

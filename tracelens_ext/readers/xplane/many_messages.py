@@ -64,12 +64,14 @@ class Fields(NamedTuple):
 
     def contents(self, number: int) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return the texts or messages of a field: which message has each, its start and end."""
-        fields = np.flatnonzero(self.key == number << FIELD_SHIFT | LENGTH)
+        key = number << FIELD_SHIFT | LENGTH
+        fields = np.flatnonzero(self.key == key)
         by_message = np.argsort(self.message[fields], kind="stable")
         fields = fields[by_message]
+        message = self.message[fields]
         start = self.start[fields]
         end = start + self.value[fields]
-        return self.message[fields], start, end
+        return message, start, end
 
 
 _NO_FIELDS: Final = Fields(
@@ -82,11 +84,13 @@ _NO_FIELDS: Final = Fields(
 
 def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
     """Return messages in one padded array of bytes, and where each begins and ends."""
-    length = np.fromiter(map(len, messages), np.int64, len(messages))
+    lengths = [len(message) for message in messages]
+    length = np.array(lengths, dtype=np.int64)
     end = np.cumsum(length)
     start = end - length
     content = b"".join(messages) + PADDING
-    return np.frombuffer(content, dtype=np.uint8), start, end
+    data = np.frombuffer(content, dtype=np.uint8)
+    return data, start, end
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:

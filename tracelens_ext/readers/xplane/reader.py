@@ -192,8 +192,10 @@ class _ProfileReader:
             stats = _named_stats(stat_names, entry.value.stats)
             for stat in _HLO_STATS:
                 content = stats.get(stat)
-                if isinstance(content, bytes):
-                    self.programs.add(_text(entry.value.name), content)
+                if not isinstance(content, bytes):
+                    continue
+                name = _text(entry.value.name)
+                self.programs.add(name, content)
 
 
 def _plane_parts(data: memoryview, place: int) -> _PlaneParts:
@@ -251,7 +253,8 @@ class _LineReader:
             MessageError: an event is damaged.
         """
         lane = (self._process, line.id)
-        self._profile.lines[lane] = _text(line.display_name or line.name)
+        name = line.display_name or line.name
+        self._profile.lines[lane] = _text(name)
         lane_code = self._profile.builder.threads[lane]
         for first in range(0, len(line.events), _EVENTS_AT_ONCE):
             events = line.events[first : first + _EVENTS_AT_ONCE]
@@ -502,4 +505,5 @@ def _nanoseconds(values: Sequence[Any], missing: float) -> Int64Array:
             microseconds[place] = float(value)
     is_usable = np.abs(microseconds) < _MOST_US
     usable = np.where(is_usable, microseconds, -_MOST_US)
-    return np.rint(usable * _NS_PER_US).astype(np.int64)
+    nanoseconds = np.rint(usable * _NS_PER_US)
+    return nanoseconds.astype(np.int64)

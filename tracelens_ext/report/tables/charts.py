@@ -77,7 +77,8 @@ class Chart:
         needed = {self.label_column, self.value_column}
         if self.series_column is not None:
             needed.add(self.series_column)
-        return needed <= set(self.prepared(frame).columns)
+        columns = set(self.prepared(frame).columns)
+        return needed <= columns
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         labels = CodedTexts(one_for_all, [""])
     else:
         series = CodedTexts(one_for_all, [chart.value_column])
-    sums = _sums(_numbers(frame, chart), labels, series)
+    numbers = _numbers(frame, chart)
+    sums = _sums(numbers, labels, series)
     has_several_series = chart.series_column is not None or chart.kind == "stacked"
     only_series: Sequence[str] = ()
     only_labels: Sequence[str] = chart.only
@@ -180,7 +182,8 @@ def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
         raise ValueError(
             f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"
         )
-    return frame.iloc[:, columns.index(name)]
+    place = columns.index(name)
+    return frame.iloc[:, place]
 
 
 def ranked(rows: NamedRows, only: Sequence[str], most: int) -> NamedRows:

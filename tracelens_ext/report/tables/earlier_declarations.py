@@ -77,14 +77,15 @@ def columns_of_text(text: str, table: str) -> list[Column]:
         PluginAnswerError: a line describes no column.
     """
     columns: list[Column] = []
-    for line in _CONTINUATION.sub(" ", inspect.cleandoc(text)).splitlines():
+    unwrapped = _CONTINUATION.sub(" ", inspect.cleandoc(text))
+    for line in unwrapped.splitlines():
         description = _DESCRIPTION.fullmatch(line)
         if description is None:
             raise PluginAnswerError(f"sheet {table!r}: {line!r} describes no column")
-        columns += [
-            Column(name=name, meaning=description["meaning"], unit=description["unit"])
-            for name in description["names"].split(", ")
-        ]
+        meaning = description["meaning"]
+        unit = description["unit"]
+        names = description["names"].split(", ")
+        columns += [Column(name=name, meaning=meaning, unit=unit) for name in names]
     return columns
 
 
@@ -93,7 +94,8 @@ def screen_of_text(text: str) -> ScreenView:
     title, _, columns = text.partition(": ")
     if not columns:
         return ScreenView(title)
-    return ScreenView(title, columns.split(", "))
+    names = columns.split(", ")
+    return ScreenView(title, names)
 
 
 def _of_context(function: TableFunction) -> TableFunction:

@@ -263,7 +263,8 @@ def fitting_unit(unit: str, largest: float) -> FittingUnit:
             ladder = units
     step = ladder.index(unit)
     factor = 1.0
-    while step + 1 < len(ladder) and largest * factor >= _LARGE:
+    last_step = len(ladder) - 1
+    while step < last_step and largest * factor >= _LARGE:
         step += 1
         factor /= 1e3
     while step > 1 and 0 < largest * factor < _SMALL:
