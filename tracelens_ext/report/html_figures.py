@@ -22,6 +22,7 @@ from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.short_names import cut_middle, told_apart
+from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.report.tables.units import unit_of, with_unit
 from tracelens_ext.report.terminal import safe_text
 
@@ -501,8 +502,9 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     if "device" in frame:
         names = [f"GPU {device}" for device in devices]
     parts = dict(TIMELINE_PIECES)
-    if _ANALYZED_PIECES.keys() <= set(frame["type"]):
-        of_devices = _of_wall_time(of_devices)
+    analyzed = analyzed_rows(of_devices)
+    if len(analyzed):
+        of_devices = _of_wall_time(analyzed)
         parts = dict(_ANALYZED_PIECES)
     elif _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]

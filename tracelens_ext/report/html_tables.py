@@ -24,6 +24,7 @@ from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
+from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
 from tracelens_ext.text import with_units_attached
 
@@ -408,7 +409,11 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     """Sum the timeline of all devices; a percentage is of the sum of their total times."""
     if frame is None or not {"type", "time ms"} <= set(frame.columns):
         return []
+    analyzed = analyzed_rows(frame)
     sums = frame.groupby("type")["time ms"].sum()
+    if len(analyzed):
+        of_analyzed = analyzed.groupby("type")["time ms"].sum()
+        sums = pd.concat([sums.drop(of_analyzed.index), of_analyzed])
     times = {str(kind): float(time) for kind, time in sums.items()}
     total = times.get("total_time", 0.0)
     if not total or "busy_time" not in times:

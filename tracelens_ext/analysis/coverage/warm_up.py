@@ -68,6 +68,8 @@ _TIMES_LATER_LAUNCHES: Final = 5
 #: … and this long at least, ns; that of a kernel that is launched once only, longer.
 _LEAST_FIRST_LAUNCH_NS: Final = 50_000
 _LEAST_ONLY_LAUNCH_NS: Final = 200_000
+#: First launches that take less of the wall time together, as a share, change nothing.
+_LEAST_FIRST_LAUNCHES_SHARE: Final = 0.01
 _LEAST_SHARE_THAT_COMES_BACK: Final = 0.2
 _TIMES_THE_SHORTEST_RUN: Final = 10
 #: Of all GPU time, since the last compilation or capture.
@@ -135,6 +137,7 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
     comes_back = _comes_back(work, table, half_wall)
     is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
     table = table[is_first_launch | ~comes_back]
+    table = _without_few_first_launches(table, wall_end - wall_start)
     table = _joined_within_operations(work, table)
     names = [work.trace.name_of(row) for row in table["row"].tolist()]
     what = [f"{kind}: {name}" for kind, name in zip(table["what"], names, strict=True)]
@@ -215,6 +218,15 @@ def slow_first_launches(work: GpuEvents) -> Int64Array:
     is_slow[is_only] = first_duration[is_only] > _LEAST_ONLY_LAUNCH_NS
     slow: Int64Array = launch[starts[is_slow]]
     return slow
+
+
+def _without_few_first_launches(table: pd.DataFrame, wall_ns: int) -> pd.DataFrame:
+    """Return the table without first launches of kernels if these take hardly any time."""
+    is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
+    idle_ns = int(table["idle"][is_first_launch].sum())
+    if idle_ns >= _LEAST_FIRST_LAUNCHES_SHARE * wall_ns:
+        return table
+    return table[~is_first_launch]
 
 
 def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:

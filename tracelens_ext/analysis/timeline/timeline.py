@@ -13,6 +13,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, BoolArray
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks, holes
 from tracelens_ext.trace.intervals import union_length
@@ -61,19 +62,19 @@ class _Part(NamedTuple):
 def _analyzed_parts(work: GpuEvents, device: int, is_counted: BoolArray) -> list[_Part]:
     """Return what of the wall time of a device is analyzed, if that is not all of it.
 
-    The wall time, the analyzed time and what is set aside are those of the findings.
+    The wall time begins with the first dropped event, if that is before all others.
     """
     recording = recording_of(work)
     index = int(np.flatnonzero(find_tracks(work, "device").device == device)[0])
-    parts = recording.parts
-    if not len(parts):
+    of_device = recording.parts[recording.parts["device"] == index]
+    if not len(of_device):
         return []
-    of_device = parts[parts["device"] == index]
     is_warm_up = of_device["kind"] == START_UP
     warm_up = int(of_device["ns"][is_warm_up].sum())
     not_recorded = int(of_device["ns"][~is_warm_up].sum())
-    wall = recording.wall_ns
-    analyzed = wall - warm_up - not_recorded
+    first_start = min(int(work.start[is_counted].min()), int(of_device["start"].min()))
+    wall = int(work.end[is_counted].max()) - first_start
+    analyzed = max(wall - warm_up - not_recorded, 0)
     is_analyzed = is_counted & ~recording.set_aside(work)
     busy = _divided_busy_time(work, is_analyzed)
     idle = max(analyzed - sum(busy.values()), 0)
@@ -109,12 +110,10 @@ def timeline_rows_shown(frame: pd.DataFrame) -> pd.DataFrame:
 
     Shares of time that was not recorded would contradict the findings.
     """
-    kind = frame["type"].astype(str)
-    is_about_analyzed = kind.str.startswith("analyzed_")
-    if not is_about_analyzed.any():
+    analyzed = analyzed_rows(frame)
+    if not len(analyzed):
         return frame
-    is_set_aside = kind.isin(["not_recorded_time", "warm_up_time"])
-    return frame[is_about_analyzed | is_set_aside]
+    return analyzed
 
 
 def total_time_ns(work: GpuEvents) -> int:

@@ -42,6 +42,7 @@ from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.timeline_rows import ANALYZED, analyzed_rows
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.report.writing import Places
 from tracelens_ext.trace_files import with_rank
@@ -438,8 +439,10 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
         total = times["total_time"]
         row["total_time_ms"] = total
         prefix = ""
-        if times.get("analyzed_time"):
-            prefix = "analyzed_"
+        analyzed = analyzed_rows(timeline)
+        if len(analyzed):
+            prefix = ANALYZED
+            times = analyzed.groupby("type", sort=False)["time ms"].sum().to_dict()
             total = times["analyzed_time"]
         for label, time_name in _SHARES.items():
             row[label] = 0.0
