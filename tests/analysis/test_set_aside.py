@@ -161,3 +161,13 @@ def test_a_first_launch_like_the_others_is_work() -> None:
     maker = TraceMaker()
     launches(maker, ["gemm"] * 30, 10)
     assert not len(coverage(maker).parts)
+
+
+def test_benchmarks_are_no_work_of_a_category() -> None:
+    maker = TraceMaker()
+    end = launches(maker, [FILL, "my_kernel"] * 12, 10)
+    launches(maker, ["gemm"] * 20, end)
+    analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
+    table = analyzer.get_df_gpu_time_by_category()
+    times = dict(zip(table["kernel_category"], table["total_time_ms"], strict=True))
+    assert times == {"(not analyzed)": 1.2, "GEMM": 1.0}
