@@ -239,11 +239,11 @@ class Questions:
                 f"no operation called {node!r} launches GPU work; see tree(path)"
             )
         kept = tree.kept(depth)
-        some = np.zeros_like(kept)
-        some[
-            np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]
-        ] = True
-        rows = tree_rows(tree, kept & some)
+        kept_first = np.where(kept, -tree.busy_ns, 1)
+        longest = np.argsort(kept_first, kind="stable")[:_MOST_ROWS]
+        is_among_longest = np.zeros_like(kept)
+        is_among_longest[longest] = True
+        rows = tree_rows(tree, kept & is_among_longest)
         units = {"busy_time_ms": "ms"}
         more = (
             "tree(path, node, depth) with a name from this answer; "

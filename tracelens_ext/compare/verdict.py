@@ -81,9 +81,8 @@ def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> st
     """Return how much work a trace did and how fast; empty if neither is known."""
     text = ""
     if ratios.work is not None:
-        if abs(ratios.work - 1) < _SAME_WORK:
-            text = f"{letter} did the work of {baseline}"
-        else:
+        text = f"{letter} did the work of {baseline}"
+        if abs(ratios.work - 1) >= _SAME_WORK:
             text = work_text(letter, ratios.work, baseline)
     if ratios.speed is not None:
         change_percent = 100 * (ratios.speed - 1)

@@ -160,15 +160,21 @@ def hidden_findings(count: int) -> str:
 
 
 def first_sentences(findings: Findings) -> list[str]:
-    """Return what is said before the findings; where none saves time, what the time is."""
+    """Return what is said before the findings; where none saves time, what the time is.
+
+    What is not known then comes last.
+    """
     sentences = [*findings.first_sentences]
     summary = summary_sentence(findings)
-    if summary and summary not in sentences:
+    if any(not finding.informs_only for finding in findings.worthwhile):
         sentences.append(summary)
-    saves_time = any(not finding.informs_only for finding in findings.worthwhile)
-    if not saves_time:
+    elif findings.unknown:
         sentences.extend(findings.time_use)
-    return sentences
+        sentences.append(summary)
+    else:
+        sentences.append(summary)
+        sentences.extend(findings.time_use)
+    return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
 
 def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
