@@ -14,6 +14,8 @@ from tracelens_ext.analysis.coverage.report_tables import recording_lines
 from tracelens_ext.analysis.timeline import overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import CategorizerLike
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
+from tracelens_ext.compatibility.earlier_names import earlier_tables
 from tracelens_ext.compatibility.tracelens import knows_tracelens
 from tracelens_ext.findings.summary import first_sentences, summary_sentence
 from tracelens_ext.hooks import (
@@ -29,6 +31,7 @@ from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.report.tables.registry import check_names, offered_tables
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.table import ONLY_BY_NAME, Table
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.roofline.peaks import recognized_products
@@ -38,6 +41,7 @@ Result = TypeVar("Result")
 _Fact = tuple[str, object]
 
 
+@takes_old_arguments
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
@@ -110,6 +114,7 @@ class _ReportBuilder:
             page_sheets=self.page_tables,
             units=self._units(declared),
             answers=answers,
+            row_commands=self._row_commands(),
         )
 
     def _asks_for_simulation(self) -> bool:
@@ -274,6 +279,23 @@ class _ReportBuilder:
             if name in declared
         }
 
+    def _row_commands(self) -> dict[str, RowCommand]:
+        """Return the command for the rows of each table that has one."""
+        commands = {}
+        for offered in self.offered:
+            name = offered.item.name
+            if name not in self.tables:
+                continue
+            command = self._ask(
+                offered, f"The command for the rows of {name}", self._row_command_of
+            )
+            if command is not None:
+                commands[name] = command
+        return commands
+
+    def _row_command_of(self, table: Table) -> RowCommand | None:
+        return table.row_command(self.analyzer, self.options)
+
     def _ask(
         self, offered: Offered[Table], part: str, function: Callable[[Table], Result]
     ) -> Result | None:
@@ -332,6 +354,7 @@ def _unexpected(answer: str) -> str:
     return f"tracelens_report_sheets: expected sheet name → DataFrame, got {answer}"
 
 
+@takes_old_arguments
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
@@ -345,8 +368,8 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: CategorizerLike | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
-    without_packs: Sequence[str] = (),
-    salvage: bool = False,
+    disabled_packs: Sequence[str] = (),
+    allow_truncated: bool = False,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     tracelens_sheets: bool = True,
@@ -365,8 +388,8 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
         rules: TOML files of your own rules.
         categorizer: what to ask before the installed plugins and built-in packs.
         maps: folders of engine/model maps.
-        without_packs: names of packs that are switched off.
-        salvage: whether a truncated or damaged file is analyzed up to the damage.
+        disabled_packs: names of packs that are switched off.
+        allow_truncated: whether a truncated or damaged file is analyzed up to the damage.
         reading: further options for reading.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
         tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
@@ -398,13 +421,13 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
         rules=rules,
         categorizer=categorizer,
         maps=maps,
-        without_packs=without_packs,
-        salvage=salvage,
+        disabled_packs=disabled_packs,
+        allow_truncated=allow_truncated,
         reading=reading,
     )
     report = build_perf_report(analyzer, chosen)
     writing.write_report(report, places, inputs, force=True)
-    return dict(report.sheets)
+    return earlier_tables(report.sheets)
 
 
 def default_report_path(trace_path: str | os.PathLike[str]) -> Path:

@@ -165,7 +165,7 @@ def test_a_small_trace() -> None:
             "exposed_comm_time_ms": 0.1,
             "exposed_memcpy_time_ms": 0.05,
             "kernels": 2,
-            "launches_without_gpu_work": 0,
+            "unmatched_launches": 0,
             "whole": True,
             "odd": "",
             "GEMM_time_ms": 0.3,

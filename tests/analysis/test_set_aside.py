@@ -42,7 +42,7 @@ def test_fills_that_alternate_with_one_kernel_are_benchmarks() -> None:
     launches(maker, ["my_kernel", "gemm"] * 12, end)
     recording = coverage(maker)
     (part,) = recording.parts.to_dict("records")
-    assert part["kind"] == "start_up"
+    assert part["kind"] == "warm_up"
     assert part["what"] == "benchmarks of autotuning"
     assert part["count"] == 24
     assert part["busy_ns"] == 24 * 50_000
@@ -95,7 +95,7 @@ def test_a_recording_of_benchmarks_alone_is_analyzed() -> None:
     launches(maker, [FILL, "my_kernel"] * 40, 10)
     recording = coverage(maker)
     assert not len(recording.parts)
-    assert recording.judged_ns == recording.wall_ns
+    assert recording.analyzed_ns == recording.wall_ns
 
 
 def suspect(lost: int, length: float) -> TraceMaker:
@@ -115,7 +115,7 @@ def test_an_event_over_lost_launches_that_is_most_of_the_time_is_suspect() -> No
     assert work.trace.names[int(work.name[suspects.event[0]])] == "stale"
     assert suspects.lost_launches.tolist() == [30]
     recording = recording_of(work)
-    assert recording.mean_ns("hole") == 50_000_000
+    assert recording.mean_ns("dropped_events") == 50_000_000
 
 
 @pytest.mark.parametrize(("lost", "length"), [(0, 50_000), (30, 500)])
@@ -134,7 +134,7 @@ def test_a_long_kernel_alone_or_lost_launches_alone_are_not_suspect(
 def test_autotuning_of_shared_traces_is_warm_up(name: str, share: float) -> None:
     work = TreePerfAnalyzer(SHARED / "field" / f"{name}.json").gpu_events
     recording = recording_of(work)
-    assert recording.mean_ns("start_up") / recording.wall_ns >= share
+    assert recording.mean_ns("warm_up") / recording.wall_ns >= share
     assert recording.busy_set_aside_ns > 0
 
 

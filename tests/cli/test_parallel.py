@@ -105,7 +105,7 @@ def outcome(
                 "out",
                 "--format",
                 "json",
-                "--salvage",
+                "--allow-truncated",
                 "--iterations",
                 "--annotation",
                 "Profiler.*",

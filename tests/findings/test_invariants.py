@@ -45,8 +45,8 @@ def attributed_by_device(findings: Findings) -> dict[int, dict[str, float]]:
     for finding in findings.findings:
         devices: Any = finding.as_dict()["devices"]
         for part in devices:
-            if part["claimed_ms"]:
-                result[part["device"]][finding.id] = part["claimed_ms"]
+            if part["attributed_ms"]:
+                result[part["device"]][finding.id] = part["attributed_ms"]
     return dict(result)
 
 
@@ -69,7 +69,7 @@ def test_each_moment_of_a_device_is_attributed_once_and_no_saving_is_negative(
     document: Document,
 ) -> None:
     _, findings = findings_of(document)
-    assert findings.explained_ms <= findings.judged_ms + ROUNDING_MS
+    assert findings.explained_ms <= findings.analyzed_ms + ROUNDING_MS
     spans = defaultdict(list)
     for finding in findings.findings:
         assert finding.saving_ms >= 0
@@ -110,14 +110,14 @@ def test_no_finding_claims_idle_time_of_unknown_cause_or_that_is_not_analyzed(
 ) -> None:
     analyzer, findings = findings_of(document)
     causes = causes_of_idle_time(findings, analyzer)
-    assert not causes & {"unknown", "not_recorded", "start_up", "edge"}
+    assert not causes & {"unknown", "not_recorded", "warm_up", "edge"}
 
 
 def test_the_findings_of_the_demo_agree_with_gaps_on_all_screens() -> None:
     analyzer, findings = findings_of(short_demo())
     assert causes_of_idle_time(findings, analyzer) <= {
         "host",
-        "synchronisation",
+        "synchronization",
         "launch overhead",
         "dependency",
     }

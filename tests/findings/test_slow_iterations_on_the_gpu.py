@@ -35,7 +35,7 @@ def test_a_step_whose_kernels_take_longer_is_slow() -> None:
     finding = slow_iterations(steps({}, {3: 250}))
     assert finding is not None
     assert finding.title.startswith("1 of 8 iterations slow (ProfilerStep#3)")
-    assert finding.claimed_ms == pytest.approx(20.0, rel=0.05)
+    assert finding.attributed_ms == pytest.approx(20.0, rel=0.05)
     assert finding.saving_ms == pytest.approx(20.0, rel=0.05)
     assert finding.where["iterations"][0].name == "ProfilerStep#3"
 

@@ -30,7 +30,7 @@ def first(analyzer: TreePerfAnalyzer) -> Finding:
 
 def with_places(finding: Finding, *shares: float) -> Finding:
     places = [
-        Place(f"place {number}", share * finding.claimed_ms, 10)
+        Place(f"place {number}", share * finding.attributed_ms, 10)
         for number, share in enumerate(shares)
     ]
     return replace(finding, title="Title", where={"operations": places})

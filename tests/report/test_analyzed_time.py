@@ -52,7 +52,7 @@ def test_the_timeline_keeps_its_rows_and_explains_the_difference() -> None:
     assert rows["total_time"][0] == pytest.approx(
         rows["busy_time"][0] + rows["idle_time"][0]
     )
-    assert rows["analyzed_time"][0] == pytest.approx(findings.judged_ms)
+    assert rows["analyzed_time"][0] == pytest.approx(findings.analyzed_ms)
     assert rows["not_recorded_time"][0] + rows["analyzed_time"][0] == pytest.approx(
         findings.total_ms
     )
@@ -102,7 +102,7 @@ def test_busy_shares_of_shared_traces_agree(name: str) -> None:
     analyzer = TreePerfAnalyzer(SHARED / name)
     rows = timeline(analyzer)
     findings = analyzer.findings()
-    assert rows["analyzed_time"][0] == pytest.approx(findings.judged_ms, abs=1e-3)
+    assert rows["analyzed_time"][0] == pytest.approx(findings.analyzed_ms, abs=1e-3)
     sentence = next(
         each for each in findings.time_use if each.startswith("The GPU is busy")
     )

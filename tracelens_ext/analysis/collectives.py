@@ -142,9 +142,9 @@ def collectives(work: GpuEvents) -> pd.DataFrame:
     result["% of communication time"] = percent(total, total.sum())
     bandwidth = _bandwidth(whole_array, frame["mean"])
     best_bandwidth = _bandwidth(whole_array, frame["min"])
-    result["algorithm bandwidth (GB/s)"] = bandwidth
-    result["bus bandwidth (GB/s)"] = bandwidth * factor
-    result["best bus bandwidth (GB/s)"] = best_bandwidth * factor
+    result["algorithm_bandwidth_gb_s"] = bandwidth
+    result["bus_bandwidth_gb_s"] = bandwidth * factor
+    result["best_bus_bandwidth_gb_s"] = best_bandwidth * factor
     return result
 
 
@@ -351,17 +351,17 @@ COLL_ANALYSIS = Table(
             "% of communication time", "of the summed durations of all communication"
         ),
         Column(
-            "algorithm bandwidth (GB/s)",
+            "algorithm_bandwidth_gb_s",
             "size of the whole array, that is the larger side, divided by the mean duration",
             unit="10⁹ bytes/s",
         ),
         Column(
-            "bus bandwidth (GB/s)",
+            "bus_bandwidth_gb_s",
             "algorithm bandwidth times a factor of the collective",
             unit="10⁹ bytes/s",
         ),
         Column(
-            "best bus bandwidth (GB/s)",
+            "best_bus_bandwidth_gb_s",
             "the same at the shortest duration",
             unit="10⁹ bytes/s",
         ),

@@ -197,7 +197,7 @@ def _top_category_columns(
     top = np.where(whole > 0, times.argmax(axis=1), none)
     return {
         "top_category": texts(top, labels + [""]),
-        "top_category (% of kernel time)": percent(times.max(axis=1), whole),
+        "top_category_percent": percent(times.max(axis=1), whole),
     }
 
 
@@ -401,7 +401,7 @@ NN_MODULES = Table(
             "top_category",
             "when categories are on: that with the longest summed duration within",
         ),
-        Column("top_category (% of kernel time)", "its share"),
+        Column("top_category_percent", "its share"),
         Column(
             "backward_time_ms",
             "in training: busy time of what autograd launched for the operations of the "

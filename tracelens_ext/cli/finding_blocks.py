@@ -106,7 +106,7 @@ def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
         sentences.append(f"Program: {program['kind']} ({reason})")
     if findings.worthwhile and findings.model:
         sentence = _simulation_sentence(findings)
-        if verbose or findings.model["state"] != "good":
+        if verbose or findings.model["state"] != "ok":
             sentences.append(sentence)
     return sentences
 
@@ -114,7 +114,7 @@ def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
 def _simulation_sentence(findings: Findings) -> str:
     """Return how good the simulation is that the savings are from."""
     model = findings.model
-    if model["state"] != "good":
+    if model["state"] != "ok":
         reason = model["reason"]
         return f"Savings are upper bounds: {reason}."
     error_percent = model["error_percent"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps
     from tracelens_ext.analysis.idle_time.histogram import Histogram
-    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.analysis.iterations.selection import EventFilter
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace.gpu_events import Scope
 
@@ -108,7 +108,7 @@ class GapReport:
     """All that is shown of the gaps of a trace."""
 
     def __init__(
-        self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
+        self, analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
     ) -> None:
         from tracelens_ext.analysis.idle_time import tables
         from tracelens_ext.analysis.idle_time.answer import answer
@@ -124,7 +124,7 @@ class GapReport:
         self._main_gaps: ClassifiedGaps = self._streams
         if selection.stream is None:
             self._main_gaps = devices
-        #: as a report has them; `gap_hosts` and `gaps_longest` are of the main gaps
+        #: as a report has them; `idle_cpu_activity` and `gaps_longest` are of the main gaps
         self.tables = computed_tables(
             analyzer.failures, _table_makers(analyzer, selection, options)
         )
@@ -258,10 +258,10 @@ class GapReport:
         yield from self._table_section("gap_summary", self._causes)
         yield from self._table_section("gap_shapes", self._shapes)
         if self._top:
-            yield from self._table_section("gap_hosts", self._hosts)
+            yield from self._table_section("idle_cpu_activity", self._hosts)
         yield Section("histogram", self._drawn_histogram)
         if self._top:
-            yield from self._table_section("gap_pairs", self._pairs)
+            yield from self._table_section("idle_by_kernel_pair", self._pairs)
             yield from self._table_section("gaps_longest", self._longest)
 
     def _table_section(
@@ -365,7 +365,7 @@ class GapReport:
 
 
 def _table_makers(
-    analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
+    analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
 ) -> dict[str, Callable[[], pd.DataFrame]]:
     """Return what computes each table of the gaps."""
     from tracelens_ext.analysis.idle_time import tables
@@ -377,9 +377,13 @@ def _table_makers(
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "gap_summary": lambda: tables.gap_summary(work, scopes, selection=selection),
         "gap_shapes": lambda: tables.gap_shapes(work, selection=selection),
-        "gap_hosts": lambda: tables.gap_hosts(work, scope, selection=selection),
+        "idle_cpu_activity": lambda: tables.idle_cpu_activity(
+            work, scope, selection=selection
+        ),
         "gap_streams": lambda: tables.gap_streams(work, selection=selection),
-        "gap_pairs": lambda: tables.gap_pairs(work, options.sort, selection=selection),
+        "idle_by_kernel_pair": lambda: tables.idle_by_kernel_pair(
+            work, options.sort, selection=selection
+        ),
         "gaps_longest": lambda: tables.gaps_longest(
             work, scope, longest=longest, selection=selection
         ),

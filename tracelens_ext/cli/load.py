@@ -188,7 +188,7 @@ def analyze(
                 remedy="show its CPU operations with: tracelens-ext report",
             )
         tell(f"{trace}: {problem}")
-    if options.reading.salvage:
+    if options.reading.allow_truncated:
         for note in analyzer.trace.provenance.notes:
             tell(f"{trace}: {note}")
     return analyzer

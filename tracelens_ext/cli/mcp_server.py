@@ -28,6 +28,10 @@ from tracelens_ext.cli.finding_blocks import finding_documents
 from tracelens_ext.cli.load import recording_notes
 from tracelens_ext.compare.comparison import compare
 from tracelens_ext.compare.report import comparison_report, measured_for_comparison
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_column_names,
+    earlier_table,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.export import database
 from tracelens_ext.export.database import query as ask
@@ -53,6 +57,7 @@ _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:")
 _MOST_ROWS = 200
 _MOST_DEPTH = 100
 _MOST_CHANGES = 50
+_MOST_OPERATIONS = 50
 # in memory; looked at in a folder
 _MOST_TRACES = 4
 _MOST_FILES = 10_000
@@ -266,7 +271,7 @@ class Questions:
             "tables": {
                 name: _rows(frame.head(15)) for name, frame in report.sheets.items()
             },
-            "units": {"…_ms": "ms", "…_%": "%"},
+            "units": {"…_ms": "ms", "…_percent": "%"},
             "next": "findings or table of each of the two traces, for the reasons",
         }
 
@@ -283,6 +288,7 @@ class Questions:
         if any("finding:" in each for each in changes):
             tell_claims(simulation, analyzer.findings().findings)
         frame = simulation.what_if(asked)
+        frame = earlier_table(frame, "what_if")
         return {
             **_answer(
                 frame=frame,
@@ -292,7 +298,11 @@ class Questions:
             ),
             "window": simulation.window(),
             "model": simulation.model(),
-            "critical_path": _rows(simulation.critical_path_summary().head(20)),
+            "critical_path": _rows(
+                earlier_table(
+                    simulation.critical_path_summary().head(20), "critical_path_summary"
+                )
+            ),
         }
 
     def sql(self, path: str, query: str) -> Answer:
@@ -308,6 +318,30 @@ class Questions:
             **_answer(frame=rows, total=len(rows), units=_units(rows), following=said),
             "more": more,
         }
+
+    def reproduce(
+        self,
+        path: str,
+        op: str | None = None,
+        row: int | None = None,
+        finding: str | None = None,
+        top: int = 5,
+    ) -> str:
+        """A Python script that runs operations of the trace one by one; it needs PyTorch only.
+
+        It has the `top` operations with the most GPU time, of those whose name matches the regular
+        expression `op`, of row `row` of the table ops_unique_args, or behind the finding `finding`.
+        """
+        _check("top", top, _MOST_OPERATIONS)
+        reproduction = self._analyzer(path).reproduction(
+            op, row=row, finding=finding, top=top
+        )
+        if not reproduction.count:
+            reasons = "; ".join(refusal.sentence for refusal in reproduction.refusals)
+            raise UsageError(f"no script can run these operations: {reasons}")
+        if len(reproduction.script) > LONGEST:
+            raise UsageError("the script is too long; request fewer operations (top)")
+        return reproduction.script
 
     def _find(self, path: str) -> Path:
         """The trace, or the folder, that a relative path names; never one behind a link out."""
@@ -366,7 +400,13 @@ def _table(
             f"this trace has no data for the table {name}; open_trace lists the "
             "tables it has"
         )
-    return frame.set_axis(list(map(str, frame.columns)), axis=1), table.units(frame)
+    named = frame.set_axis(list(map(str, frame.columns)), axis=1)
+    units = table.units(frame)
+    earlier_names = earlier_column_names(units, table.name)
+    units_of_names = {
+        earlier_names.get(column, column): unit for column, unit in units.items()
+    }
+    return earlier_table(named, table.name), units_of_names
 
 
 def _rows(frame: pd.DataFrame) -> list[Answer]:
@@ -425,6 +465,7 @@ _TOOLS = (
     "compare",
     "what_if",
     "sql",
+    "reproduce",
 )
 #: What the types of arguments are called.
 _MEANT = {
@@ -480,11 +521,13 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
     server = Server("tracelens-ext", instructions=_INSTRUCTIONS, log_level="ERROR")
     one_at_a_time = threading.Lock()
 
-    def as_text(tool: Callable[..., Answer]) -> Callable[..., str]:
+    def as_text(tool: Callable[..., Answer | str]) -> Callable[..., str]:
         @functools.wraps(tool)
         def call(**arguments: Any) -> str:  # noqa: ANN401  # the tool's own
             with one_at_a_time:
                 answer = tool(**arguments)
+                if isinstance(answer, str):
+                    return answer
                 return answer_text(questions.with_notes(arguments["path"], answer))
 
         return call

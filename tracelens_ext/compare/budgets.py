@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tracelens_ext.categorize import CATEGORIES
 from tracelens_ext.compare.comparison import Comparison
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -127,7 +128,7 @@ def parse_budget(text: str) -> Budget:
             f"{quoted!r} is no budget; write a name, > or <, and a change in %, ms or mad, such as"
             " 'GEMM > +5%' or 'total_time > 1.5ms'"
         )
-    name = " ".join(match["name"].split())
+    name = new_finding_id(" ".join(match["name"].split()))
     limit = Fraction("".join(match["limit"].split()))
     return Budget(
         name=name, above=match["sign"] == ">", limit=limit, unit=match["unit"].lower()

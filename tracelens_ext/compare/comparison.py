@@ -289,10 +289,10 @@ class Comparison:
 
         Columns: what names the row (`device`, where a trace has several, and `type`;
         `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
-        `B_time_ms`, `difference_ms` (B - A), `difference_%` (of A) and `ratio` (B / A), both empty
-        where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline). With more
-        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The largest
-        difference comes first, whatever its sign; the timeline keeps its order.
+        `B_time_ms`, `difference_ms` (B - A), `difference_percent` (of A) and `ratio` (B / A), both
+        empty where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline).
+        With more than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The
+        largest difference comes first, whatever its sign; the timeline keeps its order.
         """
         tables: dict[str, pd.DataFrame] = {}
         for name, aligned in self.aligned.items():

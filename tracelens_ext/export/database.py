@@ -14,6 +14,12 @@ import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
 from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_names_wanted,
+    earlier_table,
+    earlier_table_name,
+    new_table_name,
+)
 from tracelens_ext.distributed.rank_numbers import rank_hints
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -149,6 +155,8 @@ def _exposed(work: GpuEvents) -> Int64Array:
 
 def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) -> None:
     """A table of the report under its name; `table_` before one that has a name of ours."""
+    frame = earlier_table(frame, name)
+    name = earlier_table_name(name)
     shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
     connection.execute(
         f"create table {shown} ({', '.join(map(quoted, plain_headers(frame)))})"
@@ -256,6 +264,8 @@ def _added(
     """Whether the table of the report that is missed could be made, by default there or not."""
     own = name.lower().removeprefix("table_")
     wanted = own if own in OWN_NAMES else name.lower()
+    if earlier_names_wanted():
+        wanted = new_table_name(wanted)
     sheet = {each.lower(): sheet for each, sheet in tables_of_report().items()}.get(
         wanted
     )

@@ -226,9 +226,9 @@ class Inspection:
         return {each.what: each.how for each in recording_of(self.work).missing}
 
     @cached_property
-    def judged_ns(self) -> float:
+    def analyzed_ns(self) -> float:
         """The part of the wall time that is recorded and no start-up."""
-        return max(recording_of(self.work).judged_ns, 1.0)
+        return max(recording_of(self.work).analyzed_ns, 1.0)
 
     def note(self, sentence: str) -> None:
         """Say once what cannot be looked for."""
@@ -279,7 +279,7 @@ class Inspection:
 
     def share_percent(self, claim: Claim) -> float:
         """What a claim is of the wall time that can be judged."""
-        return 100.0 * claim.saving_ns / self.judged_ns
+        return 100.0 * claim.attributed_ns / self.analyzed_ns
 
     def finding(
         self,
@@ -324,7 +324,7 @@ class Inspection:
         saving_ms = 0.0
         share_percent = 0.0
         if claim is not None:
-            saving_ms = claim.saving_ms
+            saving_ms = claim.attributed_ms
             share_percent = self.share_percent(claim)
         chosen_texts = _ChosenTexts(self, text, variant, texts)
         chosen_texts.fill(

@@ -50,7 +50,7 @@ def _place_rows(finding: Finding) -> Iterator[dict[str, object]]:
                 "finding": finding.id,
                 "kind": kind,
                 "name": place.name or NO_NAME,
-                "amount": place.saving_ms,
+                "amount": place.attributed_ms,
                 "unit": "ms",
                 "count": float(place.count),
                 "see": "",
@@ -117,11 +117,11 @@ FINDINGS = Table(
             "add up. 0 of what only informs",
         ),
         Column(
-            "claimed_ms",
+            "attributed_ms",
             "attributed wall time; none is attributed to two findings",
         ),
         Column(
-            "% of judged time",
+            "% of analyzed time",
             "the attributed time, of the time that was recorded and is no warm-up",
         ),
         Column(
@@ -157,12 +157,12 @@ FINDINGS = Table(
     answer_if_empty=_heading_without_findings,
     answer_columns=[
         "title",
-        "saving",
-        "% of judged time",
-        "advice",
+        "% of analyzed time",
         "confidence",
-        "largest_place",
+        "advice",
         "see",
+        "saving",
+        "largest_place",
     ],
     answer_links="see",
 )

@@ -36,7 +36,7 @@ def with_places_in_titles(
         name = cut_middle(place.name, _NAME_LENGTH)
         suffix = f", mostly in {name}"
         if count >= _FEWEST_ITERATIONS and place.count >= count:
-            suffix += f", {ms_text(place.saving_ms / count)} in each iteration"
+            suffix += f", {ms_text(place.attributed_ms / count)} in each iteration"
         result.append(replace(finding, title=finding.title + suffix))
     return result
 
@@ -46,7 +46,7 @@ def _place_with_most(finding: Finding) -> Place | None:
     if finding.informs_only or finding.id in _OTHER_TITLES:
         return None
     for place in places_of_most_telling_kind(finding)[:1]:
-        has_most = place.saving_ms > TITLE_SHARE * finding.claimed_ms
+        has_most = place.attributed_ms > TITLE_SHARE * finding.attributed_ms
         is_named = place.name in finding.title
         if has_most and place.name and place.name != NO_OPERATION and not is_named:
             return place

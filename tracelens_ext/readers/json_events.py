@@ -111,17 +111,17 @@ class EventStream(Generic[B]):
         self.found_events = False
 
     def __iter__(self) -> Iterator[B]:
-        salvage = self._source.reading.salvage
+        allow_truncated = self._source.reading.allow_truncated
         try:
             for batch in self._document():
                 if len(batch):
                     self._count += len(batch)
                     yield batch
         except TraceFormatError as error:
-            if not salvage and self._holds_events():
+            if not allow_truncated and self._holds_events():
                 remedy = f"{error.remedy}, or {SALVAGE}"
                 raise type(error)(error.path, error.problem, remedy) from None
-            if not salvage or not self.found_events:
+            if not allow_truncated or not self.found_events:
                 raise
             self.damage = error
         self.damage = self._source.damage or self.damage
@@ -439,7 +439,7 @@ class EventStream(Generic[B]):
             self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
-        if self._source.compressed and not self._source.reading.salvage:
+        if self._source.compressed and not self._source.reading.allow_truncated:
             # text out of a damaged gzip stream is no fault of the JSON's
             self._source.drain()
         raise TraceFormatError(self._source.path, problem, remedy) from None

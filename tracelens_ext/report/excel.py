@@ -15,6 +15,11 @@ from xlsxwriter.exceptions import FileCreateError
 from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_column_names,
+    earlier_table,
+    earlier_table_name,
+)
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
@@ -161,14 +166,20 @@ class _WorkbookWriter:
         """Return what of each table fits into a sheet, by the name of the sheet."""
         report = self._report
         sheet_names = excel_text.unique_sheet_names(
-            report.sheets, taken=(_SUMMARY, _CHARTS)
+            map(earlier_table_name, report.sheets), taken=(_SUMMARY, _CHARTS)
         )
         most_rows = cells.most_rows(report.sheets.values())
         frames: dict[str, pd.DataFrame] = {}
         for sheet_name, (name, frame) in zip(
             sheet_names, report.sheets.items(), strict=True
         ):
-            headed = with_units(frame, report.units.get(name, {}))
+            units = report.units.get(name, {})
+            earlier_names = earlier_column_names(units, name)
+            units = {
+                earlier_names.get(column, column): unit
+                for column, unit in units.items()
+            }
+            headed = with_units(earlier_table(frame, name), units)
             fitting = cells.fitting(
                 wanted=name,
                 name=sheet_name,

@@ -29,7 +29,7 @@ from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import (
     memory_figures,
     roofline_figures,
-    time_axis_figures,
+    timeline_bins_figures,
 )
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
@@ -66,10 +66,10 @@ def _draw_memory(
     return memory_figures(tables)
 
 
-def _draw_time_axis(
+def _draw_timeline_bins(
     tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
 ) -> list[plot.Figure]:
-    return time_axis_figures(frame, tables.get("time_axis_marks"))
+    return timeline_bins_figures(frame, tables.get("timeline_markers"))
 
 
 def _draw_call_tree(
@@ -90,7 +90,7 @@ _DRAWINGS: dict[str, _Drawing] = {
     "iterations": _draw_iterations,
     "roofline": _draw_roofline,
     "memory": _draw_memory,
-    "time_axis": _draw_time_axis,
+    "timeline_bins": _draw_timeline_bins,
     "call_tree": _draw_call_tree,
     "idle_call_tree": _draw_idle_call_tree,
 }
@@ -206,6 +206,7 @@ def page_of(
         descriptions=report.descriptions,
         most_rows=most_rows,
         failures=failures,
+        commands=report.row_commands,
     )
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}

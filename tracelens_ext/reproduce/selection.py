@@ -18,10 +18,11 @@ from tracelens_ext.analysis.operations.arguments import (
 )
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.categorize.user_patterns import user_pattern
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.lazy import pd
-from tracelens_ext.reproduce.indexing import TOLD_BY_CHILDREN
+from tracelens_ext.reproduce.indexing import SHOWN_BY_CHILDREN
 from tracelens_ext.reproduce.specification import (
     RecordedCall,
     RecordedOperation,
@@ -211,7 +212,7 @@ def _groups_of_finding(
 
 def _finding(findings: Findings, finding_id: str) -> Finding:
     for finding in findings.findings:
-        if finding.id == finding_id:
+        if finding.id == new_finding_id(finding_id):
             return finding
     known = ", ".join(finding.id for finding in findings.findings) or "none"
     raise UsageError(
@@ -247,7 +248,7 @@ def _operations(
     for place, group in enumerate(chosen.tolist()):
         call = recorded_calls[place]
         children: tuple[RecordedCall, ...] = ()
-        if call.name in TOLD_BY_CHILDREN:
+        if call.name in SHOWN_BY_CHILDREN:
             children = _children(context, int(first_rows[place]))
         operation = RecordedOperation(
             number=place + 1,

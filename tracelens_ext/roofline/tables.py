@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.analysis.serving.phases import (
     HAS_STEPS,
@@ -36,7 +36,7 @@ class RooflineContext(ServingContext, Protocol):
     def roofline(
         self,
         device_peaks: str | os.PathLike[str] | None = None,
-        selection: Selection | None = None,
+        selection: EventFilter | None = None,
     ) -> Roofline:
         """Return the operations and their best case."""
 
@@ -57,7 +57,7 @@ def _of(make: Callable[[Roofline], pd.DataFrame]) -> Callable[..., pd.DataFrame]
         context: RooflineContext,
         device_peaks: str | os.PathLike[str] | None = None,
         *,
-        selection: Selection | None = None,
+        selection: EventFilter | None = None,
     ) -> pd.DataFrame:
         return make(context.roofline(device_peaks, selection))
 
@@ -85,7 +85,7 @@ def _utilisation(
     device_peaks: str | os.PathLike[str] | None = None,
     annotation: str | re.Pattern[str] | None = None,
     *,
-    selection: Selection | None = None,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
     """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
@@ -301,39 +301,42 @@ PHASES = Table(
         Column("gpu_us_per_token", "GPU time by tokens"),
         Column("idle_ms", "of the devices, before GPU events of the phase"),
         Column(
-            "busy_%", "busy time in percent of busy and idle time, as far as recorded"
+            "busy_percent",
+            "busy time in percent of busy and idle time, as far as recorded",
         ),
         Column("tokens_per_s", "by busy and idle time, as far as recorded"),
         Column(
             "tokens_per_s_without_idle",
             "by busy time: what the GPU could reach if it never idled",
         ),
-        Column("modelled_ms", "GPU time of operations with a best case"),
+        Column("modeled_ms", "GPU time of operations with a best case"),
         Column("roofline_time_ms", "their best case"),
-        Column("modelled_%", "that GPU time, of the busy time"),
+        Column("modeled_percent", "that GPU time, of the busy time"),
         Column(
             "% of roofline",
             "the best case in percent of that GPU time; unknown where that is less than half of "
             "the busy time",
             unit="%",
         ),
-        Column("idle_synchronisation_ms", "idle time by cause, as in `gap_summary`"),
+        Column("idle_synchronization_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_host_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_dependency_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_launch_overhead_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_unknown_ms", "idle time by cause, as in `gap_summary`"),
         Column(
-            "scheduler_%",
+            "scheduler_percent",
             "how much of the time from step to step the host spent there, where annotations "
             "or frames name it",
         ),
         Column(
-            "sampler_%",
+            "sampler_percent",
             "how much of the time from step to step the host spent there, where annotations "
             "or frames name it",
         ),
-        Column("attention_%", "when categories are on: share in the summed durations"),
-        Column("gemm_%", "when categories are on: share in the summed durations"),
+        Column(
+            "attention_percent", "when categories are on: share in the summed durations"
+        ),
+        Column("gemm_percent", "when categories are on: share in the summed durations"),
         Column("CATEGORY_time_ms", "when categories are on: summed durations"),
     ],
     table=_phases,
@@ -376,10 +379,10 @@ FAMILIES = Table(
     columns=[
         Column("family", "of the performance model; `(no model)`"),
         Column("gpu_time_ms", "busy time of what all calls launched"),
-        Column("gpu_time_%", "of all operations"),
+        Column("gpu_time_percent", "of all operations"),
         Column("tflops_per_s", "of all calls, by their GPU time"),
         Column("tb_per_s", "of all calls, by their GPU time"),
-        Column("modelled_%", "the GPU time that has a best case"),
+        Column("modeled_percent", "the GPU time that has a best case"),
         Column(
             "% of roofline",
             "the best case in percent of the GPU time, of what has one; unknown where that is "
@@ -403,11 +406,13 @@ MFU_BY_ITERATION = Table(
         Column("tflop", "of the products, convolutions and attention", unit="TFLOP"),
         Column("tflops_per_s", "of those, by the wall time"),
         Column(
-            "mfu_%",
+            "mfu_percent",
             "the time they would take at the peak of their type, by the wall time; unknown where "
             "less than half of the GPU time has a performance model",
         ),
-        Column("modelled_%", "the GPU time of operations that has a performance model"),
+        Column(
+            "modeled_percent", "the GPU time of operations that has a performance model"
+        ),
     ],
     table=_utilisation,
     options=["device_peaks", "annotation"],

@@ -3,16 +3,17 @@
 The wall runs from the first start of GPU work to its last end, one for all devices; where a hole
 lies before all GPU work, from that hole's first launch. What cannot be analyzed of it are *parts*:
 
-* `hole`: dropped GPU events. Ten launches or more in a row of one device, or one graph launch, have
-  no GPU event. It begins when the device's work before it has ended and its first launch has begun;
-  it ends when the first work that was launched after it starts. What was launched after the last
-  launch with work was cut off by the end of the recording.
-* `before`: work of before the recording. One of the device's first events started long after its
-  launch had returned, the device idle in between: it waited for what is not in the file.
-* `start_up`: warm-up, what happens once and not in later iterations; see `warm_up.find_warm_up`.
+* `dropped_events`: dropped GPU events. Ten launches or more in a row of one device, or one graph
+  launch, have no GPU event. It begins when the device's work before it has ended and its first
+  launch has begun; it ends when the first work that was launched after it starts. What was launched
+  after the last launch with work was cut off by the end of the recording.
+* `pre_recording`: work of before the recording. One of the device's first events started long
+  after its launch had returned, the device idle in between: it waited for what is not in the file.
+* `warm_up`: warm-up, what happens once and not in later iterations; see `warm_up.find_warm_up`.
 
 Parts of one device do not overlap, lie in the wall, and contain idle time of the device: the idle
-time within them is not recorded (`hole`, `before`) or warm-up (`start_up`), and no finding's.
+time within them is not recorded (`dropped_events`, `pre_recording`) or warm-up (`warm_up`), and no
+finding's.
 
 Of two kinds of parts the GPU work is set aside as well, and no finding's: benchmarks of autotuning
 (`benchmarks`), which are warm-up, and events with a wrong end (`suspects`), which are holes.
@@ -38,9 +39,9 @@ from tracelens_ext.trace.launches import Launches, find_launches, place_of
 from tracelens_ext.trace.lookup import values_at
 
 #: The kinds of parts, as tables and JSON call them.
-HOLE = "hole"
-BEFORE = "before"
-START_UP = "start_up"
+DROPPED_EVENTS = "dropped_events"
+PRE_RECORDING = "pre_recording"
+WARM_UP = "warm_up"
 
 #: Single launches are lost, or start nothing, in any recording.
 _FEWEST_LOST_IN_A_ROW: Final = 10
@@ -67,12 +68,12 @@ class Coverage:
     Attributes:
         wall_start: ns since the trace's first event; 0 without GPU events, as `wall_end`.
         wall_end: likewise.
-        parts: what cannot be analyzed, by device and start. Columns `kind` (`hole`, `before` or
-            `start_up`), `device` (an index into `find_tracks(work, "device")`), `start`, `end` (ns
-            since the trace's first event), `ns` (the device's idle time in it, or all of its time
-            where `has_work`), `busy_ns` (how much of `ns` the device is busy), `count` (launches
-            or calls), `what`, `place` (texts), `has_work` (whether the GPU work in it is set
-            aside, too).
+        parts: what cannot be analyzed, by device and start. Columns `kind` (`dropped_events`,
+            `pre_recording` or `warm_up`), `device` (an index into `find_tracks(work, "device")`),
+            `start`, `end` (ns since the trace's first event), `ns` (the device's idle time in it,
+            or all of its time where `has_work`), `busy_ns` (how much of `ns` the device is busy),
+            `count` (launches or calls), `what`, `place` (texts), `has_work` (whether the GPU work
+            in it is set aside, too).
         launches: launches of kernels, graphs and copies.
         lost: rows of those without GPU work, by time.
         devices: p.
@@ -88,7 +89,7 @@ class Coverage:
     missing: tuple[Missing, ...]
 
     @property
-    def launches_without_gpu_work(self) -> int:
+    def unmatched_launches(self) -> int:
         """The number of launches that have no GPU event."""
         return len(self.lost)
 
@@ -120,9 +121,9 @@ class Coverage:
         return is_set_aside
 
     @property
-    def judged_ns(self) -> float:
+    def analyzed_ns(self) -> float:
         """The analyzed time, which findings are about, the mean over the devices, ns."""
-        return self.wall_ns - self.mean_ns(HOLE, BEFORE, START_UP)
+        return self.wall_ns - self.mean_ns(DROPPED_EVENTS, PRE_RECORDING, WARM_UP)
 
 
 @cached_per_object
@@ -149,8 +150,8 @@ def recording_of(work: GpuEvents) -> Coverage:
         ]
         parts.append(_suspect_parts(work))
         benchmarks = find_benchmarks(work)
-        parts.append(benchmarks.assign(kind=START_UP, has_work=True))
-        parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=START_UP))
+        parts.append(benchmarks.assign(kind=WARM_UP, has_work=True))
+        parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=WARM_UP))
     return Coverage(
         wall_start=wall_start,
         wall_end=wall_end,
@@ -178,7 +179,7 @@ def _suspect_parts(work: GpuEvents) -> pd.DataFrame:
     launch = work.tree.launch_of_gpu[suspects.event]
     return pd.DataFrame(
         {
-            "kind": HOLE,
+            "kind": DROPPED_EVENTS,
             "device": find_tracks(work, "device").of_gpu[suspects.event],
             "start": work.start[suspects.event],
             "end": work.end[suspects.event],
@@ -203,9 +204,9 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
         kinds = of_device["kind"]
         for is_next in (
             has_work,
-            ~has_work & (kinds == HOLE),
-            ~has_work & (kinds == BEFORE),
-            ~has_work & (kinds == START_UP),
+            ~has_work & (kinds == DROPPED_EVENTS),
+            ~has_work & (kinds == PRE_RECORDING),
+            ~has_work & (kinds == WARM_UP),
         ):
             of_kind = of_device[is_next]
             of_kind = of_kind.sort_values(["start", "end"], ascending=[True, False])
@@ -286,7 +287,7 @@ def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFra
     )
     holes = pd.DataFrame(
         {
-            "kind": HOLE,
+            "kind": DROPPED_EVENTS,
             "device": device_index,
             "start": start,
             "end": end,
@@ -363,7 +364,7 @@ def _before(work: GpuEvents, device_index: int, wall: int) -> pd.DataFrame:
     waits = waits[end[waits] - start[waits] > least_wait]
     return pd.DataFrame(
         {
-            "kind": BEFORE,
+            "kind": PRE_RECORDING,
             "device": device_index,
             "start": start[waits],
             "end": end[waits],

@@ -28,7 +28,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.idle_time.waits import IdleTime, idle_after_waits
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import (
     HOST_KINDS,
@@ -56,7 +56,7 @@ from tracelens_ext.trace.lookup import values_at
 class Cause(StrEnum):
     """Why the GPU was idle, as tables and JSON call it."""
 
-    SYNCHRONIZATION = "synchronisation"
+    SYNCHRONIZATION = "synchronization"
     """The launching thread waited for the GPU, or has to catch up after it did."""
     HOST = "host"
     """The launching thread did something else, or launched."""
@@ -68,7 +68,7 @@ class Cause(StrEnum):
     """The work was launched, and nothing tells why it did not start."""
     NOT_RECORDED = "not_recorded"
     """Events were dropped, or the work was launched before the recording began."""
-    WARM_UP = "start_up"
+    WARM_UP = "warm_up"
     """First use, compilation, capture of graphs: what is paid once."""
     EDGE = "edge"
     """Before the first event of a device, or after its last."""
@@ -267,7 +267,7 @@ class _GapLaunches(NamedTuple):
 
 @cached_per_object
 def classify_gaps(
-    work: GpuEvents, scope: Scope = "stream", selection: Selection | None = None
+    work: GpuEvents, scope: Scope = "stream", selection: EventFilter | None = None
 ) -> ClassifiedGaps:
     """Divide each gap of the streams, or of the devices, by its causes; see the module.
 
@@ -311,7 +311,7 @@ def classify_gaps(
 
 
 def _selected_gaps(
-    work: GpuEvents, scope: Scope, selection: Selection
+    work: GpuEvents, scope: Scope, selection: EventFilter
 ) -> ClassifiedGaps:
     selected = selection.of(work)
     if scope == "device" and selection.stream is not None:
@@ -588,7 +588,7 @@ def _with_unrecorded_parts(
     for device in range(len(find_tracks(work, "device"))):
         remaining = intervals.chosen(device_of_interval == device)
         of_device = parts[parts["device"] == device]
-        is_warm_up = of_device["kind"] == "start_up"
+        is_warm_up = of_device["kind"] == "warm_up"
         parts_of_cause = {
             Cause.NOT_RECORDED: of_device[~is_warm_up],
             Cause.WARM_UP: of_device[is_warm_up],

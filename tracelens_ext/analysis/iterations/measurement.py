@@ -122,7 +122,7 @@ def iteration_table(
         "start_ms",
         *_TIMES,
         "kernels",
-        "launches_without_gpu_work",
+        "unmatched_launches",
         "whole",
         "odd",
     ]
@@ -197,7 +197,7 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         "exposed_comm_time_ms": (without_copies - computing) / NS_PER_MS,
         "exposed_memcpy_time_ms": (launched - without_copies) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
-        "launches_without_gpu_work": _lost_launches(work, iterations, device),
+        "unmatched_launches": _lost_launches(work, iterations, device),
         "whole": iterations.finished & has_gpu_work,
     }
     columns |= _category_times(

@@ -87,7 +87,7 @@ ITERATIONS = Table(
         Column("exposed_memcpy_time_ms", "copies that neither hid"),
         Column("kernels", "of its GPU work", unit="kernels"),
         Column(
-            "launches_without_gpu_work",
+            "unmatched_launches",
             "of kernels, graphs and copies; they were lost, or cut off by the end of the recording",
             unit="launches",
         ),

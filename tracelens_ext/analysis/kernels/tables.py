@@ -358,7 +358,7 @@ KERNEL_STATISTICS = Table(
             "max_time_us",
             "of a GPU event; `std` is that of a sample, 0 for a single event",
         ),
-        Column("% of launches", "of all that were selected"),
+        Column("% of GPU events", "of all that were selected"),
         Column("% of duration", "of all that were selected"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
         Column(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import START_UP, recording_of
+from tracelens_ext.analysis.coverage.coverage import WARM_UP, recording_of
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
@@ -69,7 +69,7 @@ def _analyzed_parts(work: GpuEvents, device: int, is_counted: BoolArray) -> list
     of_device = recording.parts[recording.parts["device"] == index]
     if not len(of_device):
         return []
-    is_warm_up = of_device["kind"] == START_UP
+    is_warm_up = of_device["kind"] == WARM_UP
     warm_up = int(of_device["ns"][is_warm_up].sum())
     not_recorded = int(of_device["ns"][~is_warm_up].sum())
     first_start = min(int(work.start[is_counted].min()), int(of_device["start"].min()))

@@ -42,6 +42,7 @@ from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.timeline_rows import ANALYZED, analyzed_rows
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.report.writing import Places
@@ -59,13 +60,13 @@ _HEADLINES = (
 )
 #: Column of the table of several traces → row of the timeline.
 _SHARES = {
-    "busy (%)": "busy_time",
-    "computation (%)": "computation_time",
-    "exposed comm (%)": "exposed_comm_time",
-    "idle (%)": "idle_time",
+    "busy_percent": "busy_time",
+    "computation_percent": "computation_time",
+    "exposed_communication_percent": "exposed_comm_time",
+    "idle_percent": "idle_time",
 }
 _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit beside it
-_SUMMARY_KEPT = ("total_time_ms", "busy (%)", "top finding")
+_SUMMARY_KEPT = ("total_time_ms", "busy_percent", "top_finding")
 
 
 def report(
@@ -305,6 +306,16 @@ class _ReportRun:
             return self._snapshot(trace, places, inputs)
         return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
+    def _row_commands(self, perf_report: Report) -> Mapping[str, RowCommand]:
+        """Return the commands for rows, which name the rank of a file with several."""
+        rank = self.analysis.reading.rank
+        if rank is None:
+            return perf_report.row_commands
+        return {
+            name: command.with_option(f"--rank {rank}")
+            for name, command in perf_report.row_commands.items()
+        }
+
     def _trace(
         self,
         trace: Path,
@@ -320,7 +331,11 @@ class _ReportRun:
         options = self.report_options
         for_page = self.outputs.html is not None
         perf_report = build_perf_report(analyzer, options, for_page=for_page)
-        perf_report = replace(perf_report, source_url=self.source_url)
+        perf_report = replace(
+            perf_report,
+            source_url=self.source_url,
+            row_commands=self._row_commands(perf_report),
+        )
         measurement = None
         if self.compare:
             from tracelens_ext.compare.report import measured_for_comparison
@@ -449,13 +464,13 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
             if total:
                 row[label] = 100 * times[prefix + time_name] / total
     findings = report.sheets.get("findings")
-    if findings is not None and "% of judged time" in findings and len(findings):
+    if findings is not None and "% of analyzed time" in findings and len(findings):
         first = findings.iloc[0]
-        row["top finding"] = f"{first['finding']} {first['% of judged time']:.0f} %"
+        row["top_finding"] = f"{first['finding']} {first['% of analyzed time']:.0f} %"
     categories = report.sheets.get("gpu_time_by_category")
     if categories is not None and len(categories):
         first = categories.iloc[0]
-        row["top category"] = (
+        row["top_category"] = (
             f"{first['kernel_category']} {first['% of GPU time']:.0f} %"
         )
     return row
@@ -485,7 +500,7 @@ COMMAND = Command(
     name="report",
     summary="Write a report: workbook, HTML page, tables.",
     function=report,
-    group="Look",
+    group="Inspect",
     examples=(
         "report trace.json.gz",
         "report trace.json.gz --html report.html --csv-dir tables",

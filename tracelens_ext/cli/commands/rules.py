@@ -261,7 +261,7 @@ COMMAND = Command(
     name="rules",
     summary="List, check and draft category rules.",
     function=app,
-    group="Extend",
+    group="Manage",
     examples=(
         "rules list --category GEMM",
         "rules check my_rules.toml",

@@ -258,7 +258,7 @@ def open_cache(
     where the user limits their size (what is refused does not depend on what was read before), nor
     where others may write to its folder.
     """
-    if reading.no_cache or reading.salvage or reading.max_bytes is not None:
+    if reading.no_cache or reading.allow_truncated or reading.max_bytes is not None:
         return None
     if not isinstance(wanted, TraceCache):
         if not wanted or place.cache_is_off():

@@ -70,7 +70,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         progress=source.progress,
     )
     try:
-        tables.read(allow_damage=source.reading.salvage)
+        tables.read(allow_damage=source.reading.allow_truncated)
     except DamagedReportError as error:
         tables.damage = error
     damage = tables.damage
@@ -80,7 +80,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
             "is a damaged report of Nsight Systems "
             f"(byte {damage.offset:,}: {damage.problem})"
         )
-        if not source.reading.salvage:
+        if not source.reading.allow_truncated:
             choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]
             remedy = f"{', '.join(choices[:-1])}, or {choices[-1]}"
             raise TraceCutOffError(path, problem, remedy)

@@ -39,7 +39,7 @@ class Chart:
         "iterations",
         "roofline",
         "memory",
-        "time_axis",
+        "timeline_bins",
         "call_tree",
         "idle_call_tree",
     ] = "bar"

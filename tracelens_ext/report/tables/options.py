@@ -9,6 +9,8 @@ from inspect import Parameter
 from typing import Any, TypeVar, get_type_hints
 
 from tracelens_ext.categorize.user_patterns import user_pattern
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
+from tracelens_ext.compatibility.earlier_names import new_table_name
 from tracelens_ext.errors import UsageError
 
 #: What `tables` is for every table.
@@ -45,6 +47,7 @@ def _option(
     return field(default=default, metadata={"meaning": meaning, **given})
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class ReportOptions:
     """The options of a report: which sheets it has, and what they hold.
@@ -127,7 +130,7 @@ class ReportOptions:
         False,
         "Write the sheets about queue lengths and speeds of copies.",
     )
-    time_axis: bool = _option(False, "Write the tables of GPU work over time.")
+    timeline_bins: bool = _option(False, "Write the tables of GPU work over time.")
     call_tree: bool = _option(
         False,
         "Write the table of modules, operations and kernels.",
@@ -155,7 +158,7 @@ class ReportOptions:
     def named_tables(self) -> frozenset[str]:
         """The names in `tables`."""
         names = {name.strip() for name in self.tables.split(",")}
-        return frozenset(names - {""})
+        return frozenset(new_table_name(name) for name in names - {""})
 
     def names(self, *tables: str) -> bool:
         """Return whether `tables` names one of these tables, or all."""
