@@ -104,7 +104,7 @@ def saved(simulation: Simulation, *changes: str) -> list[float]:
 
 
 def partitions(simulation: Simulation) -> bool:
-    """Whether the path has no gap and no overlap, and sums to the replayed wall time."""
+    """Return True if the path has no gap and no overlap, and sums to the replayed wall time."""
     path = simulation.critical_path
     ends = np.rint(1e3 * (path["start_us"] + path["duration_us"])).astype(int).tolist()
     starts = np.rint(1e3 * path["start_us"]).astype(int).tolist()

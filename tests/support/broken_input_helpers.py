@@ -90,7 +90,7 @@ def outcome(
 
 
 def agrees(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Whether an outcome is the one expected."""
+    """Return True if an outcome is the expected one."""
     return found == {key: value for key, value in expected.items() if key != "salvage"}
 
 

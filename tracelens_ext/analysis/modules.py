@@ -136,7 +136,7 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     busy_of_frame = busy.by_subtree(frames.parent, frames.of_gpu)
     own_of_frame = busy.by_owner(frames.of_gpu, len(frames.rows))
     total = sums(paths.of_node, busy_of_frame, count)
-    own = sums(paths.of_node, own_of_frame, count)
+    own_times = sums(paths.of_node, own_of_frame, count)
     parent = paths.parent.astype(np.int32)
     events = np.flatnonzero(frames.of_gpu != NONE)
     path_of_event = paths.of_node[frames.of_gpu[events]]
@@ -147,7 +147,7 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     columns["calls"] = np.bincount(paths.of_node, minlength=count)
     columns["kernels"] = summed_up(parent, depths(parent), own_events)
     columns["gpu_time_total_ms"] = total / NS_PER_MS
-    columns["gpu_time_self_ms"] = own / NS_PER_MS
+    columns["gpu_time_self_ms"] = own_times / NS_PER_MS
     columns["% of GPU busy time"] = percent(total, union_length(work.start, work.end))
     columns |= _top_category_columns(
         work=work, paths=paths, events=events, path_of_event=path_of_event

@@ -172,7 +172,7 @@ class KernelCategorizer:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it asks the built-in packs and nothing else."""
+        """True if it asks the built-in packs and nothing else."""
         builtin = builtin_categorizer()
         return self is builtin or self.packs == builtin.packs == self._sources
 
@@ -193,9 +193,9 @@ class KernelCategorizer:
                 if not pending:
                     break
                 # Rules answer for what is still open, a Python categorizer sees every kernel.
-                asked = pending if isinstance(stage, Matcher) else distinct
+                undecided = pending if isinstance(stage, Matcher) else distinct
                 for kernel, verdict in zip(
-                    asked, self._ask(stage, asked), strict=False
+                    undecided, self._ask(stage, undecided), strict=False
                 ):
                     if verdict is not None:
                         verdicts.setdefault(kernel, verdict)
@@ -310,11 +310,11 @@ def _unasked_packs(
         UsageError: there is no such pack as one of `disabled_packs`.
     """
     unasked = [offer for offer in offered if not offer.item.selectable]
-    known = sorted({offer.item.name for offer in unasked})
+    known_names = sorted({offer.item.name for offer in unasked})
     for name in disabled_packs:  # a pack that takes no part anyway is a mistake
-        if name not in known:
+        if name not in known_names:
             raise UsageError(
-                f"there is no pack called {name!r}; known: {', '.join(known)}"
+                f"there is no pack called {name!r}; known: {', '.join(known_names)}"
             )
     chosen_packs = {
         id(source.pack) for source in chosen if isinstance(source, BoundPack)
@@ -416,7 +416,7 @@ class RuleMatch:
     about: str | None = None  #: what the rule says it is for, or None
     #: the rule's condition on the launching operation, or None
     condition: str | None = None
-    holds: bool = True  #: whether the launching operation fulfils the condition
+    holds: bool = True  #: True if the launching operation fulfils the condition
 
 
 def _match(bound: BoundRule, *, holds: bool) -> RuleMatch:

@@ -170,11 +170,11 @@ def _nothing_is_called(
     for problem in choices.registry.problems:
         if problem.startswith(prefix):
             return f"categorizer {name!r} failed: {problem.removeprefix(prefix)}"
-    known = sorted(set(choices.selectable) | {stage.name for stage in stages})
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    known_names = sorted(set(choices.selectable) | {stage.name for stage in stages})
+    near = get_close_matches(name, known_names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     return (
-        f"no categorizer is called {name!r}; {hint}: {', '.join(known) or 'none'}, "
+        f"no categorizer is called {name!r}; {hint}: {', '.join(known_names) or 'none'}, "
         f"or the path of a JSON map{not_maps(choices.passed_over)}"
     )
 

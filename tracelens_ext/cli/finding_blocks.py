@@ -65,10 +65,10 @@ def finding_blocks(
     for sentence in _first_sentences(findings, verbose=verbose):
         lines += folded(sentence, width)
     worthwhile = findings.worthwhile
-    shown = worthwhile[:_MOST]
+    shown_findings = worthwhile[:_MOST]
     if whole:
-        shown = list(findings.findings)
-    for rank, finding in enumerate(shown, 1):
+        shown_findings = list(findings.findings)
+    for rank, finding in enumerate(shown_findings, 1):
         yield lines + [""]
         title = _title_lines(finding, width)
         indented = textwrap.indent("\n".join(title), _INDENT)
@@ -77,14 +77,14 @@ def finding_blocks(
             lines = _all_lines(finding, width)
         else:
             lines = _short_lines(finding, width, _MOST_LINES - len(title))
-    if shown:
+    if shown_findings:
         hint = _MORE
         if verbose:
             hint = _SEE
         lines += [""]
         lines += folded(hint, width)
     small = len(findings.findings) - len(worthwhile)
-    left_out = len(findings.findings) - len(shown) - small
+    left_out = len(findings.findings) - len(shown_findings) - small
     if left_out > 0:
         lines += folded(f"{left_out} more: --all shows them.", width)
     if small and not whole:
@@ -214,8 +214,8 @@ def _all_lines(finding: Finding, width: int) -> list[str]:
 
 def _labeled(label: str, lines: Sequence[str], label_width: int) -> Iterator[str]:
     """Yield lines with a label beside the first."""
-    for left, line in zip_longest([label], lines, fillvalue=""):
-        yield f"{_INDENT}{left:<{label_width}}{line}".rstrip()
+    for label_cell, line in zip_longest([label], lines, fillvalue=""):
+        yield f"{_INDENT}{label_cell:<{label_width}}{line}".rstrip()
 
 
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:

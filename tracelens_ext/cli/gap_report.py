@@ -273,20 +273,22 @@ class GapReport:
             yield Section(name, lambda console: make(table, console))
 
     def _causes(self, summary: pd.DataFrame, _: Console) -> Iterator[Block]:
-        shown = summary[summary["count"] > 0]
+        causes = summary[summary["count"] > 0]
         if len(self._streams.gaps.tracks) < 2:  # then both scopes say the same
-            shown = shown[shown["scope"] == "stream"].drop(columns="overlapped_time_ms")
+            causes = causes[causes["scope"] == "stream"].drop(
+                columns="overlapped_time_ms"
+            )
         title = "WHY (device: no stream busy; stream: each stream separately)"
-        if shown["scope"].nunique() == 1:
+        if causes["scope"].nunique() == 1:
             title = "WHY"
-            shown = shown.drop(columns="scope")
-        yield Part(title, shown)
+            causes = causes.drop(columns="scope")
+        yield Part(title, causes)
 
     def _shapes(self, shapes: pd.DataFrame, _: Console) -> Iterator[Block]:
-        shown = shapes[shapes["count"] > 0]
-        if shown["period_ms"].isna().all():
-            shown = shown.drop(columns="period_ms")
-        yield Part("SHAPE OF THE IDLE TIME", shown)
+        present_shapes = shapes[shapes["count"] > 0]
+        if present_shapes["period_ms"].isna().all():
+            present_shapes = present_shapes.drop(columns="period_ms")
+        yield Part("SHAPE OF THE IDLE TIME", present_shapes)
 
     def _hosts(self, hosts: pd.DataFrame, console: Console) -> Iterator[Block]:
         from tracelens_ext.trace.call_tree import UNLINKED
@@ -297,18 +299,18 @@ class GapReport:
         if is_unknown.all():
             return
         rows = hosts.head(min(self._top, _HOSTS_SHOWN))
-        shown = rows.replace({"host_op": {"": NO_OPERATION}})
+        table = rows.replace({"host_op": {"": NO_OPERATION}})
         columns = ["idle_time_ms", "% of idle time", "host_op"]
-        if shown["python_frame"].ne("").any():
+        if table["python_frame"].ne("").any():
             columns.append("python_frame")
         columns += ["main_cause", "count"]
         if console.width >= NARROW:
             columns += ["avg_gap_us", "max_gap_us"]
-        yield Part(title="CPU ACTIVITY DURING IDLE TIME:", frame=shown, columns=columns)
-        more = len(hosts) - len(shown)
+        yield Part(title="CPU ACTIVITY DURING IDLE TIME:", frame=table, columns=columns)
+        more = len(hosts) - len(table)
         if more:
             yield [f"{more:,} more; --gap-output has them all."]
-        if shown["host_op"].eq(UNLINKED).any():
+        if table["host_op"].eq(UNLINKED).any():
             yield [f"{UNLINKED}: the launch of the next GPU event is not in the trace."]
 
     def _drawn_histogram(self, console: Console) -> list[Block]:
@@ -353,15 +355,15 @@ class GapReport:
             if rows[column].ne("").any():
                 columns.append(column)
         columns.append("cpu_op")
-        shown = rows[columns].rename(columns={"cpu_op": "next cpu_op"})
-        shown["next kernel"] = [
+        table = rows[columns].rename(columns={"cpu_op": "next cpu_op"})
+        table["next kernel"] = [
             name_text(simple_name(name)) for name in rows["kernel_after"]
         ]
         gaps_are_of_device = (rows["stream"] == NONE).all()
         what = (
             "TIMES WITHOUT ANY GPU WORK" if gaps_are_of_device else "GAPS OF THE STREAM"
         )
-        yield Part(f"LONGEST {len(rows)} {what}:", shown, keep=("next kernel",))
+        yield Part(f"LONGEST {len(rows)} {what}:", table, keep=("next kernel",))
 
 
 def _table_makers(

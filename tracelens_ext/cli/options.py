@@ -346,7 +346,9 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**arguments)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    call.__annotations__ = {
+        described.name: described.annotation for described in parameters
+    }
     return call
 
 

@@ -233,13 +233,15 @@ class _BudgetNames:
             )
         if name in self._known:
             return name
-        name_of_folded = {known.casefold(): known for known in reversed(self._known)}
+        name_of_folded = {
+            known_name.casefold(): known_name for known_name in reversed(self._known)
+        }
         if folded in name_of_folded:
             return name_of_folded[folded]
         nearest = difflib.get_close_matches(
             folded, name_of_folded, n=_NEAREST_NAMES, cutoff=_MIN_SIMILARITY
         )
-        hint = ", ".join(name_of_folded[each] for each in nearest)
+        hint = ", ".join(name_of_folded[folded_name] for folded_name in nearest)
         if not hint:
             rows = dict.fromkeys(self.timeline)
             hint = f"{', '.join(rows)}, or a category"

@@ -216,13 +216,13 @@ class Comparison:
         """What JSON has beside the tables; lists for several traces."""
         verdicts: Any = [
             {
-                "text": each.text,
-                "speed_ratio": each.speed_ratio,
-                "places": each.places.to_dict("records"),
+                "text": verdict.text,
+                "speed_ratio": verdict.speed_ratio,
+                "places": verdict.places.to_dict("records"),
             }
-            for each in self.verdicts
+            for verdict in self.verdicts
         ]
-        work_ratios: Any = [each.work_ratio for each in self.verdicts]
+        work_ratios: Any = [verdict.work_ratio for verdict in self.verdicts]
         if len(verdicts) == 1:
             verdicts = verdicts[0]
             work_ratios = work_ratios[0]

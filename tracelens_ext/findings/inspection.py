@@ -113,7 +113,7 @@ class Inspection:
 
     @cached_property
     def has_shapes(self) -> bool:
-        """Whether arguments of operations were recorded; a note says so if they were not."""
+        """True if arguments of operations were recorded; a note says so if they were not."""
         how = self.missing.get("shapes")
         if how and not self.roofline.has_shapes:
             self.note(NO_SHAPES.format(how=how))
@@ -217,7 +217,7 @@ class Inspection:
 
     @property
     def is_of_pytorch(self) -> bool:
-        """Whether code of PyTorch helps."""
+        """True if PyTorch code helps."""
         return program_of(self.work.trace).kind in PYTORCH
 
     @cached_property
@@ -261,7 +261,7 @@ class Inspection:
         )
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
-        """Whether GPU work is launched in each of some host events, by its thread."""
+        """Return which host events launch GPU work on their own thread."""
         launches = distinct(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
 
@@ -274,7 +274,7 @@ class Inspection:
         return claim
 
     def is_worth(self, claim: Claim) -> bool:
-        """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
+        """Return True if a claim is large enough to report; `finding` drops all others."""
         return self.share_percent(claim) >= LEAST_SHARE_PERCENT
 
     def share_percent(self, claim: Claim) -> float:

@@ -164,7 +164,7 @@ def first_sentences(findings: Findings) -> list[str]:
 
     What is not known then comes last.
     """
-    sentences = [*findings.first_sentences]
+    sentences = list(findings.first_sentences)
     summary = summary_sentence(findings)
     if any(not finding.informs_only for finding in findings.worthwhile):
         sentences.append(summary)

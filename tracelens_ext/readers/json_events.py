@@ -326,7 +326,7 @@ class EventStream(Generic[B]):
         self, threads: ThreadPoolExecutor, begun: deque[_Begun[B]]
     ) -> bool:
         """Have a thread decode the next slice; False where none can be cut."""
-        rest = self._rest
+        text_before = self._rest
         try:
             piece = self._read(self._slice_bytes)
         except TraceError:  # it is raised again when this slice's turn comes
@@ -336,7 +336,9 @@ class EventStream(Generic[B]):
             self._take_back(piece)
             return False
         text, after = self._bracketed(piece, cut)
-        begun.append(_Begun(rest, piece, threads.submit(self._decoder.decode, text)))
+        begun.append(
+            _Begun(text_before, piece, threads.submit(self._decoder.decode, text))
+        )
         self._rest = after.lstrip(_GAP_BYTES)
         return True
 
@@ -422,8 +424,8 @@ class EventStream(Generic[B]):
 
     def _decoded_or_repaired(self, text: str, values: list[object]) -> B:
         """Return a batch of events: decoded quickly, if none is odd, else of their values."""
-        document = f"[{text}]".encode()
         try:
+            document = f"[{text}]".encode()  # fails on lone surrogates
             return self._decoder.decode(document)
         except REFUSED:
             return self._decoder.repair(values)

@@ -69,7 +69,7 @@ class _IndexLine:
 
 @dataclass(frozen=True)
 class _Line:
-    """Some cells of a row, each with its format."""
+    """Cells of a row, each with its format."""
 
     values: Sequence[CellValue]
     styles: Sequence[Format]
@@ -517,9 +517,9 @@ class _FirstSheet:
                 value=label,
                 style=self._format(bold=True, valign="top"),
             )
-            text, shown = excel_text.fact_text(label, value)
-            if shown:
-                style = self._format(num_format=shown.excel_format, align="left")
+            text, notation = excel_text.fact_text(label, value)
+            if notation:
+                style = self._format(num_format=notation.excel_format, align="left")
                 cells.put(
                     sheet=self._sheet,
                     row=self._row,
@@ -551,11 +551,11 @@ class _FirstSheet:
             )
         styles = self._column_styles(answer, columns)
         for values in zip(*(column.values for column in columns), strict=True):
-            shown = [
+            columns_shown = [
                 answer.linked(value, sheets) if style.underline else value
                 for value, style in zip(values, styles, strict=True)
             ]
-            self._write_line(_Line(shown, styles))
+            self._write_line(_Line(columns_shown, styles))
         if placed is not None and len(frame):
             chart_row = self._row
             chart_column = 0

@@ -320,8 +320,8 @@ def _number_texts(header: str, values: Sequence[Plain]) -> list[str]:
     numbers = [
         value if isinstance(value, int | float) else math.nan for value in values
     ]
-    shown = Shown.of(header, numbers)
-    return [shown.text(number) for number in numbers]
+    notation = Shown.of(header, numbers)
+    return [notation.text(number) for number in numbers]
 
 
 def _line(cells: Sequence[str]) -> str:

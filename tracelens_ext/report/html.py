@@ -199,8 +199,8 @@ def page_of(
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
     headed = {}
     for name, frame in sheets.items():
-        shown = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
-        headed[name] = with_units(shown, report.units.get(name, {}))
+        page_table = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
+        headed[name] = with_units(page_table, report.units.get(name, {}))
     contents = html_tables.page_tables(
         sheets=headed,
         descriptions=report.descriptions,
@@ -341,10 +341,10 @@ class PageFact(NamedTuple):
 
 def _fact(label: str, value: object) -> PageFact:
     """Return a fact with the unit that its label tells."""
-    text, shown = fact_text(label, value)
+    text, notation = fact_text(label, value)
     percent = None
-    if shown is not None and shown.unit.quantity is Quantity.PERCENT:
+    if notation is not None and notation.unit.quantity is Quantity.PERCENT:
         is_negative = text.startswith("-")
-        if shown.largest <= 100 and not is_negative:
-            percent = shown.largest
+        if notation.largest <= 100 and not is_negative:
+            percent = notation.largest
     return PageFact(label=cleaned(label), text=cleaned(text), percent=percent)

@@ -468,8 +468,12 @@ def _alive(part: pd.DataFrame) -> pd.DataFrame:
     bars = groups.sum().sort_values(ascending=False).reset_index()
     if len(bars) <= _MOST_BARS + 1:
         return bars
-    rest = bars["bytes"][_MOST_BARS:]
-    others = {"what": [f"({len(rest):,} others)"], "phase": "", "bytes": rest.sum()}
+    smaller = bars["bytes"][_MOST_BARS:]
+    others = {
+        "what": [f"({len(smaller):,} others)"],
+        "phase": "",
+        "bytes": smaller.sum(),
+    }
     return pd.concat([bars[:_MOST_BARS], pd.DataFrame(others)], ignore_index=True)
 
 

@@ -250,7 +250,7 @@ def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plo
 
 
 def is_narrow(room: int) -> bool:
-    """Whether names have no room beside what they name."""
+    """Return True if names have no room beside what they name."""
     return room < _NARROW_ENDS
 
 
@@ -444,7 +444,7 @@ def bars_spec(
             "ticksuffix": f" {plotly_text(axis)}",
         },
     }
-    return spec_of([*pieces, at_ends], layout, room_for)
+    return spec_of(list(pieces) + [at_ends], layout, room_for)
 
 
 def _bars_layout(
@@ -653,7 +653,7 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         text = row.get("hover") or _time_and_share(row["gpu_time_ns"], total)
         category = plotly_text(row["category"])
         hover.append(f"{text}<br>{category}")
-    values = [total, *frame["gpu_time_ns"]]
+    values = [total] + list(frame["gpu_time_ns"])
     spec = _icicle_spec(frame["parent"], labels, values, hover, colours)
     summary = _OF_TWO_TRACES
     if "colour" not in frame:
@@ -685,7 +685,7 @@ def idle_call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         share = percent_text(100 * row["idle_time_ns"] / total)
         time = duration_text(row["idle_time_ns"] / 1e6)
         hover.append(f"{time} ({share})<br>{plotly_text(row['kind'])}")
-    values = [total, *frame["idle_time_ns"]]
+    values = [total] + list(frame["idle_time_ns"])
     largest = top.sort_values("idle_time_ns", ascending=False)["label"].head(1)
     words = f"{duration_text(total / 1e6)} in which the GPU waits for the CPU"
     for label in largest:
@@ -715,7 +715,7 @@ def _icicle_spec(
         # one top: several would stand below a blank
         ids=list(range(len(labels))),
         labels=labels,
-        parents=["", *(parents + 1)],
+        parents=[""] + list(parents + 1),
         values=values,
         customdata=hover,
         hovertemplate="<b>%{label}</b><br>%{customdata}<extra></extra>",

@@ -45,7 +45,7 @@ class OutputFormat(StrEnum):
 
     @property
     def is_folder(self) -> bool:
-        """Whether the format is a folder with a file a table."""
+        """True if the format is a folder with one file per table."""
         return self in (OutputFormat.csv, OutputFormat.parquet)
 
     @property

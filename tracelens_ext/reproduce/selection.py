@@ -1,4 +1,4 @@
-"""Which operations of a trace go into a script, and what was recorded of them."""
+"""Select the operations of a trace that go into a script, with what was recorded of them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReproductionContext(AnalysisContext, Protocol):
 
 @dataclass(frozen=True)
 class OperationChoice:
-    """Which operations of a trace are wanted; those that all conditions choose."""
+    """The conditions that wanted operations of a trace meet."""
 
     op: str | re.Pattern[str] | None = None  #: searched for in the names of operations
     row: int | None = None  #: a row of the table `ops_unique_args`, from 1

@@ -546,8 +546,8 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
             places.append(place)
             costs.append(row.cost)
     if not costs and family not in FAMILIES:
-        known = ", ".join(sorted(roofline.families | FAMILIES.keys()))
-        raise UsageError(f"there is no family {family!r}; there are {known}")
+        known_families = ", ".join(sorted(roofline.families | FAMILIES.keys()))
+        raise UsageError(f"there is no family {family!r}; there are {known_families}")
     names = FAMILIES.get(family) or [name for cost in costs for name in cost.parameters]
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops = table["flops"].to_numpy(dtype=np.float64)

@@ -341,11 +341,11 @@ def _queue_times(
         is_on_main_stream = stream == main_stream
         starts = work.start[events[is_on_main_stream]]
         next_start = np.minimum.accumulate(starts[::-1])[::-1]
-        asked = np.flatnonzero(thread_of_first == number)
+        pairs = np.flatnonzero(thread_of_first == number)
         following = np.searchsorted(
-            launched_at[is_on_main_stream], trace.ts[after[asked]]
+            launched_at[is_on_main_stream], trace.ts[after[pairs]]
         )
-        end[asked] = values_at(next_start, following, missing=0)
+        end[pairs] = values_at(next_start, following, missing=0)
     return _Spans(start, end)
 
 

@@ -216,6 +216,7 @@ def slow_first_launches(work: GpuEvents) -> Int64Array:
     is_slow = first_duration // _TIMES_LATER_LAUNCHES >= quickest_later
     is_slow &= first_duration >= _LEAST_FIRST_LAUNCH_NS
     is_slow[is_only] = first_duration[is_only] > _LEAST_ONLY_LAUNCH_NS
+    is_slow &= first_duration <= _LONG_NS  # longer ones are first uses
     slow: Int64Array = launch[starts[is_slow]]
     return slow
 
@@ -432,8 +433,8 @@ def _runs_known_kernels_from(work: GpuEvents, time: int) -> bool:
     is_known = np.isin(later_names, known_names)
     duration = work.duration[is_later]
     total = int(duration.sum())
-    known = int(duration[is_known].sum())
-    return total > 0 and known * 2 >= total
+    known_ns = int(duration[is_known].sum())
+    return total > 0 and known_ns * 2 >= total
 
 
 @cached_per_object

@@ -109,7 +109,7 @@ class IdleIntervals(NamedTuple):
     """Intervals of idle time, by track and time, which do not overlap on a track; p of them."""
 
     start: Int64Array  #: ns since the trace's first event, (p,)
-    end: Int64Array  #: likewise, (p,)
+    end: Int64Array  #: ns since the trace's first event, (p,)
     track: IntArray  #: the stream or device that was idle, an index, (p,)
     gap: IntArray  #: the gap that the interval is a part of, `NONE` for an edge, (p,)
     cause: IntArray  #: the code of a `Cause`, (p,)
@@ -512,8 +512,8 @@ def _with_waits(
     call_of_gap[gaps_of_waits] = after_waits.call[belongs]
     middle = intervals.start + after_waits.length
     of_waits = intervals._replace(end=middle).with_cause(Cause.SYNCHRONIZATION)
-    rest = intervals._replace(start=middle)
-    split = joined_intervals(of_waits, rest)
+    after_middle = intervals._replace(start=middle)
+    split = joined_intervals(of_waits, after_middle)
     has_length = split.end > split.start
     return _CaughtUp(split.chosen(has_length), call_of_gap)
 

@@ -195,8 +195,8 @@ def _with_rest(paths: _Paths, rest_ns: int) -> _Paths:
         return paths
     return _Paths(
         parent=np.append(paths.parent, np.int32(ROOT)),
-        labels=[*paths.labels, _NO_EVENT],
-        kinds=[*paths.kinds, ""],
+        labels=paths.labels + [_NO_EVENT],
+        kinds=paths.kinds + [""],
         self_ns=np.append(paths.self_ns, rest_ns),
     )
 

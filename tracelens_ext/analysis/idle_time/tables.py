@@ -388,15 +388,15 @@ def gap_histogram(
 ) -> pd.DataFrame:
     """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
     length = classify_gaps(work, "stream", selection).gaps.duration / NS_PER_US
-    found = telling_histogram(
+    counted = telling_histogram(
         values=length, bins=BINS, smallest=smallest, largest=largest, log=log
     ).histogram
-    edges = found.edges if len(found.edges) else np.array([np.nan])
+    edges = counted.edges if len(counted.edges) else np.array([np.nan])
     bins = pd.DataFrame(
         {
             "from_us": [np.nan, *edges],
             "to_us": [*edges, np.nan],
-            "count": [found.below, *found.counts.tolist(), found.above],
+            "count": [counted.below, *counted.counts.tolist(), counted.above],
         }
     )
     has_bounds = bins.notna().all(axis=1)

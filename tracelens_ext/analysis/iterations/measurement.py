@@ -111,14 +111,14 @@ def iteration_table(
     oddness = _oddness(frame, [*_TIMES, "kernels", *categories])
     frame["odd"] = oddness.columns
     statistics = oddness.statistics
-    shown = ["iteration"]
+    columns_shown = ["iteration"]
     if len(np.unique(iterations.process)) > 1:
-        shown.append("process")
+        columns_shown.append("process")
     if len(devices) > 1:
-        shown.append("device")
+        columns_shown.append("device")
     else:
         statistics = statistics.drop(columns="device")
-    shown += [
+    columns_shown += [
         "start_ms",
         *_TIMES,
         "kernels",
@@ -126,11 +126,13 @@ def iteration_table(
         "whole",
         "odd",
     ]
-    shown += categories
+    columns_shown += categories
     notes = _notes(
         work=work, iterations=iterations, nested=nested, statistics=statistics
     )
-    return IterationTable(frame=frame[shown], statistics=statistics, notes=tuple(notes))
+    return IterationTable(
+        frame=frame[columns_shown], statistics=statistics, notes=tuple(notes)
+    )
 
 
 def is_category_time(column: str) -> bool:
@@ -265,7 +267,7 @@ def _counts(owner: Int64Array, count: int) -> Int64Array:
 
 
 class _Oddness(NamedTuple):
-    """Which iterations are odd, and the statistics that they are compared with."""
+    """The odd iterations, and the statistics that they are compared with."""
 
     columns: list[str]  #: the columns in which each row is odd, joined by a comma
     statistics: pd.DataFrame  #: a row for each measured column and device
@@ -306,7 +308,7 @@ def _oddness(frame: pd.DataFrame, measured: list[str]) -> _Oddness:
 
 
 class OddValues(NamedTuple):
-    """Which of some values are odd."""
+    """The odd ones of some values."""
 
     is_odd: BoolArray  #: (k,)
     deviation: float  #: the median absolute deviation of the values

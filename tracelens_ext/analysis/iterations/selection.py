@@ -42,7 +42,7 @@ class IterationSpans(NamedTuple):
 
     process: Int64Array  #: of each, as in `Trace.process_of_thread`, (k,)
     start: Int64Array  #: ns since the trace's first event, (k,)
-    end: Int64Array  #: likewise, (k,)
+    end: Int64Array  #: ns since the trace's first event, (k,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Iterations:
 
     def has_number(self, number: int) -> BoolArray:
         """Return whether each iteration has this number, (k,)."""
-        return np.array([each == number for each in self.number], dtype=bool)
+        return np.array([iteration == number for iteration in self.number], dtype=bool)
 
     def numbers(self, which: IntArray) -> list[str]:
         """Return the N of some iterations, by their index, as texts; empty for `NONE`."""
@@ -88,7 +88,7 @@ class Iterations:
 
     @cached_property
     def whole(self) -> BoolArray:
-        """Whether each iteration is finished and launched GPU work; a last one may not, (k,)."""
+        """True for iterations that finished and launched GPU work, (k,)."""
         return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
@@ -362,7 +362,7 @@ StepBy = Literal["launch", "time"]
 @keeps_old_names
 @dataclass(frozen=True)
 class EventFilter:
-    """Which GPU events are chosen; None for no condition.
+    """The conditions that chosen GPU events meet; None for no condition.
 
     Attributes:
         step: the N of a `ProfilerStep#N` in which an event was launched.

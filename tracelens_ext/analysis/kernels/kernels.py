@@ -162,7 +162,7 @@ def gpu_time_by_category(work: GpuEvents) -> pd.DataFrame:
     labels = categories.labels
     if is_set_aside.any():
         code = np.where(is_set_aside, len(labels), code)
-        labels = [*labels, NOT_ANALYZED]
+        labels = labels + [NOT_ANALYZED]
     keys = {"kernel_category": (code, labels)}
     columns, groups = group_labelled(keys, work.duration)
     first_of_names, _ = number_groups([groups.number, work.name])

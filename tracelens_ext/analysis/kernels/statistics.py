@@ -127,5 +127,5 @@ def kernel_full_names(
     shared = ["kernel_name", "kind"]
     frame = statistics[["rank"] + shared].merge(full_names, on=shared, how="inner")
     frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
-    shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
-    return frame[shown].reset_index(drop=True)
+    columns_shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
+    return frame[columns_shown].reset_index(drop=True)

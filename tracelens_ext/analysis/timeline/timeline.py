@@ -46,7 +46,7 @@ def gpu_timeline(
 
 
 def _percent(time: float, whole: float) -> float:
-    if not time:
+    if not time or not whole:
         return 0.0
     return 100.0 * time / whole
 

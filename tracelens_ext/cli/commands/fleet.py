@@ -293,9 +293,11 @@ def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Par
     if ranks["device"].nunique() > 1:
         columns.append("device")
     columns += ["computation_time_ms", "over_mean_percent", "busy_percent"]
-    shown = ranks[columns].head(top)
-    of_all = f"{len(shown)} of {_counted(len(ranks), 'rank')}"
-    return Part(f"Slowest {of_all}, by computation or by the waits they cause", shown)
+    slowest_ranks = ranks[columns].head(top)
+    of_all = f"{len(slowest_ranks)} of {_counted(len(ranks), 'rank')}"
+    return Part(
+        f"Slowest {of_all}, by computation or by the waits they cause", slowest_ranks
+    )
 
 
 COMMAND = Command(

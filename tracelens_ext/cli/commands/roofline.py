@@ -175,19 +175,19 @@ def _of_family(operations: pd.DataFrame, family: str | None) -> pd.DataFrame:
     families = operations["family"].fillna("")
     of_family = operations[families.str.casefold() == family.casefold()]
     if not len(of_family):
-        known = ", ".join(sorted(set(families) - {""})) or "none"
+        known_families = ", ".join(sorted(set(families) - {""})) or "none"
         raise UsageError(
-            f"no operation belongs to the family {family!r}; this trace has {known}"
+            f"no operation belongs to the family {family!r}; this trace has {known_families}"
         )
     return of_family
 
 
 def _iteration_blocks(steps: pd.DataFrame) -> Iterator[Block]:
     """Yield the first iterations; the model FLOPs utilization where it is known."""
-    shown = steps
+    shown_steps = steps
     if not steps["mfu_percent"].notna().any():
-        shown = steps.drop(columns="mfu_percent")
-    yield Part.of("mfu_by_iteration", shown.head(_MOST_ITERATIONS))
+        shown_steps = steps.drop(columns="mfu_percent")
+    yield Part.of("mfu_by_iteration", shown_steps.head(_MOST_ITERATIONS))
     more = len(steps) - _MOST_ITERATIONS
     if more > 0:
         yield [f"{more:,} more iterations (list them all with --json)"]

@@ -196,13 +196,17 @@ def check_option(name: str, value: Any) -> None:  # noqa: ANN401
 def takes_report_options(function: _Function) -> _Function:
     """Name the fields of `ReportOptions` in a function's signature, and as last of its `Args`."""
     signature = inspect.signature(function)
-    own = signature.parameters
+    parameters_of_function = signature.parameters
     own_parameters = [
         parameter
-        for parameter in own.values()
+        for parameter in parameters_of_function.values()
         if parameter.kind is not Parameter.VAR_KEYWORD
     ]
-    options = [option for option in fields(ReportOptions) if option.name not in own]
+    options = [
+        option
+        for option in fields(ReportOptions)
+        if option.name not in parameters_of_function
+    ]
     option_parameters = _keyword_parameters(options)
     parameters = own_parameters + option_parameters
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -226,8 +230,8 @@ def _keyword_parameters(options: list[Field[Any]]) -> list[Parameter]:
 
 def _with_options_described(docstring: str, options: list[Field[Any]]) -> str:
     """Return a docstring in which each option is described where `options:` was."""
-    head, _, rest = docstring.partition("        options: ")
-    _, _, tail = rest.partition("\n")
+    head, _, behind_options = docstring.partition("        options: ")
+    _, _, tail = behind_options.partition("\n")
     lines = [
         f"        {option.name}: {option.metadata['meaning']}\n" for option in options
     ]

@@ -47,4 +47,4 @@ def _all_analyzed(of_device: pd.DataFrame) -> pd.DataFrame:
     ]
     whole = total.assign(type=f"{ANALYZED}time")
     named_parts = parts.assign(type=ANALYZED + parts["type"].astype(str))
-    return pd.concat([*nothing, whole, named_parts], ignore_index=True)
+    return pd.concat(nothing + [whole, named_parts], ignore_index=True)

@@ -291,8 +291,8 @@ _SPELLED["10⁹ bytes/s"] = {"gb"}
 def with_unit(name: str, unit: str) -> str:
     """A column's name as a header: with its unit, where the name does not tell it."""
     words = set(re.findall(r"[a-zµ\u03bc%]+", name.lower()))
-    told = not unit or words & _SPELLED.get(unit, {unit.lower()})
-    return name if told else f"{name} ({unit})"
+    is_in_name = not unit or words & _SPELLED.get(unit, {unit.lower()})
+    return name if is_in_name else f"{name} ({unit})"
 
 
 def with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
