@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.simulated_job import write_demo_trace
+from tracelens_ext.findings import recording_doubts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,9 +41,9 @@ settings.load_profile("same every time")
 # `make test` asks for these; what it leaves out, `make test-all` tries.
 settings.register_profile("few examples", settings(), max_examples=15)
 
-#: PyTorch may be imported by another interpreter, which PYTORCH_PYTHON names.
 HAS_TORCH = (
-    importlib.util.find_spec("torch") is not None or "PYTORCH_PYTHON" in os.environ
+    importlib.util.find_spec("torch") is not None
+    or "TRACELENS_EXT_TORCH_PYTHON" in os.environ
 )
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -264,3 +265,14 @@ def browser() -> Iterator[Browser]:
     assert program is not None
     with running_browser(program) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _few_events_are_enough(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traces of tests are short: a few events stand for many, unless a test says otherwise."""
+    if "too_little" in request.keywords:
+        return
+    monkeypatch.setattr(recording_doubts, "FEWEST_EVENTS", 0)
+    monkeypatch.setattr(recording_doubts, "LEAST_WORK_NS", 0)

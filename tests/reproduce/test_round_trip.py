@@ -1,6 +1,6 @@
 """Scripts under real PyTorch: what they record is what they were made of.
 
-PyTorch is imported by another interpreter if `PYTORCH_PYTHON` names one.
+PyTorch is imported by another interpreter if `TRACELENS_EXT_TORCH_PYTHON` names one.
 """
 
 from __future__ import annotations

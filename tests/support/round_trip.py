@@ -43,13 +43,14 @@ _PROBLEM = re.compile(
 
 @cache
 def torch_python() -> str:
-    """Return the interpreter that has PyTorch: this one, or `PYTORCH_PYTHON`; skip without one."""
+    """Return the interpreter that has PyTorch: this one, or the one that a variable names."""
     if find_spec("torch") is not None:
         return sys.executable
-    other = os.environ.get("PYTORCH_PYTHON")
+    other = os.environ.get("TRACELENS_EXT_TORCH_PYTHON")
     if other is None:
         pytest.skip(
-            "PyTorch cannot be imported, and PYTORCH_PYTHON names no other Python"
+            "PyTorch cannot be imported; name a Python that has it with"
+            " TRACELENS_EXT_TORCH_PYTHON"
         )
     return other
 
