@@ -159,7 +159,7 @@ def _tensors(dims: object, strides: object) -> RecordedTensors:
     """Return a list of tensors, whose types are not recorded."""
     if not isinstance(dims, tuple):
         raise NotReproducibleError(
-            "the recorded sizes of a list of tensors are no list"
+            "the recorded sizes of a list of tensors are invalid"
         )
     strides_of_tensors: tuple[object, ...] = (None,) * len(dims)
     if isinstance(strides, tuple) and len(strides) == len(dims):
@@ -184,10 +184,10 @@ def sizes_of(value: object) -> tuple[int, ...] | None:
 
 
 def number_of(text: str) -> Number:
-    """Return the number that a text stands for: `1` is an int, `1.` a float, `True` a bool.
+    """Return the number in a text: `1` is an int, `1.` a float, `True` a bool.
 
     Raises:
-        NotReproducibleError: it stands for none.
+        NotReproducibleError: the text is not a number.
     """
     try:
         value = ast.literal_eval(text.strip())
@@ -206,14 +206,14 @@ def _unusual_number(text: str) -> Number:
             return complex(float(match[1]), float(match[2]))
         return float(text)
     except ValueError:
-        raise NotReproducibleError(f"{text[:40]!r} is no number") from None
+        raise NotReproducibleError(f"{text[:40]!r} is not a number") from None
 
 
 def numbers_of(text: str) -> tuple[Number, ...]:
     """Return the numbers of a list such as `[1, 2]`.
 
     Raises:
-        NotReproducibleError: it is no such list.
+        NotReproducibleError: the text is not such a list.
     """
     stripped = text.strip()
     is_list = stripped.startswith("[") and stripped.endswith("]")
