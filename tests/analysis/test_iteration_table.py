@@ -169,7 +169,9 @@ def test_a_small_trace() -> None:
         for step in (1, 2)
     ]
     assert found.frame["start_ms"].tolist() == [0.0, 1.0]
-    assert found.notes == ("No iteration is called odd: that takes 5 whole ones.",)
+    assert found.notes == (
+        "Outliers are only determined for 5 or more complete iterations.",
+    )
 
 
 def test_the_gpu_may_lag_behind() -> None:

@@ -203,7 +203,7 @@ def test_empty_names_have_a_place(
     path = _written(maker.document(), tmp_path / "trace.json")
     assert run(["report", str(path), "-o", str(tmp_path / "r.xlsx")]) == 0
     assert (
-        "No rule knows (a kernel without a name): 100.0 % of GPU time."
+        "No rule matches (a kernel without a name), which takes 100.0 % of GPU time."
         in capfd.readouterr().out
     )
 

@@ -161,7 +161,7 @@ def test_no_rule_is_asked_for_graphs_recorded_whole(
     assert analyzer.coverage.uncategorized_percent == 100.0
     told = advice(analyzer.work, analyzer.coverage)
     assert [note for note in told if note.startswith("No rule knows")] == [
-        "No rule knows zz_unheard_of: 33.3 % of GPU time."
+        "No rule matches zz_unheard_of, which takes 33.3 % of GPU time."
     ]
     assert sum("--cuda-graph-trace=node" in note for note in told) == 1
     assert run(["rules", "suggest", str(path)]) == 0

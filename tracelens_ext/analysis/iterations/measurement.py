@@ -319,26 +319,32 @@ def _notes(
     unfinished = int((~iterations.whole).sum())
     if unfinished:
         yield (
-            f"{unfinished:,} of {len(iterations):,} iterations are not whole (launched no GPU work,"
-            " or were open when the recording ended) and not in the statistics."
+            f"{unfinished:,} of {len(iterations):,} iterations are incomplete (they "
+            "launched no GPU work, or were open when the recording ended) and are "
+            "left out of the statistics."
         )
     if nested:
-        yield f"{nested:,} annotations lie within another that matches, and do not count."
+        yield (
+            f"{nested:,} annotations are nested in another matching annotation and "
+            "are ignored."
+        )
     is_outside = _iteration_of_gpu(work, iterations) == NONE
     if len(iterations) and is_outside.any():
         yield (
-            f"{work.count_text(is_outside)} were launched outside of all iterations, or their"
-            " launch is not in the trace."
+            f"{work.count_text(is_outside)} were launched outside of all iterations, "
+            "or their launch is not in the trace."
         )
     counts_by_time = ~is_outside & (iterations.of_gpu == NONE)
     if counts_by_time.any():
         yield (
-            f"{work.count_text(counts_by_time)} without a launch in the trace count in the"
-            " iteration during which they started."
+            f"{work.count_text(counts_by_time)} without a launch in the trace count "
+            "toward the iteration during which they started."
         )
     yield from _note_on_communication(work, ~is_outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:
-        yield f"No iteration is called odd: that takes {ODD_AMONG} whole ones."
+        yield (
+            f"Outliers are only determined for {ODD_AMONG} or more complete iterations."
+        )
 
 
 def _note_on_communication(work: GpuEvents, is_inside: BoolArray) -> Iterator[str]:
@@ -357,7 +363,8 @@ def _note_on_communication(work: GpuEvents, is_inside: BoolArray) -> Iterator[st
         differences.append(f"{fewer:,} fewer")
     if differences:
         yield (
-            "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
-            f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
-            f" communication ({' and '.join(differences)})."
+            "exposed_comm_time_ms uses the built-in rules, so that traces can be "
+            f"compared; {COMMUNICATION}{CATEGORY_ENDING} uses the chosen rules, which "
+            "classify other GPU events as communication "
+            f"({' and '.join(differences)})."
         )

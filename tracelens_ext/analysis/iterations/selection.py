@@ -404,8 +404,8 @@ class Selection:
         started_in_step = _is_of_step(iterations, self.pstep, iterations.started_in)
         during = int((started_in_step & is_unlinked).sum())
         return (
-            f"{work.count_text(is_unlinked)} without a launch in the trace are left out;"
-            f" {during:,} of them started during ProfilerStep#{self.pstep}."
+            f"{work.count_text(is_unlinked)} without a launch in the trace are left "
+            f"out; {during:,} of them started during ProfilerStep#{self.pstep}."
         )
 
 
@@ -449,6 +449,6 @@ def _of_category(work: GpuEvents, wanted: str) -> BoolArray:
     if not matching:
         nearest = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5) or labels
         has = f"the trace has {', '.join(nearest)}"
-        raise UsageError(f"no GPU event is of the category {wanted!r}; {has}")
+        raise UsageError(f"no GPU event belongs to the category {wanted!r}; {has}")
     selected: BoolArray = categories.code == categories.labels.index(matching[0])
     return selected

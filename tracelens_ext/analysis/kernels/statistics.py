@@ -55,7 +55,9 @@ def kernel_statistics(
 ) -> pd.DataFrame:
     """How often and how long kernels ran, by simplified name; only events that are selected."""
     if sort not in SORTS:
-        raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(SORTS)}")
+        raise UsageError(
+            f"there is no sort order {sort!r}; choose from {', '.join(SORTS)}"
+        )
     is_selected = (selection or Selection()).of(work)
     keys: Labelled = {
         "kernel_name": simple_codes(work),

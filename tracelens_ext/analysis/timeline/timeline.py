@@ -108,16 +108,16 @@ GPU_TIMELINE = Table(
     name="gpu_timeline",
     shows="How the GPU spent its time; overlaps counted once",
     columns=[
-        Column("device", "where there are several; a block each"),
+        Column("device", "if there are several, a block for each"),
         Column(
             "type",
-            "`computation_time`: kernels that are neither communication nor copies, and "
-            "memsets. `exposed_comm_time`: communication under which nothing computes. "
-            "`exposed_memcpy_time`: copies under which nothing computes or communicates. "
-            "`busy_time`: all. `idle_time`: the rest, with `micro_idle_thresh_us` also split "
-            "into `micro_idle_time` (holes up to that long) and `macro_idle_time`. "
-            "`total_time`: first start to last end. `total_comm_time`, `total_memcpy_time`: "
-            "hidden or not.",
+            "`computation_time`: kernels other than communication and copies, and "
+            "memsets. `exposed_comm_time`: communication not hidden by computation. "
+            "`exposed_memcpy_time`: copies hidden by neither computation nor "
+            "communication. `busy_time`: all of these. `idle_time`: the rest; with "
+            "`micro_idle_thresh_us`, also split into `micro_idle_time` (gaps up to "
+            "that length) and `macro_idle_time`. `total_time`: first start to last "
+            "end. `total_comm_time`, `total_memcpy_time`: hidden or not.",
         ),
         Column("time ms", "busy time over all streams"),
         Column("percent", "of `total_time`"),
