@@ -103,7 +103,7 @@ def test_what_the_original_accepts_is_accepted(tmp_path: Path) -> None:
     (same,) = loaded(tmp_path, csv_input())
     keys = "kernel_name_idx, with_header, nvtx_tag_idx"
     assert spec.remarks == (
-        f"{keys}: not needed; the titles of a table tell its columns",
+        f"{keys}: not needed; the columns are recognized by their titles",
     )
     assert spec.files == same.files
 

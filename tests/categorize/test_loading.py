@@ -292,7 +292,10 @@ def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
             "pattern = '(((a{1000}){1000}){1000}){1000}'",
             "repeats its parts 1e+12 times",
         ),
-        ("pattern = 'a'\npriority = " + "1" * 5000, "holds a number that is too long"),
+        (
+            "pattern = 'a'\npriority = " + "1" * 5000,
+            "contains a number that is too long",
+        ),
     ],
     ids=["alternation", "repeats", "digits"],
 )

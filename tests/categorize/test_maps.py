@@ -252,5 +252,5 @@ def test_maps_are_bounded(tmp_path: Path) -> None:
         substring_pack({f"key{n:06}": "c" for n in range(5_001)})
     path = tmp_path / "map.json"
     path.write_text('{"e": {"m": {"a": ' + "1" * 5000 + "}}}")
-    with pytest.raises(RuleError, match="holds a number that is too long"):
+    with pytest.raises(RuleError, match="contains a number that is too long"):
         load_map_file(path)

@@ -267,7 +267,7 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
         (
             [*ALL, "--kernels", "header.csv"],
             1,
-            "header.csv: has a header and no kernels",
+            "header.csv: has a header, but no kernels",
         ),
         (
             [*ALL, "--kernels", "nan.csv"],

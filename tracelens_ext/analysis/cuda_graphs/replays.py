@@ -232,8 +232,10 @@ class _AddedEvents:
         places = np.flatnonzero(is_needed)
         count = len(places) * len(launches)
         if self._count + count > _MOST_ROWS:
-            problem = f"its graph launches replay over {_MOST_ROWS:,} captured events"
-            remedy = "analyse fewer steps, or without Python frames"
+            problem = (
+                f"its graph launches replay more than {_MOST_ROWS:,} captured events"
+            )
+            remedy = "analyze fewer steps, or record without Python frames"
             raise TraceError(self._trace.provenance.path, problem, remedy)
         #: Event of the graph → its place among those that are needed.
         index = np.full(len(is_needed), NONE, dtype=np.int64)
@@ -411,10 +413,10 @@ def read_captures(
         ]
     if wanted and not captures:
         remedy = (
-            "name the profile of the engine's start, in which it captured its graphs"
+            "give the profile of the engine's start, in which it captured its graphs"
         )
         raise passed_over or TraceFormatError(
-            path, "holds no capture of a CUDA graph", remedy
+            path, "contains no CUDA graph capture", remedy
         )
     return captures
 
@@ -441,8 +443,8 @@ def _files_in(folder: Path) -> list[Path]:
         ]
         files += [Path(below, name) for name in trace_names]
     if not files:
-        remedy = "name the folder of the capture traces"
-        raise TraceNotFoundError(folder, "holds no .json or .json.gz file", remedy)
+        remedy = "give the folder of the capture traces"
+        raise TraceNotFoundError(folder, "contains no .json or .json.gz file", remedy)
     return sorted(files)
 
 
@@ -462,8 +464,8 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        problem = f"is no list of file, batch_size and mode ({error})"
-        raise TraceFormatError(path, problem, "correct it, or take it away") from error
+        problem = f"is not a list of file, batch_size and mode ({error})"
+        raise TraceFormatError(path, problem, "correct it, or remove it") from error
     by_file: defaultdict[str, list[_Detail]] = defaultdict(list)
     for detail in details:
         by_file[Path(detail.file).name].append(detail)

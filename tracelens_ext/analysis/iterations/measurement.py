@@ -23,6 +23,7 @@ from tracelens_ext.analysis.iterations.selection import (
 )
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import counted
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import cached_per_object
@@ -318,15 +319,15 @@ def _notes(
 ) -> Iterator[str]:
     unfinished = int((~iterations.whole).sum())
     if unfinished:
+        incomplete = counted(unfinished, "iteration is", "iterations are")
         yield (
-            f"{unfinished:,} of {len(iterations):,} iterations are incomplete (they "
-            "launched no GPU work, or were open when the recording ended) and are "
-            "left out of the statistics."
+            f"{incomplete} incomplete and left out of the statistics: no GPU work was "
+            "launched, or the recording ended first."
         )
     if nested:
         yield (
-            f"{nested:,} annotations are nested in another matching annotation and "
-            "are ignored."
+            f"{counted(nested, 'annotation')} nested in another matching annotation "
+            "do not count as iterations."
         )
     is_outside = _iteration_of_gpu(work, iterations) == NONE
     if len(iterations) and is_outside.any():
