@@ -167,7 +167,7 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
         (Selection(pstep=6), "it has ProfilerStep#4 to #5"),
         (Selection(stream=8), "no GPU event ran on stream 8; the trace has 7"),
         (Selection(device=2), "no GPU event ran on device 2; the trace has 0"),
-        (Selection(category="GEM"), "no GPU event is of the category 'GEM'"),
+        (Selection(category="GEM"), "no GPU event belongs to the category 'GEM'"),
     ):
         with pytest.raises(UsageError, match=words):
             analyzer.get_df_gaps(selection=wrong)

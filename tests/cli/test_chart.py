@@ -383,7 +383,7 @@ def test_of_many_runs_the_times_are_shown_first(
     assert " ".join(head.split()).startswith(
         "category 1 (sec) 2 (sec) 3 (sec) 4 (sec) 5 (sec)"
     )
-    assert "too narrow to show: " in out
+    assert "not shown (terminal too narrow): " in out
     assert out.count("the trace has 2 GPUs") == 1
     assert "1, 2, 3, 4, 5: the trace has 2 GPUs" in out
 

@@ -208,7 +208,7 @@ def test_a_table_that_some_report_does_not_hold_is_left_out_and_said(
             path.unlink()
     assert compared("t", "b.json") == 0
     out = capsys.readouterr().out
-    assert "There is no table of kernels, which A does not hold." in out
+    assert "There is no table of kernels, because A does not contain it." in out
     assert "GPU time by kernel" not in out
     assert re.search(r"the largest changes:\s+\w+_time [+-]", out)
     assert compared("t", "b.json", "--fail-if", "total_time > 1%", "-o", "x.xlsx") == 3
@@ -348,7 +348,7 @@ def test_reports_say_their_version(workbook: Path, tmp_path: Path) -> None:
         manifest.read_text().replace('"tables_version": 1', '"tables_version": 2')
     )
     with pytest.raises(
-        TraceError, match=r"was made by a newer tracelens-ext; update this one"
+        TraceError, match="was written by a newer tracelens-ext; update this one"
     ):
         measure_report(folder)
 

@@ -173,7 +173,7 @@ def test_odd_ranks_do_not_stop_the_others(ranks: Path, tmp_path: Path) -> None:
     (ranks / "cpu_only.json").write_text(json.dumps(maker.document()))
     result = fleet(ranks, tmp_path / "alone")
     assert len(result.tables["ranks"]) == 1
-    assert "1 events of 1 trace could not be used and are dropped." in result.notes
+    assert "1 event of 1 trace could not be used." in result.notes
 
 
 # Failures.
@@ -517,7 +517,7 @@ def test_ranks_that_are_guesses_or_claimed_twice_are_told(tmp_path: Path) -> Non
     assert any(
         "1 trace does not say the rank; it is taken by their order" in n for n in notes
     )
-    assert "Several traces are of the same rank: 0." in notes
+    assert "Several traces have the same rank: 0." in notes
 
 
 def test_inputs_are_sorted_by_number_and_named_once(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(content))
     with pytest.raises(TraceFormatError, match="only plain data is read") as caught:
         read_dump(path)
-    assert "is no dump of the flight recorder" in str(caught.value)
+    assert "is no flight recorder dump" in str(caught.value)
 
 
 @pytest.mark.parametrize(

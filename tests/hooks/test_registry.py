@@ -290,7 +290,7 @@ def test_report_sheets() -> None:
     sheets = plugin_tables("the analyzer", ["gpu_timeline"], plugins)
     assert list(sheets) == ["mine"]
     assert sheets["mine"] is table
-    assert plugins.problems == ["p: sheet 'GPU_Timeline': the report has one already"]
+    assert plugins.problems == ["p: sheet 'GPU_Timeline': the report already has one"]
 
 
 @pytest.mark.parametrize("answer", [None, [1], {"a": 1}, {1: pd.DataFrame()}])

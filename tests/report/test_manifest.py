@@ -150,7 +150,7 @@ def test_a_folder_knows_its_files(tmp_path: Path) -> None:
     (folder / "mine.csv").write_text("theirs")
     check_folder(folder, ["a.csv", "b.csv", "new.csv"])
     with pytest.raises(
-        OutputError, match=r"mine\.csv: exists and was not made by tracelens-ext"
+        OutputError, match="mine\\.csv: exists and was not written by tracelens-ext"
     ):
         check_folder(folder, ["a.csv", "mine.csv"])
     check_folder(folder, ["mine.csv"], force=True)

@@ -10,6 +10,7 @@ from tracelens_ext.cli.screen import Block, Part
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from tracelens_ext.settings import ReadingOptions
@@ -52,7 +53,7 @@ def snapshot_report(
     )
     facts = list(zip(labels, map(str, paths), strict=True))
     notes = [
-        f"{snapshot.path}: {snapshot.dropped:,} events cannot be used."
+        f"{snapshot.path}: {counted(snapshot.dropped, 'event')} could not be used."
         for snapshot in snapshots
         if snapshot.dropped
     ]

@@ -58,7 +58,7 @@ def verdict(
     """
     text = _work_and_speed_text(baseline, letter, ratios)
     if not text:
-        text = f"{baseline} and {letter} share nothing that could be compared"
+        text = f"{baseline} and {letter} have nothing in common that could be compared"
     largest = _largest_changes(rows)
     if len(largest):
         changed = _difference_column(rows)
@@ -68,7 +68,7 @@ def verdict(
         ]
         text = f"{text}; the largest changes: {', '.join(names)}"
     else:
-        text = f"{text}; nothing differs"
+        text = f"{text}; there are no differences"
     return ComparisonVerdict(f"{text}.", ratios.work, ratios.speed, largest)
 
 
@@ -102,7 +102,7 @@ def _difference_column(rows: pd.DataFrame) -> str:
     for column in rows:
         if str(column).endswith("difference_ms"):
             return str(column)
-    raise ValueError("the table has no differences")
+    raise ValueError("the table shows no differences")
 
 
 def _largest_changes(rows: pd.DataFrame) -> pd.DataFrame:

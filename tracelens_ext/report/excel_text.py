@@ -56,7 +56,7 @@ def cell_text(text: str) -> CellText:
     is_surely_short = len(shown) <= CELL_CHARACTERS // 2
     if is_surely_short or excel_length(shown) <= CELL_CHARACTERS:
         return CellText(shown, was_cut=False)
-    mark = f" … [cut here, {len(shown):,} characters in all]"
+    mark = f" … [cut here, {len(shown):,} characters in total]"
     beginning = _cut(shown, CELL_CHARACTERS - len(mark))
     return CellText(beginning + mark, was_cut=True)
 

@@ -221,7 +221,7 @@ def _memory_figure(
     starts = [] if marks is None else marks["start_ms"].tolist()
     across = [min([start] + starts), end]
     rooms = partial(_memory_layout, across=across, bars=len(bars), marks=marks)
-    title = f"Memory of {'the host' if device == _HOST else f'device {device}'}"
+    title = f"Memory of {'the CPU' if device == _HOST else f'device {device}'}"
     named = map("{} {}".format, bars["name"][:_IN_SUMMARY], shares)
     when = f"{plot.bytes_text(peak)} allocated, at {plot.duration_text(moments[at])}"
     summary = f"At most {when}: {', '.join(named)}"

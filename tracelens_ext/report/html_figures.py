@@ -151,8 +151,8 @@ TIMELINE_PIECES = {
     "idle_time": "Idle",
 }
 _SPLIT_IDLE = {
-    "micro_idle_time": "Idle, short holes",
-    "macro_idle_time": "Idle, long holes",
+    "micro_idle_time": "Idle, short gaps",
+    "macro_idle_time": "Idle, long gaps",
 }
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
@@ -541,7 +541,9 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         # a label that would be too small to read is left out
         "uniformtext": {"minsize": _SMALLEST_TEXT, "mode": "hide"},
     }
-    said = "as wide as the time of both; red takes longer than the baseline, blue less"
+    said = (
+        "as wide as the time of both; red takes longer than in the baseline, blue less"
+    )
     words = said if "colour" in frame else gpu_work_in_words(sums)
     spec = spec_of([trace("icicle", **nodes, **look)], layout)
     return [

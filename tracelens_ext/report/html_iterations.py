@@ -310,13 +310,13 @@ def _in_words(
         plot.duration_text(float(f(wall))) for f in (np.median, np.min, np.max)
     )
     count = f"{len(labels):,} iterations"
-    parts = [f"{count}, wall time {middle} each at the median, {least} to {most}"]
+    parts = [f"{count}, median wall time {middle} each, from {least} to {most}"]
     if by_category:
-        parts = ["Summed durations of the GPU work that each of them launched"]
+        parts = ["Sum of the durations of the GPU work that each iteration launched"]
     if odd:
         named = ", ".join(plot.elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
         more = f" and {len(odd) - _IN_SUMMARY:,} more" if len(odd) > _IN_SUMMARY else ""
         parts.append(f"odd (marked): {named}{more}")
     if a_bar > 1:
-        parts.append(f"a bar is the mean of {a_bar:,} in a row")
+        parts.append(f"each bar is the mean of {a_bar:,} consecutive iterations")
     return "; ".join(parts)

@@ -319,7 +319,7 @@ def simulated_window(
                 next_work[stage] += 1
                 remaining -= 1
         if remaining == before:
-            raise ValueError("the order of the work cannot be kept")
+            raise ValueError("the work cannot be ordered consistently")
     return max(free)
 
 

@@ -32,7 +32,7 @@ class StageNames:
         if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_RANKS)):
             count = int(text)
             if count < 2:
-                raise UsageError(f"a pipeline of {count} stages is none; {_FORM}")
+                raise UsageError(f"{count} is not a number of pipeline stages; {_FORM}")
             return cls(count=count)
         listed = tuple(_ranks_of_text(part, text) for part in text.split("/"))
         ranks = [rank for stage in listed for rank in stage]
@@ -69,6 +69,6 @@ def _ranks_of_text(part: str, text: str) -> tuple[int, ...]:
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
         if last < first or last >= _MOST_RANKS:
-            raise UsageError(f"{name!r} is no range of ranks; {_FORM}")
+            raise UsageError(f"{name!r} is not a range of ranks; {_FORM}")
         ranks.extend(range(first, last + 1))
     return tuple(ranks)

@@ -250,9 +250,10 @@ def _stage_verdict(
     stage = deviation.stage
     computation_ms = means.computation[stage] / NS_PER_MS
     evidence = (
-        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} ms in an"
-        f" iteration, the median of the other stages {deviation.usual / NS_PER_MS:,.3f} ms"
-        f" ({100 * deviation.share:+.1f} %); {advice}"
+        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} "
+        "ms per iteration; the median of the other stages is "
+        f"{deviation.usual / NS_PER_MS:,.3f} ms ({100 * deviation.share:+.1f} %); "
+        f"{advice}"
     )
     return Verdict(
         verdict=VerdictKind.UNEVEN_STAGE,
@@ -280,9 +281,10 @@ def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
     if not _are_transfers_slow(means, saving):
         return None
     evidence = (
-        f"stages spend {100 * means.transfer_share:.1f} % of an iteration on transfers that no"
-        f" computation hides, {np.median(transfer) / NS_PER_MS:,.3f} ms each in the middle;"
-        f" {_saving_text(saving, 'transfers hidden behind computation')}"
+        f"stages spend {100 * means.transfer_share:.1f} % of an iteration on "
+        "transfers that computation does not hide (median "
+        f"{np.median(transfer) / NS_PER_MS:,.3f} ms per stage); "
+        f"{_saving_text(saving, 'transfers hidden behind computation')}"
     )
     return Verdict(
         verdict=VerdictKind.SLOW_TRANSFER,
@@ -309,10 +311,11 @@ def _slow_link(
     transfer = means.transfer[link]
     next_stage = (link + 1) % means.schedule.stages
     evidence = (
-        f"a transfer between stage {link} ({_ranks_text(means, link)}) and stage {next_stage}"
-        f" ({_ranks_text(means, next_stage)}) takes {transfer / NS_PER_MS:,.3f} ms, that between"
-        f" other stages {usual / NS_PER_MS:,.3f} ms ({transfer / max(usual, 1.0):.2f} times);"
-        f" {_saving_text(saving, 'a link as fast as the others')}"
+        f"a transfer between stage {link} ({_ranks_text(means, link)}) and stage "
+        f"{next_stage} ({_ranks_text(means, next_stage)}) takes "
+        f"{transfer / NS_PER_MS:,.3f} ms; one between other stages takes "
+        f"{usual / NS_PER_MS:,.3f} ms ({transfer / max(usual, 1.0):.2f} times); "
+        f"{_saving_text(saving, 'a link as fast as the others')}"
     )
     return Verdict(
         verdict=VerdictKind.SLOW_TRANSFER,
@@ -366,8 +369,8 @@ def _ranks_text(means: _PipelineMeans, stage: int) -> str:
 def _saving_text(saving: _Saving | None, change: str) -> str:
     """Return what a change would save in words."""
     if saving is None:
-        return "the saving is not known, as the schedule is not recognized"
+        return "the saving is unknown because the schedule is not recognized"
     return (
-        f"{change} would save {saving.ms:,.3f} ms of an iteration ({100 * saving.share:.1f} %;"
-        f" simulated, error {saving.error_percent:+.1f} %)"
+        f"{change} would save {saving.ms:,.3f} ms per iteration "
+        f"({100 * saving.share:.1f} %; simulated, error {saving.error_percent:+.1f} %)"
     )
