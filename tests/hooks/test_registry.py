@@ -127,7 +127,7 @@ def test_two_plugins_of_one_name() -> None:
         [FakeEntryPoint("same", GOOD), FakeEntryPoint("same", plugin())]
     )
     assert plugins.problems == [
-        "same (unknown): another plugin has this name already; rename the entry point"
+        "same (unknown): another plugin already has this name; rename the entry point"
     ]
     assert [offered.plugin for offered in offered_packs(plugins)] == [
         plugins.plugins[0]
@@ -137,7 +137,7 @@ def test_two_plugins_of_one_name() -> None:
 
 def test_two_entry_points_of_one_object() -> None:
     plugins = PluginRegistry([FakeEntryPoint("one", GOOD), FakeEntryPoint("two", GOOD)])
-    assert plugins.problems == ["two: names the same object as the plugin 'one'"]
+    assert plugins.problems == ["two: refers to the same object as the plugin 'one'"]
 
 
 def test_wrappers_are_refused() -> None:

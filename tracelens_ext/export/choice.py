@@ -58,7 +58,7 @@ def parse_window(text: str) -> Window:
         if start is not None and end is not None and start < end:
             return Window(start, end)
     expected = "write START-END with units, such as 1200ms-1300ms"
-    raise UsageError(f"--window {text!r} is no window; {expected}")
+    raise UsageError(f"--window {text!r} is not a valid window; {expected}")
 
 
 def _parse_time(text: str) -> int | None:
@@ -112,13 +112,13 @@ def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
         )
     if choice.devices is not None:
         is_other = _gpu_events_outside(gpu_events, trace.device, choice.devices)
-        sieve.leave_out(is_other, "of other devices")
+        sieve.leave_out(is_other, "on other devices")
     if choice.streams is not None:
         is_other = _gpu_events_outside(gpu_events, trace.stream, choice.streams)
-        sieve.leave_out(is_other, "of other streams")
+        sieve.leave_out(is_other, "on other streams")
     if not choice.host:
         gpu_kinds = GPU_KINDS + (EventKind.GPU_ANNOTATION,)
-        sieve.leave_out(~np.isin(kind, gpu_kinds), "on the host (--no-host)")
+        sieve.leave_out(~np.isin(kind, gpu_kinds), "on the CPU (--no-host)")
     if not choice.stacks:
         sieve.leave_out(kind == EventKind.PYTHON_FUNCTION, "Python frames (--stacks)")
     if choice.min_ns:
@@ -155,7 +155,8 @@ def window_of(gpu_events: GpuEvents, choice: Choice) -> Window | None:
         names = dict.fromkeys(iterations.number[:_NAMED_ITERATIONS])
         known = ", ".join(map(str, names)) or "none"
         raise UsageError(
-            f"--iteration {number}: there is none of that number; there are: {known}"
+            f"--iteration {number}: there is no iteration with that number; the trace "
+            f"has {known}"
         )
     # Several processes have it at the same time; a later one of that number is another.
     starts_in_time = iterations.start[indices] < iterations.end[indices[0]]

@@ -49,7 +49,7 @@ def shifts(
         if len(traces) == 1:
             return [TraceShift("", 0, "")]
         return [
-            TraceShift(f"rank {rank}", 0, "from 0: clocks not compared")
+            TraceShift(f"rank {rank}", 0, "from 0: clocks are not aligned")
             for rank in ranks
         ]
     clock_of_rank = _read_clocks(clocks)
@@ -86,10 +86,12 @@ def _read_clocks(path: Path) -> dict[int, _Clock]:
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, ImportError) as error:
-        raise UsageError(f"{path}: is no clocks.parquet of fleet ({error})") from None
+        raise UsageError(
+            f"{path}: is not a clocks.parquet of fleet ({error})"
+        ) from None
     if not set(_CLOCK_COLUMNS) <= set(table.columns):
         raise UsageError(
-            f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us"
+            f"{path}: is not a clocks.parquet of fleet; it has no rank or offset_us"
         )
     known = table.dropna(subset=["offset_us"])
     clocks = {}

@@ -58,13 +58,13 @@ class RecordingSummary:
                 reason = f"{outcome.reason}; please report this"
                 sentences.append(f"{process}: {reason}")
             elif outcome.state == "dropped":
-                remedy = "look at what that one writes, or turn it off"
+                remedy = "use the trace of that profiler, or turn it off"
                 sentences.append(f"{process}: {outcome.reason}; {remedy}")
             elif outcome.state == "recording":
                 reason = "it ended before its recording was written"
                 remedy = (
-                    "os._exit, SIGTERM and SIGKILL leave no time for that; record earlier"
-                    " with --skip and --steps"
+                    "os._exit, SIGTERM and SIGKILL leave no time to write it; record "
+                    "earlier with --skip and --steps"
                 )
                 sentences.append(f"{process}: {reason}; {remedy}")
         return sentences
@@ -76,24 +76,24 @@ class RecordingSummary:
         if not self.outcomes:
             return "nothing was recorded: the program did not import PyTorch"
         if all(outcome.state == "unselected" for outcome in self.outcomes):
-            return "nothing was recorded: no process has a rank of --ranks"
+            return "nothing was recorded: no process has a rank in --ranks"
         iterations = max(outcome.iterations for outcome in self.outcomes)
         if self.options.steps_by is StepsBy.time:
             begins = f"{self.options.after_s:g} s"
             return (
-                f"nothing was recorded: no operation of PyTorch ran from {begins} after its"
-                " import on; record earlier with --after"
+                f"nothing was recorded: no PyTorch operation ran later than {begins} "
+                "after its import; record earlier with --after"
             )
         if iterations:
             return self._reason_for_few(iterations)
         if any(outcome.ended is None for outcome in self.outcomes):
             return (
-                "nothing was recorded: the program was ended before the recording began; let"
-                f" it run longer, record earlier with --skip, or {_BY_TIME}"
+                "nothing was recorded: the program ended before the recording began; "
+                f"let it run longer, record earlier with --skip, or {_BY_TIME}"
             )
         return (
-            "nothing was recorded: no optimizer stepped and no module was called from Python;"
-            f" {_BY_TIME}"
+            "nothing was recorded: no optimizer step and no module call was made from "
+            f"Python; {_BY_TIME}"
         )
 
     def _reason_for_few(self, iterations: int) -> str:
@@ -101,21 +101,23 @@ class RecordingSummary:
         counted = _counted(iterations, "iteration")
         earlier = max(iterations // 3, 0)
         return (
-            f"nothing was recorded: the program ended after {counted}, and recording begins"
-            f" after {first} (--skip {self.options.skip} --warmup {self.options.warmup});"
-            f" record earlier, for example with --skip {earlier} --warmup 0"
+            f"nothing was recorded: the program ended after {counted}, and recording "
+            f"begins after {first} (--skip {self.options.skip} --warmup "
+            f"{self.options.warmup}); record earlier, for example with --skip "
+            f"{earlier} --warmup 0"
         )
 
     def _reason_for_no_python(self) -> str:
         option = isolating_option(self.command)
         if option is not None:
             return (
-                f"{self.command[0]} {option} ignores PYTHONPATH or sitecustomize, through which"
-                " programs are recorded; run it without that option"
+                f"{self.command[0]} {option} ignores PYTHONPATH or sitecustomize, "
+                "which recording needs; run it without that option"
             )
         return (
-            "no Python process loaded the recorder; python -I, -E and -S cannot be recorded,"
-            " nor what does not inherit the environment (sudo, containers, Ray)"
+            "no Python process loaded the recorder; python -I, -E and -S cannot be "
+            "recorded, and neither can programs that do not inherit the environment "
+            "(sudo, containers, Ray)"
         )
 
     def _limits(self, outcome: ProcessOutcome) -> list[str]:
@@ -126,18 +128,18 @@ class RecordingSummary:
         if outcome.recorded < wanted and not by_time:
             ended = _counted(outcome.iterations, "iteration")
             sentences.append(
-                f"{outcome.trace} has {outcome.recorded} of {wanted} iterations: the process"
-                f" ended after {ended}"
+                f"{outcome.trace} has {outcome.recorded} of {wanted} iterations "
+                f"because the process ended after {ended}"
             )
         if outcome.stacks_off_because:
             profiler = outcome.stacks_off_because
             sentences.append(
-                f"{outcome.trace} has no Python stacks: a Python profiler ({profiler}) was at"
-                " work"
+                f"{outcome.trace} has no Python stacks because another Python "
+                f"profiler ({profiler}) was active"
             )
         if outcome.snapshot_problem:
             problem = outcome.snapshot_problem
-            sentences.append(f"there is no snapshot of memory: {problem}")
+            sentences.append(f"the memory snapshot could not be written: {problem}")
         return sentences
 
     def are_one_job(self) -> bool:
