@@ -245,7 +245,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     )
     for name, words in (
         ("absent.json", "no such file"),
-        ("text.json", "is no trace of a known format"),
+        ("text.json", "is not a trace in a known format"),
         ("host_only.json", "holds no GPU event"),
     ):
         # The other input is fine, and nothing is written for it alone.

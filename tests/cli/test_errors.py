@@ -57,7 +57,7 @@ def _jax() -> bytes:
 
 BROKEN: dict[str, tuple[bytes, str]] = {
     "empty.json": (b"", "is empty"),
-    "text.json": (b"hello world", "is no trace of a known format"),
+    "text.json": (b"hello world", "is not a trace in a known format"),
     "no_events.json": (b'{"a": 1}', "without traceEvents"),
     "zero_events.json": (b'{"traceEvents": []}', "no events"),
     "cut.json": (DEMO[: len(DEMO) // 2], "ends in the middle"),

@@ -42,7 +42,7 @@ def _written(document: Document, path: Path) -> Path:
 
 
 def test_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "is a folder; name one trace file in it" in _line(
+    assert "is a folder; give one trace file in it" in _line(
         ["kernels", str(tmp_path)], capfd
     )
     assert "holds no" in _line(["report", str(tmp_path)], capfd)
@@ -124,7 +124,7 @@ def test_a_file_that_grows_while_it_is_read(
         assert len(json.loads(printed)["tables"]["kernel_statistics"]) == 3
     else:
         assert code == 1
-        assert "the JSON ends in the middle, after 4 events" in said
+        assert "the JSON ends prematurely, after 4 events" in said
         assert said.count("\n") == 1
 
 

@@ -78,7 +78,7 @@ def samples(folder: Path) -> dict[str, Path]:
         "Nsight Systems SQLite export": folder / "run.sqlite",
         "nsys stats cuda_gpu_trace (CSV)": folder / "table.csv",
         "JAX/XLA profile": folder / "run.xplane.pb",
-        "JAX/XLA trace for viewers (JSON)": folder / "run.trace.json",
+        "JAX/XLA viewer trace (JSON)": folder / "run.trace.json",
     }
     kineto, *_, perfetto, database, table, profile, viewer_json = files.values()
     perfetto.write_bytes(
@@ -105,7 +105,7 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
         "nsys stats cuda_gpu_trace (CSV)",
         "JAX/XLA profile",
         "Perfetto trace",
-        "JAX/XLA trace for viewers (JSON)",
+        "JAX/XLA viewer trace (JSON)",
         "PyTorch profiler (Kineto) JSON",
     ]
     files = samples(tmp_path)

@@ -164,7 +164,9 @@ def test_a_time_years_from_the_others_costs_its_event_only() -> None:
     )
     assert trace.span_ns < 10**6
     assert trace.correlation.tolist() == [NONE, 1, 2]
-    assert trace.provenance.dropped == {"a start time (ts) years from the others": 1}
+    assert trace.provenance.dropped == {
+        "a start time (ts) years away from the others": 1
+    }
     assert trace.provenance.present == 4
     assert len(read(SPAN | {"ts": 9 * YEAR_US})) == 2
 

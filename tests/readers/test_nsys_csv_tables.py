@@ -204,7 +204,10 @@ def test_data_frames_and_rows_are_tables_too() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (MEMORY, "holds the report cuda_gpu_mem_time_sum, not cuda_gpu_kern_sum"),
+        (
+            MEMORY,
+            "contains the report cuda_gpu_mem_time_sum instead of cuda_gpu_kern_sum",
+        ),
         (
             KERNELS.replace("Instances", "Num Calls"),
             "holds the report cuda_api_sum or osrt_sum, not",
@@ -215,7 +218,7 @@ def test_data_frames_and_rows_are_tables_too() -> None:
         ("SQLite format 3\0", "is no CSV"),
         (
             KERNELS[: KERNELS.index("20.0") + 12],
-            "line 4 has 2 cells, not 9 as its header",
+            "line 4 has 2 cells, but its header has 9",
         ),
         (
             KERNELS.replace("2000000", "2.000.000"),

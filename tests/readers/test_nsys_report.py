@@ -337,15 +337,15 @@ REFUSED = {
     "other compression": (report(compression="zstd"), "compressed in an unknown way"),
     "too few events": (
         report(counts={1: 5}),
-        "it holds 0 events and its header says 5",
+        "it contains 0 events, but its header says 5",
     ),
     "too few strings": (
         report(counts={3: 5}),
-        "it holds 0 strings and its header says 5",
+        "it contains 0 strings, but its header says 5",
     ),
     "too few threads": (
         report(counts={5: 5}),
-        "it holds 0 threads and its header says 5",
+        "it contains 0 threads, but its header says 5",
     ),
     "something behind": (report(layouts=block(b"") + b"?"), "behind its last part"),
 }
@@ -478,7 +478,7 @@ def test_all_of_a_report_that_lost_its_footer_only_is_salvaged(read: Any) -> Non
 
 
 def test_nothing_is_salvaged_where_no_event_is(read: Any) -> None:
-    with pytest.raises(TraceCutOffError, match="no event comes before that"):
+    with pytest.raises(TraceCutOffError, match="no event precedes the damage"):
         read(WHOLE[:60], SALVAGE)
 
 

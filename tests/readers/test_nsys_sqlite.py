@@ -280,7 +280,7 @@ def test_a_range_that_never_ended_has_no_length() -> None:
     trace = read(maker)
     assert trace.dur[named(trace, "Step")].tolist() == [9_000, 9_000, 0]
     assert trace.provenance.notes == (
-        "NVTX ranges that were open when recording ended, without a length here: 1",
+        "NVTX ranges that were open when the recording ended, without a length here: 1",
     )
 
 
@@ -348,7 +348,7 @@ def test_what_cannot_be_is_counted() -> None:
     assert trace.provenance.dropped == {
         "no usable duration (dur)": 3,
         "no usable start time (ts)": 1,
-        "an NVTX event that is no range and no mark": 1,
+        "an NVTX event that is neither a range nor a mark": 1,
     }
 
 

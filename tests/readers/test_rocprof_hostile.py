@@ -105,7 +105,7 @@ def test_a_database_that_is_being_written(tmp_path: Path) -> None:
 def test_a_database_without_records(tmp_path: Path) -> None:
     path = RunMaker().write_rocpd(tmp_path / "run_results.db")
     assert (
-        "holds no calls, markers, kernels or copies; record with: rocprofv3"
+        "contains no calls, markers, kernels or copies; record with: rocprofv3"
         in refused(path)
     )
 
@@ -192,7 +192,7 @@ def test_records_of_other_kinds_and_forms(tmp_path: Path) -> None:
     trace = read(path)
     assert trace.dur.tolist() == [4, 4]
     assert trace.provenance.dropped == {
-        "records of another form": 3,
+        "records with another layout": 3,
         "no usable start time (ts)": 1,
         "memory allocations, which are not analyzed": 2,
         "records of another kind": 1,
@@ -245,7 +245,7 @@ def test_cells_that_are_no_numbers_and_rows_of_another_length(tmp_path: Path) ->
     assert trace.device.tolist() == [1, -1, 2]
     assert trace.provenance.dropped == {
         "no usable start time (ts)": 1,
-        "rows with more or fewer cells than titles": 1,
+        "rows with more or fewer cells than columns": 1,
     }
 
 

@@ -109,7 +109,8 @@ def test_an_empty_file(tmp_path: Path) -> None:
 def test_not_json(data: bytes) -> None:
     message = refused(data)
     assert message.endswith(
-        "is no trace of a known format; see the formats that are read with: tracelens-ext formats"
+        "is not a trace in a known format; list the supported formats with: "
+        "tracelens-ext formats"
     )
 
 
@@ -164,7 +165,7 @@ def test_no_events(text: str) -> None:
 
 def test_only_events_that_say_nothing() -> None:
     events = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
-    assert "holds no event that PyTorch's profiler records" in refused(
+    assert "contains no event that PyTorch's profiler records" in refused(
         {"traceEvents": events}
     )
 
@@ -173,7 +174,7 @@ def test_events_that_cannot_be_used() -> None:
     message = refused(
         {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "dur": 1}]}
     )
-    assert "holds no event that PyTorch's profiler records" in message
+    assert "contains no event that PyTorch's profiler records" in message
 
 
 def test_a_jax_trace() -> None:
@@ -195,9 +196,10 @@ def test_a_chrome_trace_of_another_tool() -> None:
     span = {"ph": "X", "cat": "hip_api", "name": "hipMalloc", "ts": 1, "dur": 2}
     message = refused({"traceEvents": [span], "otherData": {"rocprof": 1}})
     assert (
-        "is a Chrome trace of another tool (its events are of kinds hip_api)" in message
+        "is a Chrome trace from another tool (its event categories are hip_api)"
+        in message
     )
-    assert "holds no event that PyTorch's profiler records" in refused(
+    assert "contains no event that PyTorch's profiler records" in refused(
         {"traceEvents": [span]}
     )
     assert "its events have no cat" in refused({"traceEvents": [{**span, "cat": ""}]})

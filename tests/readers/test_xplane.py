@@ -598,7 +598,8 @@ def test_a_damaged_program_costs_its_arguments_alone() -> None:
     assert not trace.arg("Input Dims").texts
     (note,) = trace.provenance.notes
     assert (
-        note == "The HLO of jit_step(5) is damaged: their operations have no arguments."
+        note
+        == "The HLO of jit_step(5) is damaged, so their operations have no arguments."
     )
 
 

@@ -241,8 +241,8 @@ def test_sums_before_ratios() -> None:
     assert families["time_lost_ms"].isna().to_dict()[NO_FAMILY]
     said = str(modelled(analyzer.roofline()))
     assert said == (
-        "91.0 % of GPU time modelled; the largest without: my::op (9.0 %), because no performance"
-        " model for my::op"
+        "91.0 % of GPU time has a performance model; the largest without one: my::op (9.0 %), "
+        "because no performance model for my::op"
     )
 
 
@@ -478,7 +478,10 @@ def test_the_command_is_readable_at_80_columns(
     assert path == f"Trace: {trace}"
     assert max(map(len, lines)) <= 80
     assert "H100 SXM: matrix" in out
-    assert "91.7 % of GPU time modelled; the largest without: my::op" in out
+    assert (
+        "91.7 % of GPU time has a performance model; the largest without one: my::op"
+        in out
+    )
     assert "bf16 [4096,4096] × [4096,4096]" in out
     assert "ProfilerStep#3" in out
     assert "1 more not shown (use --top)" in out
@@ -519,7 +522,7 @@ def test_a_trace_without_gpu_work(
     path = tmp_path / "cpu.json"
     path.write_text(json.dumps(maker.document()), encoding="utf-8")
     assert command(path) == 0
-    assert "0.0 % of GPU time modelled" in capsys.readouterr().out
+    assert "0.0 % of GPU time has a performance model" in capsys.readouterr().out
 
 
 def test_sheets_of_the_report(trace: Path, tmp_path: Path) -> None:

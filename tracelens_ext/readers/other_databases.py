@@ -39,13 +39,14 @@ def _is_of_dlprof(name: str, tables: Collection[str]) -> bool:
 
 _DATABASES: Final = (
     OtherDatabase(
-        "is a database of Ascend's profiler (msprof), which is not read",
+        "is a database of Ascend's profiler (msprof), which is not supported",
         "open it with MindStudio Insight",
         _is_of_ascend,
     ),
     OtherDatabase(
-        "is a database of DLProf, which is not read",
-        "give the report of Nsight Systems (.nsys-rep, .qdrep) that DLProf wrote beside it",
+        "is a DLProf database, which is not supported",
+        "give the Nsight Systems report (.nsys-rep, .qdrep) that DLProf wrote next to "
+        "it",
         _is_of_dlprof,
     ),
 )
@@ -55,7 +56,7 @@ class _AnyDatabase(Database):
     """A database of which only the names of the tables are read."""
 
     format = "trace"
-    remedy = "make it again"
+    remedy = "create it again"
 
     def _is_ours(self) -> bool:
         return True

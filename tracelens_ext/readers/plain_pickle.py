@@ -25,7 +25,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
         raise pickle.UnpicklingError(
-            f"asks for {module}.{name}, and only plain data is read"
+            f"requests {module}.{name}, but only plain data is read"
         )
 
 
@@ -64,13 +64,13 @@ def unpickled(path: str, data: bytes, what: str, remedy: str) -> object:
         return loaded.result()
     if isinstance(error, EOFError) or "truncated" in str(error):
         raise TraceCutOffError(
-            path, "the pickle ends in the middle", "copy or record it again"
+            path, "the pickle ends in the middle", "the pickle ends prematurely"
         )
     if isinstance(error, MemoryError):
-        reason = "asks for more memory than it can need"
+        reason = "requests more memory than it can need"
     else:
         reason = one_line(str(error)) or type(error).__name__
-    raise TraceFormatError(path, f"is no {what}: the pickle {reason}", remedy)
+    raise TraceFormatError(path, f"is not a {what}: the pickle {reason}", remedy)
 
 
 @contextmanager

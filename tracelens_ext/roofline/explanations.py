@@ -63,7 +63,7 @@ def _reasons_of_vector_work(operation: Operation, cost: Cost) -> list[str]:
         reasons.append("strided input")
     is_softmax = cost.family == "Softmax"
     if is_softmax and len(operation.tensors[0].dims) >= _DIMENSIONS_OF_SCORES:
-        reasons.append("scores of attention that is not fused")
+        reasons.append("attention scores of unfused attention")
     return reasons
 
 

@@ -24,7 +24,7 @@ from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
 from tracelens_ext.trace import SALVAGED, Trace
 
 FORMAT = "Nsight Systems report"
-_CONVERT = "let Nsight Systems convert it with --nsys PROGRAM"
+_CONVERT = "convert it with Nsight Systems, using --nsys PROGRAM"
 
 
 def read(source: ByteSource) -> Trace:
@@ -58,9 +58,9 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         report = ReportFile(file, size)
     except DamagedReportError:
         problem = (
-            f"is no report of Nsight Systems: it does not begin with {MAGIC.decode()!r}"
+            f"is not a Nsight Systems report: it does not begin with {MAGIC.decode()!r}"
         )
-        remedy = f"copy the report again if it is one, or {_CONVERT}"
+        remedy = f"if it is one, copy it again, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None
     tables = NsysReportTables(path, report, source.reading.max_bytes, source.progress)
     try:
@@ -71,23 +71,26 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
     notes = tables.notes()
     if damage is not None:
         problem = (
-            "is a damaged report of Nsight Systems "
-            f"(byte {damage.offset:,}: {damage.problem})"
+            f"is a damaged Nsight Systems report (byte {damage.offset:,}: "
+            f"{damage.problem})"
         )
         if not source.reading.salvage:
             choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]
             remedy = f"{', '.join(choices[:-1])}, or {choices[-1]}"
             raise TraceCutOffError(path, problem, remedy)
         if not tables.events:
-            remedy = f"no event comes before that; {AGAIN}, or {_CONVERT}"
+            remedy = f"no event precedes the damage; {AGAIN}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         notes.insert(0, _salvage_note(tables, damage))
     return sqlite.trace_of(tables, FORMAT, source.progress, notes)
 
 
 def _salvage_note(tables: NsysReportTables, damage: DamagedReportError) -> str:
-    lost = "what the report held beyond is lost"
+    lost = "everything after it is lost"
     if tables.names_are_lost:
-        lost += ", and with it the names of kernels and calls, which stand at the end of a report"
+        lost += (
+            ", including the names of kernels and calls, which are stored at the end "
+            "of a report"
+        )
     where = f"byte {damage.offset:,}: {damage.problem}"
     return f"{SALVAGED}({where}): {tables.events:,} events before it are here; {lost}."
