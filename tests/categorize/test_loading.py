@@ -108,10 +108,10 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
             "rule 1: unknown key 'zzz'; known: category, pattern, about, ",
         ),
         ("[[rules]]\ncategory = 'A'", "unknown key 'rules'; did you mean 'rule'?"),
-        ("[[rule]]\npattern = 'a'", "rule 1: category: missing; expected a text"),
+        ("[[rule]]\npattern = 'a'", "rule 1: category: missing; expected a string"),
         (
             RULE + "[[rule]]\ncategory = 'A'",
-            "rule 2: pattern: missing; expected a text",
+            "rule 2: pattern: missing; expected a string",
         ),
         (
             "[[rule]]\ncategory = 1\npattern = 'a'",

@@ -218,13 +218,14 @@ def test_dicts_may_be_packs_and_engine_maps() -> None:
         (
             ["A", "B"],
             (
-                "categorizer broken: expected 1 categories, one a row of the table, got 2; it is"
-                " called once, with a table whose columns are kernel_name and cpu_op, and answers a"
-                " category or None for each row; give a function f of one name as"
-                " lambda table: [f(name) for name in table.kernel_name]"
+                "categorizer broken: expected 1 categories, one per row of the table, "
+                "got 2; it is called once, with a table whose columns are kernel_name "
+                "and cpu_op, and returns a category or None for each row; give a "
+                "function f of one name as lambda table: [f(name) for name in "
+                "table.kernel_name]"
             ),
         ),
-        ([1], "categorizer broken: expected categories as texts or None, got 1"),
+        ([1], "categorizer broken: expected categories as strings or None, got 1"),
     ],
 )
 def test_broken_python_categorisers(answer: Any, problem: str) -> None:

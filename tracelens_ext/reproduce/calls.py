@@ -100,7 +100,7 @@ def script_call(operation: RecordedOperation, half_type: str = _HALF) -> ScriptC
         )
     if not _NAME.fullmatch(name):
         raise NotReproducibleError(
-            "it is no operation of PyTorch, so nothing can call it"
+            "it is not a PyTorch operation, so it cannot be called"
         )
     values = recorded_values(operation.call)
     summary = _summary(values)
@@ -263,8 +263,8 @@ class _CallWriter:
     def _tensor_list(self, parameter: Parameter, value: RecordedTensors) -> SourceLine:
         if not value.tensors and self._is_first_list(parameter):
             raise NotReproducibleError(
-                "its list of tensors was recorded empty, as PyTorch does with more than"
-                " 30 of them"
+                "its list of tensors was recorded as empty, as PyTorch does for more "
+                "than 30 tensors"
             )
         filling = list_filling_of(self._call, parameter.name, value)
         torch_type = self._list_type
@@ -328,7 +328,7 @@ def _number(parameter: Parameter, recorded: RecordedNumber) -> SourceLine:
     name = names.get(value) if type(value) is int else None
     if name is None:
         raise NotReproducibleError(
-            f"`{parameter.name}` is {value}, which is no {parameter.base} of PyTorch"
+            f"`{parameter.name}` is {value}, which is not a {parameter.base} of PyTorch"
         )
     return SourceLine(f"torch.{name}")
 
@@ -378,7 +378,7 @@ def list_line(value: RecordedTensors, torch_type: str, filling: Filling) -> Sour
     if not value.tensors:
         return SourceLine("[]")
     items = [tensor_line(tensor, torch_type, filling).code for tensor in value.tensors]
-    comment = f"guessed: {torch_type}, types in lists are not recorded"
+    comment = f"guessed: {torch_type}, because types in lists are not recorded"
     return SourceLine.of_list(items, comment)
 
 

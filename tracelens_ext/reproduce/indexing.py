@@ -30,7 +30,7 @@ TOLD_BY_CHILDREN: Final = frozenset(
     f"aten::{name}{ending}" for name in (*_INDEXING, *_PUTTING) for ending in ("", "_")
 )
 _NOT_TOLD: Final = (
-    "its indices are not recorded, and the operations below it do not tell them"
+    "its indices are not recorded and cannot be inferred from the operations below it"
 )
 
 Sizes = tuple[int, ...]
@@ -76,7 +76,9 @@ def index_lines(operation: RecordedOperation, call: BoundCall) -> SourceLine:
         raise NotReproducibleError(_NOT_TOLD)
     children = _Children(operation.children, tensor.sizes)
     if children.reshapes:
-        return SourceLine.of_list(_items(children), "as the operations below it tell")
+        return SourceLine.of_list(
+            _items(children), "inferred from the operations below it"
+        )
     values = call.tensor("values")
     if call.short_name in _PUTTING and values is not None:
         return _guessed_index(tensor, values)

@@ -138,13 +138,13 @@ def _value(
 def _tensor(dims: object, strides: object, element_type: str | None) -> RecordedTensor:
     sizes = _whole_numbers(dims)
     if sizes is None:
-        raise NotReproducibleError("the recorded sizes of a tensor are no sizes")
+        raise NotReproducibleError("the recorded sizes of a tensor are invalid")
     if strides is None:
         return RecordedTensor(sizes, element_type, None)
     steps = _whole_numbers(strides)
     if steps is None or len(steps) != len(sizes):
         raise NotReproducibleError(
-            "the recorded strides of a tensor do not fit its sizes"
+            "the recorded strides of a tensor do not match its sizes"
         )
     return RecordedTensor(sizes, element_type, steps)
 
@@ -153,7 +153,7 @@ def _tensors(dims: object, strides: object) -> RecordedTensors:
     """Return a list of tensors, whose types are not recorded."""
     if not isinstance(dims, tuple):
         raise NotReproducibleError(
-            "the recorded sizes of a list of tensors are no list"
+            "the recorded sizes of a list of tensors are not a list"
         )
     strides_of_tensors: tuple[object, ...] = (None,) * len(dims)
     if isinstance(strides, tuple) and len(strides) == len(dims):
@@ -196,7 +196,7 @@ def _unusual_number(text: str) -> Number:
             return complex(float(match[1]), float(match[2]))
         return float(text)
     except ValueError:
-        raise NotReproducibleError(f"{text[:40]!r} is no number") from None
+        raise NotReproducibleError(f"{text[:40]!r} is not a number") from None
 
 
 def numbers_of(text: str) -> tuple[Number, ...]:
@@ -207,7 +207,7 @@ def numbers_of(text: str) -> tuple[Number, ...]:
     """
     inner = text.strip()
     if not inner.startswith("[") or not inner.endswith("]"):
-        raise NotReproducibleError(f"{text[:40]!r} is no list of numbers")
+        raise NotReproducibleError(f"{text[:40]!r} is not a list of numbers")
     items = inner[1:-1].strip()
     if not items:
         return ()

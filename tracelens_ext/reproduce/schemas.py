@@ -92,7 +92,7 @@ def _parameter(text: str, *, is_keyword: bool) -> Parameter:
     """Return the parameter that `int[1]? dim=None` stands for."""
     match = _PARAMETER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is no parameter")
+        raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is not a parameter")
     default_text = match["default"]
     is_list = "[" in match["list"]
     # `Tensor?[]` is a list of what may be None; `Tensor?` and `int[]?` may be None themselves.

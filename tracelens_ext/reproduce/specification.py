@@ -108,19 +108,20 @@ def specification_of(document: Mapping[str, Any], path: Path) -> Specification:
     """
     if document.get("version") != VERSION:
         raise UsageError(
-            f"{path}: has version {document.get('version')!r} of the specification, and this"
-            f" program reads version {VERSION}; write it again with `reproduce --json`"
+            f"{path}: has version {document.get('version')!r} of the specification, "
+            f"but this program reads version {VERSION}; write it again with "
+            "`reproduce --json`"
         )
     parts = {key: _as_tuples(document.get(key)) for key in ("source", "operations")}
     try:
         specification = msgspec.convert(parts, Specification)
     except msgspec.ValidationError as error:
         raise UsageError(
-            f"{path}: is no specification of operations: {error}"
+            f"{path}: is not a specification of operations: {error}"
         ) from None
     numbers = [operation.number for operation in specification.operations]
     if len(set(numbers)) != len(numbers):
-        raise UsageError(f"{path}: has two operations of the same number")
+        raise UsageError(f"{path}: has two operations with the same number")
     return specification
 
 

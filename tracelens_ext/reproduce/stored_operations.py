@@ -53,7 +53,7 @@ def read_stored_operations(path: Path) -> Specification | None:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is no valid JSON: {error}") from None
+        raise UsageError(f"{path}: is not valid JSON: {error}") from None
     if is_specification(document):
         return specification_of(document, path)
     return _of_replay_file(document, path)
@@ -73,7 +73,7 @@ def _of_replay_file(document: object, path: Path) -> Specification:
             operations.append(_of_entry(number, entry))
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"{path}: entry {number} is no replayed operation of TraceLens: {error!r}"
+                f"{path}: entry {number} is not a TraceLens replay operation: {error!r}"
             ) from None
     return Specification(path.name, tuple(operations))
 

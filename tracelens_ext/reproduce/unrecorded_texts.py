@@ -36,16 +36,18 @@ def text_of(
     kernels = " ".join(operation.kernels)
     for part, text in _SHOWN_BY_KERNELS.get(parameter.name, {}).items():
         if part in kernels:
-            return SourceLine(f'"{text}"', "guessed: by the name of its kernel")
+            return SourceLine(f'"{text}"', "guessed: from the name of its kernel")
     if parameter.has_default:
         default = parameter.default
         shown = "None" if default is None else f'"{default}"'
-        return SourceLine(shown, "guessed: the default, texts are not recorded")
+        return SourceLine(
+            shown, "guessed: the default, because strings are not recorded"
+        )
     usual = _USUAL.get(parameter.name)
     if usual is not None:
-        return SourceLine(f'"{usual}"', "guessed: texts are not recorded")
+        return SourceLine(f'"{usual}"', "guessed: strings are not recorded")
     if parameter.is_optional:
-        return SourceLine("None", "guessed: texts are not recorded")
+        return SourceLine("None", "guessed: strings are not recorded")
     raise NotReproducibleError(
-        f"the text `{parameter.name}` of {call.schema.name} was not recorded"
+        f"the string `{parameter.name}` of {call.schema.name} was not recorded"
     )

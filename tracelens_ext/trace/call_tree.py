@@ -100,7 +100,7 @@ class CallTree:
             .rename_axis("outermost event")
             .reset_index(name="GPU events")
         )
-        more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
+        more = "analyzer.get_df_call_tree() and tracelens-ext tree show the whole tree."
         return cell_html("Call tree", [repr(self), more], {"GPU events below": table})
 
     def _find_links(self) -> dict[str, npt.NDArray[Any]]:

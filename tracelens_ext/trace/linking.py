@@ -126,16 +126,16 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
     if ranks:
         raise MergedRanksError(
             path,
-            f"holds several ranks merged into one file: {rank_labels(ranks)}",
-            f"add --rank {ranks[0].number} for one of them, or compare all with:"
-            f" tracelens-ext fleet {file} -o results",
+            f"contains several ranks merged into one file: {rank_labels(ranks)}",
+            f"analyze one of them with --rank {ranks[0].number}, or compare all with: "
+            f"tracelens-ext fleet {file} -o results",
             tuple(rank.number for rank in ranks),
         )
     raise MergedRanksError(
         path,
-        f"holds several ranks ({what} {named}) that reuse {count:,} correlation ids,"
-        " so kernels cannot be attributed to the right one",
-        "analyse each rank's own file",
+        f"contains several ranks ({what} {named}) that reuse {count:,} correlation "
+        "ids, so kernels cannot be attributed to the right one",
+        "analyze each rank's own file",
     )
 
 

@@ -560,8 +560,8 @@ def check_memory(operation, options):
     free = free_memory(options.device)
     if free is not None and needed > free / 2:
         raise SkippedError(
-            f"its inputs need {needed / 1e9:.1f} GB, more than half of the"
-            f" {free / 1e9:.1f} GB that are free; try --scale 0.5"
+            f"its inputs need {needed / 1000000000.0:.1f} GB, more than half of the "
+            f"{free / 1000000000.0:.1f} GB that are free; try --scale 0.5"
         )
 
 
@@ -862,7 +862,7 @@ def clocks():
                 line.strip() for line in answer.stdout.splitlines() if line.strip()
             ]
             return f"clocks ({command[0]}): " + "; ".join(lines[:8])
-    return "clocks: not known"
+    return "clocks: unknown"
 
 
 def spread_text(median, shortest, longest):
@@ -924,15 +924,15 @@ def print_table(rows):
 
 def parsed_options():
     parser = argparse.ArgumentParser(
-        description="Run operations of a trace alone, and compare their times."
+        description="Run operations of a trace in isolation, and compare their times."
     )
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cuda", "cpu", "meta"), default=default)
     parser.add_argument(
-        "--only", type=int, action="append", metavar="N", help="run operation N alone"
+        "--only", type=int, action="append", metavar="N", help="run only operation N"
     )
     parser.add_argument(
-        "--trace", metavar="FILE", help="write a trace of each, run once"
+        "--trace", metavar="FILE", help="write a trace of each operation, run once"
     )
     parser.add_argument(
         "--check", action="store_true", help="compare the results with float64"
@@ -941,7 +941,7 @@ def parsed_options():
         "--warm", action="store_true", help="use the same inputs for each call"
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="make the largest size smaller: 0.5"
+        "--scale", type=float, default=1.0, help="scale down the largest size, e.g. 0.5"
     )
     return parser.parse_args()
 
@@ -953,7 +953,9 @@ def chosen_operations(options):
     chosen = [entry for entry in OPERATIONS if entry.number in options.only]
     unknown = set(options.only) - {entry.number for entry in chosen}
     if unknown:
-        sys.exit(f"--only {min(unknown)}: this script runs no operation of this number")
+        sys.exit(
+            f"--only {min(unknown)}: this script has no operation with this number"
+        )
     return chosen
 
 
