@@ -289,7 +289,7 @@ def test_nothing_of_the_users_is_written_over(
     for name in ("result.html", "result.csv"):
         Path(name).write_text("mine")
         assert chart(given, "-q") == 1
-        assert "was not made by tracelens-ext" in capsys.readouterr().err
+        assert "was not written by tracelens-ext" in capsys.readouterr().err
         assert Path(name).read_text() == "mine"
         assert chart(given, "-q", "--force") == 0
         assert chart(given, "-q") == 0

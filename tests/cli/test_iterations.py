@@ -179,4 +179,4 @@ def test_none_found_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_wrong_expression(capsys: pytest.CaptureFixture[str]) -> None:
     assert iterations("a.json", "--annotation", "(") == 2
-    assert "is no regular expression" in capsys.readouterr().err
+    assert "is not a regular expression" in capsys.readouterr().err

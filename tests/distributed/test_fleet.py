@@ -437,7 +437,7 @@ def test_a_strangers_file_in_a_folder_of_ours(ranks: Path, tmp_path: Path) -> No
 
 def test_bad_usage(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UsageError, match="give one of them"):
+    with pytest.raises(UsageError, match="give only one of them"):
         fleet(ranks, out, scheduler="tcp://x:1")
     with pytest.raises(UsageError, match="at least 1"):
         fleet(ranks, out, attempts=0)
@@ -630,7 +630,7 @@ def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
 
 
 def devices_trace(devices: int) -> str:
-    """A trace of one process that drives several GPUs and does not say its rank."""
+    """A trace of one process that drives several GPUs and does not record its rank."""
     maker = TraceMaker()
     for device in range(devices):
         start = 10 * device

@@ -117,7 +117,7 @@ def test_calls_in_another_order(version: str, form: str, tmp_path: Path) -> None
     assert verdicts(folder) == [("mismatch", 2, "0")]
     (evidence,) = analyzed(folder)["verdicts"]["evidence"]
     assert "call 6" in evidence
-    assert "rank 2 makes its calls in another order: it calls broadcast" in evidence
+    assert "rank 2 makes its calls in a different order: it calls broadcast" in evidence
 
 
 def test_calls_of_two_groups_in_another_order(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_calls_of_two_groups_in_another_order(tmp_path: Path) -> None:
     folder = job.write(tmp_path)
     assert verdicts(folder) == [("mismatch", 2, "0")]
     (evidence,) = analyzed(folder)["verdicts"]["evidence"]
-    assert "makes its calls in another order" in evidence
+    assert "makes its calls in a different order" in evidence
 
 
 def test_who_waits_for_another_call_is_not_to_blame(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_members_of_other_types_count_as_missing(
 def test_a_dump_must_say_its_rank(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(pickle.dumps(healthy("2.0").dump(0)))
-    with pytest.raises(TraceFormatError, match="does not say its rank"):
+    with pytest.raises(TraceFormatError, match="does not record its rank"):
         read_dump(path)
 
 

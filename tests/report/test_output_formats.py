@@ -396,7 +396,7 @@ def test_each_format_writes_the_same_tables(tmp_path: Path) -> None:
     assert loaded["tables"]["table 0"] == [{"kernel_name": KERNEL, "time_ms": 0.1}]
     table = pd.read_csv(tmp_path / "deep" / "folder" / "table 0.csv")
     assert table.to_dict("records") == [{"kernel_name": KERNEL, "time_ms": 0.1}]
-    with pytest.raises(ValueError, match="is no text"):
+    with pytest.raises(ValueError, match="is not a string"):
         text_of(report, OutputFormat.csv)
 
 
