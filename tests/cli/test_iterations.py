@@ -35,7 +35,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     lines = out.splitlines()
     steps = [line.split() for line in lines if line.startswith("ProfilerStep#")]
     assert [step[0] for step in steps] == [f"ProfilerStep#{n}" for n in range(5, 11)]
-    assert "Mean and spread of 6 whole iterations, ms" in lines
+    assert "Mean and spread of 6 complete iterations, ms" in lines
     at = lines.index(
         "Outliers (more than 3 median absolute deviations and 5% from the median):"
     )

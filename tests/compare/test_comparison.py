@@ -171,7 +171,7 @@ def test_the_largest_change_comes_first_whatever_its_sign() -> None:
         "busy_time",
     ], "the timeline keeps its order"
     assert comparison.verdicts[0].text == (
-        "B did the work of A, and took 21.4 % less GPU time for the same work; the largest changes:"
+        "B did the same work as A, and took 21.4 % less GPU time for it; the largest changes:"
         " nccl:all_reduce -0.020 ms, aten::mm +0.005 ms."
     )
 

@@ -156,7 +156,7 @@ def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
     assert "op category" in comparison.tables["categories"]
     assert "launcher" in comparison.tables["operations"]
     assert "Memcpy HtoD" not in set(comparison.tables["kernels"]["kernel_name"])
-    assert sum("B does not hold more" in note for note in comparison.notes) == 3
+    assert sum("B does not contain more" in note for note in comparison.notes) == 3
 
 
 @pytest.mark.usefixtures("few_tables")
@@ -306,7 +306,7 @@ def test_the_command_takes_reports_where_it_takes_traces(
     captured = capsys.readouterr()
     assert captured.err.count("budget exceeded") == 2
     assert "A (baseline): a.xlsx; devices: not in the report" in captured.out
-    assert "as A and C are reports, without the times of iterations." in captured.out
+    assert "because A and C are reports without times of iterations." in captured.out
     assert compared("a.json", workbook.name, "--fail-if", "GEMM > 0%", "-q") == 0
 
 

@@ -301,14 +301,14 @@ def test_the_command_shows_verdicts_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = flight_maker.hang().write(tmp_path / "hang")
-    assert shown(folder, capsys).startswith("hang: rank 2, process group 0: it never")
+    assert shown(folder, capsys).startswith("Hang: rank 2, process group 0: it never")
     healthy().write(tmp_path / "ok")
     assert shown(tmp_path / "ok", capsys).startswith("No hung calls, mismatched calls")
     document = json.loads(shown(folder, capsys, "--json"))
     assert [row["rank"] for row in document["tables"]["verdicts"]] == [2, 2]
     assert document["facts"]["Dumps"] == 4
     pattern = tmp_path / "hang" / "nccl_trace_rank_[013]"
-    assert "missing rank: rank 2" in shown(pattern, capsys)
+    assert "Missing rank: rank 2" in shown(pattern, capsys)
 
 
 def test_a_dump_that_cannot_be_read_does_not_cost_the_others(
@@ -319,7 +319,7 @@ def test_a_dump_that_cannot_be_read_does_not_cost_the_others(
     path.write_bytes(path.read_bytes()[:-100])
     assert run(["ranks", str(folder)]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("missing rank: rank 1")
+    assert captured.out.startswith("Missing rank: rank 1")
     assert captured.err.count("\n") == 1
     assert "the pickle ends in the middle" in captured.err
 

@@ -21,5 +21,6 @@ def verdict_blocks(verdicts: pd.DataFrame) -> Iterator[Block]:
             f"{column} {row[column]}" for column in _PLACE_COLUMNS if row[column] != ""
         ]
         cause = f" ({row['cause']})" if row["cause"] else ""
-        sentence = f"{row['verdict']}: {', '.join(places)}{cause}: {row['evidence']}."
-        yield sentence.replace("_", " ", 1)
+        verdict = str(row["verdict"]).replace("_", " ")
+        title = f"{verdict.capitalize()}: {', '.join(places)}{cause}"
+        yield f"{title}: {row['evidence']}."

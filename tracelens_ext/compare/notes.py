@@ -102,7 +102,7 @@ def notes_of(comparison: ComparedTraces) -> list[str]:
         letter for letter, measurement in comparison.named if measurement.events == 0
     ]
     if empty:
-        notes.append(f"{_subject(empty, 'holds', 'hold')} no GPU events.")
+        notes.append(f"{_subject(empty, 'contains', 'contain')} no GPU events.")
     notes.extend(_report_notes(comparison))
     notes.extend(_different_kernels_notes(comparison))
     return notes
@@ -113,8 +113,10 @@ def _total_time_notes(comparison: ComparedTraces) -> Iterator[str]:
     before, *totals = _total_times(comparison)
     baseline, *others = comparison.letters
     for letter, total in zip(others, totals, strict=True):
-        text = f"{letter} against {baseline}, total time {time_basis(comparison)}:"
-        text = f"{text} {before:,.3f} to {total:,.3f} ms, {total - before:+,.3f} ms"
+        text = (
+            f"{letter} compared with {baseline}, total time {time_basis(comparison)}:"
+        )
+        text = f"{text} {before:,.3f} ms → {total:,.3f} ms, {total - before:+,.3f} ms"
         if before:
             text = f"{text} ({100 * (total - before) / before:+.1f} %)"
         yield f"{text}."
@@ -131,7 +133,7 @@ def _basis_notes(comparison: ComparedTraces) -> Iterator[str]:
         yield from _iteration_notes(comparison)
     elif reports:
         subject = _subject(reports, "is a report", "are reports")
-        yield f"Whole traces are compared because {subject} no times of iterations."
+        yield f"Whole traces are compared because {subject} without times of iterations."
     elif comparison.basis == "period":
         yield (
             "Times and counts are per average repetition of the kernel sequence, "

@@ -75,9 +75,11 @@ def verdict(
 def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> str:
     """Return how much work a trace did and how fast; empty if neither is known."""
     text = ""
+    compared = "the same work"
     if ratios.work is not None:
         if abs(ratios.work - 1) < _SAME_WORK:
-            text = f"{letter} did the work of {baseline}"
+            text = f"{letter} did the same work as {baseline}"
+            compared = "it"
         else:
             text = work_text(letter, ratios.work, baseline)
     if ratios.speed is not None:
@@ -87,7 +89,7 @@ def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> st
         else:
             direction = "more" if change_percent > 0 else "less"
             change = f"{abs(change_percent):.1f} % {direction}"
-            text += f", and took {change} GPU time for the same work"
+            text += f", and took {change} GPU time for {compared}"
     return text
 
 

@@ -536,7 +536,7 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
                     title=f"Fragmented memory at the peak: {unused / _MEGABYTE:,.0f} MB",
                     bytes=unused,
                     python_frame="",
-                    advice="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                    advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
                 )
             )
         cached = peak["reserved_bytes"] - peak["end_total_bytes"]
@@ -549,8 +549,8 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
                     f"{cached / _MEGABYTE:,.0f} MB",
                     bytes=cached,
                     python_frame="",
-                    advice="release it with torch.cuda.empty_cache() if another program "
-                    "needs it",
+                    advice="Release it with torch.cuda.empty_cache() if another program "
+                    "needs it.",
                 )
             )
         growth = _growth(snapshot, place)
@@ -564,7 +564,7 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
                     "iterations",
                     bytes=growth.bytes_per_iteration,
                     python_frame=growth.frame,
-                    advice="drop the references that keep these blocks alive",
+                    advice="Drop the references that keep these blocks alive.",
                 )
             )
     return pd.DataFrame(findings, columns=list(_SnapshotFinding._fields))
@@ -588,7 +588,7 @@ def _peak_finding(peak: dict[Any, Any], held_at_peak: pd.DataFrame) -> _Snapshot
         f"{size / _MEGABYTE:,.0f} MB",
         bytes=size,
         python_frame=frame,
-        advice="allocate less there, or free it earlier",
+        advice="Allocate less there, or free it earlier.",
     )
 
 

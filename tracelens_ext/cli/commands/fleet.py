@@ -231,7 +231,7 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     if "ranks" not in tables:
         return
     yield Part(
-        "What would save time, over the ranks that have it",
+        "What would save time, across ranks",
         tables["finding_spread"],
         _FINDING_COLUMNS,
     )
@@ -239,12 +239,12 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     if len(timeline):
         timeline = timeline.reindex(_TIMES)
     yield Part(
-        "GPU timeline over the ranks",
+        "GPU timeline across ranks",
         timeline.reset_index(),
         ("type",) + _SPREAD_COLUMNS,
     )
     yield Part(
-        "GPU time by category over the ranks",
+        "GPU time by category across ranks",
         tables["category_spread"].head(_LISTED),
         ("kernel_category",) + _SPREAD_COLUMNS,
     )

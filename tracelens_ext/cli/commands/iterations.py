@@ -106,7 +106,7 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     statistics = table.statistics
     count = int(statistics["iterations"].max()) if len(statistics) else 0
     plural = "s" if count > 1 else ""
-    title = f"Mean and spread of {count:,} whole iteration{plural}, ms"
+    title = f"Mean and spread of {count:,} complete iteration{plural}, ms"
     yield Part(
         "Iterations", table.frame, _shown_columns(table.frame.columns.tolist()), top
     )
