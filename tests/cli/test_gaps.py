@@ -56,7 +56,7 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[:13] == [
         "=== GPU IDLE TIME GAP ANALYSIS ===",
         "",
-        "Recording: 161.0 µs of wall time, all of it judged.",
+        "Recording: 161.0 µs of wall time, all of it analyzed.",
         "",
         (
             "The GPU was idle for 51.000 μs of 161.000 μs (31.7 %):"

@@ -73,7 +73,7 @@ def test_the_old_options_work(command: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys).splitlines()
-    assert lines[2:4] == ["Recording: 200.0 µs of wall time, all of it judged.", ""]
+    assert lines[2:4] == ["Recording: 200.0 µs of wall time, all of it analyzed.", ""]
     del lines[2:4]
     assert lines[2:5] == [
         "Total unique kernel types found: 2 (3 full names)",
