@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs
 
-.PHONY: demo test test-rest test-all lint check bench fuzz clean
+.PHONY: demo test test-rest test-all lint check docs bench fuzz clean
 
 ## demo: write a demo trace, print its tables, write report.xlsx
 demo: $(INSTALLED)
@@ -37,6 +38,10 @@ lint: $(READY)
 ## check: lint and test
 check: lint test
 
+## docs: the documentation as a site, in the folder site; a broken link is an error
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 ## bench: time and memory against a fixed yardstick (minutes; needs about 2 GB of disk)
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
@@ -61,5 +66,10 @@ $(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,html]'
 	touch $@
 
+# The package is installed already: this adds what the documentation needs and leaves it alone.
+$(DOCS_READY): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'tracelens-ext[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo report.xlsx tracelens_ext/readers/*/*.so
+	rm -rf $(VENV) build dist site *.egg-info demo report.xlsx tracelens_ext/readers/*/*.so

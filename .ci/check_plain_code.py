@@ -24,6 +24,7 @@ FOLDERS = (
     "tests",
     "benchmarks",
     "fuzz",
+    "docs",
     ".ci",
 )
 FORMATTER_SWITCH = re.compile(r"#\s*fmt:\s*(skip|off)\b")

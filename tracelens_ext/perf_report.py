@@ -329,7 +329,7 @@ def _unexpected(answer: str) -> str:
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
-def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are described there
+def generate_perf_report_pytorch(  # those of the analyzer are described there
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
     output_csvs_dir: str | os.PathLike[str] | None = None,
@@ -352,9 +352,16 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         profile_json_path: the trace, `.json` or `.json.gz`.
         output_xlsx_path: the Excel file; without any output `NAME_perf_report.xlsx` by the trace.
         output_csvs_dir: the folder to write a CSV file a sheet to.
-        use_kernel_name_categories, include_unlinked_kernels, rules, categorizer, maps,
-            without_packs, salvage, reading: as of `TreePerfAnalyzer`; categories add the column
-            `kernel_category` and the sheets `kernels_by_category` and `kernel_categories`.
+        use_kernel_name_categories: whether kernels get a category, which adds the column
+            `kernel_category` and the sheets `kernels_by_category` and `kernel_categories`. This
+            and the next six parameters are those of `TreePerfAnalyzer`.
+        include_unlinked_kernels: whether GPU events without a launch in the trace count.
+        rules: TOML files of your own rules.
+        categorizer: what to ask before the installed plugins and built-in packs.
+        maps: folders of engine/model maps.
+        without_packs: names of packs that are switched off.
+        salvage: whether a truncated or damaged file is analyzed up to the damage.
+        reading: further options for reading.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
         tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
         options: fields of `ReportOptions`.

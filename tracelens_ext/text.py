@@ -15,6 +15,8 @@ UNCATEGORIZED: Final = "Uncategorized"
 #: Times below this are told in µs, and those below a thousandth of it in ns.
 _LEAST_MS: Final = 0.1
 _LEAST_IN_S: Final = 10_000  # ms
+NO_BREAK_SPACE: Final = "\u00a0"
+_BLANK_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=%|(?:[mµμn]?s|[kMG]?B)\b)")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -27,6 +29,11 @@ def encodable(text: str) -> str:
     if text.isascii():
         return text
     return _SURROGATE.sub("\ufffd", text)
+
+
+def with_units_attached(text: str) -> str:
+    """Return a text in which no line can end between a number and its unit."""
+    return _BLANK_BEFORE_UNIT.sub(NO_BREAK_SPACE, text)
 
 
 def unique(

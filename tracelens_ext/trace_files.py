@@ -58,11 +58,13 @@ def _alternatives() -> list[_Alternatives]:
 
     tables = tuple(f"_{suffix}" for suffix in builtin.ROCPROF_TABLES)
     return [
-        _Alternatives(builtin.NSYS_REPORTS, builtin.NSYS_EXPORTS),
-        _Alternatives(builtin.XPLANE_JSON, builtin.XPLANE),
-        _Alternatives(builtin.ROCPROF_JSON + tables, builtin.ROCPD),
+        _Alternatives(left_out=builtin.NSYS_REPORTS, taken=builtin.NSYS_EXPORTS),
+        _Alternatives(left_out=builtin.XPLANE_JSON, taken=builtin.XPLANE),
+        _Alternatives(left_out=builtin.ROCPROF_JSON + tables, taken=builtin.ROCPD),
         _Alternatives(tables, builtin.ROCPROF_JSON),
-        _Alternatives(("_results.pftrace",), builtin.ROCPD + builtin.ROCPROF_JSON),
+        _Alternatives(
+            left_out=("_results.pftrace",), taken=builtin.ROCPD + builtin.ROCPROF_JSON
+        ),
     ]
 
 

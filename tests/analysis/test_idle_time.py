@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.scripts.generated_pages import built_in_tables, expanded
 from tests.support.docs_helpers import page_text
 from tests.support.gap_helpers import (
     TRACES,
@@ -201,9 +202,11 @@ def test_the_report_has_the_sheets_when_asked_for() -> None:
         "gaps_longest",
     ]
     without = build_perf_report(analyzed(maker)).sheets
-    assert set(names) & set(without) <= {"gap_summary", "gap_hosts"}, (
-        "what evidence cites"
-    )
+    assert set(names) & set(without) <= {
+        "gap_summary",
+        "gap_hosts",
+        "gap_shapes",
+    }, "what evidence cites"
     assert "gaps" not in without, "evidence names the command"
     sheets = build_perf_report(analyzed(maker), gaps=True).sheets
     assert [name for name in sheets if "gap" in name] == names
@@ -220,7 +223,7 @@ def test_every_column_is_documented() -> None:
     analyzer = analyzed(maker, use_kernel_name_categories=True)
     tables = dict(build_perf_report(analyzer, gaps=True).sheets)
     tables["kernel_statistics"] = analyzer.get_df_kernel_statistics()
-    text = page_text("tables.md")
+    text = expanded(page_text("tables.md"), built_in_tables())
     parts = re.split(r"^#+ `(\w+)`\n", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     for name in [

@@ -54,7 +54,7 @@ def test_times_are_in_a_unit_that_shows_digits(gap: float, words: str) -> None:
 def test_no_work_and_nothing_selected() -> None:
     idle = TraceMaker()
     idle.op("aten::mm", 0, 10)
-    assert said(idle).startswith("The trace contains no GPU work; record it with")
+    assert said(idle).startswith("The trace contains no GPU work. ")
     maker = kernels((0, 10))
     maker.annotation("ProfilerStep#1", 0, 50)
     maker.launched("k", 20, 5, correlation=1, at=5, stream=9)

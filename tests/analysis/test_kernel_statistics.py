@@ -170,7 +170,9 @@ def test_selections(selection: Selection, names: list[str]) -> None:
 
 def test_what_does_not_exist_is_refused() -> None:
     analyzer = TreePerfAnalyzer(some().document())
-    with pytest.raises(UsageError, match="choose from count, duration, percentage"):
+    with pytest.raises(
+        UsageError, match="choose from count, total, duration, percentage"
+    ):
         analyzer.get_df_kernel_statistics("name")  # type: ignore[arg-type]
 
 

@@ -311,7 +311,7 @@ def test_marks_of_the_time_axis_without_findings_that_fail(
     maker.launched("k", 10, 50, correlation=1, at=5)
     analyzer = TreePerfAnalyzer(maker.document())
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise IndexError("no such event")
 
     monkeypatch.setattr(analyzer, "findings", fail)

@@ -73,10 +73,22 @@ def test_once_the_cpu_is_ahead_idle_time_is_its_own() -> None:
     assert idle.get("synchronisation", 0) < 0.1
 
 
-def test_a_long_phase_of_the_cpu_is_not_the_waits() -> None:
+def test_a_phase_of_the_cpu_right_after_a_wait_is_the_waits() -> None:
+    """It would have run beside the 8 ms of work that was waited for."""
     program = Program()
     getting_ahead(program)
     program.copy_and_wait()
+    program.pause(3_000)
+    getting_ahead(program)
+    idle = idle_ms(program)
+    assert idle["synchronisation"] == pytest.approx(3.0, rel=0.05)
+
+
+def test_a_later_phase_of_the_cpu_is_not_the_waits() -> None:
+    program = Program()
+    getting_ahead(program)
+    program.copy_and_wait()
+    catching_up(program, kernels=5)
     program.pause(3_000)
     getting_ahead(program)
     idle = idle_ms(program)

@@ -67,7 +67,11 @@ def test_all_about_a_finding_fits_the_terminal(
     assert max(map(len, shown.splitlines())) <= min(width, 120)
     joined = " ".join(shown.split())
     assert "Findings explain 4.0 ms (44.4 %) of 9.0 ms of analyzed time." in joined
-    assert " 1. CPU launches too slowly: 4.0 ms (44.4 %)" in joined
+    title = (
+        " 1. GPU waits for the CPU, 100 % of it in 4 pauses of 1.0 ms, every 2.0 ms"
+        " before gemm in aten::mm: 4.0 ms (44.4 %)"
+    )
+    assert title in joined
     assert "operations aten::mm 3.8 ms (×4)" in joined
     for label in ("saves", "advice", "confidence", "evidence", "more"):
         assert re.search(rf"(?m)^    {label} +\S", shown), label
@@ -172,8 +176,9 @@ def test_the_terminal_of_a_report_begins_with_findings(
     report("slow.json")
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("What would save the most time")
-    assert lines[at + 1 : at + 5] == [
-        "1. CPU launches too slowly: 4.0 ms (44.4 %)",
+    assert lines[at + 1 : at + 6] == [
+        "1. GPU waits for the CPU, 100 % of it in 4 pauses of 1.0 ms, every 2.0 ms before",
+        "   gemm in aten::mm: 4.0 ms (44.4 %)",
         "   saves 2.0 to 4.0 ms (22.2 to 44.4 %); medium confidence",
         "   mostly in aten::mm",
         "Where, why and what to do: tracelens-ext findings slow.json",

@@ -62,7 +62,7 @@ def test_random_jobs_are_compared_and_every_event_is_in_a_row(
 def test_a_part_that_fails_is_left_out_and_named(
     function: str, part: str, sheet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise IndexError("no such row")
 
     documents = [training(2).document(), training(3, gemm_us=30).document()]

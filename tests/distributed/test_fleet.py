@@ -717,7 +717,7 @@ def test_numbers_that_are_given_are_given_once(hints: list[RankHints]) -> None:
 def test_a_table_that_fails_is_left_out_and_the_rest_arrives(
     ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise IndexError("no such row")
 
     monkeypatch.delenv(DEBUG_VARIABLE)

@@ -1,6 +1,6 @@
-"""`docs/reference/tables.md` describes every sheet and every column, in the words of the registry.
+"""Every table of a report comes through the registry, and its methods have types.
 
-`python -m tests.docs.test_tables` brings the page up to date.
+`python -m tests.docs.test_tables` writes the stub of the methods.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tracelens_ext
-from tests.support.docs_helpers import page_path
+from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.perf_report import build_perf_report
@@ -23,69 +23,12 @@ from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS
 from tracelens_ext.report.tables.registry import offered_tables, tables_by_method
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS
 from tracelens_ext.report.tables.table import Table
-
-DOCUMENT = page_path("tables.md")
-HEAD = "| column | unit | |\n|---|---|---|\n"
-INDEX_HEAD = "| sheet | when | method |\n|---|---|---|\n"
 
 
 def sheets() -> list[Table]:
     return [offered.item for offered in offered_tables()]
-
-
-def column_table(sheet: Table) -> str:
-    """The columns as a table of Markdown; neighbours with one meaning are one row."""
-    rows: list[tuple[list[str], str, str]] = []
-    for column in sheet.columns:
-        if rows and rows[-1][1:] == (column.shown_unit, column.meaning):
-            rows[-1][0].append(f"`{column.name}`")
-        else:
-            rows.append(([f"`{column.name}`"], column.shown_unit, column.meaning))
-    return HEAD + "".join(
-        _row(", ".join(names), unit, said) for names, unit, said in rows
-    )
-
-
-def _row(*cells: str) -> str:
-    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"
-
-
-def index_table(described: Sequence[Table]) -> str:
-    """When each sheet is there, and the method that gives its table, as a table of Markdown."""
-    lines = []
-    for sheet in described:
-        when = [condition.words for condition in sheet.when]
-        if sheet.asked_by == "tables":
-            when += [f'`tables="{sheet.name}"`']
-        elif sheet.asked_by:
-            when += [f"`{sheet.asked_by}=True`"]
-        link = f"[`{sheet.name}`](#{sheet.name.lower()})"
-        lines.append(_row(link, "; ".join(when), f"`{sheet.call}`"))
-    return INDEX_HEAD + "".join(lines)
-
-
-def brought_up_to_date(text: str, described: Sequence[Table]) -> str:
-    """The page with the tables of these sheets; what it says beside them stays."""
-    text = re.sub(
-        re.escape(INDEX_HEAD) + r"(?:\|.*\n)*",
-        lambda _: index_table(described),
-        text,
-        count=1,
-    )
-    for sheet in described:
-        table = column_table(sheet)
-        section = re.compile(
-            rf"(^#+ `{re.escape(sheet.name)}`\n(?:(?!#|\|).*\n)*){re.escape(HEAD)}(?:\|.*\n)*",
-            re.MULTILINE,
-        )
-        text, found = section.subn(lambda m, table=table: m[1] + table, text)  # type: ignore[misc]
-        if not found:
-            text += f"\n## `{sheet.name}`\n\n{sheet.shows}.\n\n{table}"
-    return text
 
 
 #: Sheets of traces of serving engines, whose columns `test_serving_report.py` checks.
@@ -97,12 +40,6 @@ OF_ENGINES = (
     "InferenceAttention_fwd",
     "MoE_fused_fwd",
 )
-
-
-def test_the_page_says_what_the_registry_says() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    message = f"run: python {Path(__file__).name}"
-    assert text == brought_up_to_date(text, sheets()), message
 
 
 def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
@@ -159,7 +96,7 @@ def test_tables_that_are_no_sheets_are_described(short_demo_trace: Path) -> None
             launcher_detail=True, cpu_op_detail=True, nn_module_detail=True
         ),
     }
-    text = DOCUMENT.read_text(encoding="utf-8")
+    text = page_text("tables.md")
     for name, table in tables.items():
         section = text.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
         assert not [
@@ -250,5 +187,3 @@ def test_the_stub_has_the_types_of_the_tables() -> None:
 
 if __name__ == "__main__":
     STUB.write_text(stub(), encoding="utf-8")
-    page = brought_up_to_date(DOCUMENT.read_text(encoding="utf-8"), sheets())
-    DOCUMENT.write_text(page, encoding="utf-8")

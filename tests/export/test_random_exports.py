@@ -98,7 +98,7 @@ def a_job() -> Document:
 def test_a_track_that_fails_is_left_out_and_named(
     function: str, part: str, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise IndexError("no such row")
 
     def drawn(document: Any) -> list[str]:

@@ -58,6 +58,7 @@ ALLOWED = {
     ("graph-recapture", Fact.GPU_GRAPHS),
     ("old-kernels", Fact.AMD),
     ("pageable-copies", Fact.PINNED_COPIES),
+    ("synchronisation", Fact.PINNED_COPIES),
     ("flash-attention-2", Fact.AMD),
     ("flash-attention-2", Fact.BEFORE_AMPERE),
 }
@@ -123,9 +124,9 @@ def test_advice_is_plain() -> None:
 
 VERBS = (
     "Allocate Allow Avoid Balance Bring Capture Checkpoint Choose Combine Compare Compile Compute "
-    "Convert Copy Divide Enable Find Free Fuse Give Keep Launch Let Look Make Map Merge Move "
-    "Pad Prefetch Put Quantize Recompute Replay Reuse Run Send Set Shorten Split Start Store Try "
-    "Tune Update Use"
+    "Convert Copy Create Divide Enable Find Free Fuse Give Keep Launch Let Look Make Map Merge "
+    "Move Pad Prefetch Put Quantize Recompute Replay Reuse Run Send Set Shorten Split Start Store "
+    "Stop Try Tune Update Use"
 )
 
 

@@ -148,7 +148,7 @@ def test_finished_reports_are_compared_as_their_traces(
             "budget exceeded: B: findings 44.44 → 70.59 % of the wall time"
             in crossed_line
         )
-        said.append(shown.out.split("GPU timeline")[0].split("Findings")[1])
+        said.append(shown.out.split("GPU time by")[0].split("Findings")[1])
     assert said[0] == said[1] == said[2]
     assert run(["compare", "b.xlsx", "a.json", "--fail-if", "findings > 5%"]) == 0
     for same in ("a.xlsx", "a"):

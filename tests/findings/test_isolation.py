@@ -29,7 +29,7 @@ def demo() -> TreePerfAnalyzer:
     return TreePerfAnalyzer(short_demo(), use_kernel_name_categories=True)
 
 
-def fail(*_: object) -> NoReturn:
+def fail(*_: object, **__: object) -> NoReturn:
     raise IndexError("no such event")
 
 

@@ -290,4 +290,4 @@ def test_experts_that_get_very_different_numbers_of_tokens() -> None:
 
     *_, found = with_marks("bert on H100", experts)
     assert found["imbalance"].informs_only
-    assert "from 5 to 1,003 tokens" in found["imbalance"].title
+    assert "5 to 1,003 tokens" in found["imbalance"].title

@@ -122,7 +122,7 @@ def test_nothing_that_runs_data() -> None:
         if (forbidden := list(_forbidden(source.read_text(encoding="utf-8"))))
     }
     # Its unpickler refuses all that could run.
-    assert found == {"tracelens_ext/analysis/memory/snapshot.py": ["import pickle"]}
+    assert found == {"tracelens_ext/readers/plain_pickle.py": ["import pickle"]}
 
 
 def test_and_it_would_be_found() -> None:

@@ -586,11 +586,11 @@ def test_a_chart_of_what_is_not_there(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def full(*_: object) -> None:
+def full(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

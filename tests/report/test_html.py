@@ -34,11 +34,16 @@ from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import require_html_extra
-from tracelens_ext.report.html_figures import json_for_script
+from tracelens_ext.report.html_figures import (
+    LABEL,
+    elided,
+    json_for_script,
+)
 from tracelens_ext.report.html_tables import check_source_url
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.writing import PAGE, write_report
+from tracelens_ext.text import with_units_attached
 
 needs_extra = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),
@@ -417,6 +422,14 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 @needs_extra
 @pytest.mark.slow
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    assert (
+        with_units_attached("3 gaps: 2.0 ms (6.5 %)")
+        == "3 gaps: 2.0\u00a0ms (6.5\u00a0%)"
+    )
+    assert with_units_attached("2 models, 5 bins") == "2 models, 5 bins"
+
+
 def test_findings_unfold_and_stand_on_the_axis(
     demo_trace: Path, tmp_path: Path
 ) -> None:
@@ -437,7 +450,9 @@ def test_findings_unfold_and_stand_on_the_axis(
     ]
     for name, mark in marks.items():
         card = page.root.with_id(f"finding-{name}")
-        assert card.all("h3")[0].content() == mark["name"] == found[name].title
+        title = found[name].title
+        assert mark["name"] == elided(title, LABEL)
+        assert card.all("h3")[0].content() == with_units_attached(title)
         drawn = sum(mark["x"])
         # stretches that nearly touch are joined
         assert drawn >= found[name].claimed_ms * 0.999

@@ -14,7 +14,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, BoolArray
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 MOST_NODES = 1000
@@ -52,8 +52,12 @@ def call_tree(work: GpuEvents) -> pd.DataFrame:
 
 
 def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
-    """Return the kernels in their operations and modules, the longest first."""
+    """Return the kernels in their operations and modules, the longest first.
+
+    A kernel that no operation launched stands for itself: which API call did, tells little.
+    """
     operation, operations = work.tree.cpu_op_label_of_gpu
+    operation = np.where(_launched_by_no_operation(work), NONE, operation)
     module, modules = module_of_gpu(work)
     categories = ["GPU work"]
     category = np.zeros(len(work), dtype=np.int32)
@@ -79,11 +83,22 @@ def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
     ):
         module_code, operation_code, kernel_code, category_code = codes
         above = path_of_module[module_code] if module_code != NONE else ()
-        operation_node = ("operation", operations[operation_code])
+        if operation_code != NONE:
+            above += (("operation", operations[operation_code]),)
         kernel_node = ("kernel", work.trace.names[kernel_code])
-        path = above + (operation_node, kernel_node)
-        leaves.append(_TreeLeaf(path, categories[category_code], duration))
+        path = above + (kernel_node,)
+        leaves.append(
+            _TreeLeaf(path=path, category=categories[category_code], duration=duration)
+        )
     return leaves
+
+
+def _launched_by_no_operation(work: GpuEvents) -> BoolArray:
+    """Tell which GPU events have a launch, but no operation around it and no graph, (g,)."""
+    tree = work.tree
+    has_no_operation = tree.cpu_op_of_gpu == NONE
+    result: BoolArray = has_no_operation & tree.linked & ~tree.by_opaque_graph
+    return result
 
 
 def _module_path(path: str) -> NodePath:
@@ -123,7 +138,8 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
     kinds: list[str] = []
     for path in nodes:
         kind, label = path[-1]
-        parents.append(number_of_path.get(path[:-1], NONE))
+        path_above = path[:-1]
+        parents.append(number_of_path.get(path_above, NONE))
         labels.append(label)
         kinds.append(kind)
     return {
@@ -154,11 +170,11 @@ CALL_TREE = Table(
     on_every_page=True,
     charts=[
         Chart(
-            "GPU time in the call tree",
-            "call_tree",
-            "label",
-            "gpu_time_ns",
-            "call_tree",
+            title="GPU time in the call tree",
+            sheet="call_tree",
+            label_column="label",
+            value_column="gpu_time_ns",
+            kind="call_tree",
         )
     ],
 )

@@ -101,11 +101,15 @@ class _BusFactor(NamedTuple):
 
 #: In this order: `reduce` is within `allreduce`.
 _BUS_FACTORS = (
-    _BusFactor(re.compile("all_?reduce"), 2, 0),
+    _BusFactor(pattern=re.compile("all_?reduce"), of_parts=2, of_whole=0),
     _BusFactor(
-        re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0
+        pattern=re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"),
+        of_parts=1,
+        of_whole=0,
     ),
-    _BusFactor(re.compile("broadcast|reduce|send|recv"), 0, 1),
+    _BusFactor(
+        pattern=re.compile("broadcast|reduce|send|recv"), of_parts=0, of_whole=1
+    ),
 )
 
 
@@ -226,16 +230,19 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
     )
     # NVTX ranges are read as operations.
     annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-    annotations = annotations[names_collective[trace.name[annotations]]]
-    names = values_at(trace.name, _event_above(work, chosen, annotations))
+    is_collective = names_collective[trace.name[annotations]]
+    annotations = annotations[is_collective]
+    annotation_above = _event_above(work, chosen, annotations)
+    names = values_at(trace.name, annotation_above)
 
     def collective(name: int) -> str:
-        return (
-            trace.names[name].removeprefix(_ANNOTATION_PREFIX) if name != NONE else ""
-        )
+        if name == NONE:
+            return ""
+        return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
     code, labels = renamed(names, collective)
-    return np.array(labels, dtype=object)[code]
+    collectives = np.array(labels, dtype=object)
+    return collectives[code]
 
 
 def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64Array:
@@ -250,15 +257,19 @@ def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64
 def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64Array:
     """Return which of some events, a row, is nearest above each position, `NONE` without; (k,)."""
     event_positions = tree.position[events]
+    event_positions = event_positions[event_positions != NONE]
     is_marked = np.zeros(len(tree.rows), dtype=bool)
-    is_marked[event_positions[event_positions != NONE]] = True
+    is_marked[event_positions] = True
     above = nearest_above(tree.parent_position, positions, is_marked)
-    return np.where(above == ROOT, NONE, values_at(tree.rows, above))
+    rows = values_at(tree.rows, above)
+    return np.where(above == ROOT, NONE, rows)
 
 
 def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:
     """Return a text argument of some events, without its quotes; empty where an event has none."""
-    code, labels = argument_values(work.trace, rows, name, _unquoted, "")
+    code, labels = argument_values(
+        trace=work.trace, rows=rows, name=name, convert=_unquoted, missing=""
+    )
     return texts(code, labels)
 
 
@@ -266,7 +277,9 @@ def number_argument(
     work: GpuEvents, name: str, rows: Int64Array
 ) -> npt.NDArray[np.float64]:
     """Return a numeric argument of some events, NaN where an event has none."""
-    code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
+    code, numbers = argument_values(
+        trace=work.trace, rows=rows, name=name, convert=_as_number, missing=np.nan
+    )
     return np.array(numbers, dtype=np.float64)[code]
 
 

@@ -132,7 +132,7 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     frames = _find_frames(work)
     paths, labels = _paths(work.trace, frames, instances=instances)
     count = len(paths)
-    busy = BusyTime(work.start, work.end)
+    busy = BusyTime(start=work.start, end=work.end)
     busy_of_frame = busy.by_subtree(frames.parent, frames.of_gpu)
     own_of_frame = busy.by_owner(frames.of_gpu, len(frames.rows))
     total = sums(paths.of_node, busy_of_frame, count)
@@ -149,7 +149,9 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     columns["gpu_time_total_ms"] = total / NS_PER_MS
     columns["gpu_time_self_ms"] = own / NS_PER_MS
     columns["% of GPU busy time"] = percent(total, union_length(work.start, work.end))
-    columns |= _top_category_columns(work, paths, events, path_of_event)
+    columns |= _top_category_columns(
+        work=work, paths=paths, events=events, path_of_event=path_of_event
+    )
     if (frames.of_forward != NONE).any():
         backward = busy.by_subtree(frames.parent, frames.of_forward)
         columns["backward_time_ms"] = sums(paths.of_node, backward, count) / NS_PER_MS
@@ -160,7 +162,8 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
 def _modules_of_paths(trace: Trace, frames: _Frames, paths: CallPaths) -> Int64Array:
     """Return how many modules there are of each path of classes."""
     module_paths, _ = _paths(trace, frames, instances=True)
-    class_path_of_module = np.zeros(len(module_paths), dtype=np.int64)
+    modules = len(module_paths)
+    class_path_of_module = np.zeros(modules, dtype=np.int64)
     class_path_of_module[module_paths.of_node] = paths.of_node
     return np.bincount(class_path_of_module, minlength=len(paths))
 
@@ -181,13 +184,14 @@ def _top_category_columns(
         return {}
     labels = categories.labels
     cell = path_of_event * len(labels) + categories.code[events]
-    own_times = sums(cell, work.duration[events], len(paths) * len(labels))
+    own_times = sums(
+        number=cell, values=work.duration[events], groups=len(paths) * len(labels)
+    )
     own_times = own_times.reshape(len(paths), len(labels))
     parent = paths.parent.astype(np.int32)
     depth = depths(parent)
-    times = np.stack(
-        [summed_up(parent, depth, column) for column in own_times.T], axis=1
-    )
+    columns = [summed_up(parent, depth, column) for column in own_times.T]
+    times = np.stack(columns, axis=1)
     whole = times.sum(axis=1)
     none = len(labels)
     top = np.where(whole > 0, times.argmax(axis=1), none)
@@ -231,7 +235,8 @@ def _find_frames(work: GpuEvents) -> _Frames:
     if len(modules) or trace.replays is not None:
         forward = forward_of_gpu(work)
         launches = tree.launch_of_gpu[tree.linked]
-        inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
+        forward_rows = forward[forward != NONE]
+        inner = np.unique(np.concatenate((launches, forward_rows)))
     recorded = _nest_recorded(trace, modules, inner)
     frames = recorded
     if trace.replays is not None:
@@ -262,14 +267,20 @@ def _nest_recorded(
     rank = np.repeat((0, 1), (len(modules), len(inner)))
     is_leaf = np.isin(trace.kind[rows], LAUNCH_KINDS)
     nesting = nest(
-        trace.thread[rows], trace.ts[rows], trace.end_of(rows), rank, is_leaf
+        thread=trace.thread[rows],
+        start=trace.ts[rows],
+        end=trace.end_of(rows),
+        tie=rank,
+        childless=is_leaf,
     )
     is_module = rank[nesting.order] == 0
     around = _frame_around(nesting.parent, is_module, 0)
     frame_of_row = np.full(len(trace), NONE, dtype=np.int64)
     frame_of_row[rows[nesting.order]] = around
     return _NestedFrames(
-        rows[nesting.order[is_module]], around[is_module], frame_of_row
+        rows=rows[nesting.order[is_module]],
+        parent=around[is_module],
+        frame_of_row=frame_of_row,
     )
 
 
@@ -278,7 +289,9 @@ def _with_replayed_frames(
 ) -> _NestedFrames:
     """Return the recorded frames, and those that graphs replay, within those of their launch."""
     is_module = _is_replayed_module(trace)
-    around = _frame_around(replays.parent, is_module, len(recorded.rows))
+    around = _frame_around(
+        parent=replays.parent, is_module=is_module, first_number=len(recorded.rows)
+    )
     around_launch = values_at(recorded.frame_of_row, replays.graph_launch)
     around = np.where(around == ROOT, around_launch, around)
     frame_of_row = recorded.frame_of_row.copy()
@@ -341,10 +354,13 @@ def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64A
     code_of_class: dict[str, int] = {}
     class_of_label = []
     for label in labels:
-        name, separator, _ = label.partition(SEPARATOR)
-        class_name = name if separator else _INSTANCE.sub("", name)
-        class_of_label.append(code_of_class.setdefault(class_name, len(code_of_class)))
-    return list(code_of_class), np.array(class_of_label, dtype=np.int64)[codes]
+        class_name, separator, _ = label.partition(SEPARATOR)
+        if not separator:
+            class_name = _INSTANCE.sub("", class_name)
+        code = code_of_class.setdefault(class_name, len(code_of_class))
+        class_of_label.append(code)
+    new_codes = np.array(class_of_label, dtype=np.int64)[codes]
+    return list(code_of_class), new_codes
 
 
 def _nn_modules(
@@ -403,10 +419,10 @@ NN_MODULES = Table(
     method="get_df_nn_modules()",
     charts=[
         Chart(
-            "GPU time by module class, without inner modules",
-            "nn_modules",
-            "path",
-            "gpu_time_self_ms",
+            title="GPU time by module class, without inner modules",
+            sheet="nn_modules",
+            label_column="path",
+            value_column="gpu_time_self_ms",
             top=15,
             on="page",
         )

@@ -273,8 +273,9 @@ def _stages_of_neighbours(sources: Sequence[Source], kind: PackKind) -> list[Sta
 def _usual_pack(offered: Sequence[Offered[RulePack]], framework: str) -> str | None:
     """Return the name of the pack that traces of a framework get without a choice."""
     for offer in offered:
-        if offer.item.usual_for == framework:
-            return offer.item.name
+        pack = offer.item
+        if pack.usual_for == framework:
+            return pack.name
     return None
 
 
@@ -286,7 +287,12 @@ def _choices(
     selectable = {offer.item.name: offer for offer in offered if offer.item.selectable}
     for offer in user_maps(maps, registry, passed_over):
         selectable[offer.item.name] = offer
-    return Choices(registry, offered, selectable, passed_over)
+    return Choices(
+        registry=registry,
+        offered=offered,
+        selectable=selectable,
+        passed_over=passed_over,
+    )
 
 
 def _unasked_packs(
@@ -381,12 +387,13 @@ def categorize_kernels(
         UsageError: nothing is called `categorizer`, or the lists differ in length.
 
     Example:
-        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"])["kernel_category"][0]
+        >>> categorize_kernels(["nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"]).kernel_category.item()
         'GEMM'
     """
     if not isinstance(categorizer, KernelCategorizer):
         categorizer = KernelCategorizer.create(categorizer=categorizer)
-    return categorizer.categorize(names, cpu_ops).to_frame()
+    decisions = categorizer.categorize(names, cpu_ops)
+    return decisions.to_frame()
 
 
 def _refuse_text(argument: str, value: object) -> None:
@@ -448,4 +455,4 @@ def explain(
     else:
         category = OTHER_OP
     others = tuple(match for match in matches if match is not winner)
-    return Explanation(category, winner, others)
+    return Explanation(category=category, winner=winner, others=others)

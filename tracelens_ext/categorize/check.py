@@ -67,12 +67,16 @@ def check_packs(packs: Sequence[BoundPack]) -> list[RuleProblem]:
     groups += [[bound] for bound in packs if bound.pack.selectable]
     problems: list[RuleProblem] = []
     for group in groups:
-        rules = [rule for pack in group for rule in pack.bound_rules()]
+        rules: list[BoundRule] = []
+        for pack in group:
+            rules += pack.bound_rules()
         matcher = Matcher(rules)
         for bound, hidden_by in zip(rules, _hiding_rules(rules), strict=True):
             place = bound.pack.where(bound.rule)
             problems += [
-                RuleProblem(problem.severity, place, problem.text)
+                RuleProblem(
+                    severity=problem.severity, place=place, problem=problem.text
+                )
                 for problem in _problems(bound, matcher, hidden_by)
             ]
     return problems

@@ -35,7 +35,7 @@ CategorizerLike: TypeAlias = (
 )
 """What a user may choose: a name, a JSON file, a substring or engine/model map, a function."""
 
-_USER: Final = Plugin("your maps", "", "", own=False)
+_USER: Final = Plugin(name="your maps", module="", distribution="", own=False)
 
 
 @lru_cache(maxsize=4)

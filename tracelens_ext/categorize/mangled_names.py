@@ -138,7 +138,9 @@ class MangledName:
         match = self._match(_SUBSTITUTION)
         if match is None:
             return ""
-        number = int(match[1], 36) + 1 if match[1] else 0
+        number = 0
+        if match[1]:
+            number = int(match[1], 36) + 1
         return self._known[number]
 
     def _arguments(self) -> str:

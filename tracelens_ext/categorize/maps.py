@@ -193,8 +193,10 @@ def read_json(path: str | os.PathLike[str]) -> object:
         if Path(source).stat().st_size > _LARGEST_FILE:
             raise RuleError(f"{source}: is too large for a map; {_EXPECTED}")
     parse = partial(json.loads, object_pairs_hook=without_repetition)
-    words = DocumentWords("JSON", "map", f"a JSON map: {_EXPECTED}")
-    document: object = read_document(source, parse, json.JSONDecodeError, words)
+    words = DocumentWords(form="JSON", what="map", expected=f"a JSON map: {_EXPECTED}")
+    document: object = read_document(
+        source=source, parse=parse, wrong=json.JSONDecodeError, words=words
+    )
     return document
 
 

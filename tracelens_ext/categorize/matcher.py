@@ -77,9 +77,10 @@ class RuleTimeoutError(RuleError):
         if len(text) > _LONGEST_SHOWN:
             shown = text[: _LONGEST_SHOWN - 3] + "..."
         pattern = getattr(bound.rule, field)
+        place = bound.pack.where(bound.rule)
         super().__init__(
-            f"{bound.pack.where(bound.rule)}: {field}: {pattern!r} takes too long on "
-            f"{shown!r}; make repeated parts mutually exclusive"
+            f"{place}: {field}: {pattern!r} takes too long on {shown!r}; "
+            "make repeated parts mutually exclusive"
         )
 
 
@@ -141,7 +142,7 @@ class BoundRule:
         except TimeoutError:
             if not self.limited:  # a vetted pattern is not in so hostile a name
                 return False
-            raise RuleTimeoutError(self, field, text) from None
+            raise RuleTimeoutError(bound=self, field=field, text=text) from None
 
 
 #: A built-in pattern needs no time limit, and `re` compiles it three times as fast.
@@ -313,7 +314,12 @@ class BoundPack:
     def bound_rules(self) -> list[BoundRule]:
         """Return the pack's rules, in the order they are tried."""
         rules = self.pack.ordered()
-        return [BoundRule(rule, self.pack, self.origin, self.limited) for rule in rules]
+        return [
+            BoundRule(
+                rule=rule, pack=self.pack, origin=self.origin, limited=self.limited
+            )
+            for rule in rules
+        ]
 
 
 Source = BoundPack | PythonStage

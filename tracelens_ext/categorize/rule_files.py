@@ -87,8 +87,12 @@ def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> R
         RuleError: the file cannot be read, is not TOML, or breaks the format.
     """
     source = os.fspath(path)
-    words = DocumentWords("TOML", "rule pack", "a TOML file with [[rule]] tables")
-    document = read_document(source, tomllib.loads, tomllib.TOMLDecodeError, words)
+    words = DocumentWords(
+        form="TOML", what="rule pack", expected="a TOML file with [[rule]] tables"
+    )
+    document = read_document(
+        source=source, parse=tomllib.loads, wrong=tomllib.TOMLDecodeError, words=words
+    )
     name = Path(path).stem
     return parse_pack(document, source=source, name=name, check_patterns=check_patterns)
 
@@ -112,7 +116,13 @@ def parse_pack(
         RuleError: the document breaks the format.
     """
     label = source or f"pack {name!r}"
-    whole = _Fields(document, _TOP_KEYS, label, "", check_patterns)
+    whole = _Fields(
+        table=document,
+        known_keys=_TOP_KEYS,
+        source=label,
+        where="",
+        check_patterns=check_patterns,
+    )
     head = _head(whole)
     kind: PackKind = head.value("kind") or "kernel"
     if kind not in ("kernel", "op"):
@@ -126,7 +136,11 @@ def parse_pack(
         if not isinstance(table, Mapping):
             whole.fail(f"{where}rule", f"expected a table, got {_found_type(table)}")
         fields = _Fields(
-            {**defaults, **table}, _RULE_KEYS, label, where, check_patterns
+            table={**defaults, **table},
+            known_keys=_RULE_KEYS,
+            source=label,
+            where=where,
+            check_patterns=check_patterns,
         )
         rules.append(_rule(fields, number, kind))
     return RulePack(

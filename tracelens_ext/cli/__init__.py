@@ -222,7 +222,8 @@ def _fail(message: str, code: int) -> int:
     """Write a message on standard error, in one line, and return the exit code."""
     from tracelens_ext.report.terminal import safe_text
 
-    line = safe_text(" ".join(message.splitlines()))
+    one_line = " ".join(message.splitlines())
+    line = safe_text(one_line)
     if sys.stderr is not None:
         sys.stderr.write(f"tracelens-ext: {line}\n")
     return code

@@ -169,10 +169,10 @@ class _Group(TyperGroup):
         for group in _GROUPS:
             with formatter.section(group):
                 for command in self.offered.values():
-                    if command.group == group:
-                        formatter.write(
-                            f"  {command.name:{width}}  {command.summary}\n"
-                        )
+                    if command.group != group:
+                        continue
+                    line = f"  {command.name:{width}}  {command.summary}\n"
+                    formatter.write(line)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""

@@ -76,7 +76,9 @@ class CarefulCommand(TyperCommand):
             if word.endswith("=") and word[:-1] in value_counts:
                 option = _OptionWord(word[:-1], values=1)
                 values = [""]
-            _check_values(ctx, option, values, value_counts)
+            _check_values(
+                ctx=ctx, option=option, values=values, value_counts=value_counts
+            )
         return super().parse_args(ctx, args)
 
     def _value_counts(self, ctx: Any) -> dict[str, int]:  # noqa: ANN401  # likewise
@@ -146,7 +148,7 @@ def _option_word(word: str, value_counts: Mapping[str, int]) -> _OptionWord:
         count = value_counts.get(f"-{letter}", 0)
         if count:
             value_is_attached = position < len(word)
-            return _OptionWord(f"-{letter}", count - value_is_attached)
+            return _OptionWord(name=f"-{letter}", values=count - value_is_attached)
     return _OptionWord(word, 0)
 
 

@@ -145,7 +145,14 @@ def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
     for label, text, order, fewest in _short_texts(finding, text_width):
         if text:
             lines = folded(text, text_width)
-            parts.append(_ShortPart(label, lines, order, min(fewest, len(lines))))
+            parts.append(
+                _ShortPart(
+                    label=label,
+                    lines=lines,
+                    order=order,
+                    fewest=min(fewest, len(lines)),
+                )
+            )
     counts = [len(part.lines) for part in parts]
     by_order = sorted(range(len(parts)), key=lambda number: -parts[number].order)
     for number in by_order:

@@ -24,7 +24,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
 from tracelens_ext.report.tables.short_names import cut_middle
-from tracelens_ext.report.terminal import name_text
+from tracelens_ext.report.terminal import LONGEST_NAME, name_text
 from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ class GapReport:
             low *= units_per_us
         if high is not None:
             high *= units_per_us
-        return telling_histogram(lengths, bins, low, high, log=self._options.log)
+        return telling_histogram(
+            values=lengths, bins=bins, smallest=low, largest=high, log=self._options.log
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -302,7 +304,7 @@ class GapReport:
         columns += ["main_cause", "count"]
         if console.width >= NARROW:
             columns += ["avg_gap_us", "max_gap_us"]
-        yield Part("CPU ACTIVITY DURING IDLE TIME:", shown, columns)
+        yield Part(title="CPU ACTIVITY DURING IDLE TIME:", frame=shown, columns=columns)
         more = len(hosts) - len(shown)
         if more:
             yield [f"{more:,} more; --gap-output has them all."]
@@ -325,7 +327,12 @@ class GapReport:
             "N pairs of kernels share these names; list all with --gap-output FILE."
         )
         names = table["Kernel Transition"].tolist()
-        yield remarks(names, shared, "--gap-output FILE lists the full names", console)
+        yield remarks(
+            names=names,
+            shared=shared,
+            whole="--gap-output FILE lists the full names",
+            console=console,
+        )
         if is_narrow:
             yield [
                 (
@@ -380,9 +387,9 @@ def _table_makers(
             work, options.sort, selection=selection
         ),
         "gap_histogram": lambda: tables.gap_histogram(
-            work,
-            options.hist_min,
-            options.hist_max,
+            work=work,
+            smallest=options.hist_min,
+            largest=options.hist_max,
             log=options.log,
             selection=selection,
         ),
@@ -394,7 +401,8 @@ def _table_makers(
 
 def _parts_of_stream_names(streams: pd.DataFrame) -> list[str]:
     """Return what tells the streams of a trace apart."""
-    if streams.duplicated(["device", "stream"]).any():
+    is_ambiguous = streams.duplicated(["device", "stream"])
+    if is_ambiguous.any():
         return ["process", "device", "stream"]
     if streams["device"].nunique() > 1:
         return ["device", "stream"]
@@ -429,7 +437,13 @@ def _pairs_in_two_lines(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
         cut_middle(name_text(name), room, dots) for name in pairs["kernel_before"]
     ]
     after = [f"{arrow} {name_text(name)}" for name in pairs["kernel_after"]]
-    after = cut_names(after, share_marks(pairs, console), room, console, before)
+    after = cut_names(
+        names=after,
+        marks=share_marks(pairs, console),
+        room=room,
+        console=console,
+        names_beside=before,
+    )
     lines = range(2 * len(table))
     table = table.astype({"Rank": "Int64", "Count": "Int64"})
     table = table.set_axis(lines[::2]).reindex(lines)
@@ -441,7 +455,7 @@ def _pairs_in_two_lines(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
 def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
     """Return a table with both kernels of a pair beside each other."""
     table = _pair_numbers(pairs, console, is_narrow=False)
-    room = name_room(table, console)
+    room = name_room(table, console, most=2 * LONGEST_NAME)
     dots = sign("…", console)
     arrow = sign("→", console)
     marks = share_marks(pairs, console)
@@ -458,5 +472,9 @@ def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
             before = cut_middle(before, max(cut_to // 2, cut_to - len(after)), dots)
             after = cut_middle(after, cut_to - len(before), dots)
         transitions.append(f"{before} {arrow} {after}")
-    table.insert(1, "Kernel Transition", cut_names(transitions, marks, room, console))
+    table.insert(
+        1,
+        "Kernel Transition",
+        cut_names(names=transitions, marks=marks, room=room, console=console),
+    )
     return table

@@ -182,7 +182,9 @@ def analyze(
         problem = "is a TPU profile; TPU work is not analyzed"
         if without_tpu:
             raise TraceError(
-                trace, problem, "show its CPU operations with: tracelens-ext report"
+                path=trace,
+                problem=problem,
+                remedy="show its CPU operations with: tracelens-ext report",
             )
         tell(f"{trace}: {problem}")
     if options.reading.salvage:
@@ -267,7 +269,7 @@ def reading_of(
         raise
     except MemoryError:
         remedy = "free some memory, or analyze fewer traces at once"
-        raise TraceError(trace, _NO_MEMORY, remedy) from None
+        raise TraceError(path=trace, problem=_NO_MEMORY, remedy=remedy) from None
 
 
 def show_plugin_problems(analyzer: TreePerfAnalyzer) -> None:

@@ -76,7 +76,10 @@ class Questions:
         if location.is_dir():
             names = pd.DataFrame({"path": self._listed(location)})
             return _answer(
-                names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one"
+                frame=names.head(_MOST_ROWS),
+                total=len(names),
+                units={},
+                following="open_trace(path) of one",
             )
         analyzer = self._analyzer(path)
         options = ReportOptions()
@@ -87,9 +90,9 @@ class Questions:
         return {
             "facts": dict(
                 overview(
-                    analyzer.work,
-                    analyzer.coverage,
-                    recognized_products(analyzer.trace),
+                    work=analyzer.work,
+                    covered=analyzer.coverage,
+                    products=recognized_products(analyzer.trace),
                 )
             ),
             "recording": judged.recording_lines,
@@ -178,7 +181,9 @@ class Questions:
                 f"{len(frame) - limit:,} more rows; use where, sort, or limit (up to "
                 f"{_MOST_ROWS})"
             )
-        return _answer(frame.head(limit), len(frame), units, more)
+        return _answer(
+            frame=frame.head(limit), total=len(frame), units=units, following=more
+        )
 
     def explain_kernel(self, path: str, name: str) -> Answer:
         """Which category a kernel has and why, its GPU time, and the operations that launch it.
@@ -192,7 +197,9 @@ class Questions:
             found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
         if len(found) != 1:
             raise _not_one(
-                name, found["kernel_name"].tolist(), kernels["kernel_name"].tolist()
+                name=name,
+                found=found["kernel_name"].tolist(),
+                there=kernels["kernel_name"].tolist(),
             )
         (kernel,) = _rows(found)
         pairs = analyzer.get_df_kernel_summary()
@@ -209,7 +216,12 @@ class Questions:
             **kernel,
             "because": None if because.winner is None else asdict(because.winner),
             "would_match_too": [asdict(match) for match in because.others[:5]],
-            **_answer(launched.head(20), len(launched), units, following),
+            **_answer(
+                frame=launched.head(20),
+                total=len(launched),
+                units=units,
+                following=following,
+            ),
         }
 
     def tree(self, path: str, node: str | None = None, depth: int = 3) -> Answer:
@@ -237,7 +249,7 @@ class Questions:
             "tree(path, node, depth) with a name from this answer; "
             "explain_kernel(path, name) for a kernel"
         )
-        return _answer(rows, int(kept.sum()), units, more)
+        return _answer(frame=rows, total=int(kept.sum()), units=units, following=more)
 
     def compare(self, path: str, other: str) -> Answer:
         """What changed from the first trace to the other: time, categories, operations, kernels.
@@ -273,7 +285,10 @@ class Questions:
         frame = simulation.what_if(asked)
         return {
             **_answer(
-                frame, len(frame), _units(frame), "findings(path): how to get there"
+                frame=frame,
+                total=len(frame),
+                units=_units(frame),
+                following="findings(path): how to get there",
             ),
             "window": simulation.window(),
             "model": simulation.model(),
@@ -289,7 +304,10 @@ class Questions:
             if more
             else "findings(path)"
         )
-        return {**_answer(rows, len(rows), _units(rows), said), "more": more}
+        return {
+            **_answer(frame=rows, total=len(rows), units=_units(rows), following=said),
+            "more": more,
+        }
 
     def _find(self, path: str) -> Path:
         """The trace, or the folder, that a relative path names; never one behind a link out."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.short_names import cut_middle
-from tracelens_ext.report.terminal import frame_table
+from tracelens_ext.report.terminal import LONGEST_NAME, frame_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,8 +23,8 @@ def sign(text: str, console: Console) -> str:
     return _ASCII[text] if console.options.ascii_only else text
 
 
-def name_room(numbers: pd.DataFrame, console: Console) -> int:
-    """Return the cells that are left for a column of names beside these columns."""
+def name_room(numbers: pd.DataFrame, console: Console, most: int = LONGEST_NAME) -> int:
+    """Return the cells that a column of names gets beside these columns, at most `most`."""
     from rich.console import Console as RichConsole
 
     # Headers are folded where they would leave a name less.
@@ -33,7 +33,8 @@ def name_room(numbers: pd.DataFrame, console: Console) -> int:
     with trial.capture() as captured:
         trial.print(frame_table(numbers))
     taken = max(len(line.rstrip()) for line in captured.get().splitlines())
-    return max(console.width - taken - 2, _MIN_NAME_WIDTH)
+    free = console.width - taken - 2
+    return max(min(free, most), _MIN_NAME_WIDTH)
 
 
 def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
@@ -91,6 +92,7 @@ def cut_names(
             numbers[key] += 1
             ending = f" #{numbers[key]}{marks[position]}"
             cut[position] = (
-                cut_middle(names[position], room - len(ending), dots) + ending
+                cut_middle(text=names[position], width=room - len(ending), mark=dots)
+                + ending
             )
     return cut

@@ -289,7 +289,13 @@ class SelectionOptions:
         if self.pstep_by is not None and self.pstep is None:
             raise UsageError("--pstep-by needs --pstep N")
         step_by = self.pstep_by or "launch"
-        return Selection(self.pstep, step_by, self.stream, self.device, category)
+        return Selection(
+            pstep=self.pstep,
+            pstep_by=step_by,
+            stream=self.stream,
+            device=self.device,
+            category=category,
+        )
 
 
 def selected_text(selection: Selection, work: GpuEvents) -> str:

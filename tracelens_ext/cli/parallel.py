@@ -62,7 +62,9 @@ def each_trace(
         yield (partial(task, reading, None) for task in tasks)
         return
     with contextlib.closing(
-        _results(traces, tasks, replace(reading, jobs=jobs), count)
+        _results(
+            traces=traces, tasks=tasks, reading=replace(reading, jobs=jobs), count=count
+        )
     ) as results:
         yield results
 
@@ -153,9 +155,9 @@ def _result(
         answer = future.result() if future is not None else None
     except BrokenProcessPool:
         raise TraceError(
-            trace,
-            "its worker process died (killed, or out of memory)",
-            "try again with more free memory or fewer --jobs",
+            path=trace,
+            problem="its worker process died (killed, or out of memory)",
+            remedy="try again with more free memory or fewer --jobs",
         ) from None
     if answer is None:
         return task(reading, None)

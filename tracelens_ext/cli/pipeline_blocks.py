@@ -35,4 +35,4 @@ def pipeline_blocks(stages: pd.DataFrame) -> Iterator[Block]:
     title = (
         f"Pipeline: {len(means)} stages, {micro_batches} micro-batches, {iterations}"
     )
-    yield Part(title, means, _COLUMNS)
+    yield Part(title=title, frame=means, columns=_COLUMNS)

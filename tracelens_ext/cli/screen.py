@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -21,7 +20,7 @@ from tracelens_ext.report import writing
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.terminal import frame_table, safe_text
 from tracelens_ext.report.writing import OutputFormat
-from tracelens_ext.text import ms_text
+from tracelens_ext.text import NO_BREAK_SPACE, ms_text, with_units_attached
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +37,6 @@ STANDARD_OUTPUT = Path("-")
 _PIPED_WIDTH = 200
 _NARROWEST_TEXT = 40
 _NOTE_LINES = 5
-_BLANK_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµμn]?s|[kMG]?B)\b)")
-_NO_BREAK_SPACE = "\u00a0"
 _SMALL = 0.1  # below it three digits tell more than three decimals
 
 
@@ -205,7 +202,13 @@ def trace_report(
 ) -> Report:
     """Return tables of a trace as a report."""
     all_facts = [("Trace", str(trace))] + list(facts)
-    return Report(title, tables, all_facts, list(notes), members=members or {})
+    return Report(
+        title=title,
+        sheets=tables,
+        facts=all_facts,
+        notes=list(notes),
+        members=members or {},
+    )
 
 
 def print_report(report: Report, output_format: OutputFormat | None = None) -> None:
@@ -288,7 +291,8 @@ def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
     if trace is not None:
         blocks.append([f"Trace: {trace}"])
     if len(work):
-        blocks.append(f"Recording: {' '.join(recording_lines(work))}")
+        lines = recording_lines(work)
+        blocks.append(f"Recording: {' '.join(lines)}")
         if trace is None:
             blocks.append([""])
     return blocks
@@ -296,14 +300,14 @@ def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
     """Return a text in lines that fit; no word is broken, and no number parted from its unit."""
-    text = _BLANK_BEFORE_UNIT.sub(_NO_BREAK_SPACE, safe_text(text))
+    text = with_units_attached(safe_text(text))
     lines = textwrap.wrap(
         text,
         max(width, _NARROWEST_TEXT),
         subsequent_indent=indent,
         break_on_hyphens=False,
     )
-    return [line.replace(_NO_BREAK_SPACE, " ") for line in lines]
+    return [line.replace(NO_BREAK_SPACE, " ") for line in lines]
 
 
 def fact_text(label: str, value: object) -> str:

@@ -69,7 +69,7 @@ def snapshot_report(
         for snapshot in snapshots
         if snapshot.dropped
     ]
-    return Report("Memory", tables, facts, notes)
+    return Report(title="Memory", sheets=tables, facts=facts, notes=notes)
 
 
 def snapshot_blocks(report: Report, top: int) -> Iterator[Block]:

@@ -24,10 +24,13 @@ _LINE_END = re.compile("\r\n?")
 
 def align_places(figures: Sequence[Figures]) -> list[Aligned]:
     """Return the places of the first with those of each other; none where one lacks them."""
-    places = [each.places for each in figures if each.places is not None]
-    if len(places) < len(figures):
-        return []
-    return [align(places[0], others) for others in places[1:]]
+    places = []
+    for of_trace in figures:
+        if of_trace.places is None:
+            return []
+        places.append(of_trace.places)
+    first = places[0]
+    return [align(first, others) for others in places[1:]]
 
 
 def align_tables(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
@@ -38,16 +41,21 @@ def align_tables(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligne
         keys: the columns that name a row.
     """
     key_columns = list(keys)
-    trace_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows_of_trace = [len(part) for part in parts]
+    trace_of_row = np.repeat(np.arange(len(parts)), rows_of_trace)
     rows = pd.concat(parts, ignore_index=True)
-    group = rows.groupby(key_columns, sort=False, dropna=False).ngroup().to_numpy()
-    distinct = rows.drop_duplicates(key_columns)[key_columns].reset_index(drop=True)
+    groups = rows.groupby(key_columns, sort=False, dropna=False)
+    group = groups.ngroup().to_numpy()
+    distinct = rows.drop_duplicates(key_columns)[key_columns]
+    distinct = distinct.reset_index(drop=True)
     sums = {}
     for figure in _FIGURES:
         cells = np.zeros((len(distinct), len(parts)), dtype=np.int64)
         np.add.at(cells, (group, trace_of_row), rows[figure].to_numpy())
         sums[figure] = cells
-    return Aligned(distinct, sums["ns"], sums["count"], sums["calls"])
+    return Aligned(
+        keys=distinct, ns=sums["ns"], count=sums["count"], calls=sums["calls"]
+    )
 
 
 def spelled_as_in_reports(part: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
@@ -89,7 +97,10 @@ def comparison_table(
         if name not in _WITHOUT_CALLS:
             calls = aligned.calls / divisors
             amount_ms = _change_by_calls(
-                times[:, 0], times[:, trace], calls[:, 0], calls[:, trace]
+                before_ms=times[:, 0],
+                after_ms=times[:, trace],
+                calls_before=calls[:, 0],
+                calls_after=calls[:, trace],
             )
             # What rounding leaves is no difference.
             speed_ms = np.round(difference - amount_ms, _NS_DECIMALS + 3) + 0.0

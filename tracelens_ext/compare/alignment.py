@@ -51,16 +51,20 @@ class Aligned:
 
         The amount is the median ratio of calls, weighted by A's time.
         """
-        has_time = (self.ns[:, 0] > 0) & (self.ns[:, trace] > 0)
-        has_calls = (self.calls[:, 0] > 0) & (self.calls[:, trace] > 0)
-        in_both = has_time & has_calls
+        in_both = self.ns[:, 0] > 0
+        in_both &= self.ns[:, trace] > 0
+        in_both &= self.calls[:, 0] > 0
+        in_both &= self.calls[:, trace] > 0
         if not in_both.any():
             return WorkAndSpeed(None, None)
         baseline_ns = self.ns[in_both, 0]
-        ratio = self.calls[in_both, trace] / self.calls[in_both, 0]
+        baseline_calls = self.calls[in_both, 0]
+        trace_ns = self.ns[in_both, trace]
+        ratio = self.calls[in_both, trace] / baseline_calls
         expected_ns = (baseline_ns * ratio).sum()  # of as many calls of A
-        speed = float(self.ns[in_both, trace].sum() / expected_ns)
-        return WorkAndSpeed(_weighted_median(ratio, baseline_ns), speed)
+        speed = float(trace_ns.sum() / expected_ns)
+        work = _weighted_median(ratio, baseline_ns)
+        return WorkAndSpeed(work, speed)
 
 
 class WorkAndSpeed(NamedTuple):
@@ -135,7 +139,7 @@ class _Pairing:
     """Pairs the places of two traces, step by step."""
 
     def __init__(self, places_a: PlacesWithWork, places_b: PlacesWithWork) -> None:
-        self.remaining = _BothSides(_leaves(places_a), _leaves(places_b))
+        self.remaining = _BothSides(a=_leaves(places_a), b=_leaves(places_b))
         self.pairs: list[_Pair] = []
 
     def run(self) -> None:
@@ -157,14 +161,16 @@ class _Pairing:
         groups: dict[Hashable, _BothSides] = defaultdict(_BothSides)
         for side in Side:
             for leaf in self.remaining.of(side):
-                groups[key(side, leaf)].of(side).append(leaf)
+                group = groups[key(side, leaf)]
+                group.of(side).append(leaf)
         remaining = groups.pop(None, _BothSides())
         for group in groups.values():
-            if group.a and group.b:
+            is_in_both = bool(group.a and group.b)
+            if is_in_both:
                 self.pairs.append(_Pair(group, depth))
-            else:
-                remaining.a.extend(group.a)
-                remaining.b.extend(group.b)
+                continue
+            remaining.a.extend(group.a)
+            remaining.b.extend(group.b)
         self.remaining = remaining
 
 
@@ -245,11 +251,21 @@ def align(places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
         for leaf in pairing.remaining.of(side):
             place = leaf.place
             if side is Side.A:
-                own_row = _RowKey(place.path, place.backward, place.name, "")
-                alone = _Pair(_BothSides([leaf], []), depth=0)
+                own_row = _RowKey(
+                    path=place.path,
+                    backward=place.backward,
+                    operation_a=place.name,
+                    operation_b="",
+                )
+                alone = _Pair(_BothSides(a=[leaf], b=[]), depth=0)
             else:
-                own_row = _RowKey(place.path, place.backward, "", place.name)
-                alone = _Pair(_BothSides([], [leaf]), depth=0)
+                own_row = _RowKey(
+                    path=place.path,
+                    backward=place.backward,
+                    operation_a="",
+                    operation_b=place.name,
+                )
+                alone = _Pair(_BothSides(a=[], b=[leaf]), depth=0)
             shared_row = row_of_operation.get(
                 (place.path, place.backward, place.name, side)
             )
@@ -262,7 +278,12 @@ def _row_of_pair(pair: _Pair) -> _RowKey:
     place = pair.sides.a[0].place
     if pair.depth:
         ancestor = place.chain[pair.depth - 1]
-        return _RowKey(place.path, place.backward, ancestor, ancestor)
+        return _RowKey(
+            path=place.path,
+            backward=place.backward,
+            operation_a=ancestor,
+            operation_b=ancestor,
+        )
     operations = []
     for side in Side:
         names = list(dict.fromkeys(leaf.place.name for leaf in pair.sides.of(side)))
@@ -309,7 +330,7 @@ def _table(rows: _Rows, places_a: PlacesWithWork, places_b: PlacesWithWork) -> A
         "A_kernels": kernels[Side.A],
         "B_kernels": kernels[Side.B],
     }
-    return Aligned(pd.DataFrame(keys), ns, count, calls)
+    return Aligned(keys=pd.DataFrame(keys), ns=ns, count=count, calls=calls)
 
 
 def _kernel_text(
@@ -325,5 +346,8 @@ def _call_count(places: PlacesWithWork, leaves: Iterable[_Leaf], depth: int) -> 
     """Return the calls of some places, or of their ancestors whose chains are `depth` long."""
     if not depth:
         return sum(leaf.work.calls for leaf in leaves)
-    ancestors = {replace(leaf.place, chain=leaf.place.chain[:depth]) for leaf in leaves}
+    ancestors = set()
+    for leaf in leaves:
+        chain = leaf.place.chain[:depth]
+        ancestors.add(replace(leaf.place, chain=chain))
     return sum(places[ancestor].calls for ancestor in ancestors)

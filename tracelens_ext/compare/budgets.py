@@ -104,8 +104,11 @@ class BudgetOutcome:
         if self.shares:
             both = f"{before:,.2f} → {after:,.2f} % of the wall time ({change:+,.2f})"
             return f"{self.what} {both}; {budget}"
-        percent = f", {100 * change / before:+,.2f} %" if before else ""
-        both = f"{before:,.3f} → {after:,.3f} ms ({change:+,.3f} ms{percent})"
+        change_text = f"{change:+,.3f} ms"
+        if before:
+            percent = 100 * change / before
+            change_text = f"{change_text}, {percent:+,.2f} %"
+        both = f"{before:,.3f} → {after:,.3f} ms ({change_text})"
         return f"{self.what} {both}; {budget}"
 
 
@@ -117,14 +120,18 @@ def parse_budget(text: str) -> Budget:
     """
     match = _BUDGET.fullmatch(text)
     if match is None:
-        quoted = text if len(text) < _MAX_QUOTED else f"{text[: _MAX_QUOTED - 3]}…"
+        quoted = text
+        if len(text) >= _MAX_QUOTED:
+            quoted = f"{text[: _MAX_QUOTED - 3]}…"
         raise UsageError(
             f"{quoted!r} is not a budget; write a name, > or <, and a change in %, ms "
             "or mad, such as 'GEMM > +5%' or 'total_time > 1.5ms'"
         )
     name = " ".join(match["name"].split())
     limit = Fraction("".join(match["limit"].split()))
-    return Budget(name, match["sign"] == ">", limit, match["unit"].lower())
+    return Budget(
+        name=name, above=match["sign"] == ">", limit=limit, unit=match["unit"].lower()
+    )
 
 
 def check_budgets(
@@ -169,7 +176,12 @@ def check_budgets(
                 subject = f"{change.prefix}{name}{place}"
                 outcomes.append(
                     BudgetOutcome(
-                        budget, subject, change.before, change.after, crossed, is_share
+                        budget=budget,
+                        what=subject,
+                        before=change.before,
+                        after=change.after,
+                        crossed=crossed,
+                        shares=is_share,
                     )
                 )
     return outcomes
@@ -182,7 +194,9 @@ class _BudgetNames:
         self.timeline = comparison.aligned["timeline"].names
         categories = comparison.aligned.get("categories")
         self._has_categories = categories is not None
-        self._categories = [] if categories is None else categories.names
+        self._categories = []
+        if categories is not None:
+            self._categories = categories.names
         possible: list[str] = []
         if categories is not None and "kernel_category" in categories.keys:
             possible.extend(CATEGORIES)
@@ -277,10 +291,12 @@ def _changes(comparison: Comparison, values: Sequence[Fraction]) -> Iterator[_Ch
         *earlier, last = values
         middle = median(earlier)
         deviation = median([abs(value - middle) for value in earlier])
-        yield _Change("", middle, last, deviation)
+        yield _Change(prefix="", before=middle, after=last, deviation=deviation)
         return
     for letter, after in zip(comparison.letters[1:], values[1:], strict=True):
-        yield _Change(f"{letter}: ", values[0], after, Fraction(1))
+        yield _Change(
+            prefix=f"{letter}: ", before=values[0], after=after, deviation=Fraction(1)
+        )
 
 
 def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction]:

@@ -94,7 +94,7 @@ class Comparison:
         iterations = [measurement.iterations for measurement in self.measurements]
         step_names = {measurement.step_name for measurement in self.measurements}
         if all(iterations) and len(step_names) == 1:
-            return WorkUnit("iteration", iterations, 1.0)
+            return WorkUnit(kind="iteration", counts=iterations, confidence=1.0)
         periods = [
             measurement.period
             for measurement in self.measurements
@@ -104,17 +104,22 @@ class Comparison:
             counts = [period.count for period in periods]
             if self._periods_agree_with_calls(counts):
                 return WorkUnit(
-                    "period", counts, min(period.confidence for period in periods)
+                    kind="period",
+                    counts=counts,
+                    confidence=min(period.confidence for period in periods),
                 )
-        return WorkUnit("trace", [1] * len(self.measurements), 0.0)
+        return WorkUnit(
+            kind="trace", counts=[1] * len(self.measurements), confidence=0.0
+        )
 
     def _periods_agree_with_calls(self, counts: Sequence[float]) -> bool:
         """Tell whether the counts of periods differ as the calls of the traces do."""
+        first_count = counts[0]
         for count, ratios in zip(counts[1:], self._ratios_by_calls, strict=True):
             if not ratios.work:
                 return False
-            deviation = abs(count / counts[0] / ratios.work - 1)
-            if deviation > _PERIODS_AGREE:
+            ratio = count / first_count / ratios.work
+            if abs(ratio - 1) > _PERIODS_AGREE:
                 return False
         return True
 
@@ -189,18 +194,21 @@ class Comparison:
             rows = table
             if "trace" in table:
                 rows = table[table["trace"] == letter].dropna(axis=1, how="all")
-            verdicts.append(verdict(self.letters[0], letter, ratios, rows))
+            verdicts.append(
+                verdict(
+                    baseline=self.letters[0], letter=letter, ratios=ratios, rows=rows
+                )
+            )
         return verdicts
 
     @property
     def unit_told(self) -> dict[str, object]:
         """The unit as JSON has it."""
-        counts = zip(self.letters, self.unit.counts, strict=True)
-        return {
-            "kind": self.unit.kind,
-            **{f"{letter}_count": count for letter, count in counts},
-            "confidence": round(self.unit.confidence, 3),
-        }
+        facts: dict[str, object] = {"kind": self.unit.kind}
+        for letter, count in zip(self.letters, self.unit.counts, strict=True):
+            facts[f"{letter}_count"] = count
+        facts["confidence"] = round(self.unit.confidence, 3)
+        return facts
 
     @property
     def members(self) -> dict[str, object]:
@@ -264,8 +272,10 @@ class Comparison:
         if all(part["device"].nunique() < 2 for part in parts):
             parts = [part.assign(device=NONE) for part in parts]
         if self._has_reports:
+            shared_kinds: set[str] = set()
             kinds = [set(part["type"]) for part in parts if len(part)]
-            shared_kinds = set.intersection(*kinds) if kinds else set()
+            if kinds:
+                shared_kinds = set.intersection(*kinds)
             parts = [part[part["type"].isin(shared_kinds)] for part in parts]
         return align_tables(parts, KEYS["timeline"])
 
@@ -287,7 +297,9 @@ class Comparison:
         for name, aligned in self.aligned.items():
             with self.failures.isolate(f"The table {name} of the comparison"):
                 divisors = self._divisors_of_table(name)
-                tables[name] = comparison_table(name, aligned, self.letters, divisors)
+                tables[name] = comparison_table(
+                    name=name, aligned=aligned, letters=self.letters, divisors=divisors
+                )
         with self.failures.isolate("The table places of the comparison"):
             places = self._places()
             if places is not None:
@@ -301,7 +313,12 @@ class Comparison:
         for index, pair in enumerate(align_places(self.figures), start=1):
             letter = self.letters[index]
             divisors = [self.divisors[0], self.divisors[index]]
-            table = comparison_table("places", pair, [baseline, letter], divisors)
+            table = comparison_table(
+                name="places",
+                aligned=pair,
+                letters=[baseline, letter],
+                divisors=divisors,
+            )
             if len(self.letters) > 2:
                 table = _with_letter(table, letter)
             parts.append(table)
@@ -335,8 +352,9 @@ class Comparison:
         values = np.full((len(ids), len(findings), 2), np.nan)
         for row, name in enumerate(ids):
             for column, savings_of_trace in enumerate(findings):
-                if name in savings_of_trace:
-                    values[row, column] = savings_of_trace[name]
+                if name not in savings_of_trace:
+                    continue
+                values[row, column] = savings_of_trace[name]
         values[..., 0] /= self.divisors
         return Savings(list(ids), values)
 
@@ -387,4 +405,4 @@ def compare(
         raise TracelensError(
             f"{paths}: no trace contains GPU events, so there is nothing to compare"
         )
-    return Comparison(measurements, total, history)
+    return Comparison(measurements=measurements, total=total, history=history)

@@ -28,7 +28,9 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     share_changes = share_percent - share_percent[:, :1]
     for trace, prefix in enumerate(prefixes(letters).values(), start=1):
         words = _change_words(
-            is_missing[:, 0], is_missing[:, trace], share_changes[:, trace]
+            was_missing=is_missing[:, 0],
+            is_missing=is_missing[:, trace],
+            share_change=share_changes[:, trace],
         )
         columns[f"{prefix}change"] = pd.array(words, dtype="str")
     for trace, letter in enumerate(letters):

@@ -52,7 +52,7 @@ class _ReportSheet:
 
 
 _TIMELINE = _ReportSheet(
-    "gpu_timeline", {"device": "device", "type": "type"}, "time ms"
+    name="gpu_timeline", keys={"device": "device", "type": "type"}, time="time ms"
 )
 _KERNEL_KEYS = {
     plain_name(column): column
@@ -67,16 +67,16 @@ _KERNELS_BY_CATEGORY = _ReportSheet(
 )
 _KERNEL_CATEGORIES = replace(_KERNELS_BY_CATEGORY, name="kernel_categories")
 _KERNEL_SUMMARY = _ReportSheet(
-    "kernel_summary",
-    {"kernel name": "kernel_name"},
+    name="kernel_summary",
+    keys={"kernel name": "kernel_name"},
     time=plain_name("Kernel duration (µs)_sum"),
     ns_per_unit=NS_PER_US,
     count=plain_name("Kernel duration (µs)_count"),
     share="percent of kernels time",
 )
 _OPS_SUMMARY = _ReportSheet(
-    "ops_summary",
-    {"name": "launcher"},
+    name="ops_summary",
+    keys={"name": "launcher"},
     time="total direct kernel time ms",
     count="count",
     share="percentage",
@@ -230,7 +230,9 @@ def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
         raise TraceFormatError(path, problem, _WRITE_AGAIN)
     device: Int64Array | int = NONE
     if "device" in rows:
-        device = _whole_numbers(path, _TIMELINE.name, table, "device", 1)
+        device = _whole_numbers(
+            path=path, sheet=_TIMELINE.name, table=table, column="device", per_unit=1
+        )
     return rows.assign(device=device, calls=0)
 
 
@@ -242,8 +244,12 @@ def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | Non
     table = table.rename(columns=names)
     if not {_FINDING_ID, _SAVING_MS, _SAVING_PERCENT} <= set(table):
         return None
-    saving_ms = _numbers(path, _FINDINGS, table, _SAVING_MS).tolist()
-    saving_percent = _numbers(path, _FINDINGS, table, _SAVING_PERCENT).tolist()
+    saving_ms = _numbers(
+        path=path, sheet=_FINDINGS, table=table, column=_SAVING_MS
+    ).tolist()
+    saving_percent = _numbers(
+        path=path, sheet=_FINDINGS, table=table, column=_SAVING_PERCENT
+    ).tolist()
     savings = zip(saving_ms, saving_percent, strict=True)
     return dict(zip(_texts(table[_FINDING_ID]), savings, strict=True))
 
@@ -267,8 +273,10 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
     plain_sheets = {
         name: sheet.rename(columns=plain_name) for name, sheet in sheets.items()
     }
-    found = _kernel_tables(Path(measured.path), plain_sheets)
-    total = replace(measured.total, tables={**measured.total.tables, **found.tables})
+    reference = _kernel_tables(Path(measured.path), plain_sheets)
+    tables = dict(measured.total.tables)
+    tables.update(reference.tables)
+    total = replace(measured.total, tables=tables)
     return replace(measured, total=total)
 
 
@@ -303,7 +311,9 @@ def _covered_percent(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> fl
     """Return how much of the time a sheet has, as it says; 100 if it does not."""
     if sheet.share not in table:
         return 100.0
-    return float(_numbers(path, sheet.name, table, sheet.share).sum())
+    return float(
+        _numbers(path=path, sheet=sheet.name, table=table, column=sheet.share).sum()
+    )
 
 
 def _tables_of_sheet(
@@ -337,11 +347,17 @@ def _rows(path: Path, sheet: _ReportSheet, table: pd.DataFrame) -> pd.DataFrame:
         if name in table:
             columns[key] = _texts(table[name])
     columns["ns"] = _whole_numbers(
-        path, sheet.name, table, sheet.time, sheet.ns_per_unit
+        path=path,
+        sheet=sheet.name,
+        table=table,
+        column=sheet.time,
+        per_unit=sheet.ns_per_unit,
     )
     columns["count"] = 0
     if sheet.count:
-        columns["count"] = _whole_numbers(path, sheet.name, table, sheet.count, 1)
+        columns["count"] = _whole_numbers(
+            path=path, sheet=sheet.name, table=table, column=sheet.count, per_unit=1
+        )
     return pd.DataFrame(columns)
 
 
@@ -382,7 +398,9 @@ def _whole_numbers(
     path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: float
 ) -> Int64Array:
     """Return a column in a smaller unit, as whole numbers: exact where a time was of whole ns."""
-    values = np.rint(_numbers(path, sheet, table, column) * per_unit)
+    values = np.rint(
+        _numbers(path=path, sheet=sheet, table=table, column=column) * per_unit
+    )
     if values.sum() >= _MAX_NS:
         problem = f"the sheet {sheet} has impossible numbers in {column!r}"
         raise TraceFormatError(path, problem, _WRITE_AGAIN)

@@ -73,26 +73,35 @@ def _figure_times(comparison: Comparison) -> list[_FigureTimes]:
     for table in KEYS:
         aligned = comparison.aligned.get(table)
         if aligned is not None:
-            parts.append(_FigureTimes(table, aligned.names, comparison.times_ms(table)))
+            parts.append(
+                _FigureTimes(
+                    table=table, figures=aligned.names, ms=comparison.times_ms(table)
+                )
+            )
     if comparison.savings is not None:
         ids, values = comparison.savings
-        parts.append(_FigureTimes("findings", ids, np.nan_to_num(values[..., 0])))
+        parts.append(
+            _FigureTimes(
+                table="findings", figures=ids, ms=np.nan_to_num(values[..., 0])
+            )
+        )
     return parts
 
 
 def history_report(comparison: Comparison) -> Report:
     """Return the comparison with a history, ready for any format."""
     table = history_table(comparison)
-    text = _verdict_text(table, earlier_count=len(comparison.measurements) - 1)
+    earlier_count = len(comparison.measurements) - 1
+    text = _verdict_text(table, earlier_count=earlier_count)
     labels = comparison.letters[:-1] + ["Trace"]
     facts: list[tuple[str, object]] = [("Verdict", text)]
     for label, measurement in zip(labels, comparison.measurements, strict=True):
         facts.append((label, measurement.path))
     facts.append(("Times", time_basis(comparison)))
     return Report(
-        _TITLE,
-        {"history": table},
-        facts,
+        title=_TITLE,
+        sheets={"history": table},
+        facts=facts,
         notes=list(comparison.failures.messages),
         descriptions=_DESCRIPTIONS,
         members={"unit": comparison.unit_told, "verdict": {"text": text}},

@@ -139,7 +139,9 @@ def measure(
         UsageError: the analyzer was made without categories.
     """
     failures = PartFailures() if failures is None else failures
-    meter = _Meter(work, micro_idle_thresh_us, failures)
+    meter = _Meter(
+        gpu_events=work, micro_idle_thresh_us=micro_idle_thresh_us, failures=failures
+    )
     steps = _steps(work)
     iterations = steps.iterations
     total = meter.figures(np.ones(len(work), dtype=bool))
@@ -179,12 +181,15 @@ def _steps(gpu_events: GpuEvents) -> _Steps:
     tree = gpu_events.tree
     usual = named_iterations(tree, None)
     if len(usual.iterations):
-        return _Steps(usual.iterations, usual.labels[0].partition("#")[0])
+        name, _, _ = usual.labels[0].partition("#")
+        return _Steps(usual.iterations, name)
     for expression in likely_iterations(tree, _MOST_CANDIDATES):
         named = named_iterations(tree, expression)
-        launched_inside = int((named.iterations.of_gpu != NONE).sum())
-        is_most = launched_inside >= _MOST_GPU_WORK * len(gpu_events)
-        if named.iterations.whole_count > 1 and is_most:
+        if named.iterations.whole_count < 2:
+            continue
+        is_inside = named.iterations.of_gpu != NONE
+        launched_inside = int(is_inside.sum())
+        if launched_inside >= _MOST_GPU_WORK * len(gpu_events):
             name = _NUMBER.sub("#", named.labels[0])
             return _Steps(named.iterations, name)
     return _Steps(usual.iterations, PROFILER_STEP)
@@ -197,8 +202,10 @@ def _possible_categories(gpu_events: GpuEvents) -> frozenset[str]:
         return frozenset()
     categories: set[str] = set()
     for bound in categorizer.packs:
-        if bound.pack.kind == "kernel":
-            categories.update(rule.category for rule in bound.pack.rules)
+        if bound.pack.kind != "kernel":
+            continue
+        for rule in bound.pack.rules:
+            categories.add(rule.category)
     return frozenset(categories)
 
 
@@ -227,7 +234,8 @@ def _iterations_text(steps: _Steps) -> str:
     left_out = iterations.label(~iterations.whole)
     if not iterations.whole_count:
         return "none whole" if left_out else "none"
-    text = f"{iterations.whole_count} ({iterations.label(iterations.whole)})"
+    label = iterations.label(iterations.whole)
+    text = f"{iterations.whole_count} ({label})"
     if left_out:
         text = f"{text}, not {left_out}"
     return text
@@ -251,9 +259,10 @@ class _Meter:
     def figures(self, chosen: BoolArray) -> Figures:
         """Return the figures of the chosen GPU events."""
         categories = self.gpu_events.needed_categories
-        category = _Key(categories.code, categories.labels)
-        kernel = _Key(self.gpu_events.name, self.gpu_events.trace.names)
-        operation = _Key(*self.gpu_events.tree.cpu_op_label_of_gpu)
+        category = _Key(code=categories.code, labels=categories.labels)
+        kernel = _Key(code=self.gpu_events.name, labels=self.gpu_events.trace.names)
+        op_code, op_labels = self.gpu_events.tree.cpu_op_label_of_gpu
+        operation = _Key(code=op_code, labels=op_labels)
         keys_of_table = {
             "categories": {"kernel_category": category},
             "operations": {"cpu_op": operation},
@@ -270,7 +279,9 @@ class _Meter:
 
     def grouped(self, chosen: BoolArray, keys: Mapping[str, _Key]) -> pd.DataFrame:
         """Return GPU time, GPU events and calls of operations by some columns."""
-        columns, groups = group_labelled(dict(keys), self.gpu_events.duration, chosen)
+        columns, groups = group_labelled(
+            keys=dict(keys), duration=self.gpu_events.duration, chosen=chosen
+        )
         call = calls_of(self.gpu_events)[chosen]
         first_of_call, _ = number_groups([groups.number, call])
         calls = np.bincount(groups.number[first_of_call], minlength=len(groups))
@@ -302,10 +313,10 @@ class _Meter:
         for device in timeline["device"].unique().tolist():
             events = counted[gpu_events.trace.device[counted] == device]
             changes = _idle_changes(
-                iteration[events],
-                gpu_events.start[events],
-                gpu_events.end[events],
-                iterations.run,
+                iteration=iteration[events],
+                start=gpu_events.start[events],
+                end=gpu_events.end[events],
+                run=iterations.run,
             )
             for change_ns in changes:
                 kinds = ["idle_time", "total_time", self._kind_of_idle(change_ns)]
@@ -318,7 +329,10 @@ class _Meter:
     def _kind_of_idle(self, ns: int) -> str:
         """Return the row of the timeline that counts a gap of this length."""
         threshold_us = self.micro_idle_thresh_us
-        if threshold_us is None or abs(ns) > threshold_us * NS_PER_US:
+        if threshold_us is None:
+            return "macro_idle_time"
+        threshold_ns = threshold_us * NS_PER_US
+        if abs(ns) > threshold_ns:
             return "macro_idle_time"
         return "micro_idle_time"
 

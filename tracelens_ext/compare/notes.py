@@ -75,7 +75,9 @@ def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
     sentences = []
     times = wall_times(comparison)
     if times:
-        sentences += wall_time_sentences(times, comparison.letters, comparison.basis)
+        sentences += wall_time_sentences(
+            times=times, letters=comparison.letters, basis=comparison.basis
+        )
     sentences += [verdict.text for verdict in comparison.verdicts]
     facts: dict[str, object] = {"Verdict": " ".join(sentences)}
     for index, (letter, measurement) in enumerate(comparison.named):

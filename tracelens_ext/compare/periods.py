@@ -136,7 +136,9 @@ def _codes_in_a_row(name: Int64Array) -> Iterator[Int64Array]:
     for length in _DOUBLED_LENGTHS:
         if len(code) <= length:
             return
-        code, _ = ranks(code[:-length] * len(name) + code[length:])
+        first_half = code[:-length]
+        second_half = code[length:]
+        code, _ = ranks(first_half * len(name) + second_half)
         yield code
 
 

@@ -35,9 +35,9 @@ class _Color(NamedTuple):
         return f"#{self.red:02x}{self.green:02x}{self.blue:02x}"
 
 
-_UNCHANGED_COLOR = _Color(232, 234, 238)
-_SLOWER_COLOR = _Color(214, 69, 65)
-_FASTER_COLOR = _Color(52, 120, 190)
+_UNCHANGED_COLOR = _Color(red=232, green=234, blue=238)
+_SLOWER_COLOR = _Color(red=214, green=69, blue=65)
+_FASTER_COLOR = _Color(red=52, green=120, blue=190)
 #: The change, of the longer time, that has the full color.
 _FULL_COLOR_CHANGE = 0.5
 
@@ -129,8 +129,9 @@ def _node_path(
     name = " → ".join(operations)
     if row["backward"]:
         name = f"{name} (backward)"
-    modules = [("module", part) for part in row["path"].split("/") if part]
-    return (*modules, ("operation", name))
+    nodes = [("module", part) for part in row["path"].split("/") if part]
+    nodes.append(("operation", name))
+    return tuple(nodes)
 
 
 def _color(before: float, after: float) -> str:

@@ -130,7 +130,9 @@ class _PlaceTree:
             chain = int(self.chains.parent[chain])
         names.reverse()
         key = self.paths[path]
-        return ProgramPlace(key.path, key.backward, tuple(names), shapes)
+        return ProgramPlace(
+            path=key.path, backward=key.backward, chain=tuple(names), shapes=shapes
+        )
 
 
 def places(
@@ -150,7 +152,7 @@ def places(
         # every GPU event is a call of its own
         if place.chain[0] in STAND_IN_OPERATIONS:
             calls = sum(kernel.events for kernel in work.kernels.values())
-        result[place] = PlaceWork(calls, work.first, work.kernels)
+        result[place] = PlaceWork(calls=calls, first=work.first, kernels=work.kernels)
     return result
 
 
@@ -272,7 +274,7 @@ def _operation_labels(
     used, code = np.unique(number, return_inverse=True)
     used_names, used_shapes = np.divmod(used, len(shape_texts))
     distinct = [
-        _OperationLabel(names[name_index], shape_texts[shape_index])
+        _OperationLabel(name=names[name_index], shapes=shape_texts[shape_index])
         for name_index, shape_index in zip(
             used_names.tolist(), used_shapes.tolist(), strict=True
         )

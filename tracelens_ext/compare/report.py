@@ -137,8 +137,8 @@ def _answers(sheets: Mapping[str, pd.DataFrame]) -> list[Answer]:
     answers = []
     if "wall_time" in sheets:
         columns = [str(column) for column in sheets["wall_time"]]
-        answers.append(Answer("Wall time", "wall_time", columns))
-    answers.append(Answer("Verdict", "verdict", _VERDICT_COLUMNS))
+        answers.append(Answer(title="Wall time", sheet="wall_time", columns=columns))
+    answers.append(Answer(title="Verdict", sheet="verdict", columns=_VERDICT_COLUMNS))
     return answers
 
 
@@ -189,12 +189,24 @@ def _charts(
                 f"Change of GPU time by category, {letter} compared with {letters[0]}"
             )
             charts.append(
-                Chart(title, "categories", label_column, f"{prefix}difference_ms")
+                Chart(
+                    title=title,
+                    sheet="categories",
+                    label_column=label_column,
+                    value_column=f"{prefix}difference_ms",
+                )
             )
     if has_tree:
         title = f"GPU time of {letters[0]} and {letters[1]} by place"
         charts.append(
-            Chart(title, "call_tree", "label", "gpu_time_ns", "call_tree", on="page")
+            Chart(
+                title=title,
+                sheet="call_tree",
+                label_column="label",
+                value_column="gpu_time_ns",
+                kind="call_tree",
+                on="page",
+            )
         )
     return charts
 

@@ -102,7 +102,9 @@ def read_tables(
         with path.open("rb") as file:
             if file.read(1) == b"{" and made_here(path):
                 return _read_json(path, wanted, most_bytes)
-            return _read_workbook(path, file, wanted, most_bytes)
+            return _read_workbook(
+                path=path, file=file, wanted=wanted, most_bytes=most_bytes
+            )
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
         raise errors.TraceNotFoundError(path, problem, "check the file") from None
@@ -174,7 +176,9 @@ def _read_workbook(
         properties: Any = book.custom_doc_props  # type: ignore[attr-defined]  # since 3.1
         value_of_property = {each.name: each.value for each in properties.props}
     is_ours = book.properties.creator == GENERATOR
-    return ReportTables(tables, is_ours, value_of_property.get(TABLES_VERSION_KEY))
+    return ReportTables(
+        tables=tables, ours=is_ours, version=value_of_property.get(TABLES_VERSION_KEY)
+    )
 
 
 def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFrame:  # noqa: ANN401
@@ -332,7 +336,7 @@ def _read_json(path: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
         version: object = document.get(TABLES_VERSION_KEY)
         if version is not None:
             version = msgspec.json.decode(document[TABLES_VERSION_KEY])
-    return ReportTables(tables, True, version)
+    return ReportTables(tables=tables, ours=True, version=version)
 
 
 def _table_of_rows(
@@ -341,10 +345,10 @@ def _table_of_rows(
     """Return the wanted columns of rows, which all have the columns of the first one."""
     header = list(rows[0]) if rows else []
     places = _places(header, columns)
-    values = {
-        plain: [row.get(header[place]) for row in rows]
-        for plain, place in places.items()
-    }
+    values = {}
+    for plain, place in places.items():
+        column = header[place]
+        values[plain] = [row.get(column) for row in rows]
     return pd.DataFrame(values, columns=list(places), dtype=object)
 
 
@@ -369,7 +373,9 @@ def _read_folder(folder: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
             else:
                 tables[path.stem] = _read_parquet(path, columns, most_bytes)
     manifest = read_manifest(folder)
-    return ReportTables(tables, bool(manifest), manifest.get(TABLES_VERSION_KEY))
+    return ReportTables(
+        tables=tables, ours=bool(manifest), version=manifest.get(TABLES_VERSION_KEY)
+    )
 
 
 def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:

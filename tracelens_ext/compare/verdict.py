@@ -69,7 +69,12 @@ def verdict(
         text = f"{text}; the largest changes: {', '.join(names)}"
     else:
         text = f"{text}; there are no differences"
-    return ComparisonVerdict(f"{text}.", ratios.work, ratios.speed, largest)
+    return ComparisonVerdict(
+        text=f"{text}.",
+        work_ratio=ratios.work,
+        speed_ratio=ratios.speed,
+        places=largest,
+    )
 
 
 def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> str:
@@ -117,10 +122,12 @@ def _name(row: Mapping[Any, Any]) -> str:
     """Return what a row is about, and the end of its path."""
     name = ""
     for column, value in row.items():
-        if str(column).endswith(_NAME_COLUMNS) and str(value):
+        is_name = str(column).endswith(_NAME_COLUMNS)
+        if is_name and str(value):
             name = str(value)
             break
-    path_end = str(row.get("path") or "").rpartition("/")[2]
+    path = str(row.get("path") or "")
+    _, _, path_end = path.rpartition("/")
     if path_end:
         return f"{name} in {path_end}"
     return name

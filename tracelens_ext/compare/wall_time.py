@@ -136,10 +136,10 @@ def wall_time_sentences(
 def wall_time_chart() -> Chart:
     """Return the bars of all traces, made of computation, communication, copies and idle time."""
     return Chart(
-        "Wall time of each trace",
-        "wall_time",
-        "trace",
-        "time_ms",
+        title="Wall time of each trace",
+        sheet="wall_time",
+        label_column="trace",
+        value_column="time_ms",
         kind="stacked",
         series_column="part",
         only=tuple(_PARTS.values()),

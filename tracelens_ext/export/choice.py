@@ -28,7 +28,7 @@ class Window(NamedTuple):
 
 
 #: A window around everything that a trace may have.
-WHOLE_TIME = Window(-(1 << 62), 1 << 62)
+WHOLE_TIME = Window(start=-(1 << 62), end=1 << 62)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def _parse_time(text: str) -> int | None:
     if match is None:
         return None
     number, unit = match.groups()
-    return round(float(number) * _NS_PER_UNIT[unit])
+    ns_per_unit = _NS_PER_UNIT[unit]
+    return round(float(number) * ns_per_unit)
 
 
 class ChosenEvents(NamedTuple):
@@ -88,8 +89,9 @@ class _Sieve:
         """Leave out the selected events that are still there."""
         removed = selected & self.kept
         count = int(removed.sum())
-        if count:
-            self.left_out[reason] += count
+        if not count:
+            return
+        self.left_out[reason] += count
         self.kept[removed] = False
 
 
@@ -111,10 +113,14 @@ def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
             (start >= window.end) | (end <= window.start), "outside of the window"
         )
     if choice.devices is not None:
-        is_other = _gpu_events_outside(gpu_events, trace.device, choice.devices)
+        is_other = _gpu_events_outside(
+            gpu_events=gpu_events, number_of_event=trace.device, chosen=choice.devices
+        )
         sieve.leave_out(is_other, "on other devices")
     if choice.streams is not None:
-        is_other = _gpu_events_outside(gpu_events, trace.stream, choice.streams)
+        is_other = _gpu_events_outside(
+            gpu_events=gpu_events, number_of_event=trace.stream, chosen=choice.streams
+        )
         sieve.leave_out(is_other, "on other streams")
     if not choice.host:
         gpu_kinds = GPU_KINDS + (EventKind.GPU_ANNOTATION,)
@@ -124,7 +130,7 @@ def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
     if choice.min_ns:
         is_short = (kind != EventKind.INSTANT) & (duration < choice.min_ns)
         sieve.leave_out(is_short, "shorter than --min-us")
-    return ChosenEvents(np.flatnonzero(sieve.kept), sieve.left_out)
+    return ChosenEvents(rows=np.flatnonzero(sieve.kept), left_out=sieve.left_out)
 
 
 def _gpu_events_outside(
@@ -132,7 +138,8 @@ def _gpu_events_outside(
 ) -> BoolArray:
     """Return which events of the trace are GPU events with a number that is not chosen."""
     is_other = np.zeros(gpu_events.trace.recorded, dtype=bool)
-    is_other[gpu_events.rows] = ~np.isin(number_of_event, list(chosen))
+    is_chosen = np.isin(number_of_event, list(chosen))
+    is_other[gpu_events.rows] = ~is_chosen
     return is_other
 
 
@@ -163,4 +170,4 @@ def window_of(gpu_events: GpuEvents, choice: Choice) -> Window | None:
     indices = indices[starts_in_time]
     launched_end = gpu_events.end[np.isin(iterations.of_gpu, indices)]
     last_end = np.concatenate((iterations.end[indices], launched_end)).max()
-    return Window(int(iterations.start[indices].min()), int(last_end))
+    return Window(start=int(iterations.start[indices].min()), end=int(last_end))

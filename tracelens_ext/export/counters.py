@@ -117,8 +117,12 @@ def _busy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Co
         other_end = end[~is_communication]
         bin_start = edges[:-1]
         bin_end = edges[1:]
-        busy_ns = covered(start, end, bin_start, bin_end)
-        exposed_ns = busy_ns - covered(other_start, other_end, bin_start, bin_end)
+        busy_ns = covered(
+            start=start, end=end, window_start=bin_start, window_end=bin_end
+        )
+        exposed_ns = busy_ns - covered(
+            start=other_start, end=other_end, window_start=bin_start, window_end=bin_end
+        )
         for name, ns in (
             ("GPU busy (%)", busy_ns),
             ("exposed communication (%)", exposed_ns),
@@ -128,7 +132,13 @@ def _busy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Co
             percent = 100.0 * ns / (bin_end - bin_start)
             percent = np.append(percent, 0.0)  # from the last edge on
             is_change = np.diff(percent, prepend=-1.0) != 0
-            yield _Counter(name, "value", process, edges[is_change], percent[is_change])
+            yield _Counter(
+                name=name,
+                key="value",
+                process=process,
+                time=edges[is_change],
+                level=percent[is_change],
+            )
 
 
 def _queue_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
@@ -138,20 +148,30 @@ def _queue_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_C
         time = rows["time_ns"].to_numpy()
         level = rows["level"].to_numpy()
         process = target.process_of_device[device]
-        yield _Counter("queue length", f"stream {stream}", process, time, level)
+        yield _Counter(
+            name="queue length",
+            key=f"stream {stream}",
+            process=process,
+            time=time,
+            level=level,
+        )
 
 
 def _copy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
     """Yield the bandwidth of copies, by direction: up at the start of each, 0 at its end."""
     for (device, direction), rows in _by_device_and(
-        copies(gpu_events), "direction", target
+        frame=copies(gpu_events), column="direction", target=target
     ):
         time = rows[["start_ns", "end_ns"]].to_numpy().ravel()
         level = (
             rows.assign(afterwards=0.0)[["gb_per_s", "afterwards"]].to_numpy().ravel()
         )
         yield _Counter(
-            "copy GB/s", str(direction), target.process_of_device[device], time, level
+            name="copy GB/s",
+            key=str(direction),
+            process=target.process_of_device[device],
+            time=time,
+            level=level,
         )
 
 
@@ -184,4 +204,10 @@ def _memory_counters(
             process = target.process_of_device[device]
         key = f"device {device}" if device >= 0 else "host"
         level = memory.level[is_of_device] / _BYTES_PER_GIB
-        yield _Counter("allocated GiB", key, process, memory.time[is_of_device], level)
+        yield _Counter(
+            name="allocated GiB",
+            key=key,
+            process=process,
+            time=memory.time[is_of_device],
+            level=level,
+        )

@@ -213,7 +213,7 @@ def query(
         try:
             while True:
                 try:
-                    return _answer(connection, sql, limit, timeout)
+                    return _answer(db=connection, sql=sql, limit=limit, wait=timeout)
                 except sqlite3.OperationalError as error:
                     missing = _NO_TABLE.fullmatch(str(error))
                     if missing is None or not _added(connection, analyzer, missing[1]):

@@ -83,7 +83,8 @@ class ExportSummary:
         parts = [f"{self.written:,} events"]
         if self.left_out:
             reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items()]
-            parts.append(f"left out: {'; '.join(reasons)}")
+            reasons_text = "; ".join(reasons)
+            parts.append(f"left out: {reasons_text}")
         if self.backwards:
             parts.append(
                 f"{self.backwards:,} arrows would start before their launch and are "
@@ -106,7 +107,14 @@ def perfetto_json(
     tracks = Tracks()
     numbers = _Numbers()
     writers = [
-        _TraceWriter(source, choice, tracks, numbers, summary) for source in sources
+        _TraceWriter(
+            source=source,
+            choice=choice,
+            tracks=tracks,
+            numbers=numbers,
+            summary=summary,
+        )
+        for source in sources
     ]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
     texts = chain(tracks.events, *(writer.events() for writer in writers))
@@ -226,7 +234,11 @@ class _TraceWriter:
         # Viewers want what encloses before what is within; our reader the order of the file.
         self._rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
         self._placement = place(
-            tracks, self._gpu_events, self._rows, source.label, source.error
+            tracks=tracks,
+            gpu_events=self._gpu_events,
+            rows=self._rows,
+            label=source.label,
+            clock_note=source.error,
         )
         self._numbers = self._unique_numbers(numbers)
         #: the GPU event that each event is, `NONE` for CPU events
@@ -256,9 +268,11 @@ class _TraceWriter:
         """Return the category of each event."""
         categories = self._gpu_events.categories
         if categories is None:
-            return _EventCategories([], np.full_like(self._gpu_event, NONE))
+            return _EventCategories(labels=[], code=np.full_like(self._gpu_event, NONE))
         code = categories.code.astype(np.int64)
-        return _EventCategories(categories.labels, values_at(code, self._gpu_event))
+        return _EventCategories(
+            labels=categories.labels, code=values_at(code, self._gpu_event)
+        )
 
     def _threads_of_spans(self, tracks: Tracks) -> list[int]:
         """Return the thread of each span; spans of several devices may overlap."""
@@ -291,7 +305,9 @@ class _TraceWriter:
             shift_ns=self._source.shift_ns,
             window=self._window,
         )
-        yield from counter_events(self._gpu_events, target, self._source.failures)
+        yield from counter_events(
+            gpu_events=self._gpu_events, target=target, failures=self._source.failures
+        )
 
     def _recorded_events(self) -> Iterator[str]:
         """Yield the events of the trace, each followed by the end of an arrow that it has."""
@@ -359,7 +375,8 @@ class _TraceWriter:
         """Return what is added to each event to draw it in the color of its category."""
         color_of_label = []
         for label in self._categories.labels:
-            color = _COLORS[zlib.crc32(label.encode()) % len(_COLORS)]
+            number = zlib.crc32(label.encode())
+            color = _COLORS[number % len(_COLORS)]
             color_of_label.append(f', "cname": "{color}"')
         return [
             "" if code == NONE else color_of_label[code]
@@ -403,7 +420,8 @@ class _TraceWriter:
             for position in set(positions)
         }
         paths = [path_of_position[position] for position in positions]
-        args.add("call path", is_gpu_event[is_linked], paths)
+        events = is_gpu_event[is_linked]
+        args.add("call path", events, paths)
 
     def _flow_ends(self) -> dict[int, _FlowEnd]:
         """Return the arrow from each launch to the first work that it started, by the event."""

@@ -47,9 +47,13 @@ def shifts(
     ranks = _ranks(traces, names)
     if clocks is None:
         if len(traces) == 1:
-            return [TraceShift("", 0, "")]
+            return [TraceShift(label="", shift_ns=0, clock_note="")]
         return [
-            TraceShift(f"rank {rank}", 0, "from 0: clocks are not aligned")
+            TraceShift(
+                label=f"rank {rank}",
+                shift_ns=0,
+                clock_note="from 0: clocks are not aligned",
+            )
             for rank in ranks
         ]
     clock_of_rank = _read_clocks(clocks)
@@ -74,10 +78,11 @@ def shifts(
 
 def _ranks(traces: Sequence[Trace], names: Sequence[str]) -> list[int]:
     """Return the rank of each trace, as a fleet of them has it; the lowest of several."""
-    hints = [
-        rank_hints(trace.metadata, name, np.unique(trace.device).tolist())
-        for trace, name in zip(traces, names, strict=True)
-    ]
+    hints = []
+    for trace, name in zip(traces, names, strict=True):
+        devices = np.unique(trace.device).tolist()
+        hint = rank_hints(metadata=trace.metadata, url=name, devices=devices)
+        hints.append(hint)
     return [ranks.first for ranks in number_ranks(hints)]
 
 
@@ -98,5 +103,5 @@ def _read_clocks(path: Path) -> dict[int, _Clock]:
     for rank, offset_us, error_us in known[_CLOCK_COLUMNS].itertuples(
         index=False, name=None
     ):
-        clocks[int(rank)] = _Clock(float(offset_us), float(error_us))
+        clocks[int(rank)] = _Clock(offset_us=float(offset_us), error_us=float(error_us))
     return clocks

@@ -61,13 +61,15 @@ def _iteration_spans(gpu_events: GpuEvents) -> list[Span]:
     iterations = find_iterations(gpu_events.tree)
     if not len(iterations):
         return []
-    is_of_first = iterations.process == iterations.process[0]
+    first_process = iterations.process[0]
+    is_of_first = iterations.process == first_process
+    (of_first,) = is_of_first.nonzero()
     spans = []
-    for index in is_of_first.nonzero()[0].tolist():
+    for index in of_first.tolist():
         name = f"iteration {iterations.number[index]}"
         start = int(iterations.start[index])
         end = int(iterations.end[index])
-        spans.append(Span("iterations", name, start, end))
+        spans.append(Span(lane="iterations", name=name, start=start, end=end))
     return spans
 
 
@@ -87,7 +89,9 @@ def _finding_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
                 "confidence": finding.confidence,
                 "advice": finding.advice,
             }
-            spans.append(Span("findings", finding.id, start, end, args))
+            spans.append(
+                Span(lane="findings", name=finding.id, start=start, end=end, args=args)
+            )
     return spans
 
 
@@ -101,7 +105,15 @@ def _recording_spans(gpu_events: GpuEvents) -> list[Span]:
             "what": part["what"],
             "place": part["place"],
         }
-        spans.append(Span("recording", part["kind"], part["start"], part["end"], args))
+        spans.append(
+            Span(
+                lane="recording",
+                name=part["kind"],
+                start=part["start"],
+                end=part["end"],
+                args=args,
+            )
+        )
     return spans
 
 
@@ -123,7 +135,15 @@ def _critical_path_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
     ):
         texts = {str(column): value for column, value in args.items()}
         name = _segment_name(texts)
-        spans.append(Span("critical path", name, segment_start, segment_end, texts))
+        spans.append(
+            Span(
+                lane="critical path",
+                name=name,
+                start=segment_start,
+                end=segment_end,
+                args=texts,
+            )
+        )
     return spans
 
 

@@ -47,7 +47,7 @@ class Tracks:
         """Return the number of a new process; empty parts of its name are left out."""
         self._count += 1
         name = _SEPARATOR.join(part for part in name_parts if part)
-        self._add_name("process", self._count, 0, name)
+        self._add_name(kind="process", process=self._count, thread=0, name=name)
         return self._count
 
     def lanes(self, process: int, name: str, count: int) -> list[int]:
@@ -56,7 +56,9 @@ class Tracks:
         self._count += count
         for lane in range(count):
             lane_name = f"{name} +{lane}" if lane else name
-            self._add_name("thread", process, first + lane, lane_name)
+            self._add_name(
+                kind="thread", process=process, thread=first + lane, name=lane_name
+            )
         return list(range(first, first + count))
 
     def _add_name(self, kind: str, process: int, thread: int, name: str) -> None:
@@ -110,7 +112,7 @@ def place(
     """
     trace = gpu_events.trace
     distinct, track = _tracks_of(gpu_events, rows)
-    lane = fit_lanes(track, trace.ts[rows], trace.end_of(rows))
+    lane = fit_lanes(track=track, start=trace.ts[rows], end=trace.end_of(rows))
     lane_count = np.zeros(len(distinct), dtype=np.int64)
     np.maximum.at(lane_count, track, lane + 1)
     process_of_key: dict[object, int] = {}
@@ -130,13 +132,23 @@ def place(
         process_of_track[index] = process
         first_thread_of_track[index] = threads[0]
         tracks.recorded.extend(
-            RecordedThread(process, thread, recorded_process, recorded_thread)
+            RecordedThread(
+                export_process=process,
+                export_thread=thread,
+                process=recorded_process,
+                thread=recorded_thread,
+            )
             for thread in threads
         )
         if each.is_gpu:
             process_of_device[each.device] = process
     thread = first_thread_of_track[track] + lane
-    return Placement(process_of_track[track], thread, lane, process_of_device)
+    return Placement(
+        process=process_of_track[track],
+        thread=thread,
+        lane=lane,
+        process_of_device=process_of_device,
+    )
 
 
 class _EventTracks(NamedTuple):
@@ -157,7 +169,12 @@ def _tracks_of(gpu_events: GpuEvents, rows: Int64Array) -> _EventTracks:
     keys = np.stack((is_gpu, trace.thread[rows], device[rows], stream[rows]))
     distinct, track = np.unique(keys, axis=1, return_inverse=True)
     tracks = [
-        _Track(bool(on_gpu), thread, device_number, stream_number)
+        _Track(
+            is_gpu=bool(on_gpu),
+            thread=thread,
+            device=device_number,
+            stream=stream_number,
+        )
         for on_gpu, thread, device_number, stream_number in distinct.T.tolist()
     ]
     return _EventTracks(tracks, track.reshape(-1))
@@ -248,7 +265,9 @@ def _first_fitting_lane(
     for lane, open_ends in enumerate(open_ends_of_lane):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()
-        if not open_ends or end <= open_ends[-1]:
+        if not open_ends:
+            return lane
+        if end <= open_ends[-1]:
             return lane
     return len(open_ends_of_lane)
 

@@ -56,7 +56,9 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, TracelensError):
         return text
     type_name = type(error).__name__
-    return f"{type_name}: {text}" if text else type_name
+    if not text:
+        return type_name
+    return f"{type_name}: {text}"
 
 
 def time_limit() -> float:
@@ -89,8 +91,10 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
         except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="tracelens-ext plugin", daemon=True).start()
-    if not wait([answer], seconds).done:
+    thread = threading.Thread(target=run, name="tracelens-ext plugin", daemon=True)
+    thread.start()
+    is_done = wait([answer], seconds).done
+    if not is_done:
         limit = f"change the limit with {SECONDS_VARIABLE}"
         raise PluginTimeoutError(f"no answer within {seconds:g} s; {limit}")
     return answer.result()
@@ -231,7 +235,10 @@ class PluginRegistry:
         distribution = _distribution_of(entry_point.dist)
         label = " ".join(part for part in distribution if part)
         plugin = Plugin(
-            entry_point.name, entry_point.value, label, _is_own(entry_point)
+            name=entry_point.name,
+            module=entry_point.value,
+            distribution=label,
+            own=_is_own(entry_point),
         )
         is_second = self._manager.has_plugin(plugin.name)
         # two of one name stay apart in listings and messages; it is not loaded
@@ -350,7 +357,7 @@ def _distribution_of(distribution: Distribution | None) -> _DistributionName:
     """Return what a distribution calls itself; each look at its metadata parses the whole of it."""
     if distribution is None:
         return _DistributionName("unknown", "")
-    return _DistributionName(distribution.name, distribution.version)
+    return _DistributionName(name=distribution.name, version=distribution.version)
 
 
 def _explain_validation(error: pluggy.PluginValidationError) -> str:

@@ -55,7 +55,13 @@ def read_trace(
 
     if isinstance(source, Trace):
         return source
-    whole = _read_whole(source, progress, cache, registry, reading)
+    whole = _read_whole(
+        source=source,
+        progress=progress,
+        cache=cache,
+        registry=registry,
+        reading=reading,
+    )
     if reading.rank is None:
         return whole
     from tracelens_ext.trace.rank_traces import rank_of_merged_file
@@ -89,7 +95,15 @@ def _read_whole(
         from tracelens_ext.readers.formats import read_file
 
         return cast(
-            "Trace", read_file(source, progress, store, registry, reading, own=True)
+            "Trace",
+            read_file(
+                source=source,
+                progress=progress,
+                cache=store,
+                registry=registry,
+                reading=reading,
+                own=True,
+            ),
         )
 
     try:

@@ -40,7 +40,8 @@ class ReadAhead:
 
         self._read = stream.read
         self._thread = ThreadPoolExecutor(1, "tracelens-ext")
-        self._next: Future[bytes] = self._thread.submit(self._read, _PIECE_BYTES)
+        first_piece = self._thread.submit(self._read, _PIECE_BYTES)
+        self._next: Future[bytes] = first_piece
         self._piece = b""
 
     def read(self, size: int, /) -> bytes:

@@ -47,27 +47,33 @@ def find_pairs(kind: IntArray, thread: IntArray, ts: Int64Array) -> Pairs:
         event   B   B   E   E   E      B
         level   1   2   2   1   stray  1
     """
-    rows = np.flatnonzero(is_begin(kind) | (kind == END))
-    rows = rows[np.lexsort((rows, ts[rows], thread[rows]))]
+    is_edge = is_begin(kind) | (kind == END)
+    rows = np.flatnonzero(is_edge)
+    by_thread_and_time = np.lexsort((rows, ts[rows], thread[rows]))
+    rows = rows[by_thread_and_time]
     opens = is_begin(kind[rows])
     level = np.zeros(len(rows), dtype=np.int64)
     first_of_thread = np.flatnonzero(np.diff(thread[rows])) + 1
     for events in np.split(np.arange(len(rows)), first_of_thread):
         level[events] = _levels(opens[events])
 
+    has_level = level != _NO_LEVEL
+    stray_rows = rows[~has_level]
     is_stray = np.zeros(len(kind), dtype=bool)
-    is_stray[rows[level == _NO_LEVEL]] = True
-    order = np.lexsort((np.arange(len(rows)), level, thread[rows]))
-    order = order[level[order] != _NO_LEVEL]
+    is_stray[stray_rows] = True
+    by_time = np.arange(len(rows))
+    order = np.lexsort((by_time, level, thread[rows]))
+    order = order[has_level[order]]
     ordered_rows = rows[order]
     ordered_opens = opens[order]
     is_pair = ordered_opens[:-1] & ~ordered_opens[1:]
     begin = ordered_rows[:-1][is_pair]
     end = ordered_rows[1:][is_pair]
+    begins = ordered_rows[ordered_opens]
     is_open = np.zeros(len(kind), dtype=bool)
-    is_open[ordered_rows[ordered_opens]] = True
+    is_open[begins] = True
     is_open[begin] = False
-    return Pairs(begin, end, is_open, is_stray)
+    return Pairs(begin=begin, end=end, is_open=is_open, is_stray=is_stray)
 
 
 _NO_LEVEL: Final = 0

@@ -70,11 +70,14 @@ class DistinctRows(NamedTuple):
 def distinct_rows(*columns: IntArray) -> DistinctRows:
     """Return the distinct rows of columns, each of shape (n,)."""
     frame = pd.DataFrame(dict(enumerate(columns)))
-    number = np.asarray(frame.groupby(list(frame)).ngroup(), dtype=np.int64)
-    example = np.zeros(int(number.max(initial=-1)) + 1, dtype=np.int64)
+    groups = frame.groupby(list(frame))
+    number = np.asarray(groups.ngroup(), dtype=np.int64)
+    count = int(number.max(initial=-1)) + 1
+    example = np.zeros(count, dtype=np.int64)
     example[number] = np.arange(len(number))
     values = [column[example].tolist() for column in columns]
-    return DistinctRows(list(zip(*values, strict=True)), number)
+    rows = list(zip(*values, strict=True))
+    return DistinctRows(rows, number)
 
 
 def of_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
@@ -305,14 +308,16 @@ class TraceBuilder:
         for name, pieces in self._texts.items():
             rows = _joined(pieces.rows, np.int32)
             codes = code_of_text[_joined(pieces.values, np.int64)]
-            args[name] = ArgColumn(rows, codes, texts)
+            args[name] = ArgColumn(rows=rows, values=codes, texts=texts)
         return _Events(columns, args)
 
     def _with_pairs(self, events: _Events) -> _Events:
         """Make one event of each begin and its end; those without the other are dropped."""
         events = self._without(events, _NO_START, _has_no_start(events.columns))
         columns = events.columns
-        pairs = begin_end.find_pairs(columns["kind"], columns["thread"], columns["ts"])
+        pairs = begin_end.find_pairs(
+            kind=columns["kind"], thread=columns["thread"], ts=columns["ts"]
+        )
         columns["dur"][pairs.begin] = (
             columns["ts"][pairs.end] - columns["ts"][pairs.begin]
         )
@@ -393,14 +398,18 @@ def _is_unset(columns: Columns) -> BoolArray:
 def _is_years_away(columns: Columns) -> BoolArray:
     """Return which events begin years from the one in the middle."""
     ts = columns["ts"]
-    if not len(ts) or int(ts.max()) - int(ts.min()) <= _MOST_AWAY:
-        return np.zeros(len(ts), dtype=bool)
-    middle = np.partition(ts, len(ts) // 2)[len(ts) // 2]
+    is_far: BoolArray = np.zeros(len(ts), dtype=bool)
+    if not len(ts):
+        return is_far
+    length = int(ts.max()) - int(ts.min())
+    if length <= _MOST_AWAY:
+        return is_far
+    middle_place = len(ts) // 2
+    middle = np.partition(ts, middle_place)[middle_place]
     distance = np.abs(ts - middle)
-    far = distance > _MOST_AWAY
-    if 2 * np.count_nonzero(far) >= len(ts):
-        far = distance > 10 * _MOST_AWAY
-    is_far: BoolArray = far
+    is_far = distance > _MOST_AWAY
+    if 2 * np.count_nonzero(is_far) >= len(ts):
+        is_far = distance > 10 * _MOST_AWAY
     return is_far
 
 
@@ -434,7 +443,9 @@ def _without_spelling(texts: Iterable[bytes]) -> _PlainTexts:
         with suppress(msgspec.DecodeError, RecursionError):
             plain = msgspec.json.format(text, indent=-1)
         codes.append(distinct[plain.decode("utf-8", "replace")])
-    return _PlainTexts(list(distinct), np.array(codes, dtype=np.int64))
+    return _PlainTexts(
+        texts=list(distinct), code_of_text=np.array(codes, dtype=np.int64)
+    )
 
 
 def _present(values: IntArray) -> tuple[IntArray, IntArray]:

@@ -126,20 +126,26 @@ def _is_nsys_table(_: Path, head: bytes) -> bool:
 
 def _is_rocpd(path: Path, head: bytes) -> bool:
     """Whether a file has the tables of rocpd; of one that is gzipped, or damaged, its name."""
-    known = _is_database("rocprof.rocpd", "RocpdDatabase", path, head)
-    return ".db" in path.suffixes if known is None else known
+    known = _is_database(
+        module="rocprof.rocpd", name="RocpdDatabase", path=path, head=head
+    )
+    if known is not None:
+        return known
+    return ".db" in path.suffixes
 
 
 def _is_rpd(path: Path, head: bytes) -> bool:
     """Whether a file has the tables of rocmProfileData; of one that is gzipped, its name."""
-    known = _is_database("rocprof.rpd", "RpdDatabase", path, head)
+    known = _is_database(module="rocprof.rpd", name="RpdDatabase", path=path, head=head)
     return ".rpd" in path.suffixes if known is None else known
 
 
 def _is_rocprof_results(path: Path, head: bytes) -> object:
     """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
     is_json = _ROCPROF_RESULTS.match(head)
-    return is_json or _is_database("rocprof.rocpd", "ResultsDatabase", path, head)
+    return is_json or _is_database(
+        module="rocprof.rocpd", name="ResultsDatabase", path=path, head=head
+    )
 
 
 def _is_xplane(path: Path, head: bytes) -> object:

@@ -39,7 +39,8 @@ def rows_of(opened: ByteSource, remedy: str) -> Iterator[NumberedRow]:
 
     Raises TraceFormatError where it is no CSV, with `remedy`, or cut off within a row.
     """
-    encoding = encoding_of(opened.peek(_PIECE_BYTES))
+    beginning = opened.peek(_PIECE_BYTES)
+    encoding = encoding_of(beginning)
     if encoding is None:
         raise TraceFormatError(opened.path, "is not CSV", remedy)
     lines = _WatchedLines(opened, encoding)
@@ -47,7 +48,9 @@ def rows_of(opened: ByteSource, remedy: str) -> Iterator[NumberedRow]:
     width = 0
     try:
         for row in reader:
-            is_cut_off = lines.quotes % 2 or len(row) == 1 < width
+            is_quote_open = lines.quotes % 2 == 1
+            has_one_cell_only = len(row) == 1 < width
+            is_cut_off = is_quote_open or has_one_cell_only
             if not lines.last_ends and is_cut_off:
                 problem = f"line {reader.line_num} is incomplete"
                 raise TraceFormatError(opened.path, problem, "create it again")
@@ -166,7 +169,8 @@ def _rounded(cell: Cell, factor: int) -> int | None:
         return int(text)
     if _is_empty(cell, text):
         return None
-    return _in_64_bits(_decimal(text) * factor)
+    number = _decimal(text) * factor
+    return _in_64_bits(number)
 
 
 def _whole(cell: Cell) -> int | None:

@@ -43,10 +43,11 @@ def emitted_op(text: bytes) -> EmittedOperation | None:
     if match is None or match.start() == 0:
         return None
     sequence, op_id, op_id_alone, sizes = match.groups()
+    call = op_id or op_id_alone
     return EmittedOperation(
         name=text[: match.start()],
         sequence=int(sequence or NONE),
-        call=int(op_id or op_id_alone or NONE),
+        call=int(call or NONE),
         sizes=sizes or b"",
     )
 

@@ -57,7 +57,8 @@ def read_document(
 
     if isinstance(document, list) and _are_documents(document):
         of_ranks = cast("list[Mapping[str, object]]", document)
-        return with_directions(documents.from_documents(of_ranks, path))
+        trace = documents.from_documents(of_ranks, path)
+        return with_directions(trace)
     members = document if isinstance(document, Mapping) else {"traceEvents": document}
     if json_records.ROOT in members:
         return json_records.from_document(members, path, reading)
@@ -94,7 +95,9 @@ def read_file(
     """
     registry = registry or default_registry()
     offered = offered_readers(registry)
-    with given.ByteSource(source, progress, cache, reading) as opened:
+    with given.ByteSource(
+        source=source, progress=progress, cache=cache, reading=reading
+    ) as opened:
         head = opened.peek(HEAD_BYTES)
         for reader in offered:
             if reader.plugin.own is not own:
@@ -191,19 +194,23 @@ def with_directions(trace: Trace) -> Trace:
     if _COPY_ARGUMENTS[0] not in trace.args:
         return trace
     rows = trace.rows_of(EventKind.MEMCPY)
-    rows = rows[trace.named(trace.name[rows], lambda name: name == "Memcpy")]
+    has_no_direction = trace.named(trace.name[rows], lambda name: name == "Memcpy")
+    rows = rows[has_no_direction]
     columns = [trace.arg(name) for name in _COPY_ARGUMENTS]
     texts = columns[0].texts or []  # all columns share them
-    distinct = distinct_rows(*(column.at(rows) for column in columns))
+    values = [column.at(rows) for column in columns]
+    distinct = distinct_rows(*values)
 
     code_of_name = {name: code for code, name in enumerate(trace.names)}
     codes = []
     for row in distinct.rows:
         words = [texts[code].strip('"') if code != NONE else "" for code in row]
         name = _name_of_copy(*words)
-        codes.append(code_of_name.setdefault(name, len(code_of_name)))
+        code = code_of_name.setdefault(name, len(code_of_name))
+        codes.append(code)
+    code_of_distinct = np.array(codes, dtype=np.int32)
     names = trace.name.copy()
-    names[rows] = np.array(codes, dtype=np.int32)[distinct.number]
+    names[rows] = code_of_distinct[distinct.number]
     return replace(trace, name=names, names=list(code_of_name))
 
 
@@ -265,7 +272,8 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
             return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
     if head.startswith(b"\x80") and b"pg_config" in head:
         return TraceFormatError(path, _A_FLIGHT_DUMP, "run: tracelens-ext ranks FILE")
-    if name.removesuffix(".gz").endswith((".pickle", ".pkl")):
+    unpacked_name = name.removesuffix(".gz")
+    if unpacked_name.endswith((".pickle", ".pkl")):
         return TraceFormatError(path, _A_PICKLE, "run: tracelens-ext memory FILE")
     if head.startswith(b"NVR\0") or name.endswith(".ncu-rep"):
         return TraceFormatError(path, _NSIGHT_COMPUTE, _RECORD_TIMELINE)
@@ -317,7 +325,10 @@ def refuse_trace(trace: Trace) -> None:
 def _refuse_many_devices(trace: Trace) -> None:
     """Raise a TraceFormatError for more devices than any machine has; tables have rows for each."""
     device = trace.device
-    if not len(device) or int(device.max()) - int(device.min()) < _MOST_DEVICES:
+    if not len(device):
+        return
+    largest_difference = int(device.max()) - int(device.min())
+    if largest_difference < _MOST_DEVICES:
         return
     count = len(np.unique(device))
     if count > _MOST_DEVICES:

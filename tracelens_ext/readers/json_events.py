@@ -201,7 +201,8 @@ class EventStream(Generic[B]):
             self._rest = self._rest.removeprefix(_BYTE_ORDER_MARK).lstrip(_SPACE)
             if not _BYTE_ORDER_MARK.startswith(self._rest):
                 return self._rest[:1]
-            piece = self._read(min(_MEMBER_BYTES, self._slice_bytes))
+            wanted_bytes = min(_MEMBER_BYTES, self._slice_bytes)
+            piece = self._read(wanted_bytes)
             if not piece:
                 return self._rest[:1]
             self._rest += piece
@@ -216,7 +217,12 @@ class EventStream(Generic[B]):
             try:
                 mended = lenient.mend_text(text)
                 value, end = self._next_value(
-                    text, mended, 0, self.place, exact=False, last=last
+                    given=text,
+                    text=mended,
+                    at=0,
+                    base=self.place,
+                    exact=False,
+                    last=last,
                 )
             except lenient.IncompleteError:
                 if last:
@@ -248,7 +254,8 @@ class EventStream(Generic[B]):
         key = _FIRST_KEY.match(self._rest)
         if key is not None:
             # Many files begin with metadata events, whose first key is another one.
-            self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
+            first_keys = b"ph|" + key[1]
+            self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:' + first_keys + rb')"\s*:')
         ended = False
         while not ended:
             if self._threads and self._size == self._slice_bytes:
@@ -286,10 +293,12 @@ class EventStream(Generic[B]):
 
     def _bracketed(self, piece: bytes, cut: int | None) -> tuple[bytes, bytes]:
         """Return what is left and a piece up to its cut, as an array; and what comes behind."""
-        text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-        if cut is None:
-            return text, b""
-        return text, piece[cut:]
+        before_cut = memoryview(piece)[:cut]
+        text = b"".join((b"[", self._rest, before_cut, b"]"))
+        behind = b""
+        if cut is not None:
+            behind = piece[cut:]
+        return text, behind
 
     def _go_ahead(self, threads: ThreadPoolExecutor) -> Iterator[B]:
         """Have threads decode slices while this one cuts others.
@@ -391,7 +400,12 @@ class EventStream(Generic[B]):
                     break
                 try:
                     value, place = self._next_value(
-                        given, text, place, base, exact=True, last=self._at_end
+                        given=given,
+                        text=text,
+                        at=place,
+                        base=base,
+                        exact=True,
+                        last=self._at_end,
                     )
                 except lenient.IncompleteError:
                     is_incomplete = True
@@ -407,8 +421,9 @@ class EventStream(Generic[B]):
 
     def _decoded_or_repaired(self, text: str, values: list[object]) -> B:
         """Return a batch of events: decoded quickly, if none is odd, else of their values."""
+        document = f"[{text}]".encode()
         try:
-            return self._decoder.decode(f"[{text}]".encode())
+            return self._decoder.decode(document)
         except REFUSED:
             return self._decoder.repair(values)
 

@@ -98,7 +98,7 @@ def value_at(text: str, position: int, *, exact: bool, last: bool) -> DecodedVal
         if at_end or error.msg.startswith("Unterminated string"):
             raise IncompleteError from None
         raise WrongError(
-            f"is not valid JSON{{place}} ({error.msg})", error.pos
+            problem=f"is not valid JSON{{place}} ({error.msg})", position=error.pos
         ) from None
     except RecursionError:
         raise WrongError("is nested too deeply to be a trace") from None
@@ -123,7 +123,9 @@ def mend_bytes(text: bytes) -> bytes:
             mended = escaped.encode("latin-1")
     if _MAYBE_NO_JSON.search(mended):
         mended = _NO_JSON_OR_STRING.sub(_as_null, mended)
-    return text if mended == text else mended
+    if mended == text:
+        return text
+    return mended
 
 
 def mend_text(text: str) -> str:

@@ -39,15 +39,14 @@ def _is_of_dlprof(name: str, tables: Collection[str]) -> bool:
 
 _DATABASES: Final = (
     OtherDatabase(
-        "is a database of Ascend's profiler (msprof), which is not supported",
-        "open it with MindStudio Insight",
-        _is_of_ascend,
+        problem="is a database of Ascend's profiler (msprof), which is not supported",
+        remedy="open it with MindStudio Insight",
+        fits=_is_of_ascend,
     ),
     OtherDatabase(
-        "is a DLProf database, which is not supported",
-        "give the Nsight Systems report (.nsys-rep, .qdrep) that DLProf wrote next to "
-        "it",
-        _is_of_dlprof,
+        problem="is a DLProf database, which is not supported",
+        remedy="give the Nsight Systems report (.nsys-rep, .qdrep) that DLProf wrote next to it",
+        fits=_is_of_dlprof,
     ),
 )
 

@@ -25,7 +25,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
         raise pickle.UnpicklingError(
-            f"requests {module}.{name}, but only plain data is read"
+            f"it names {module}.{name}, but only plain data is read"
         )
 
 
@@ -67,10 +67,11 @@ def unpickled(path: str, data: bytes, what: str, remedy: str) -> object:
             path, "the pickle ends in the middle", "the pickle ends prematurely"
         )
     if isinstance(error, MemoryError):
-        reason = "requests more memory than it can need"
+        reason = "it asks for more memory than it can need"
     else:
-        reason = one_line(str(error)) or type(error).__name__
-    raise TraceFormatError(path, f"is not a {what}: the pickle {reason}", remedy)
+        reason = one_line(str(error)).rstrip(".") or type(error).__name__
+    problem = f"is not a {what} (the pickle cannot be read: {reason})"
+    raise TraceFormatError(path, problem, remedy)
 
 
 @contextmanager

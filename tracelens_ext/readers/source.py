@@ -183,7 +183,8 @@ class ByteSource:
             limit_by_size = _MOST_BYTES
             if self.compressed and self.size is not None:
                 limit_by_size = self.size * _MOST_TIMES
-            limit = min(_MOST_BYTES, max(_ALWAYS_BYTES, limit_by_size))
+            sensible_limit = max(_ALWAYS_BYTES, limit_by_size)
+            limit = min(_MOST_BYTES, sensible_limit)
             if limit == limit_by_size < _MOST_BYTES:
                 reason = f", {_MOST_TIMES} times its size"
         if size <= limit:
@@ -342,7 +343,9 @@ def salvage_notes(
     if damage is None:
         return []
     if not source.reading.salvage:
-        remedy = f"{AGAIN}, or {SALVAGE}" if events else AGAIN
+        remedy = AGAIN
+        if events:
+            remedy = f"{AGAIN}, or {SALVAGE}"
         raise type(damage)(damage.path, damage.problem, remedy)
     if not events:
         raise type(damage)(
@@ -360,12 +363,14 @@ def salvage_notes(
         if source.damage is not None:
             loss = f"of what can be unpacked {loss}"
         losses.append(loss)
-    if source.damage is not None or isinstance(damage, TraceCutOffError):
+    is_cut_off = isinstance(damage, TraceCutOffError)
+    if is_cut_off or source.damage is not None:
         losses.append(_loss_beyond(source))
     if not losses:
         losses.append("only the end of the document is lost")
     kept = f"all {events:,} events before byte {at:,} of the text are here"
-    return [f"{SALVAGED}({damage.problem}): {'; '.join([kept] + losses)}."]
+    clauses = "; ".join([kept] + losses)
+    return [f"{SALVAGED}({damage.problem}): {clauses}."]
 
 
 def _loss_beyond(source: ByteSource) -> str:

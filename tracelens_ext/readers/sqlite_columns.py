@@ -233,24 +233,30 @@ class Database(Tables):
         expression = "NULL"
         if column in self.tables.get(table, frozenset()):
             expression = f"CAST({_quoted(column)} AS TEXT)"
-        for rows in self._rows(table, [expression], _condition(where)):
+        for rows in self._rows(
+            table=table, expressions=[expression], where=_condition(where)
+        ):
             for (text,) in rows:
                 yield text
 
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
         """Return the texts of a column in the rows with some ids; None for a missing row."""
-        if not {"id", column} <= self.tables.get(table, frozenset()):
+        columns = self.tables.get(table, frozenset())
+        if not {"id", column} <= columns:
             return [None] * len(ids)
         expressions = ["id", f"CAST({_quoted(column)} AS TEXT)"]
-        distinct_ids = np.unique(ids[ids != MISSING]).tolist()
+        known_ids = ids[ids != MISSING]
+        distinct_ids = np.unique(known_ids).tolist()
         text_of_id: dict[int, str] = {}
         for first in range(0, len(distinct_ids), _IDS_AT_ONCE):
             some_ids = distinct_ids[first : first + _IDS_AT_ONCE]
             listed = ",".join(map(str, some_ids))
-            for rows in self._rows(table, expressions, f" WHERE id IN ({listed})"):
+            condition = f" WHERE id IN ({listed})"
+            for rows in self._rows(table, expressions, condition):
                 for number, text in rows:
-                    if text is not None:
-                        text_of_id[number] = _text(text)
+                    if text is None:
+                        continue
+                    text_of_id[number] = _text(text)
         return [text_of_id.get(number) for number in ids.tolist()]
 
 

@@ -91,7 +91,9 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
         written_beside(path) as target,
         tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder,
     ):
-        book = cells.Book(stored, excel_text.cleaned(report.title), folder)
+        book = cells.Book(
+            stream=stored, title=excel_text.cleaned(report.title), folder=folder
+        )
         writer = _WorkbookWriter(book, report)
         writer.write()
         try:
@@ -129,15 +131,17 @@ class _WorkbookWriter:
         frames = self._fitting_frames()
         charts = self._charts_with_data()
         first = _FirstSheet(
-            self._book, self._book.xlsx.add_worksheet(_SUMMARY), self._report.title
+            book=self._book,
+            sheet=self._book.xlsx.add_worksheet(_SUMMARY),
+            title=self._report.title,
         )
         self._write_tables(frames)
         if charts:
             titles = "; ".join(data.chart.title for data in charts)
-            self._index.append(_IndexLine(_CHARTS, "", titles))
+            self._index.append(_IndexLine(sheet=_CHARTS, rows="", shows=titles))
             sheet = self._book.xlsx.add_worksheet(_CHARTS)
             self._placed_charts = _write_charts(
-                self._book, sheet, charts, self._failures
+                book=self._book, sheet=sheet, charts=charts, failures=self._failures
             )
         first.write_facts(fact for fact in self._report.facts if fact[0] in _FIRST)
         for answer in self._report.answers:
@@ -165,12 +169,20 @@ class _WorkbookWriter:
             sheet_names, report.sheets.items(), strict=True
         ):
             headed = with_units(frame, report.units.get(name, {}))
-            fitting = cells.fitting(name, sheet_name, headed, most_rows, self.notes)
+            fitting = cells.fitting(
+                wanted=name,
+                name=sheet_name,
+                frame=headed,
+                most_rows=most_rows,
+                notes=self.notes,
+            )
             frames[sheet_name] = fitting
             plural = "" if len(fitting) == 1 else "s"
             rows = f"{len(fitting):,} row{plural}"
             self._index.append(
-                _IndexLine(sheet_name, rows, report.descriptions.get(name, ""))
+                _IndexLine(
+                    sheet=sheet_name, rows=rows, shows=report.descriptions.get(name, "")
+                )
             )
         return frames
 
@@ -294,19 +306,31 @@ def _write_numbers(book: cells.Book, sheet: Worksheet, placed: _PlacedChart) -> 
     header_style = book.format(bold=True, font_color=_INK)
     label_style = book.format()
     number_style = book.format(num_format=_cell_format(placed.data))
-    cells.put(sheet, placed.top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
+    cells.put(
+        sheet=sheet,
+        row=placed.top,
+        column=_CHART_COLUMNS,
+        value=_titled(chart),
+        style=book.format(bold=True),
+    )
     header_row = placed.top + 1
     for column, name in enumerate(
         [chart.label_column] + _short(table.columns), _CHART_COLUMNS
     ):
-        cells.put(sheet, header_row, column, name, header_style)
+        cells.put(
+            sheet=sheet, row=header_row, column=column, value=name, style=header_style
+        )
     labels = _short(table.index)
     for row, (label, values) in enumerate(
         zip(labels, table.to_numpy().tolist(), strict=True), header_row + 1
     ):
-        cells.put(sheet, row, _CHART_COLUMNS, label, label_style)
+        cells.put(
+            sheet=sheet, row=row, column=_CHART_COLUMNS, value=label, style=label_style
+        )
         for column, value in enumerate(values, _CHART_COLUMNS + 1):
-            cells.put(sheet, row, column, value, number_style)
+            cells.put(
+                sheet=sheet, row=row, column=column, value=value, style=number_style
+            )
 
 
 def _drawing(book: cells.Book, placed: _PlacedChart, width: int) -> ChartBar:
@@ -465,11 +489,11 @@ class _FirstSheet:
         sheet.set_margins(left=0.4, right=0.4, top=0.5, bottom=0.5)
         sheet.fit_to_pages(1, 0)
         cells.put(
-            sheet,
-            0,
-            0,
-            title,
-            self._format(font_size=16, bold=True, font_color=cells.INK),
+            sheet=sheet,
+            row=0,
+            column=0,
+            value=title,
+            style=self._format(font_size=16, bold=True, font_color=cells.INK),
         )
         self._row = 2
 
@@ -477,13 +501,21 @@ class _FirstSheet:
         """Label and value a line; a number is shown with the unit that its label tells."""
         for label, value in facts:
             cells.put(
-                self._sheet, self._row, 0, label, self._format(bold=True, valign="top")
+                sheet=self._sheet,
+                row=self._row,
+                column=0,
+                value=label,
+                style=self._format(bold=True, valign="top"),
             )
             text, shown = excel_text.fact_text(label, value)
             if shown:
                 style = self._format(num_format=shown.excel_format, align="left")
                 cells.put(
-                    self._sheet, self._row, 1, excel_text.cell_value(value), style
+                    sheet=self._sheet,
+                    row=self._row,
+                    column=1,
+                    value=excel_text.cell_value(value),
+                    style=style,
                 )
                 self._row += 1
             else:
@@ -549,9 +581,13 @@ class _FirstSheet:
         """Write a line for each other sheet: its name, how many rows it has, what it shows."""
         self.write_head("Sheets")
         for line in index:
-            self._write_link(0, line.sheet, self._format(**_LINK))
+            self._write_link(column=0, name=line.sheet, style=self._format(**_LINK))
             cells.put(
-                self._sheet, self._row, 1, line.rows, self._format(font_color="#666666")
+                sheet=self._sheet,
+                row=self._row,
+                column=1,
+                value=line.rows,
+                style=self._format(font_color="#666666"),
             )
             self.write_wide(2, line.shows)
         self._row += 1
@@ -559,7 +595,9 @@ class _FirstSheet:
     def write_head(self, heading: str) -> None:
         """Write a line above others."""
         style = self._format(font_size=13, bold=True, font_color=cells.INK)
-        cells.put(self._sheet, self._row, 0, heading, style)
+        cells.put(
+            sheet=self._sheet, row=self._row, column=0, value=heading, style=style
+        )
         self._row += 1
 
     def _write_line(self, line: _Line, part: float = 1.0) -> None:
@@ -571,7 +609,13 @@ class _FirstSheet:
             if style.underline:
                 self._write_link(column, str(value), style)
                 continue
-            cells.put(self._sheet, self._row, column, value, style)
+            cells.put(
+                sheet=self._sheet,
+                row=self._row,
+                column=column,
+                value=value,
+                style=style,
+            )
             if isinstance(value, str) and column <= _LAST:
                 most_lines = max(most_lines, _lines_of(value, part * _WIDTHS[column]))
         self._end_line(most_lines)
@@ -582,7 +626,9 @@ class _FirstSheet:
         cells.checked(
             self._sheet.merge_range(self._row, first, self._row, _LAST, "", style)
         )
-        cells.put(self._sheet, self._row, first, text, style)
+        cells.put(
+            sheet=self._sheet, row=self._row, column=first, value=text, style=style
+        )
         width = sum(_WIDTHS[first:])
         self._end_line(_lines_of(text, width))
 

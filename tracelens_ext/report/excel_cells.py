@@ -223,7 +223,8 @@ def column_of(series: pd.Series) -> ExcelColumn:
 def _width_of_numbers(shown: Shown, width: float) -> float:
     """Return how wide the content of a column is, whose texts are `width` wide, in characters."""
     unit = shown.unit
-    longest = len(shown.text(-shown.largest).rstrip("%"))
+    longest_text = shown.text(-shown.largest).rstrip("%")
+    longest = len(longest_text)
     if unit.symbol:
         longest += len(unit.symbol) + 1
     width = max(width, longest)
@@ -298,9 +299,19 @@ def fitting(
     rows, columns = frame.shape
     if rows > most_rows:
         holder = "sheet" if most_rows == MOST_ROWS - 1 else "workbook"
-        notes.append(_not_all(name, most_rows, rows, "rows", holder))
+        notes.append(
+            _not_all(name=name, most=most_rows, total=rows, what="rows", holder=holder)
+        )
     if columns > MOST_COLUMNS:
-        notes.append(_not_all(name, MOST_COLUMNS, columns, "columns", "sheet"))
+        notes.append(
+            _not_all(
+                name=name,
+                most=MOST_COLUMNS,
+                total=columns,
+                what="columns",
+                holder="sheet",
+            )
+        )
     return frame.iloc[:most_rows, :MOST_COLUMNS]
 
 
@@ -330,7 +341,13 @@ def write_table(
     for place, column in enumerate(columns):
         checked(sheet.set_column(place, place, column.width))
         side = "left" if column.is_text else "center"
-        put(sheet, 0, place, column.header, book.format(**HEADER, align=side))
+        put(
+            sheet=sheet,
+            row=0,
+            column=place,
+            value=column.header,
+            style=book.format(**HEADER, align=side),
+        )
         if column.bars:
             checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
     _write_rows(book, sheet, columns, whole=whole)

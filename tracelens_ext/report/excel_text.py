@@ -109,7 +109,8 @@ def fact_text(label: str, value: object) -> FactText:
     if isinstance(plain, bool | str):
         return FactText(str(plain), None)
     shown = Shown.of(label, [plain])
-    return FactText(shown.text(plain), shown)
+    text = shown.text(plain)
+    return FactText(text, shown)
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
@@ -131,7 +132,8 @@ def _numbered_sheet_name(name: str, number: int) -> str:
     suffix = ""
     if number:
         suffix = f" ({number})"
-    beginning = _cut(name, SHEET_NAME_CHARACTERS - len(suffix)).rstrip(" '")
+    room = SHEET_NAME_CHARACTERS - len(suffix)
+    beginning = _cut(name, room).rstrip(" '")
     return beginning + suffix
 
 

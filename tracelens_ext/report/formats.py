@@ -88,7 +88,9 @@ def _plain_cell(value: object) -> Plain:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return float(value)
     if isinstance(value, bool | int) and _LEAST <= value <= _MOST:
         return value
     return encodable(str(value))
@@ -118,7 +120,9 @@ def nested_json_text(value: object, *, indent: int | None = 1) -> str:
         encoded = encoder.encode(value)
     except (TypeError, UnicodeEncodeError):  # an odd key, a lone surrogate
         encoded = encoder.encode(_plain(value))
-    return json_safe(msgspec.json.format(encoded, indent=indent or 0).decode())
+    formatted = msgspec.json.format(encoded, indent=indent or 0)
+    text = formatted.decode()
+    return json_safe(text)
 
 
 def _encodable_value(value: object) -> object:
@@ -127,7 +131,8 @@ def _encodable_value(value: object) -> object:
         return _records(value)
     if isinstance(value, Mapping):
         return dict(value)
-    return plain_column(pd.Series([value], dtype=object))[0]
+    column = pd.Series([value], dtype=object)
+    return plain_column(column)[0]
 
 
 def _plain(value: object) -> object:
@@ -155,7 +160,9 @@ def _escape(match: re.Match[str]) -> str:
     character = match[0]
     if character < "\x7f":
         return character
-    return json.dumps(character)[1:-1].replace("\x7f", "\\u007f")
+    quoted = json.dumps(character)
+    escaped = quoted[1:-1]
+    return escaped.replace("\x7f", "\\u007f")
 
 
 def json_text(report: Report) -> Iterator[str]:
@@ -227,7 +234,8 @@ def markdown_text(report: Report) -> Iterator[str]:
     for answer in report.answers:
         if answer.links:
             yield f"\n## {inline(answer.title)}\n"
-            table = report.sheets[answer.sheet][list(answer.columns)].head(answer.rows)
+            sheet = report.sheets[answer.sheet]
+            table = sheet[list(answer.columns)].head(answer.rows)
             if len(table):
                 yield from _table(table)
     if report.notes:
@@ -237,7 +245,8 @@ def markdown_text(report: Report) -> Iterator[str]:
     if report.facts:
         yield "\n|  |  |\n| :--- | :--- |\n"
         for label, value in report.facts:
-            yield _line([cell(label), cell(fact_text(label, value).text)])
+            text = fact_text(label, value).text
+            yield _line([cell(label), cell(text)])
     for name, frame in report.sheets.items():
         yield f"\n## {inline(name)}\n"
         description = report.descriptions.get(name)
@@ -249,7 +258,8 @@ def markdown_text(report: Report) -> Iterator[str]:
 def inline(text: str) -> str:
     """Return a text as it is to be read, on one line: as it stands, or as a code span."""
     text = safe_text(encodable(text)).strip()
-    if _HARMLESS.fullmatch(text) and not _WEB.search(text):
+    is_harmless = _HARMLESS.fullmatch(text) is not None
+    if is_harmless and not _WEB.search(text):
         return text
     return _code(text)
 
@@ -360,8 +370,9 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
         ) as stream:
             frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
         with path.open("rb") as written:
-            if not any(b"\r" in line for line in written):
-                break
+            has_carriage_return = any(b"\r" in line for line in written)
+        if not has_carriage_return:
+            break
 
 
 def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
@@ -406,4 +417,5 @@ def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
             return pyarrow.array(values)
     except OverflowError:  # a whole number of more than 64 bits
         pass
-    return pyarrow.array([None if value is None else str(value) for value in values])
+    texts = [None if value is None else str(value) for value in values]
+    return pyarrow.array(texts)

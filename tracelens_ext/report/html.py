@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -131,11 +132,11 @@ def _with_own_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
     numbered = []
     taken: set[str] = set()
     for number, figure in enumerate(figures):
-        if figure.key in taken:
-            numbered.append(replace(figure, key=f"{figure.key}-{number}"))
-        else:
-            numbered.append(figure)
+        key = figure.key
+        if key in taken:
+            key = f"{key}-{number}"
         taken.add(figure.key)
+        numbered.append(replace(figure, key=key))
     return numbered
 
 
@@ -193,11 +194,18 @@ def page_of(
     for name, frame in sheets.items():
         shown = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
         headed[name] = with_units(shown, report.units.get(name, {}))
-    contents = html_tables.page_tables(headed, report.descriptions, most_rows, failures)
+    contents = html_tables.page_tables(
+        sheets=headed,
+        descriptions=report.descriptions,
+        most_rows=most_rows,
+        failures=failures,
+    )
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}
     with failures.isolate("The findings of the page"):
-        findings = html_tables.finding_cards(sheets, report.answers, report.source_url)
+        findings = html_tables.finding_cards(
+            sheets=sheets, answers=report.answers, source_url=report.source_url
+        )
     cards: list[html_tables.Card] = []
     with failures.isolate("The headline of the page"):
         cards = html_tables.headline(sheets)
@@ -210,6 +218,7 @@ def page_of(
     page = render_page(
         title=cleaned(report.title),
         subtitle=_trace_name(facts),
+        perfetto_command=_perfetto_command(facts),
         first=[
             f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS
         ],
@@ -232,6 +241,16 @@ def _trace_name(facts: Iterable[PageFact]) -> str:
         if fact.label == "Trace":
             return PurePath(fact.text).name
     return ""
+
+
+def _perfetto_command(facts: Iterable[PageFact]) -> str:
+    """Return the command that writes the trace for Perfetto; empty if no trace is named."""
+    name = _trace_name(facts)
+    if not name:
+        return ""
+    stem = name.partition(".")[0] or name
+    output = shlex.quote(f"{stem}.perfetto.json.gz")
+    return f"tracelens-ext export {shlex.quote(name)} -o {output}"
 
 
 def cell_of(report: Report) -> str:
@@ -320,4 +339,4 @@ def _fact(label: str, value: object) -> PageFact:
         is_negative = text.startswith("-")
         if shown.largest <= 100 and not is_negative:
             percent = shown.largest
-    return PageFact(cleaned(label), cleaned(text), percent)
+    return PageFact(label=cleaned(label), text=cleaned(text), percent=percent)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
@@ -21,7 +23,7 @@ from tracelens_ext.report.excel_text import cleaned
 
 _IN_SUMMARY = 3
 _MOST_POINTS = 400
-_TOLD = [
+_HOVER_COLUMNS = [
     "op_name",
     "Input Dims",
     "bound",
@@ -38,103 +40,178 @@ def roofline_figures(
     frame: pd.DataFrame, roofs: pd.DataFrame | None
 ) -> list[plot.Figure]:
     """Draw the operations that compute; none without any."""
-    names = ["flops", "bytes", "tflops_per_s", "time_lost_ms", "gpu_time_ms"]
-    numbers = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
-    flops, moved, rate, lost, time = numbers.T
-    known = bool(np.isfinite(lost).any())
-    intensity = flops / np.where(moved > 0, moved, np.nan)
-    size = np.nan_to_num(lost) if known else time
-    part = frame.assign(x=intensity, y=rate, size=size)[(rate > 0) & (intensity > 0)]
-    part = part.sort_values("size", ascending=False, kind="stable").head(_MOST_POINTS)
-    if part.empty:
+    is_loss_known = bool(np.isfinite(_floats(frame, "time_lost_ms")).any())
+    points = _largest_points(frame, is_loss_known=is_loss_known)
+    if points.empty:
         return []
-    devices = _peaks_of_models(roofs)
-    ridges = [2 * peak / memory for memory, peaks in devices for peak in peaks.values()]
-    across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max())] + ridges)]
-    area = part["size"] / max(part["size"].max(), 1e-12)
-    part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
-    lines = plot.plotly_lines
-    time_text = plot.duration_text
-    part["customdata"] = [
-        f"<b>{lines(str(name))}</b><br>{lines(str(dims).replace(', ()', ''))}<br>"
-        + plot.plotly_text(
-            f"{bound} bound, {plot.percent_text(percent)} of roofline, {time_text(ms)}, "
-            f"{time_text(rest)} lost"
-            if isinstance(bound, str)
-            else time_text(ms)
-        )
-        for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
-    ]
-    data = [roof for memory, peaks in devices for roof in _roofs(peaks, memory, across)]
+    models = _peaks_of_models(roofs)
+    highest_peak = 0.0
+    last_ridge = 0.0
+    for model in models:
+        for peak in model.peaks.values():
+            highest_peak = max(highest_peak, peak)
+            last_ridge = max(last_ridge, peak / model.bandwidth)
+    least_intensity = float(points["x"].min())
+    most_intensity = float(points["x"].max())
+    across = [least_intensity / 2, max(2 * most_intensity, 2 * last_ridge)]
+    rates = points["y"]
+    up = [rates.min() / 2, 2 * max(rates.max(), highest_peak)]
+
+    data: list[plot.Plotly] = []
+    for model in models:
+        data += _roofs(model, across)
     legend: list[tuple[str, str]] = []
-    for family, own in part.groupby(part["family"].astype(str), sort=False):
-        look = {"color": colour_of(family), "opacity": 0.75}
-        look |= {
+    for family, of_family in points.groupby(points["family"].astype(str), sort=False):
+        color = colour_of(family)
+        marker = {
+            "color": color,
+            "opacity": 0.75,
             "line": {"width": 0.5, "color": "#ffffff"},
-            "size": own["pixels"].tolist(),
+            "size": of_family["pixels"].tolist(),
         }
-        at = {name: own[name].tolist() for name in ("x", "y", "customdata")}
-        data.append(
-            plot.trace("scatter", len(legend), mode="markers", marker=look, **at)
+        operations = plot.trace(
+            "scatter",
+            len(legend),
+            mode="markers",
+            marker=marker,
+            x=of_family["x"].tolist(),
+            y=of_family["y"].tolist(),
+            customdata=of_family["customdata"].tolist(),
         )
-        legend.append((family, colour_of(family)))
-    largest = part[["op_name", "size"]].head(_IN_SUMMARY).itertuples(index=False)
-    said = [
-        f"{plot.elided(str(name), 40)} {plot.duration_text(ms)}" for name, ms in largest
-    ]
-    highest = [peak for _, peaks in devices for peak in peaks.values()]
-    up = part["y"].min() / 2, 2 * max([part["y"].max()] + highest)
-    axes = {"FLOPs per byte": across, "TFLOP/s": up}
-    x, y = (_logarithmic(title, *ends) for title, ends in axes.items())
-    summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
-    spec = plot.spec_of(data, {"height": 420, "xaxis": x, "yaxis": y})
+        data.append(operations)
+        legend.append((family, color))
+    layout = {
+        "height": 420,
+        "xaxis": _logarithmic("FLOPs per byte", across),
+        "yaxis": _logarithmic("TFLOP/s", up),
+    }
     return [
-        plot.Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)
+        plot.Figure(
+            key="chart-roofline",
+            title="Roofline",
+            summary=_roofline_in_words(points, is_loss_known=is_loss_known),
+            legend=legend,
+            sheet="roofline",
+            spec=plot.spec_of(data, layout),
+        )
     ]
 
 
-def _logarithmic(title: str, low: float, high: float) -> plot.Plotly:
-    ends = {"range": [math.log10(low), math.log10(high)], "title": {"text": title}}
-    return {"type": "log", "dtick": 1, "exponentformat": "none", **ends}
+def _floats(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
+    values: npt.NDArray[np.float64] = frame[column].to_numpy(
+        dtype=np.float64, na_value=np.nan
+    )
+    return values
 
 
-def _peaks_of_models(
-    roofs: pd.DataFrame | None,
-) -> list[tuple[float, dict[str, float]]]:
-    """Return, for each GPU model, the bandwidth of its memory and its peaks by engine and type."""
+def _largest_points(frame: pd.DataFrame, *, is_loss_known: bool) -> pd.DataFrame:
+    """The operations with a place on the chart, the largest first, with what is drawn of them."""
+    moved = _floats(frame, "bytes")
+    intensity = _floats(frame, "flops") / np.where(moved > 0, moved, np.nan)
+    rate = _floats(frame, "tflops_per_s")
+    size = _floats(frame, "gpu_time_ms")
+    if is_loss_known:
+        size = np.nan_to_num(_floats(frame, "time_lost_ms"))
+    has_place = (rate > 0) & (intensity > 0)
+    points = frame.assign(x=intensity, y=rate, size=size)[has_place]
+    points = points.sort_values("size", ascending=False, kind="stable")
+    points = points.head(_MOST_POINTS)
+    area = points["size"] / max(points["size"].max(), 1e-12)
+    points["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
+    rows = points[_HOVER_COLUMNS].itertuples(index=False)
+    points["customdata"] = [_operation_hover(*row) for row in rows]
+    return points
+
+
+def _operation_hover(
+    name: object,
+    shapes: object,
+    bound: object,
+    percent: float,
+    gpu_time_ms: float,
+    time_lost_ms: float,
+) -> str:
+    """The text beside the pointer about an operation; without a bound its peaks are unknown."""
+    title = plot.plotly_lines(str(name))
+    shapes_text = plot.plotly_lines(str(shapes).replace(", ()", ""))
+    text = plot.duration_text(gpu_time_ms)
+    if isinstance(bound, str):
+        share = plot.percent_text(percent)
+        lost = plot.duration_text(time_lost_ms)
+        text = f"{bound} bound, {share} of roofline, {text}, {lost} lost"
+    return f"<b>{title}</b><br>{shapes_text}<br>{plot.plotly_text(text)}"
+
+
+def _roofline_in_words(points: pd.DataFrame, *, is_loss_known: bool) -> str:
+    quantity = "Time lost" if is_loss_known else "GPU time"
+    largest = points[["op_name", "size"]].head(_IN_SUMMARY)
+    texts = []
+    for name, ms in largest.itertuples(index=False):
+        operation = plot.elided(str(name), 40)
+        texts.append(f"{operation} {plot.duration_text(ms)}")
+    return f"{quantity}: {', '.join(texts)}"
+
+
+def _logarithmic(title: str, ends: Sequence[float]) -> plot.Plotly:
+    return {
+        "type": "log",
+        "dtick": 1,
+        "exponentformat": "none",
+        "range": [math.log10(end) for end in ends],
+        "title": {"text": title},
+    }
+
+
+class _ModelPeaks(NamedTuple):
+    """What a GPU model reaches."""
+
+    bandwidth: float  #: of its memory, TB/s
+    peaks: dict[str, float]  #: TFLOP/s by engine and type
+
+
+def _peaks_of_models(roofs: pd.DataFrame | None) -> list[_ModelPeaks]:
+    """Return the peaks of each GPU model whose memory bandwidth is known."""
     if roofs is None:
         return []
-    several = "device_model" in roofs.columns
-    models = roofs["device_model"] if several else pd.Series("", index=roofs.index)
+    has_several = "device_model" in roofs.columns
+    models = pd.Series("", index=roofs.index)
+    if has_several:
+        models = roofs["device_model"]
     result = []
     for model, rows in roofs.groupby(models, sort=False):
         peaks = dict(zip(rows["what"], rows["peak"], strict=True))
-        memory = peaks.pop("memory", None)
-        if memory:
-            prefix = f"{model} " if several else ""
-            result.append(
-                (memory, {prefix + name: peak for name, peak in peaks.items()})
-            )
+        bandwidth = peaks.pop("memory", None)
+        if not bandwidth:
+            continue
+        if has_several:
+            peaks = {f"{model} {name}": peak for name, peak in peaks.items()}
+        result.append(_ModelPeaks(bandwidth=bandwidth, peaks=peaks))
     return result
 
 
-def _roofs(
-    peaks: dict[str, float], memory: float, across: list[float]
-) -> list[plot.Plotly]:
+def _roofs(model: _ModelPeaks, across: list[float]) -> list[plot.Plotly]:
     """The lines: bandwidth times intensity, up to the peak of each type."""
+    bandwidth = model.bandwidth
     lines = []
-    for peak in dict.fromkeys(peaks.values()):  # types with one peak have one line
-        names = ", ".join(name for name, own in peaks.items() if own == peak)
-        name = f"{names}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
-        x = [across[0], peak / memory, across[1]]
-        at = {"x": x, "y": [min(each * memory, peak) for each in x]}
-        text = {"text": ["", "", plot.plotly_text(name)], "textposition": "top left"}
-        look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
-        lines.append(
-            plot.trace(
-                "scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look
-            )
+    for peak in dict.fromkeys(
+        model.peaks.values()
+    ):  # types with one peak have one line
+        types = [name for name, other in model.peaks.items() if other == peak]
+        name = f"{', '.join(types)}: {peak:,.4g} TFLOP/s; {bandwidth:,.3g} TB/s"
+        ridge = peak / bandwidth
+        intensities = [across[0], ridge, across[1]]
+        line = plot.trace(
+            "scatter",
+            mode="lines+text",
+            hoverinfo="skip",
+            x=intensities,
+            y=[min(intensity * bandwidth, peak) for intensity in intensities],
+            text=["", "", plot.plotly_text(name)],
+            textposition="top left",
+            line={"width": 1.5, "color": GREY},
+            textfont={"size": 11},
         )
+        lines.append(line)
     return lines
 
 
@@ -162,151 +239,237 @@ _SINCE = {"text": "ms since the first event"}
 
 def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
     """Draw the memory of each device, that of the highest peak first."""
-    frame = sheets["memory_at_peak"]
+    peak_table = sheets["memory_at_peak"]
     over_time = sheets.get("memory_over_time")
     if over_time is None:
         return []
-    peaks = frame.groupby("device")["bytes"].sum().sort_values(ascending=False)
-    order = peaks.index[peaks >= _WORTH_DRAWING * peaks.max()].tolist()
-    return [
-        _memory_figure(
-            frame[frame["device"] == device], levels, sheets.get("memory_iterations")
+    peaks = peak_table.groupby("device")["bytes"].sum().sort_values(ascending=False)
+    is_worth_drawing = peaks >= _WORTH_DRAWING * peaks.max()
+    devices = peaks.index[is_worth_drawing].tolist()
+    figures = []
+    for device in devices[:_MOST_FIGURES]:
+        levels = over_time[over_time["device"] == device]
+        if not len(levels):
+            continue
+        figure = _memory_figure(
+            part=peak_table[peak_table["device"] == device],
+            over_time=levels,
+            iterations=sheets.get("memory_iterations"),
         )
-        for device in order[:_MOST_FIGURES]
-        if len(levels := over_time[over_time["device"] == device])
-    ]
+        figures.append(figure)
+    return figures
 
 
 def _memory_figure(
-    part: pd.DataFrame, over_time: pd.DataFrame, marks: pd.DataFrame | None
+    part: pd.DataFrame, over_time: pd.DataFrame, iterations: pd.DataFrame | None
 ) -> plot.Figure:
+    """Draw the memory of a device over time, and beside it what was alive at the peak."""
     device = int(over_time["device"].iloc[0])
+    owner = "the CPU" if device == _HOST else f"device {device}"
     peak = int(part["bytes"].sum())
-    moments = over_time["at_ms"].tolist()
+    times = over_time["at_ms"].tolist()
     allocated = over_time["allocated_bytes"].tolist()
     reserved = over_time["reserved_bytes"].dropna().tolist()
-    at = allocated.index(max(allocated))
+    peak_place = allocated.index(max(allocated))
+    peak_ms = times[peak_place]
+
     legend: list[tuple[str, str]] = []
     data: list[plot.Plotly] = []
-    levels = ("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)
-    for name, colour, values in levels:
-        if values:
-            told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
-            look = {
-                "mode": "lines",
-                "line": {"width": 1.5, "shape": "hv", "color": colour},
-            }
-            line = {"x": moments, "y": values, "hovertemplate": told, **look}
-            data.append(plot.trace("scatter", len(legend), **line))
-            legend.append((name, colour))
-    highest = {
-        "x": [moments[at]],
-        "y": [allocated[at]],
-        "hovertemplate": "Peak<extra></extra>",
-    }
-    data.append(plot.trace("scatter", 0, mode="markers", marker=plot.MARK, **highest))
-    bars = _alive(part)
-    shares = [plot.percent_text(size) for size in 100 * bars["bytes"] / (peak or 1)]
-    bars["name"] = bars["what"].map(lambda what: plot.elided(what, _NAME))
-    sizes = bars["bytes"].map(plot.bytes_text)
-    labels = bars["name"] + ": " + sizes + [f" ({share})" for share in shares]
-    bars["told"] = labels.map(plot.plotly_text)
-    bars["hover"] = "<b>" + bars["what"].map(plot.plotly_lines) + "</b><br>" + sizes
-    for phase, colour in _PHASES.items():
-        if len(mine := bars[bars["phase"] == phase]):
-            data += _bars_of(mine, colour, len(legend))
-            legend.append((phase.capitalize() or "Other", colour))
-    start = moments[0]
-    end = max(moments[-1], moments[0] + 1e-3)
-    starts = [] if marks is None else marks["start_ms"].tolist()
-    across = [min([start] + starts), end]
-    rooms = partial(_memory_layout, across=across, bars=len(bars), marks=marks)
-    title = f"Memory of {'the CPU' if device == _HOST else f'device {device}'}"
-    named = map("{} {}".format, bars["name"][:_IN_SUMMARY], shares)
-    when = f"{plot.bytes_text(peak)} allocated, at {plot.duration_text(moments[at])}"
-    summary = f"At most {when}: {', '.join(named)}"
-    spec = plot.spec_of(
-        data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms
+    levels = [("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)]
+    for name, color, values in levels:
+        if not values:
+            continue
+        hover = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
+        line = plot.trace(
+            "scatter",
+            len(legend),
+            x=times,
+            y=values,
+            hovertemplate=hover,
+            mode="lines",
+            line={"width": 1.5, "shape": "hv", "color": color},
+        )
+        data.append(line)
+        legend.append((name, color))
+    mark_of_peak = plot.trace(
+        "scatter",
+        0,
+        mode="markers",
+        marker=plot.MARK,
+        x=[peak_ms],
+        y=[allocated[peak_place]],
+        hovertemplate="Peak<extra></extra>",
     )
+    data.append(mark_of_peak)
+    bars = _labelled_bars(part, peak)
+    for phase, color in _PHASES.items():
+        of_phase = bars[bars["phase"] == phase]
+        if not len(of_phase):
+            continue
+        data += _bars_of(of_phase, color, len(legend))
+        legend.append((phase.capitalize() or "Other", color))
+
+    starts = []
+    if iterations is not None:
+        starts = iterations["start_ms"].tolist()
+    first = min([times[0]] + starts)
+    last = max(times[-1], times[0] + 1e-3)
+    layout_of_room = partial(
+        _memory_layout, across=[first, last], bars=len(bars), iterations=iterations
+    )
+    when = f"{plot.bytes_text(peak)} allocated, at {plot.duration_text(peak_ms)}"
+    largest = bars["name"] + " " + bars["share"]
+    summary = f"At most {when}: {', '.join(largest[:_IN_SUMMARY])}"
     return plot.Figure(
-        f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec
+        key=f"chart-memory-{device}",
+        title=f"Memory of {owner}",
+        summary=summary,
+        legend=legend,
+        sheet="memory_at_peak",
+        spec=plot.spec_of(
+            data=data,
+            layout={"shapes": [_start_line(ms, "y domain") for ms in starts]},
+            rooms=layout_of_room,
+        ),
     )
 
 
-def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[plot.Plotly]:
+def _labelled_bars(part: pd.DataFrame, peak: int) -> pd.DataFrame:
+    """What was alive at the peak, with `name`, `share`, `label` and `hover` of each bar."""
+    bars = _alive(part)
+    sizes = bars["bytes"].map(plot.bytes_text)
+    percent = 100 * bars["bytes"] / (peak or 1)
+    bars["share"] = percent.map(plot.percent_text)
+    bars["name"] = bars["what"].map(lambda what: plot.elided(what, _NAME))
+    labels = bars["name"] + ": " + sizes + " (" + bars["share"] + ")"
+    bars["label"] = labels.map(plot.plotly_text)
+    titles = bars["what"].map(plot.plotly_lines)
+    bars["hover"] = "<b>" + titles + "</b><br>" + sizes
+    return bars
+
+
+def _bars_of(bars: pd.DataFrame, color: str, piece: int) -> list[plot.Plotly]:
     """What of a phase was alive at the peak: its bars, and the names above them."""
     rows = bars.index.tolist()
-    axes = {"xaxis": "x2", "yaxis": "y2"}
-    at = {"x": [max(size, 0) or None for size in bars["bytes"].tolist()], "y": rows}
-    look = {"orientation": "h", "width": 0.36, "marker": {"color": colour}}
-    above = {
-        "x": [0] * len(rows),
-        "y": [row - 0.2 for row in rows],
-        "text": bars["told"].tolist(),
-    }
-    text = {"mode": "text", "textposition": "top right", "textfont": {"size": 11}}
-    return [
-        plot.trace(
-            "bar", piece, **at, customdata=bars["hover"].tolist(), **look, **axes
-        ),
-        plot.trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
-    ]
+    sizes = bars["bytes"].tolist()
+    drawn_bars = plot.trace(
+        "bar",
+        piece,
+        x=[max(size, 0) or None for size in sizes],
+        y=rows,
+        customdata=bars["hover"].tolist(),
+        orientation="h",
+        width=0.36,
+        marker={"color": color},
+        xaxis="x2",
+        yaxis="y2",
+    )
+    names = plot.trace(
+        "scatter",
+        piece,
+        hoverinfo="skip",
+        x=[0] * len(rows),
+        y=[row - 0.2 for row in rows],
+        text=bars["label"].tolist(),
+        mode="text",
+        textposition="top right",
+        textfont={"size": 11},
+        xaxis="x2",
+        yaxis="y2",
+    )
+    return [drawn_bars, names]
 
 
 def _memory_layout(
-    room: int, *, across: Sequence[float], bars: int, marks: pd.DataFrame | None
+    room: int,
+    *,
+    across: Sequence[float],
+    bars: int,
+    iterations: pd.DataFrame | None,
 ) -> plot.Plotly:
-    """The bars stand below the lines where there is no room beside."""
-    narrow = plot.is_narrow(room)
-    share, left = (1.0, 50) if narrow else (0.64, 64)
-    names = [] if marks is None else marks.to_numpy().tolist()
-    per_ms = (room - left) * share / (across[1] - across[0])  # pixels
-    every = math.ceil(len(names) / max(1, room * share // _ROOM_FOR_ITERATION))
-    levels = {"tickformat": "~s", "ticksuffix": "B", "nticks": 6, "rangemode": "tozero"}
-    start = 0 if narrow else share + 0.04
-    beside: plot.Plotly = {"domain": [start, 1], "anchor": "y2", "visible": False}
-    below: plot.Plotly = {
-        "domain": [0, 0.43 if narrow else 1],
-        "anchor": "x2",
-        "visible": False,
-    }
-    above = [
-        {
-            "text": plot.plotly_text(plot.elided(name, _NAME)),
-            "x": ms,
-            "y": 1,
-            "yref": "y domain",
-        }
-        for name, ms in names[:: every or 1]
-        if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
-    ]
+    """The bars stand beside the lines, and below them where there is no room beside."""
+    is_narrow = plot.is_narrow(room)
+    if is_narrow:
+        height = 420 + bars * 32
+        left_margin = 50
+        width_of_lines: float = 1.0
+        bars_begin: float = 0
+        bars_top: float = 0.43
+        lines_bottom: float = 0.54
+    else:
+        height = 380
+        left_margin = 64
+        width_of_lines = 0.64
+        bars_begin = width_of_lines + 0.04
+        bars_top = 1
+        lines_bottom = 0
     return {
-        "height": 420 + bars * 32 if narrow else 380,
-        "margin": {"l": left, "r": 12, "t": 24, "b": 42},
-        "xaxis": {"domain": [0, share], "range": across, "title": _SINCE},
-        "yaxis": {"domain": [0.54 if narrow else 0, 1], **levels},
-        "xaxis2": beside | {"rangemode": "tozero"},
-        "yaxis2": below | {"range": [bars - 0.4, -0.9]},
-        "annotations": above,
+        "height": height,
+        "margin": {"l": left_margin, "r": 12, "t": 24, "b": 42},
+        "xaxis": {"domain": [0, width_of_lines], "range": across, "title": _SINCE},
+        "yaxis": {
+            "domain": [lines_bottom, 1],
+            "tickformat": "~s",
+            "ticksuffix": "B",
+            "nticks": 6,
+            "rangemode": "tozero",
+        },
+        "xaxis2": {
+            "domain": [bars_begin, 1],
+            "anchor": "y2",
+            "visible": False,
+            "rangemode": "tozero",
+        },
+        "yaxis2": {
+            "domain": [0, bars_top],
+            "anchor": "x2",
+            "visible": False,
+            "range": [bars - 0.4, -0.9],
+        },
+        "annotations": _iteration_names(
+            iterations=iterations,
+            end=across[1],
+            pixels_per_ms=(room - left_margin)
+            * width_of_lines
+            / (across[1] - across[0]),
+            most=room * width_of_lines // _ROOM_FOR_ITERATION,
+        ),
     }
+
+
+def _iteration_names(
+    iterations: pd.DataFrame | None, end: float, pixels_per_ms: float, most: float
+) -> list[plot.Plotly]:
+    """The names above the lines where iterations begin, as many as there is room for."""
+    if iterations is None:
+        return []
+    rows = iterations.to_numpy().tolist()
+    every = math.ceil(len(rows) / max(1, most))
+    names = []
+    for name, ms in rows[:: every or 1]:
+        if (end - ms) * pixels_per_ms < _ROOM_FOR_ITERATION:
+            continue
+        text = plot.plotly_text(plot.elided(name, _NAME))
+        names.append({"text": text, "x": ms, "y": 1, "yref": "y domain"})
+    return names
 
 
 def _alive(part: pd.DataFrame) -> pd.DataFrame:
     """The largest of what was alive: `what` it is, `phase`, `bytes`; the rest is one row."""
     module = part["module"].str.rpartition("/")[2]
     outer = part["outer_operation"].str.removeprefix(_AUTOGRAD)
-    name = part["operation"].mask(
-        part["operation"].str.startswith(_ONLY_ALLOCATE), outer
-    )
-    label = name.where(module == "", name + " in " + module)
-    sums = part["bytes"].groupby([label.rename("what"), part["phase"]]).sum()
-    bars = sums.sort_values(ascending=False).reset_index()
-    if len(bars) > _MOST_BARS + 1:
-        shown = bars[:_MOST_BARS]
-        rest = bars["bytes"][_MOST_BARS:]
-        others = {"what": [f"({len(rest):,} others)"], "phase": "", "bytes": rest.sum()}
-        bars = pd.concat([shown, pd.DataFrame(others)], ignore_index=True)
-    return bars
+    operation = part["operation"]
+    only_allocates = operation.str.startswith(_ONLY_ALLOCATE)
+    name = operation.mask(only_allocates, outer)
+    name_in_module = name + " in " + module
+    label = name.where(module == "", name_in_module)
+    groups = part["bytes"].groupby([label.rename("what"), part["phase"]])
+    bars = groups.sum().sort_values(ascending=False).reset_index()
+    if len(bars) <= _MOST_BARS + 1:
+        return bars
+    rest = bars["bytes"][_MOST_BARS:]
+    others = {"what": [f"({len(rest):,} others)"], "phase": "", "bytes": rest.sum()}
+    return pd.concat([bars[:_MOST_BARS], pd.DataFrame(others)], ignore_index=True)
 
 
 # in the legend; of a kind
@@ -333,6 +496,20 @@ _FINDING_COLORS = (
 _PALEST_PERCENT = 25.0
 
 
+class _TimeAxis(NamedTuple):
+    """What the rows of the chart have in common."""
+
+    first: float  #: where the axis begins, ms
+    last: float  #: where it ends, ms
+    bins: int
+    height: int  #: of all rows, pixels
+
+    @property
+    def step(self) -> float:
+        """The length of a bin, ms."""
+        return (self.last - self.first) / self.bins
+
+
 def time_axis_figures(
     frame: pd.DataFrame, marks: pd.DataFrame | None
 ) -> list[plot.Figure]:
@@ -340,93 +517,148 @@ def time_axis_figures(
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
         return []
-    kinds = {} if marks is None else dict(list(marks.groupby("kind")))
-    findings = kinds.pop("finding", pd.DataFrame({"finding": []})).groupby(
-        "finding", sort=False
-    )
+    marks_of_kind: dict[str, pd.DataFrame] = {}
+    if marks is not None:
+        marks_of_kind = {str(kind): part for kind, part in marks.groupby("kind")}
+    no_findings = pd.DataFrame({"finding": []})
+    all_findings = marks_of_kind.pop("finding", no_findings)
+    findings = all_findings.groupby("finding", sort=False)
     devices = frame.groupby("device")
-    first = float(frame["start_ms"].min())
-    last = float(frame["end_ms"].max())
-    bins = int(frame["bin"].max()) + 1
-    step = (last - first) / bins
-    below = len(findings) * _FINDING
-    plotted = len(devices) * _ROW + below
-    laid: plot.Plotly = {"x": 0, "xref": "paper"}
+    height_of_findings = len(findings) * _FINDING
+    axis = _TimeAxis(
+        first=float(frame["start_ms"].min()),
+        last=float(frame["end_ms"].max()),
+        bins=int(frame["bin"].max()) + 1,
+        height=len(devices) * _ROW + height_of_findings,
+    )
     data: list[plot.Plotly] = []
     names: list[plot.Plotly] = []
-    shapes = [
-        _start_line(start, "paper") if kind == "iteration" else _hole(start, end)
-        for kind, part in kinds.items()
-        for start, end in part[["start_ms", "end_ms"]]
-        .head(_MOST_MARKS)
-        .to_numpy()
-        .tolist()
-    ]
-    xaxis = {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE}
-    look = {"barmode": "overlay", "height": plotted + 70}
-    look |= {"margin": {"l": 56, "r": 12, "t": 20, "b": 42}}
     layout: plot.Plotly = {
-        **look,
-        "xaxis": xaxis,
+        "barmode": "overlay",
+        "height": axis.height + 70,
+        "margin": {"l": 56, "r": 12, "t": 20, "b": 42},
+        "xaxis": {
+            "range": [axis.first, axis.last],
+            "anchor": "free",
+            "position": 0,
+            "title": _SINCE,
+        },
         "annotations": names,
-        "shapes": shapes,
+        "shapes": _shapes(marks_of_kind),
     }
     categories = [str(name) for name in sums.index]
     for row, (device, part) in enumerate(devices):
-        axis = str(row + 1) if row else ""
-        top = 1 - row * _ROW / plotted
-        ends = {
-            "domain": [
-                top - (_ROW - _BELOW_ROW) / plotted,
-                top - _ROW_TITLE / plotted,
-            ],
-            "rangemode": "tozero",
-        }
-        layout[f"yaxis{axis}"] = {**ends, "tickformat": ".0%", "nticks": 3}
-        name = {"text": f"GPU {device}", "y": top, "yref": "paper", "yanchor": "top"}
-        names.append({**name, **laid})
-        where = {
-            "yaxis": f"y{axis}",
-            "stackgroup": f"row{row}",
-            "x0": first,
-            "dx": step,
-        }
-        data += [{**area, **where} for area in _areas(part, categories, bins, step)]
-    under = f"yaxis{len(devices) + 1}"
-    ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.75]}
-    layout[under] = {**ends, "visible": False}
-    under = under.replace("axis", "")
-    for row, (ident, part) in enumerate(findings):
-        card = f"finding-{cleaned(str(ident))}"
+        number = str(row + 1) if row else ""
+        top = 1 - row * _ROW / axis.height
+        layout[f"yaxis{number}"] = _axis_of_row(top, axis.height)
+        names.append(
+            {
+                "text": f"GPU {device}",
+                "y": top,
+                "yref": "paper",
+                "yanchor": "top",
+                "x": 0,
+                "xref": "paper",
+            }
+        )
+        for area in _areas(
+            frame=part, categories=categories, bins=axis.bins, step=axis.step
+        ):
+            area["yaxis"] = f"y{number}"
+            area["stackgroup"] = f"row{row}"
+            area["x0"] = axis.first
+            area["dx"] = axis.step
+            data.append(area)
+
+    number_of_findings = len(devices) + 1
+    layout[f"yaxis{number_of_findings}"] = {
+        "domain": [0, height_of_findings / axis.height],
+        "range": [len(findings) - 0.5, -0.75],
+        "visible": False,
+    }
+    axis_name = f"y{number_of_findings}"
+    for row, (finding_id, part) in enumerate(findings):
+        card = f"finding-{cleaned(str(finding_id))}"
         title = plot.plotly_text(plot.elided(part["name"].iloc[0], plot.LABEL))
-        # A short stretch is seen, too.
-        lengths = (part["end_ms"] - part["start_ms"]).clip(lower=step / 4).tolist()
-        at = {
-            "base": part["start_ms"].tolist(),
-            "x": lengths,
-            "y": [row + 0.2] * len(part),
-        }
-        opacity = part["covered_percent"].clip(lower=_PALEST_PERCENT) / 100
-        look = {
-            "orientation": "h",
-            "width": 0.35,
-            "marker": {
-                "color": _FINDING_COLORS[row % len(_FINDING_COLORS)],
-                "opacity": opacity.round(2).tolist(),
-                "line": {"width": 0},
-            },
-        }
-        about = {"yaxis": under, "name": title, "customdata": [card] * len(part)}
-        told = "%{fullData.name}<extra></extra>"
-        data.append(plot.trace("bar", hovertemplate=told, **at, **look, **about))
-        click = {"name": card, "captureevents": True, "borderpad": 0}
-        names.append({"text": title, **click, "y": row - 0.2, "yref": under, **laid})
-    legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
-    words = plot.gpu_work_in_words(sums)
-    spec = plot.spec_of(data, layout)
+        strip = _finding_strip(
+            part=part,
+            row=row,
+            least_length=axis.step / 4,
+            yaxis=axis_name,
+            name=title,
+            customdata=[card] * len(part),
+        )
+        data.append(strip)
+        names.append(
+            {
+                "text": title,
+                "name": card,
+                "captureevents": True,
+                "borderpad": 0,
+                "y": row,
+                "yref": axis_name,
+                "x": 0,
+                "xref": "paper",
+            }
+        )
     return [
-        plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)
+        plot.Figure(
+            key="time-axis",
+            title="GPU work over time",
+            summary=plot.gpu_work_in_words(sums),
+            legend=[(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]],
+            sheet="time_axis",
+            spec=plot.spec_of(data, layout),
+        )
     ]
+
+
+def _shapes(marks_of_kind: Mapping[str, pd.DataFrame]) -> list[plot.Plotly]:
+    """A line where each iteration begins, and a rectangle over each hole."""
+    shapes = []
+    for kind, part in marks_of_kind.items():
+        times = part[["start_ms", "end_ms"]].head(_MOST_MARKS)
+        for start, end in times.to_numpy().tolist():
+            if kind == "iteration":
+                shapes.append(_start_line(start, "paper"))
+            else:
+                shapes.append(_hole(start, end))
+    return shapes
+
+
+def _axis_of_row(top: float, height: int) -> plot.Plotly:
+    """The axis of the areas of a device, below the line with its name."""
+    return {
+        "domain": [top - (_ROW - _BELOW_ROW) / height, top - _ROW_TITLE / height],
+        "rangemode": "tozero",
+        "tickformat": ".0%",
+        "nticks": 3,
+    }
+
+
+def _finding_strip(
+    part: pd.DataFrame, row: int, least_length: float, **about: object
+) -> plot.Plotly:
+    """The times of a finding: bars in a row, paler where little of the time is the finding's."""
+    # A short interval is seen, too.
+    lengths = (part["end_ms"] - part["start_ms"]).clip(lower=least_length)
+    opacity = part["covered_percent"].clip(lower=_PALEST_PERCENT) / 100
+    marker = {
+        "color": _FINDING_COLORS[row % len(_FINDING_COLORS)],
+        "opacity": opacity.round(2).tolist(),
+        "line": {"width": 0},
+    }
+    return plot.trace(
+        "bar",
+        hovertemplate="%{fullData.name}<extra></extra>",
+        base=part["start_ms"].tolist(),
+        x=lengths.tolist(),
+        y=[row + 0.2] * len(part),
+        orientation="h",
+        width=0.35,
+        marker=marker,
+        **about,
+    )
 
 
 def _areas(
@@ -434,22 +666,28 @@ def _areas(
 ) -> Iterator[plot.Plotly]:
     """The part of each bin, of `step` ms, in which a device worked, by category."""
     for piece, name in enumerate(categories):
-        own = frame[frame["category"] == name]
-        if len(own):
-            ns = own.set_index("bin")["gpu_time_ns"].reindex(
-                range(bins + 1), fill_value=0
-            )
-            ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
-            told = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
-            look = {"fillcolor": colour_of(name), "line": {"shape": "hv", "width": 0}}
-            about = {"name": plot.plotly_text(name), "hovertemplate": told}
-            y = (ns / 1e6 / step).round(4).tolist()
-            yield plot.trace("scatter", piece, mode="lines", y=y, **look, **about)
+        of_category = frame[frame["category"] == name]
+        if not len(of_category):
+            continue
+        time_of_bin = of_category.set_index("bin")["gpu_time_ns"]
+        ns = time_of_bin.reindex(range(bins + 1), fill_value=0)
+        ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
+        share = ns / 1e6 / step
+        hover = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
+        yield plot.trace(
+            "scatter",
+            piece,
+            mode="lines",
+            y=share.round(4).tolist(),
+            fillcolor=colour_of(name),
+            line={"shape": "hv", "width": 0},
+            name=plot.plotly_text(name),
+            hovertemplate=hover,
+        )
 
 
 def _start_line(ms: float, yref: str) -> plot.Plotly:
     """A line where an iteration begins."""
-    line = {"width": 1, "dash": "dot", "color": GREY}
     return {
         "type": "line",
         "x0": ms,
@@ -457,15 +695,20 @@ def _start_line(ms: float, yref: str) -> plot.Plotly:
         "y0": 0,
         "y1": 1,
         "yref": yref,
-        "line": line,
+        "line": {"width": 1, "dash": "dot", "color": GREY},
     }
 
 
 def _hole(start: float, end: float) -> plot.Plotly:
-    at = {"x0": start, "x1": end, "y0": 0, "y1": 1, "yref": "paper"}
-    look = {
+    """A rectangle over times of which nothing was recorded."""
+    return {
+        "type": "rect",
+        "x0": start,
+        "x1": end,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
         "fillcolor": "rgba(139, 147, 161, 0.25)",
         "line": {"width": 0},
         "layer": "below",
     }
-    return {"type": "rect", **at, **look}

@@ -59,10 +59,13 @@ def plotly_text(text: str) -> str:
 def plotly_lines(text: str) -> str:
     """Write a long text for plotly in several lines, some hundred characters at most."""
     line = in_one_line(text)
-    starts = range(0, len(line), _HOVER_LINE)
-    lines = [plotly_text(line[start : start + _HOVER_LINE]) for start in starts]
+    lines = []
+    for start in range(0, len(line), _HOVER_LINE):
+        part = line[start : start + _HOVER_LINE]
+        lines.append(plotly_text(part))
     if len(lines) > _HOVER_LINES:
-        lines = [*lines[:_HOVER_LINES], f"… ({len(line):,} characters)"]
+        lines = lines[:_HOVER_LINES]
+        lines.append(f"… ({len(line):,} characters)")
     return "<br>".join(lines)
 
 
@@ -72,7 +75,9 @@ def elided_kernel_name(name: str, width: int) -> str:
     if not _SIGNATURE.search(name):
         return elided(name, width)
     short = short_name(name)
-    return short if len(short) <= width else f"{short[: width - 1]}…"
+    if len(short) <= width:
+        return short
+    return f"{short[: width - 1]}…"
 
 
 def elided(text: str, width: int) -> str:
@@ -82,18 +87,24 @@ def elided(text: str, width: int) -> str:
 
 def duration_text(ms: float) -> str:
     """Show a duration in the unit that suits it, three digits or more, never torn from its unit."""
-    if abs(ms) >= _MS_PER_S:
+    size = abs(ms)
+    if size >= _MS_PER_S:
         return f"{ms / _MS_PER_S:,.2f}\u00a0s"
-    if abs(ms) >= 1 or not ms:
-        return f"{ms:,.{1 if abs(ms) >= 100 else 2}f}\u00a0ms"
+    if size >= 100:
+        return f"{ms:,.1f}\u00a0ms"
+    if size >= 1 or not ms:
+        return f"{ms:,.2f}\u00a0ms"
     return f"{ms * 1000:,.1f}\u00a0µs"
 
 
 def bytes_text(size: float) -> str:
     """Show a size in the unit that suits it, three digits or more, never torn from its unit."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) >= factor:
-            return f"{size / factor:,.{1 if abs(size) >= 100 * factor else 2}f}\u00a0{unit}"
+        if abs(size) < factor:
+            continue
+        number = size / factor
+        decimals = 1 if abs(size) >= 100 * factor else 2
+        return f"{number:,.{decimals}f}\u00a0{unit}"
     return f"{size:,.0f}\u00a0B"
 
 
@@ -109,11 +120,10 @@ def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False)
         text = duration_text(amount * _MS_PER[unit])
     else:
         text = f"{number_text(amount)} {unit}".strip()
-    return (
-        f"{sign}{text} ({percent_text(100.0 * amount / whole)})"
-        if whole
-        else sign + text
-    )
+    if not whole:
+        return sign + text
+    share = percent_text(100.0 * amount / whole)
+    return f"{sign}{text} ({share})"
 
 
 def number_text(value: float) -> str:
@@ -123,7 +133,9 @@ def number_text(value: float) -> str:
     digits_before_point = math.floor(math.log10(abs(value))) + 1
     decimals = max(_DIGITS - digits_before_point, 0)
     text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text
+    if not decimals:
+        return text
+    return text.rstrip("0").rstrip(".")
 
 
 def in_one_line(text: str) -> str:
@@ -162,6 +174,10 @@ _AXIS = {
     "fixedrange": True,
     "zeroline": False,
     "title": {"standoff": 6, "font": {"size": 11}},
+    # Invisible ticks keep the labels off the chart.
+    "ticks": "outside",
+    "ticklen": 5,
+    "tickcolor": "rgba(0,0,0,0)",
 }
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _BOX = {
@@ -208,13 +224,13 @@ def spec_of(
 ) -> Plotly:
     """What the script hands to plotly; `rooms` makes the layout that hangs on the width, in px."""
     fitting = []
+    axis_of_all = layout.get("xaxis", {})
     for least in (0, _NARROW_ENDS, _WIDE_BEGINS):
         room = max(least, _NARROWEST)
-        part = rooms(room) if rooms else {}
-        own = layout.get("xaxis", {}) | part.get("xaxis", {})
-        fitting.append(
-            {"from": least, **part, "xaxis": {"nticks": room // _TICK, **own}}
-        )
+        layout_of_room = rooms(room) if rooms else {}
+        axis_of_room = layout_of_room.get("xaxis", {})
+        axis = {"nticks": room // _TICK, **axis_of_all, **axis_of_room}
+        fitting.append({"from": least, **layout_of_room, "xaxis": axis})
     return {"data": data, "layout": layout, "rooms": fitting}
 
 
@@ -230,7 +246,8 @@ def is_narrow(room: int) -> bool:
 
 def text_width(texts: Iterable[str]) -> float:
     """About the pixels that the widest of some texts takes, none for none."""
-    return _DIGIT * max((len(unescape(text)) for text in texts), default=0)
+    widths = [len(unescape(text)) for text in texts]
+    return _DIGIT * max(widths, default=0)
 
 
 @dataclass(frozen=True)
@@ -256,14 +273,15 @@ def ms_per_unit(column: str) -> float | None:
 def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
     # pieces have names
-    stacked = chart.kind == "stacked" and list(table.columns) != [""]
-    labels = [
-        label if label.strip() else "(all)" if stacked else "(none)"
-        for label in table.index
-    ]
-    of_kernels = all(word in chart.label_column.lower() for word in ("kernel", "name"))
-    short = elided_kernel_name if of_kernels else elided
-    names = [short(label, sys.maxsize) for label in labels]
+    is_stacked = chart.kind == "stacked" and list(table.columns) != [""]
+    unnamed = "(all)" if is_stacked else "(none)"
+    labels = [label if label.strip() else unnamed for label in table.index]
+    is_of_kernels = all(
+        word in chart.label_column.lower() for word in ("kernel", "name")
+    )
+    shortened = elided_kernel_name if is_of_kernels else elided
+    names = [shortened(label, sys.maxsize) for label in labels]
+
     factor = ms_per_unit(chart.value_column)
     unit = unit_of(chart.value_column)
     symbol = "ms" if factor else unit.symbol
@@ -272,35 +290,62 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     # Shares are of a whole, which differences do not add up to.
     has_whole = chart.has_shares and min(table.min(), default=0.0) >= 0
     whole = sum(sums) if has_whole else 0.0
-    axis, scale = axis_of(symbol, max(map(abs, sums), default=0.0))
-    of_categories = "category" in chart.label_column
-    of_bars = [
-        ONE_COLOUR if is_name(label) and not of_categories else colour_of(label)
-        for label in labels
-    ]
+    longest = max(map(abs, sums), default=0.0)
+    axis, scale = axis_of(symbol, longest)
+
     pieces = []
     for place, (name, column) in enumerate(table.items()):
-        of = f"{plotly_text(str(name))}: " if stacked else ""
-        hover = [
-            f"<b>{plotly_lines(label)}</b><br>{of}"
-            f"{plotly_text(amount_text(amount, symbol, whole, signed=unit.signed))}"
-            for label, amount in zip(labels, column.tolist(), strict=True)
-        ]
-        colour = colour_of(str(name)) if stacked else of_bars
-        pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
-    ends = [  # in the unit of the axis
-        _end_of_bar(amount, scale, axis, whole, signed=unit.signed) for amount in sums
-    ]
-    key = f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}"
-    words = _in_words([short(label, _IN_WORDS) for label in labels], sums, whole)
-    legend = (
-        [(cleaned(name), colour_of(name)) for name in table.columns] if stacked else []
+        hover = []
+        for label, amount in zip(labels, column.tolist(), strict=True):
+            text = plotly_text(amount_text(amount, symbol, whole, signed=unit.signed))
+            if is_stacked:
+                text = f"{plotly_text(str(name))}: {text}"
+            hover.append(f"<b>{plotly_lines(label)}</b><br>{text}")
+        piece = bar_piece(
+            place=place,
+            values=(column * scale).tolist(),
+            colour=colour_of(str(name)) if is_stacked else _bar_colors(chart, labels),
+            hover=hover,
+        )
+        pieces.append(piece)
+    ends = []  # in the unit of the axis
+    for amount in sums:
+        end = _end_of_bar(
+            amount=amount, scale=scale, axis=axis, whole=whole, signed=unit.signed
+        )
+        ends.append(end)
+    legend = []
+    if is_stacked:
+        legend = [(cleaned(name), colour_of(name)) for name in table.columns]
+    return Figure(
+        key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
+        title=cleaned(chart.title),
+        summary=_in_words(
+            names=[shortened(label, _IN_WORDS) for label in labels],
+            sums=sums,
+            whole=whole,
+        ),
+        legend=legend,
+        sheet=chart.sheet,
+        spec=bars_spec(
+            pieces=pieces,
+            wide=told_apart(names, _WIDE),
+            narrow=told_apart(names, _NARROW),
+            ends=ends,
+            axis=axis,
+        ),
+        numbers=_numbers(chart=chart, table=table, axis=axis, scale=scale),
     )
-    spec = bars_spec(
-        pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis
-    )
-    numbers = _numbers(chart, table, axis, scale)
-    return Figure(key, cleaned(chart.title), words, legend, chart.sheet, spec, numbers)
+
+
+def _bar_colors(chart: Chart, labels: Sequence[str]) -> list[str]:
+    """The color of each whole bar: a name has none of its own, unless it is a category's."""
+    is_of_categories = "category" in chart.label_column
+    colors = []
+    for label in labels:
+        has_color = is_of_categories or not is_name(label)
+        colors.append(colour_of(label) if has_color else ONE_COLOUR)
+    return colors
 
 
 def _end_of_bar(
@@ -322,165 +367,215 @@ def bar_piece(
     inside: Iterable[str] = (),
 ) -> Plotly:
     """A piece of each of some bars; `hover` is escaped, `inside` not yet."""
-    texts = [*map(plotly_text, inside)]
-    # a bar of no length would have an outline
-    some = [value or None for value in values]
-    line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
-    about = {
-        "customdata": hover,
-        "marker": {"color": colour, "line": line},
-        "text": texts,
+    inside_texts = [plotly_text(text) for text in inside]
+    marker = {
+        "color": colour,
+        "line": {"width": 0.5, "color": "rgba(255,255,255,0.45)"},
     }
-    anchor = (
-        {"insidetextanchor": "middle", "textangle": 0}
-        if texts
-        else {"textposition": "none"}
+    text_place: Plotly = {"textposition": "none"}
+    if inside_texts:
+        text_place = {"insidetextanchor": "middle", "textangle": 0}
+    return trace(
+        "bar",
+        place,
+        orientation="h",
+        # a bar of no length would have an outline
+        x=[value or None for value in values],
+        y=list(range(len(values))),
+        customdata=hover,
+        marker=marker,
+        text=inside_texts,
+        **text_place,
     )
-    at = {"x": some, "y": [*range(len(some))]}
-    return trace("bar", place, orientation="h", **at, **about, **anchor)
 
 
 def bars_spec(
     pieces: Sequence[Plotly], wide: _Texts, narrow: _Texts, ends: _Texts, axis: str
 ) -> Plotly:
     """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
-    lengths = zip(*(piece["x"] for piece in pieces), strict=True)
-    sums = [sum(filter(None, values), 0.0) for values in lengths]
-    shown = [*map(plotly_text, ends)]
-    rows = [*range(len(sums))]
-    at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
-    texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
+    lengths_of_bars = zip(*(piece["x"] for piece in pieces), strict=True)
+    sums = [sum(filter(None, lengths), 0.0) for lengths in lengths_of_bars]
+    rows = list(range(len(sums)))
+    texts_at_ends = [plotly_text(end) for end in ends]
     # true of whole bars only
-    at_ends = trace("scatter", WHOLE, mode="text", **at, **texts)
+    at_ends = trace(
+        "scatter",
+        WHOLE,
+        mode="text",
+        x=[max(length, 0.0) for length in sums],
+        y=rows,
+        hoverinfo="skip",
+        text=[f"  {text}" for text in texts_at_ends],
+        textposition="middle right",
+    )
     lowest = min(sums, default=0.0)
     highest = max(sums, default=0.0)
-    bounds = {
-        "clipmin": min(lowest, 0.0),
-        "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0),
-    }
+    if not highest and not lowest:
+        highest = 1.0
+    right_margin = text_width(texts_at_ends) + 18
 
     def room_for(room: int) -> Plotly:
-        names = [*map(plotly_text, wide if room >= _WIDE_BEGINS else narrow)]
-        above = is_narrow(room)
-        ticks = {"tickmode": "array", "tickvals": rows, "ticktext": names}
-        bounds = {
-            "range": [len(names) - 0.5, -0.75 if above else -0.5],
-            "automargin": True,
-        }
-        beside = [
-            {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
-            for at, name in enumerate(names if above else [])
-        ]
-        return {
-            "height": len(names) * (44 if above else 27) + 34,
-            "bargap": 0.52 if above else 0.26,
-            "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
-            "yaxis": {
-                **bounds,
-                "showgrid": False,
-                "showticklabels": not above,
-                **ticks,
-            },
-            "annotations": beside,
-        }
+        names = wide if room >= _WIDE_BEGINS else narrow
+        return _bars_layout(
+            names=[plotly_text(name) for name in names],
+            rows=rows,
+            right_margin=right_margin,
+            above=is_narrow(room),
+        )
 
-    ticks = {"rangemode": "tozero", "ticksuffix": f" {plotly_text(axis)}"}
-    across = {"autorangeoptions": bounds, **ticks}
-    look = {"uniformtext": {"mode": "hide", "minsize": 12}, "xaxis": across}
-    return spec_of([*pieces, at_ends], look, room_for)
+    layout = {
+        "uniformtext": {"mode": "hide", "minsize": 12},
+        "xaxis": {
+            "autorangeoptions": {
+                "clipmin": min(lowest, 0.0),
+                "clipmax": max(highest, 0.0),
+            },
+            "rangemode": "tozero",
+            "ticksuffix": f" {plotly_text(axis)}",
+        },
+    }
+    return spec_of([*pieces, at_ends], layout, room_for)
+
+
+def _bars_layout(
+    names: Sequence[str], rows: Sequence[int], right_margin: float, *, above: bool
+) -> Plotly:
+    """The layout of bars with their names beside them, or above them where it is narrow."""
+    names_above = []
+    if above:
+        for row, name in enumerate(names):
+            names_above.append({"text": name, "x": 0, "y": row - 0.25, "xshift": -3})
+    row_pixels = 44 if above else 27
+    first_row_ends = -0.75 if above else -0.5
+    return {
+        "height": len(names) * row_pixels + 34,
+        "bargap": 0.52 if above else 0.26,
+        "margin": {"l": 16, "r": right_margin, "t": 4, "b": 26},
+        "yaxis": {
+            "range": [len(names) - 0.5, first_row_ends],
+            "automargin": True,
+            "showgrid": False,
+            "showticklabels": not above,
+            "tickmode": "array",
+            "tickvals": rows,
+            "ticktext": names,
+        },
+        "annotations": names_above,
+    }
 
 
 def _numbers(
     chart: Chart, table: pd.DataFrame, axis: str, scale: float
 ) -> list[list[str]]:
     """What bars and their pieces are, in the unit of the axis."""
-    named = [
-        name
-        for name in map(str, table.columns)
-        if is_name(name) or name.startswith("(")
-    ]
-    pieces = named if len(named) > 1 else []
-    rows = [
-        [
-            chart.label_column,
-            with_unit("total" if pieces else chart.title, axis),
-            *pieces,
-        ]
-    ]
-    for label, values in zip(
-        map(str, table.index), table.to_numpy().tolist(), strict=True
-    ):
-        numbers = [sum(values), *(values if pieces else ())]
-        rows.append([label, *(f"{scale * number:,.3f}" for number in numbers)])
+    column_names = [str(name) for name in table.columns]
+    pieces = [name for name in column_names if is_name(name) or name.startswith("(")]
+    if len(pieces) < 2:
+        pieces = []
+    total = with_unit("total" if pieces else chart.title, axis)
+    rows = [[chart.label_column, total] + pieces]
+    for label, values in zip(table.index, table.to_numpy().tolist(), strict=True):
+        numbers = [sum(values)]
+        if pieces:
+            numbers += values
+        rows.append([str(label)] + [f"{scale * number:,.3f}" for number in numbers])
     return [[cleaned(text) for text in row] for row in rows]
 
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
     """Draw how the time of each device divides, in percent of it, of the table `gpu_timeline`."""
-    of_devices = frame if "device" in frame else frame.assign(device=-1)
-    bars = of_devices["device"].unique().tolist()
-    names = [f"GPU {device}" if "device" in frame else "GPU" for device in bars]
+    of_devices = frame
+    if "device" not in frame:
+        of_devices = frame.assign(device=-1)
+    devices = of_devices["device"].unique().tolist()
+    names = ["GPU"] * len(devices)
+    if "device" in frame:
+        names = [f"GPU {device}" for device in devices]
     parts = dict(TIMELINE_PIECES)
     if _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]
         parts |= _SPLIT_IDLE
-    last = of_devices.groupby(["type", "device"], sort=False)[
-        ["time ms", "percent"]
-    ].last()
-    all_ms, percent = (
-        last[column]
-        .unstack()
-        .reindex(index=["total_time", *parts], columns=bars)
-        .fillna(0.0)
-        .T
-        for column in last
-    )
+
+    last = of_devices.groupby(["type", "device"], sort=False)[["time ms", "percent"]]
+    rows = last.last()
+    kinds = ["total_time"] + list(parts)
+    all_ms = _by_device(rows["time ms"], kinds, devices)
+    percent = _by_device(rows["percent"], kinds, devices)
     totals = all_ms["total_time"].tolist()
     pieces: list[Plotly] = []
     legend = []
-    said = []
+    clauses = []
     for kind, name in parts.items():
         shares = percent[kind].tolist()
         if not any(shares):
             continue
-        hover = [
-            f"<b>{name}</b>, {plotly_text(bar)}<br>{plotly_text(amount_text(ms, 'ms', total))}"
-            for bar, ms, total in zip(names, all_ms[kind].tolist(), totals, strict=True)
-        ]
-        inside = [*map(percent_text, shares)]
+        hover = []
+        for bar, ms, total in zip(names, all_ms[kind].tolist(), totals, strict=True):
+            amount = plotly_text(amount_text(ms, "ms", total))
+            hover.append(f"<b>{name}</b>, {plotly_text(bar)}<br>{amount}")
         colour = colour_of(kind)
-        pieces.append(bar_piece(len(pieces), shares, colour, hover, inside))
+        piece = bar_piece(
+            place=len(pieces),
+            values=shares,
+            colour=colour,
+            hover=hover,
+            inside=[percent_text(share) for share in shares],
+        )
+        pieces.append(piece)
         legend.append((name, colour))
         # Of several devices from which to which share they reach.
-        ends = dict.fromkeys((percent_text(min(shares)), percent_text(max(shares))))
-        said.append(f"{name.lower()} {' to '.join(ends)}")
-    spec = bars_spec(pieces, names, names, [*map(duration_text, totals)], "%")
-    words = ", ".join(said).capitalize()
-    return Figure(
-        "chart-gpu-timeline", "GPU timeline", words, legend, "gpu_timeline", spec
+        least = percent_text(min(shares))
+        most = percent_text(max(shares))
+        range_text = least if least == most else f"{least} to {most}"
+        clauses.append(f"{name.lower()} {range_text}")
+    spec = bars_spec(
+        pieces=pieces,
+        wide=names,
+        narrow=names,
+        ends=[duration_text(total) for total in totals],
+        axis="%",
     )
+    return Figure(
+        key="chart-gpu-timeline",
+        title="GPU timeline",
+        summary=", ".join(clauses).capitalize(),
+        legend=legend,
+        sheet="gpu_timeline",
+        spec=spec,
+    )
+
+
+def _by_device(values: pd.Series, kinds: list[str], devices: list[int]) -> pd.DataFrame:
+    """The values of a row of the timeline and a device: a column a kind, a row a device."""
+    by_kind = values.unstack().reindex(index=kinds, columns=devices)
+    return by_kind.fillna(0.0).T
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
-    if unit == "ms" and 0 < longest < 1:
+    if unit != "ms":
+        return unit, 1.0
+    if 0 < longest < 1:
         return "µs", 1e3
-    # up to four digits
-    return ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)
+    if longest >= 10_000:  # up to four digits
+        return "s", 1e-3
+    return unit, 1.0
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
     if not whole:
         return ""
     named = [
-        bar
-        for bar in zip(sums, names, strict=True)
-        if _OTHERS.fullmatch(bar[1]) is None
+        (name, amount)
+        for name, amount in zip(names, sums, strict=True)
+        if not _OTHERS.fullmatch(name)
     ]
-    largest = sorted(named, key=lambda bar: -bar[0])[:_IN_SUMMARY]
-    return ", ".join(
-        f"{name} {percent_text(100.0 * amount / whole)}" for amount, name in largest
-    )
+    largest = sorted(named, key=lambda bar: -bar[1])[:_IN_SUMMARY]
+    texts = []
+    for name, amount in largest:
+        share = percent_text(100.0 * amount / whole)
+        texts.append(f"{name} {share}")
+    return ", ".join(texts)
 
 
 LABEL = 120  # characters
@@ -494,14 +589,18 @@ _SMALLEST_TEXT = 10
 def gpu_work_in_words(sums: pd.Series) -> str:
     """How much there is, and the largest parts of it; `sums`: ns by name."""
     total = int(sums.sum())
-    parts = [
-        f"{elided(str(name), LABEL)} {percent_text(100 * ns / total)}"
-        for name, ns in sums.head(_IN_SUMMARY).items()
-    ]
+    parts = []
+    for name, ns in sums.head(_IN_SUMMARY).items():
+        share = percent_text(100 * ns / total)
+        parts.append(f"{elided(str(name), _IN_WORDS)} {share}")
     return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
 
 
 _NO_CATEGORY = "#dfe3ea"  # a module's
+#: What a call tree of two traces shows.
+_OF_TWO_TRACES = (
+    "as wide as the time of both; red takes longer than in the baseline, blue less"
+)
 
 
 def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
@@ -511,29 +610,29 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
     total = int(sums.sum())
     if not total:
         return []
-    rows = frame.to_dict("records")
-    hover = [
-        row.get("hover")
-        or f"{duration_text(ns / 1e6)} ({percent_text(100 * ns / total)})"
-        for row, ns in zip(rows, frame["gpu_time_ns"], strict=True)
-    ]
-    categories = [plotly_text(row["category"]) for row in rows]
-    colours = [row.get("colour") or _colour(row) for row in rows]
-    nodes = {  # one top: several would stand below a blank
-        "ids": [*range(len(rows) + 1)],
-        "labels": [
-            "GPU work",
-            *(plotly_text(elided(row["label"], LABEL)) for row in rows),
-        ],
-        "parents": ["", *(frame["parent"] + 1)],
-        "values": [total, *frame["gpu_time_ns"]],
-        "customdata": ["", *map("{}<br>{}".format, hover, categories)],
-        "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
-    }
-    line = {"width": 0.5, "color": "#ffffff"}
-    look = {"branchvalues": "total", "tiling": {"orientation": "v"}}
-    look |= {"textfont": {"color": "#22262e"}}
-    look |= {"marker": {"colors": [_NO_CATEGORY, *colours], "line": line}}
+    labels = ["GPU work"]
+    hover = [""]
+    colours = [_NO_CATEGORY]
+    for row in frame.to_dict("records"):
+        labels.append(plotly_text(elided(row["label"], LABEL)))
+        colours.append(row.get("colour") or _colour(row))
+        text = row.get("hover") or _time_and_share(row["gpu_time_ns"], total)
+        category = plotly_text(row["category"])
+        hover.append(f"{text}<br>{category}")
+    icicle = trace(
+        "icicle",
+        # one top: several would stand below a blank
+        ids=list(range(len(labels))),
+        labels=labels,
+        parents=["", *(frame["parent"] + 1)],
+        values=[total, *frame["gpu_time_ns"]],
+        customdata=hover,
+        hovertemplate="<b>%{label}</b><br>%{customdata}<extra></extra>",
+        branchvalues="total",
+        tiling={"orientation": "v"},
+        textfont={"color": "#22262e"},
+        marker={"colors": colours, "line": {"width": 0.5, "color": "#ffffff"}},
+    )
     levels = 1 + _levels(frame["parent"].tolist())
     layout = {
         "height": min(_LEVEL_HEIGHT * levels, _HIGHEST_TREE) + _PATH_HEIGHT,
@@ -541,14 +640,25 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         # a label that would be too small to read is left out
         "uniformtext": {"minsize": _SMALLEST_TEXT, "mode": "hide"},
     }
-    said = (
-        "as wide as the time of both; red takes longer than in the baseline, blue less"
-    )
-    words = said if "colour" in frame else gpu_work_in_words(sums)
-    spec = spec_of([trace("icicle", **nodes, **look)], layout)
+    summary = _OF_TWO_TRACES
+    if "colour" not in frame:
+        summary = gpu_work_in_words(sums)
     return [
-        Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)
+        Figure(
+            key="call-tree",
+            title="GPU time in the call tree",
+            summary=summary,
+            legend=[],
+            sheet="call_tree",
+            spec=spec_of([icicle], layout),
+        )
     ]
+
+
+def _time_and_share(ns: float, total: int) -> str:
+    """The time of a node of the call tree, and its share of all GPU work."""
+    share = percent_text(100 * ns / total)
+    return f"{duration_text(ns / 1e6)} ({share})"
 
 
 def _levels(parents: Sequence[int]) -> int:

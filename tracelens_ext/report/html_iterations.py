@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -60,34 +61,59 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
     """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
-    parts: list[tuple[Any, pd.DataFrame]]
-    parts = [*whole.groupby(keys, sort=False)] if keys else [((), whole)]
-    categories = [
-        column for column in map(str, frame.columns) if _is_category_time(column)
-    ]
-    names = [column.removesuffix(_CATEGORY_ENDING) for column in categories]
+    parts: list[tuple[Any, pd.DataFrame]] = [((), whole)]
+    if keys:
+        parts = list(whole.groupby(keys, sort=False))
     figures: list[plot.Figure] = []
     for number, (values, part) in enumerate(parts[:_MOST_FIGURES]):
-        where = ", ".join(
-            f"{key} {value}" for key, value in zip(keys, values, strict=True)
-        )
-        if len(part) > 1:
-            times = _numbers(part, [*_TIMES])
-            some: list[bool] = [bool(ms.any()) for ms in times]
-            legend = [*compress(_TIMES.values(), some)]
-            figures.append(
-                _figure(part, legend, times[some], where, number, _TIMES_TITLE)
-            )
-            # The longest first; those beyond a dozen are one piece.
-            most = ranked(NamedRows(names, _numbers(part, categories)), (), MOST_SERIES)
-            ranks = most.names
-            times = most.values
-            if ranks:
-                legend = [(name, colour_of(name)) for name in ranks]
-                figures.append(
-                    _figure(part, legend, times, where, number, _CATEGORIES_TITLE)
-                )
+        if len(part) < 2:
+            continue
+        places = [f"{key} {value}" for key, value in zip(keys, values, strict=True)]
+        where = ", ".join(places)
+        figures.append(_figure_of_times(part, where, number))
+        by_category = _figure_by_category(part, where, number)
+        if by_category is not None:
+            figures.append(by_category)
     return figures
+
+
+def _figure_of_times(frame: pd.DataFrame, where: str, number: int) -> plot.Figure:
+    """Draw the parts of the wall time that occur."""
+    times = _numbers(frame, list(_TIMES))
+    occurs: list[bool] = [bool(ms.any()) for ms in times]
+    legend = list(compress(_TIMES.values(), occurs))
+    return _figure(
+        frame=frame,
+        legend=legend,
+        times=times[occurs],
+        where=where,
+        number=number,
+        title=_TIMES_TITLE,
+    )
+
+
+def _figure_by_category(
+    frame: pd.DataFrame, where: str, number: int
+) -> plot.Figure | None:
+    """Draw the time of each category, the longest first; those beyond a dozen are one piece."""
+    columns = [name for name in map(str, frame.columns) if _is_category_time(name)]
+    categories = [column.removesuffix(_CATEGORY_ENDING) for column in columns]
+    longest = ranked(
+        rows=NamedRows(names=categories, values=_numbers(frame, columns)),
+        only=(),
+        most=MOST_SERIES,
+    )
+    if not longest.names:
+        return None
+    legend = [(name, colour_of(name)) for name in longest.names]
+    return _figure(
+        frame=frame,
+        legend=legend,
+        times=longest.values,
+        where=where,
+        number=number,
+        title=_CATEGORIES_TITLE,
+    )
 
 
 def _is_category_time(column: str) -> bool:
@@ -100,6 +126,35 @@ def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
     return np.where(np.isfinite(values), values, 0.0)
 
 
+@dataclass(frozen=True)
+class _Bars:
+    """What the chart shows; of many iterations a bar is the mean of several in a row."""
+
+    per_bar: int  #: iterations of a bar; the last bar may have fewer
+    names: list[Sequence[str]]  #: the iterations of each bar, (b,)
+    heights: Float64Array  #: ms, (b,)
+    walls: Float64Array  #: mean wall time, ms, (b,)
+    parts: Float64Array  #: ms by piece of the legend, (k, b)
+
+    @classmethod
+    def of(
+        cls, labels: Sequence[str], wall: Float64Array, times: Float64Array
+    ) -> _Bars:
+        """Average iterations, (n,), with times of (k, n), so that there are not too many bars."""
+        per_bar = math.ceil(len(wall) / MOST_BARS)
+        starts = np.arange(0, len(wall), per_bar)
+        counts = np.diff(np.append(starts, len(wall)))
+        rows = np.stack([times.sum(axis=0), wall, *times])
+        means: Float64Array = np.add.reduceat(rows, starts, axis=1) / counts
+        return cls(
+            per_bar=per_bar,
+            names=[labels[start : start + per_bar] for start in starts.tolist()],
+            heights=means[0],
+            walls=means[1],
+            parts=means[2:],
+        )
+
+
 def _figure(
     frame: pd.DataFrame,
     legend: _Legend,
@@ -110,72 +165,130 @@ def _figure(
 ) -> plot.Figure:
     """Draw ms of each iteration, (k, n), of the pieces in the legend: name and color."""
     by_category = title == _CATEGORIES_TITLE
-    labels = [*map(str, frame["iteration"])]
+    labels = [str(label) for label in frame["iteration"]]
     (wall,) = _numbers(frame, ["wall_time_ms"])
+    bars = _Bars.of(labels, wall, times)
+    wall_lines = bars.walls
+    if by_category:
+        wall_lines = np.zeros_like(bars.walls)
+
     sums = times.sum(axis=0)
     odd = _odd(frame, by_category=by_category)
-    most = -(-len(wall) // MOST_BARS)  # iterations of a bar; the last may have fewer
-    starts = np.arange(0, len(wall), most)
-    counts = np.diff(np.append(starts, len(wall)))
-    means: Float64Array = np.add.reduceat([sums, wall, *times], starts, axis=1) / counts
-    heights = means[0]
-    mean_walls = means[1]
-    parts = means[2:]
-    walls = heights * 0 if by_category else mean_walls
-    ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
+    median = float(np.median(sums))
+    odd_by_distance = sorted(odd, key=lambda place: -abs(sums[place] - median))
+    ceiling = _ceiling(np.maximum(bars.heights, wall_lines), sums[list(odd)])
     axis, scale = plot.axis_of("ms", ceiling)
-    marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
-    shown = sorted(marked[:_MOST_MARKS])
-    gap = 0.4 if len(heights) < _FEW_BARS else 0.14
-    data = []
-    for place, ((_, colour), ms) in enumerate(
-        zip(legend, (parts * scale).tolist(), strict=True)
-    ):
-        look = {"marker": {"color": colour}, "hoverinfo": "skip"}
-        data.append(plot.trace("bar", place, y=[each or None for each in ms], **look))
+    gap = 0.4 if len(bars.heights) < _FEW_BARS else 0.14
+
+    data = _stacked_bars(bars, legend, scale)
     if not by_category:
-        heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
-        data += _wall_lines(
-            heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07)
-        )
-    told = [
-        f"<b>{plot.plotly_lines(labels[at])}</b> is odd<br>{plot.plotly_lines(odd[at])}<br>"
-        + _time_line("wall time", wall[at])
-        for at in shown
-    ]
-    tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
-    marks = {"x": [at // most for at in shown], "y": tops, "customdata": told}
+        drawn_walls = np.where(wall_lines <= ceiling, wall_lines * scale, np.nan)
+        reach = min(0.5, (1 - gap) / 2 + 0.07)
+        data += _wall_lines(heights=drawn_walls, piece=len(legend), reach=reach)
     data.append(
-        plot.trace("scatter", plot.WHOLE, mode="markers", marker=plot.MARK, **marks)
+        _marks_of_odd(
+            odd={place: odd[place] for place in sorted(odd_by_distance[:_MOST_MARKS])},
+            labels=labels,
+            wall=wall,
+            tops=(np.minimum(sums, ceiling) + 0.025 * ceiling) * scale,
+            per_bar=bars.per_bar,
+        )
     )
-    # Over the whole height of each bar: what it is.
-    bars = [labels[start : start + most] for start in starts.tolist()]
-    names = [name for name, _ in legend]
-    hover = [
-        _hover(*each, names) for each in zip(bars, mean_walls, parts.T, strict=True)
-    ]
-    unseen = {"width": 1, "marker": {"opacity": 0}, "yaxis": "y2", "y": [1] * len(bars)}
-    data.append(plot.trace("bar", customdata=hover, **unseen))
-    clip = {
-        "autorangeoptions": {"clipmax": ceiling * scale * _ABOVE},
-        "rangemode": "tozero",
-    }
+    data.append(_hover_bars(bars, legend))
+
+    highest = ceiling * scale * _ABOVE
     layout = {
         "bargap": gap,
-        "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
+        "yaxis": {
+            "autorangeoptions": {"clipmax": highest},
+            "rangemode": "tozero",
+            "ticksuffix": f" {axis}",
+            "nticks": 6,
+        },
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
-    told_legend = [(plot.elided(name, _TITLE), colour) for name, colour in legend]
+    cut_bars = _ends(bars.heights, wall_lines, ceiling)
+    full_legend = [(plot.elided(name, _TITLE), colour) for name, colour in legend]
+    if not by_category:
+        full_legend.append(("Wall time", _LINE))
+    key = f"chart-{title.lower().replace(' ', '-')}"
+    if number:
+        key = f"{key}-{number}"
+    full_title = title
+    if where:
+        full_title = f"{title}, {plot.elided(where, _TITLE)}"
     return plot.Figure(
-        key=f"chart-{title.lower().replace(' ', '-')}"
-        + (f"-{number}" if number else ""),
-        title=f"{title}, {plot.elided(where, _TITLE)}" if where else title,
-        summary=_in_words(labels, wall, marked, most, by_category=by_category),
-        legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
+        key=key,
+        title=full_title,
+        summary=_in_words(
+            labels=labels,
+            wall=wall,
+            odd=odd_by_distance,
+            per_bar=bars.per_bar,
+            by_category=by_category,
+        ),
+        legend=full_legend,
         sheet="iterations",
         spec=plot.spec_of(
-            data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))
+            data=data, layout=layout, rooms=_rooms(labels, bars.per_bar, cut_bars)
         ),
+    )
+
+
+def _stacked_bars(bars: _Bars, legend: _Legend, scale: float) -> list[plot.Plotly]:
+    """The pieces of the bars, one trace each."""
+    traces = []
+    pieces = zip(legend, (bars.parts * scale).tolist(), strict=True)
+    for place, ((_, colour), heights) in enumerate(pieces):
+        trace = plot.trace(
+            "bar",
+            place,
+            y=[height or None for height in heights],
+            marker={"color": colour},
+            hoverinfo="skip",
+        )
+        traces.append(trace)
+    return traces
+
+
+def _marks_of_odd(
+    odd: dict[int, str],
+    labels: Sequence[str],
+    wall: Float64Array,
+    tops: Float64Array,
+    per_bar: int,
+) -> plot.Plotly:
+    """A mark above each odd iteration, at its own height, that says in what it is odd."""
+    hover = []
+    for place, columns in odd.items():
+        name = plot.plotly_lines(labels[place])
+        reason = plot.plotly_lines(columns)
+        wall_time = _time_line("wall time", wall[place])
+        hover.append(f"<b>{name}</b> is odd<br>{reason}<br>{wall_time}")
+    return plot.trace(
+        "scatter",
+        plot.WHOLE,
+        mode="markers",
+        marker=plot.MARK,
+        x=[place // per_bar for place in odd],
+        y=[float(tops[place]) for place in odd],
+        customdata=hover,
+    )
+
+
+def _hover_bars(bars: _Bars, legend: _Legend) -> plot.Plotly:
+    """Unseen bars over the whole height, which say what each bar is."""
+    pieces = [name for name, _ in legend]
+    hover = []
+    for names, wall, times in zip(bars.names, bars.walls, bars.parts.T, strict=True):
+        hover.append(_hover(labels=names, wall=wall, times=times, pieces=pieces))
+    return plot.trace(
+        "bar",
+        customdata=hover,
+        width=1,
+        marker={"opacity": 0},
+        yaxis="y2",
+        y=[1] * len(hover),
     )
 
 
@@ -183,45 +296,57 @@ def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
     """Where the axis ends, ms: above all, unless a few are far longer than the rest."""
     highest = float(np.append(heights, of_marks).max())
     median = float(np.median(heights))
-    return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
+    if highest > _FAR_BEYOND * median > 0:
+        return _AXIS_ENDS * median
+    return highest or 1.0
 
 
 def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
     """Lines across each bar, a little wider; the style sheet gives the colors."""
-    ys = [None if math.isnan(height) else height for height in heights.tolist()]
-    x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
-    y = [y for height in ys for y in (height, height, None)]
-    line = plot.trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
-    return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for bar, height in enumerate(heights.tolist()):
+        x += [bar - reach, bar + reach, None]
+        end = None if math.isnan(height) else height
+        y += [end, end, None]
+    trace = plot.trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
+    lines = []
+    for pixels in _LINES:
+        line = {"width": pixels, "simplify": False}
+        lines.append({**trace, "line": line})
+    return lines
 
 
 def _rooms(
-    labels: Sequence[str], most: int, ends: Sequence[str]
+    labels: Sequence[str], per_bar: int, ends: Sequence[str]
 ) -> Callable[[int], plot.Plotly]:
-    """The layout by the width, in px; `ends`: what stands on bars of `most` iterations."""
-    numbered, across = _numbered(labels)
-    names = numbered[::most]
-    above = [*map(plot.plotly_text, ends)]
+    """The layout by the width, in px; `ends`: what stands on bars of `per_bar` iterations."""
+    names_of_iterations, axis_title = _numbered(labels)
+    names = names_of_iterations[::per_bar]
+    cut_bars = [plot.plotly_text(end) for end in ends]
+    title = plot.plotly_text(plot.elided(axis_title, _TITLE))
+    top_margin = 22 if any(ends) else 12
 
     def room_for(room: int) -> plot.Plotly:
-        narrow = plot.is_narrow(room)
-        left = 46 if narrow else 64
-        width = room - left - _RIGHT
-        every = max(1, math.ceil(len(names) * (plot.text_width(names) + 14) / width))
-        edge = max(0.2, len(names) * 0.015)  # bars
+        is_narrow = plot.is_narrow(room)
+        left_margin = 46 if is_narrow else 64
+        width = room - left_margin - _RIGHT
+        width_of_names = len(names) * (plot.text_width(names) + 14)
+        every = max(1, math.ceil(width_of_names / width))
+        edge = max(0.2, len(names) * 0.015)  # in bars
         return {
-            "height": 210 if narrow else 260,
-            "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
+            "height": 210 if is_narrow else 260,
+            "margin": {"l": left_margin, "r": _RIGHT, "t": top_margin, "b": 42},
             "xaxis": {
                 "range": [-0.5 - edge, len(names) - 0.5 + edge],
                 "showgrid": False,
                 "tickmode": "array",
-                "tickvals": [*range(0, len(names), every)],
-                "ticktext": [*map(plot.plotly_text, names[::every])],
+                "tickvals": list(range(0, len(names), every)),
+                "ticktext": [plot.plotly_text(name) for name in names[::every]],
                 "tickangle": 0,
-                "title": {"text": plot.plotly_text(plot.elided(across, _TITLE))},
+                "title": {"text": title},
             },
-            "annotations": _annotations(above, width),
+            "annotations": _annotations(cut_bars, width),
         }
 
     return room_for
@@ -229,94 +354,127 @@ def _rooms(
 
 def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
     """How high the bars are that the axis cuts; of neighbors without room for both, the first."""
-    apart = (plot.text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
-    found: list[plot.Plotly] = []
+    widest = plot.text_width(["1,234.56 ms", *ends]) + 10
+    apart = widest * len(ends) / width  # in bars
+    annotations: list[plot.Plotly] = []
     for bar, end in enumerate(ends):
-        if end and (not found or bar - found[-1]["x"] >= apart):
-            edge = "right" if bar > len(ends) - apart / 2 else "center"
-            side = {"xanchor": "left" if bar < apart / 2 else edge, "yref": "paper"}
-            found.append(
-                {"name": plot.WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side}
-            )
-    return found
+        if not end:
+            continue
+        if annotations and bar - annotations[-1]["x"] < apart:
+            continue
+        anchor = "center"
+        if bar < apart / 2:
+            anchor = "left"
+        elif bar > len(ends) - apart / 2:
+            anchor = "right"
+        annotations.append(
+            {
+                "name": plot.WHOLE,
+                "text": f"↑ {end}",
+                "x": bar,
+                "y": 1,
+                "xanchor": anchor,
+                "yref": "paper",
+            }
+        )
+    return annotations
 
 
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     ends = []
-    for height, wall in zip(heights.tolist(), walls.tolist(), strict=True):
+    bars = zip(heights.tolist(), walls.tolist(), strict=True)
+    for height, wall in bars:
+        end = ""
         if height > ceiling:
-            ends.append(plot.duration_text(height))
-        else:
-            ends.append(
-                f"wall time {plot.duration_text(wall)}" if wall > ceiling else ""
-            )
+            end = plot.duration_text(height)
+        elif wall > ceiling:
+            end = f"wall time {plot.duration_text(wall)}"
+        ends.append(end)
     return ends
 
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
-    """Which iterations are odd in what the chart shows, and in which columns that is."""
+    """Return the columns of the chart in which iterations are odd, by place of the iteration."""
     odd = {}
-    for at, told in enumerate(frame["odd"].tolist()):
-        names = filter(None, str(told or "").split(", "))
-        if of_chart := [
-            name for name in names if _is_category_time(name) == by_category
-        ]:
-            odd[at] = ", ".join(of_chart)
+    for place, text in enumerate(frame["odd"].tolist()):
+        columns = [
+            column
+            for column in str(text or "").split(", ")
+            if column and _is_category_time(column) == by_category
+        ]
+        if columns:
+            odd[place] = ", ".join(columns)
     return odd
 
 
 def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
     """What stands below each bar, and what that is: `5` and `ProfilerStep#`; else places."""
-    found = [match.groups() for match in map(_NUMBERED.fullmatch, labels) if match]
-    before = {name for name, _ in found}
-    if len(found) == len(labels) and len(before) == 1:
-        return [number for _, number in found], before.pop()
+    numbers = []
+    names = set()
+    for label in labels:
+        match = _NUMBERED.fullmatch(label)
+        if match is not None:
+            names.add(match[1])
+            numbers.append(match[2])
+    if len(numbers) == len(labels) and len(names) == 1:
+        return numbers, names.pop()
     places = [str(place) for place in range(1, len(labels) + 1)]
-    return places, labels[0] if len(set(labels)) == 1 else "iteration, in order of time"
+    if len(set(labels)) == 1:
+        return places, labels[0]
+    return places, "iteration, in order of time"
 
 
 def _hover(
-    labels: Sequence[str], wall: float, times: Float64Array, names: Sequence[str]
+    labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[str]
 ) -> str:
-    """What is said of a bar beside the pointer: its iterations, wall time, and largest parts."""
+    """The text beside the pointer: the iterations of a bar, their wall time, the largest parts."""
     name = plot.plotly_lines(labels[0])
     if len(labels) > 1:
-        name = f"{name} to {plot.plotly_lines(labels[-1])}, mean of {len(labels):,}"
+        last = plot.plotly_lines(labels[-1])
+        name = f"{name} to {last}, mean of {len(labels):,}"
+    lines = [f"<b>{name}</b>", _time_line("wall time", wall)]
     whole = float(times.sum())
-    order = np.argsort(-times, kind="stable")[:_IN_HOVER]
-    largest = [at for at in sorted(order.tolist()) if times[at]]
-    lines = [_time_line(names[at], times[at], whole) for at in largest]
-    return "<br>".join([f"<b>{name}</b>", _time_line("wall time", wall), *lines])
+    longest = np.argsort(-times, kind="stable")[:_IN_HOVER]
+    for place in sorted(longest.tolist()):
+        ms = times[place]
+        if not ms:
+            continue
+        lines.append(_time_line(name=pieces[place], ms=ms, whole=whole))
+    return "<br>".join(lines)
 
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
-    share = f" ({plot.percent_text(100.0 * float(ms) / whole)})" if whole else ""
-    return plot.plotly_text(
-        f"{plot.elided(name, _TITLE)}: {plot.duration_text(float(ms))}{share}"
-    )
+    text = f"{plot.elided(name, _TITLE)}: {plot.duration_text(float(ms))}"
+    if whole:
+        share = 100.0 * float(ms) / whole
+        text = f"{text} ({plot.percent_text(share)})"
+    return plot.plotly_text(text)
 
 
 def _in_words(
     labels: Sequence[str],
     wall: Float64Array,
     odd: Sequence[int],
-    a_bar: int,
+    per_bar: int,
     *,
     by_category: bool,
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
-    middle, least, most = (
-        plot.duration_text(float(f(wall))) for f in (np.median, np.min, np.max)
-    )
-    count = f"{len(labels):,} iterations"
-    parts = [f"{count}, median wall time {middle} each, from {least} to {most}"]
     if by_category:
         parts = ["Sum of the durations of the GPU work that each iteration launched"]
+    else:
+        median = plot.duration_text(float(np.median(wall)))
+        least = plot.duration_text(float(wall.min()))
+        most = plot.duration_text(float(wall.max()))
+        count = f"{len(labels):,} iterations"
+        parts = [f"{count}, median wall time {median} each, from {least} to {most}"]
     if odd:
-        named = ", ".join(plot.elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
-        more = f" and {len(odd) - _IN_SUMMARY:,} more" if len(odd) > _IN_SUMMARY else ""
-        parts.append(f"odd (marked): {named}{more}")
-    if a_bar > 1:
-        parts.append(f"each bar is the mean of {a_bar:,} consecutive iterations")
+        names = [plot.elided(labels[place], 24) for place in odd[:_IN_SUMMARY]]
+        text = f"odd (marked): {', '.join(names)}"
+        if len(odd) > _IN_SUMMARY:
+            text = f"{text} and {len(odd) - _IN_SUMMARY:,} more"
+        parts.append(text)
+    if per_bar > 1:
+        parts.append(f"each bar is the mean of {per_bar:,} consecutive iterations")
     return "; ".join(parts)

@@ -25,6 +25,7 @@ from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
+from tracelens_ext.text import with_units_attached
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded
@@ -61,7 +62,9 @@ class HtmlColumn:
         value = self.values[row]
         if value is None:
             return ""
-        if self.shown is None or isinstance(value, str):
+        if isinstance(value, str):
+            return value
+        if self.shown is None:
             return str(value or "")
         return self.shown.text(value)
 
@@ -145,7 +148,9 @@ class PageTables:
             if place not in texts:
                 columns.append(_number_column(frame.iloc[:rows, place], header))
                 continue
-            column, cut = _text_column(texts[place][:rows], header, self.pool)
+            column, cut = _text_column(
+                texts=texts[place][:rows], header=header, pool=self.pool
+            )
             columns.append(column)
             if cut:
                 self.notes.append(
@@ -253,8 +258,11 @@ def _texts(series: pd.Series) -> list[str]:
         return series.fillna("").tolist()
     texts = []
     for value in series.tolist():
+        text = ""
         plain = excel_text.cell_value(value)
-        texts.append("" if plain is None else str(plain))
+        if plain is not None:
+            text = str(plain)
+        texts.append(text)
     return texts
 
 
@@ -264,7 +272,7 @@ def _number_column(series: pd.Series, header: str) -> HtmlColumn:
     plain = series.astype(object).where(series.notna(), None)
     values = [_as_json(value) for value in plain.tolist()]
     numbers = [value for value in values if isinstance(value, int | float)]
-    return HtmlColumn(header, values, Shown.of(header, numbers))
+    return HtmlColumn(header=header, values=values, shown=Shown.of(header, numbers))
 
 
 def _as_json(value: float | None) -> int | float | str | None:
@@ -298,23 +306,57 @@ class _TimeSource(NamedTuple):
 
 
 _OPERATION_TIMES = (
-    _TimeSource("kernel_categories", "cpu_op", "total_time_ms", "GPU time"),
-    _TimeSource("kernels_by_category", "cpu_op", "total_time_ms", "GPU time"),
     _TimeSource(
-        "kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"
+        sheet="kernel_categories",
+        names="cpu_op",
+        times="total_time_ms",
+        whole="GPU time",
     ),
     _TimeSource(
-        "ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"
+        sheet="kernels_by_category",
+        names="cpu_op",
+        times="total_time_ms",
+        whole="GPU time",
     ),
-    _TimeSource("cpu_ops", "cpu_op", "self_time_ms", "CPU time in operations"),
+    _TimeSource(
+        sheet="kernel_summary",
+        names="Parent cpu_op",
+        times="Kernel duration (µs)_sum",
+        whole="GPU time",
+    ),
+    _TimeSource(
+        sheet="ops_summary",
+        names="name",
+        times="total_direct_kernel_time_ms",
+        whole="GPU time in operations",
+    ),
+    _TimeSource(
+        sheet="cpu_ops",
+        names="cpu_op",
+        times="self_time_ms",
+        whole="CPU time in operations",
+    ),
 )
-_CATEGORY_TIMES = (
-    _TimeSource("gpu_time_by_category", "kernel_category", "total_time_ms", "GPU time"),
+_KERNEL_TIMES = (
+    _TimeSource("kernels_by_category", "kernel", "total_time_ms", "GPU time"),
     _TimeSource(
-        "ops_summary_by_category",
-        "op category",
-        "total_direct_kernel_time_ms",
-        "GPU time in operations",
+        "kernel_summary", "Kernel name", "Kernel duration (µs)_sum", "GPU time"
+    ),
+)
+#: What launches kernels where no operation is around it.
+_API_CALL = re.compile(r"(cuda|cu|hip)[A-Z]\w*$")
+_CATEGORY_TIMES = (
+    _TimeSource(
+        sheet="gpu_time_by_category",
+        names="kernel_category",
+        times="total_time_ms",
+        whole="GPU time",
+    ),
+    _TimeSource(
+        sheet="ops_summary_by_category",
+        names="op category",
+        times="total_direct_kernel_time_ms",
+        whole="GPU time in operations",
     ),
 )
 
@@ -335,10 +377,14 @@ def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     category = _largest(sheets, _CATEGORY_TIMES)
     if category is not None:
         color = colour_of(category.name)
-        cards.append(_card_of_name("Top category", category, color))
+        card = _card_of_name("Top category", category, color)
+        cards.append(card)
     operation = _largest(sheets, _OPERATION_TIMES)
-    if operation is not None:
+    kernel = _largest(sheets, _KERNEL_TIMES)
+    if operation is not None and not _API_CALL.match(operation.name):
         cards.append(_card_of_name("Top operation", operation, _OPERATION_COLOR))
+    elif kernel is not None:
+        cards.append(_card_of_name("Top kernel", kernel, _OPERATION_COLOR))
     return cards
 
 
@@ -351,7 +397,11 @@ class _Largest(NamedTuple):
 
 def _card_of_name(label: str, largest: _Largest, color: str) -> Card:
     return Card(
-        label, plot.elided(largest.name, _NAME), largest.detail, color, largest.name
+        label=label,
+        value=plot.elided(largest.name, _NAME),
+        detail=largest.detail,
+        colour=color,
+        full=largest.name,
     )
 
 
@@ -376,22 +426,22 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
         of_communication = f"{text(exposed)} of {text(communication)} communication"
     return [
         Card(
-            "GPU busy",
-            plot.percent_text(100.0 * busy / total),
-            f"{text(busy)} of {text(total)}{together}",
-            colour_of("computation_time"),
+            label="GPU busy",
+            value=plot.percent_text(100.0 * busy / total),
+            detail=f"{text(busy)} of {text(total)}{together}",
+            colour=colour_of("computation_time"),
         ),
         Card(
-            "Exposed communication",
-            plot.percent_text(100.0 * exposed / total),
-            of_communication,
-            colour_of("exposed_comm_time"),
+            label="Exposed communication",
+            value=plot.percent_text(100.0 * exposed / total),
+            detail=of_communication,
+            colour=colour_of("exposed_comm_time"),
         ),
         Card(
-            "GPU idle",
-            plot.percent_text(100.0 * idle / total),
-            f"{text(idle)} without GPU work{together}",
-            colour_of("idle_time"),
+            label="GPU idle",
+            value=plot.percent_text(100.0 * idle / total),
+            detail=f"{text(idle)} without GPU work{together}",
+            colour=colour_of("idle_time"),
         ),
     ]
 
@@ -404,7 +454,13 @@ def _largest(
     `(unlinked)` and its like are no names.
     """
     for source in sources:
-        chart = Chart("", source.sheet, source.names, source.times, top=_ALL)
+        chart = Chart(
+            title="",
+            sheet=source.sheet,
+            label_column=source.names,
+            value_column=source.times,
+            top=_ALL,
+        )
         if source.sheet not in sheets or not chart.fits(sheets[source.sheet]):
             continue
         table = chart_table(sheets[source.sheet], chart)
@@ -420,7 +476,7 @@ def _largest(
 
 
 _MOST = 6
-_IN_CARD = ("title", "confidence", "advice", "snippet")
+_IN_CARD = ("confidence", "advice", "snippet")
 _PLACE = 90  # characters of a name
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
@@ -442,6 +498,8 @@ def finding_cards(
         for row in rows[:_MOST]:
             card: dict[str, object] = {name: cleaned(row[name]) for name in _IN_CARD}
             card["id"] = cleaned(row["finding"])
+            card["title"] = with_units_attached(cleaned(row["title"]))
+            card["saving"] = with_units_attached(cleaned(row.get("saving", "")))
             card["place"] = plot.elided(row["largest_place"], _PLACE)
             card["sheet"] = answer.linked(row["see"], sheets)
             own_details = details[details["finding"] == row["finding"]]
@@ -485,8 +543,10 @@ def _source(frame: str, source_url: str) -> str:
     parts = _FRAME.match(frame)
     if parts is None:
         return ""
-    path = quote(parts[1].lstrip("/"), safe="/", errors="replace")
-    return source_url.replace("{line}", parts[2]).replace("{path}", path)
+    relative_path = parts[1].lstrip("/")
+    line = parts[2]
+    path = quote(relative_path, safe="/", errors="replace")
+    return source_url.replace("{line}", line).replace("{path}", path)
 
 
 def check_source_url(url: str) -> None:

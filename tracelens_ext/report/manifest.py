@@ -198,7 +198,9 @@ def check_output(
 ) -> None:
     """Refuse to write over a file that this program did not make, and `inputs` in any case."""
     refuse_input(path, inputs)
-    if not force and _holds_something(Path(path)) and not made_here(path):
+    if force or not _holds_something(Path(path)):
+        return
+    if not made_here(path):
         raise _strangers(path, "name")
 
 
@@ -227,11 +229,12 @@ def write_manifest(
     folder: Path, names: Sequence[str], *, unfinished: bool = False
 ) -> None:
     """Write the manifest of a folder; an unfinished one holds files of more than one report."""
-    manifest = (
-        ABOUT_US | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
-    )
+    manifest = ABOUT_US | {"files": list(names)}
+    if unfinished:
+        manifest["unfinished"] = True
+    text = json.dumps(manifest, indent=1)
     with written_beside(folder / MANIFEST) as beside:
-        beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        beside.write_text(f"{text}\n", encoding="utf-8")
 
 
 def manifest_files(folder: AnyPath) -> list[str]:
@@ -339,8 +342,10 @@ def write_folder(
                     write(staged / name)
                 except OSError as error:
                     raise output_error(str(here / name), error) from error
-            if not _exchanged(staged, target, [*writers, *kept], kept):
-                _renamed(staged, here, [*writers], old, kept)
+            if not _exchanged(
+                staged=staged, target=target, names=[*writers, *kept], kept=kept
+            ):
+                _renamed(staged=staged, place=here, new=[*writers], old=old, kept=kept)
     except OSError as error:
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links

@@ -80,7 +80,9 @@ class Report:
             ]
             lines = [f"Without charts: {error}"] + lines + list(self.notes)
         return cell_html(
-            self.title, lines, {a.title: self.answer_table(a) for a in self.answers}
+            title=self.title,
+            lines=lines,
+            tables={a.title: self.answer_table(a) for a in self.answers},
         )
 
     def answer_table(self, answer: Answer) -> pd.DataFrame:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
+#: Cells of the longest text in a table, or of the longest name in a line.
+LONGEST_NAME = 80
 _GAP = 2  # blanks between columns
 _TEXT_AT_LEAST = 14  # a name cut shorter tells little; columns are left out before that
 _NAME_WIDTH = 20  # of the first column, as long as there are columns that do not fit
@@ -92,9 +94,13 @@ class FrameTable:
         plain = partial(_plain, ascii_only=options.ascii_only)
         if self._title:
             yield Text(plain(self._title), style="bold", no_wrap=True)
-        layout = _layout(self._columns, options.max_width, self._name_width)
+        layout = _layout(
+            columns=self._columns, width=options.max_width, name_width=self._name_width
+        )
         yield _table(layout, ascii_only=options.ascii_only)
-        rows_shown = len(self._columns[0].cells) if self._columns else 0
+        rows_shown = 0
+        if self._columns:
+            rows_shown = len(self._columns[0].cells)
         rows_missing = self._rows - rows_shown
         if rows_missing:
             plural = "s" if rows_missing > 1 else ""
@@ -148,7 +154,9 @@ def frame_table(
         stays = names[position] in keep
         series = frame.iloc[:rows, position]
         shown.append(_column(series, stays=stays, fit_units=fit_units))
-    return FrameTable(shown, title, len(frame), name_width)
+    return FrameTable(
+        _columns=shown, _title=title, _rows=len(frame), _name_width=name_width
+    )
 
 
 def safe_text(text: str) -> str:
@@ -171,7 +179,8 @@ def _plain(text: str, *, ascii_only: bool) -> str:
     if not ascii_only:
         return text
     spelled = text.replace("µ", "u").replace("…", "...")
-    return spelled.encode("ascii", "backslashreplace").decode()
+    encoded = spelled.encode("ascii", "backslashreplace")
+    return encoded.decode()
 
 
 def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
@@ -190,7 +199,15 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
         ):
             cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
-    return _Column(safe_text(header), cells, is_number, width, stays)
+    if not is_number:
+        width = min(width, LONGEST_NAME)
+    return _Column(
+        header=safe_text(header),
+        cells=cells,
+        is_number=is_number,
+        width=width,
+        stays=stays,
+    )
 
 
 def _in_fitting_unit(header: str, series: pd.Series) -> pd.Series:
@@ -262,11 +279,11 @@ def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
                 continue
             if len(shown) == len(columns):
                 _share(free, shown, widths)
-            return _Layout(shown, widths, folded)
+            return _Layout(columns=shown, widths=widths, folded=folded)
         if len(shown) == 1 and not shown[0].is_number:
             return _Layout(shown, [max(1, min(width, shown[0].width))], folded=True)
         del shown[_first_to_go(shown)]
-    return _Layout([], [], folded=False)
+    return _Layout(columns=[], widths=[], folded=False)
 
 
 def _share(free: int, columns: Sequence[_Column], widths: list[int]) -> None:
@@ -298,7 +315,8 @@ def _needed(
     for position, column in enumerate(columns):
         at_least = _TEXT_AT_LEAST
         if position == 0:
-            at_least = min(name_width, max(_NAME_AT_LEAST, width // 2))
+            half_of_width = max(_NAME_AT_LEAST, width // 2)
+            at_least = min(name_width, half_of_width)
         cells = column.width
         if folded and not column.is_number:
             cells = min(column.width, at_least)

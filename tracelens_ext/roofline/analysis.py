@@ -144,14 +144,24 @@ def find_roofline(
     registry = registry or default_registry()
     peaks = peaks_of_devices(work.trace, own_peaks)
     models_of_devices = device_models(work.trace, peaks)
-    groups = group_operations(work, launchers, selected, models_of_devices)
+    groups = group_operations(
+        work=work,
+        launchers=launchers,
+        selected=selected,
+        models_of_devices=models_of_devices,
+    )
     operations = with_known_results(groups.operations)
     groups = replace(groups, operations=operations)
     offered = offered_models(registry)
     names = {operation.model_name for operation in groups.operations}
     models = {name: model_of(name, offered) for name in names}
     is_host_copy = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
-    modelled = _model_operations(groups.operations, models, is_host_copy, registry)
+    modelled = _model_operations(
+        operations=groups.operations,
+        models=models,
+        is_host_copy=is_host_copy,
+        registry=registry,
+    )
     rows = []
     for number, operation in enumerate(groups.operations):
         row = RooflineRow(
@@ -164,11 +174,16 @@ def find_roofline(
         )
         device = int(groups.device[number])
         if row.cost is not None:
-            _compare(row, row.cost, models[operation.model_name], peaks[device])
+            _compare(
+                row=row,
+                cost=row.cost,
+                offered=models[operation.model_name],
+                peaks=peaks[device],
+            )
         if operation.name != OTHERS:
             row.device_model = models_of_devices.get(device, "")
         rows.append(row)
-    return Roofline(groups, rows, peaks)
+    return Roofline(groups=groups, rows=rows, peaks=peaks)
 
 
 def _model_operations(
@@ -237,7 +252,8 @@ def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Model
         return Modelled(None, str(error))
     except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
         return Modelled(
-            None, f"its model failed ({one_line(error)[:_LONGEST_MESSAGE]})"
+            cost=None,
+            why_no_model=f"its model failed ({one_line(error)[:_LONGEST_MESSAGE]})",
         )
     return Modelled(cost)
 
@@ -298,7 +314,8 @@ def _best_case(cost: Cost, peaks: DevicePeaks | None) -> BestCase:
     if cost.engine == Engine.LINK:
         if peaks.link is None:
             return BestCase()
-        return BestCase(cost.bytes / peaks.link, "link")
+        link_ns = cost.bytes / peaks.link
+        return BestCase(link_ns, "link")
     memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
     peak = peaks.peak(cost.engine, cost.data_type)
     if peak is None:
@@ -306,9 +323,12 @@ def _best_case(cost: Cost, peaks: DevicePeaks | None) -> BestCase:
         if cost.engine == Engine.MATRIX:
             return BestCase()
         return BestCase(memory_ns, "memory")
-    compute_ns = cost.flops / (peak.tera_operations * 1e3)
+    operations_per_ns = peak.tera_operations * 1e3
+    compute_ns = cost.flops / operations_per_ns
     bound = "compute" if compute_ns > memory_ns else "memory"
-    return BestCase(max(compute_ns, memory_ns), bound, peak.tera_operations)
+    return BestCase(
+        roofline_ns=max(compute_ns, memory_ns), bound=bound, peak=peak.tera_operations
+    )
 
 
 def _why_slow(row: RooflineRow, cost: Cost, peaks: DevicePeaks | None) -> str:

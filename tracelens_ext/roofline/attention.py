@@ -110,7 +110,12 @@ def attention(operation: Operation) -> Cost:
     heads = query.dims[head_dimension]
     query_length = query.dims[position_dimension]
     key_length = key.dims[position_dimension]
-    visible = _visible(operation, positions, query_length, key_length)
+    visible = _visible(
+        operation=operation,
+        positions=positions,
+        query_length=query_length,
+        key_length=key_length,
+    )
     flops = batch * heads * visible.pairs_twice * (query.dims[3] + value.dims[3])
     result_elements = query.elements // max(1, query.dims[3]) * value.dims[3]
     result_bytes = result_elements * query.element_bytes

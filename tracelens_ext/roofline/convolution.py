@@ -159,7 +159,7 @@ def _convolution(
             "filter_shape": weight.dims,
             "output_shape": result,
         }
-        return _Convolution(flops, result, shapes)
+        return _Convolution(flops=flops, result=result, parameters=shapes)
     require(operation.concrete, "stride and padding are not recorded")
     settings = _settings(operation, positions, rank)
     if settings.transposed:
@@ -185,7 +185,7 @@ def _convolution(
         "output_padding": tuple(settings.output_padding),
         "groups": settings.groups,
     }
-    return _Convolution(flops, result, parameters)
+    return _Convolution(flops=flops, result=result, parameters=parameters)
 
 
 def _settings(
@@ -195,11 +195,17 @@ def _settings(
     if not isinstance(transposed, bool):
         transposed = bool(operation.value(transposed))
     return _Settings(
-        stride=_for_each_dimension(operation, positions.stride, rank, 1),
-        dilation=_for_each_dimension(operation, positions.dilation, rank, 1),
-        padding=_for_each_dimension(operation, positions.padding, rank, 0),
+        stride=_for_each_dimension(
+            operation=operation, position=positions.stride, rank=rank, default=1
+        ),
+        dilation=_for_each_dimension(
+            operation=operation, position=positions.dilation, rank=rank, default=1
+        ),
+        padding=_for_each_dimension(
+            operation=operation, position=positions.padding, rank=rank, default=0
+        ),
         output_padding=_for_each_dimension(
-            operation, positions.output_padding, rank, 0
+            operation=operation, position=positions.output_padding, rank=rank, default=0
         ),
         transposed=transposed,
         groups=operation.whole(positions.groups, 1) or 1,
@@ -250,7 +256,8 @@ def _for_each_dimension(
     numbers = required(numbers, f"padding {value!r} is not recorded as numbers")
     if len(numbers) == 1:
         return numbers * rank
-    padded = numbers + [default] * rank
+    defaults = [default] * rank
+    padded = numbers + defaults
     return padded[:rank]
 
 
@@ -259,7 +266,9 @@ def forward(operation: Operation, inputs: Tensor, weight: Tensor) -> Cost:
     """Input [N, Cin, …], weight [Cout, Cin / groups, …], bias; the result in the input's type."""
     positions = _POSITIONS[operation.plain_name]
     bias = operation.tensor(positions.bias) if positions.bias is not None else None
-    convolution = _convolution(operation, inputs, weight, positions)
+    convolution = _convolution(
+        operation=operation, inputs=inputs, weight=weight, positions=positions
+    )
     elements = math.prod(convolution.result)
     flops = convolution.flops
     if bias is not None:
@@ -283,7 +292,9 @@ def backward(
     if not isinstance(mask, list | tuple) or len(mask) != 3:
         raise NoModelError("which gradients are requested is not recorded")
     wants_input, wants_weight, wants_bias = (bool(wanted) for wanted in mask)
-    convolution = _convolution(operation, inputs, weight, _BACKWARD_POSITIONS)
+    convolution = _convolution(
+        operation=operation, inputs=inputs, weight=weight, positions=_BACKWARD_POSITIONS
+    )
     flops = 0
     moved = gradient.read
     if wants_input:
@@ -364,9 +375,9 @@ def old_backward(
     if wants_weight:
         moved += inputs.read + weight.written
     return _old_backward_cost(
-        gradient,
-        one * (wants_input + wants_weight),
-        moved,
+        gradient=gradient,
+        flops=one * (wants_input + wants_weight),
+        moved=moved,
         dgrad=wants_input,
         wgrad=wants_weight,
     )
@@ -401,7 +412,7 @@ def backward_weight(operation: Operation, gradient: Tensor, inputs: Tensor) -> C
         operation.wholes(0) or operation.result_dims,
         "the size of the weight is not recorded as numbers",
     )
-    weight = Tensor(tuple(sizes), inputs.kind)
+    weight = Tensor(dims=tuple(sizes), kind=inputs.kind)
     flops = _gradient_flops(gradient, weight)
     moved = gradient.read + inputs.read + weight.written
     return _old_backward_cost(gradient, flops, moved, dgrad=False, wgrad=True)
@@ -443,19 +454,19 @@ class _SharedInputs:
             return operation
         if _is_weight_gradient(operation):
             return _with_only(
-                operation,
-                self.weights,
-                operation.tensor(2),
-                operation.tensor(1),
-                (0, 1),
+                operation=operation,
+                sizes_by_inputs=self.weights,
+                inputs=operation.tensor(2),
+                other=operation.tensor(1),
+                channels=(0, 1),
             )
         if _is_plain_forward(operation):
             return _with_only(
-                operation,
-                self.results,
-                operation.tensor(0),
-                operation.tensor(1),
-                (1, 0),
+                operation=operation,
+                sizes_by_inputs=self.results,
+                inputs=operation.tensor(0),
+                other=operation.tensor(1),
+                channels=(1, 0),
             )
         return operation
 

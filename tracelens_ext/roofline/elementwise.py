@@ -162,10 +162,10 @@ def _add_model(
 
 
 _add_model(
-    "floating",
-    1,
-    _floating_point,
-    (
+    model_name="floating",
+    inputs_count=1,
+    result_type=_floating_point,
+    names=(
         "sqrt",
         "rsqrt",
         "exp",
@@ -200,10 +200,10 @@ _add_model(
     ),
 )
 _add_model(
-    "keeping",
-    1,
-    _of_input,
-    (
+    model_name="keeping",
+    inputs_count=1,
+    result_type=_of_input,
+    names=(
         "neg",
         "relu",
         "gelu",
@@ -239,23 +239,43 @@ _add_model(
         "roll",
     ),
 )
-_add_model("absolute", 1, _of_magnitude, ("abs",))
 _add_model(
-    "truth",
-    1,
-    _truth_value,
-    ("isnan", "isinf", "isfinite", "isneginf", "isposinf", "logical_not", "signbit"),
-)
-_add_model("limits", 3, _by_promotion, ("clamp",))
-_add_model("limits", 2, _by_promotion, ("clamp_min", "clamp_max"))
-_add_model(
-    "arithmetic", 3, _by_promotion, ("lerp", "addcmul", "addcdiv", "softplus_backward")
+    model_name="absolute", inputs_count=1, result_type=_of_magnitude, names=("abs",)
 )
 _add_model(
-    "arithmetic",
-    2,
-    _by_promotion,
-    (
+    model_name="truth",
+    inputs_count=1,
+    result_type=_truth_value,
+    names=(
+        "isnan",
+        "isinf",
+        "isfinite",
+        "isneginf",
+        "isposinf",
+        "logical_not",
+        "signbit",
+    ),
+)
+_add_model(
+    model_name="limits", inputs_count=3, result_type=_by_promotion, names=("clamp",)
+)
+_add_model(
+    model_name="limits",
+    inputs_count=2,
+    result_type=_by_promotion,
+    names=("clamp_min", "clamp_max"),
+)
+_add_model(
+    model_name="arithmetic",
+    inputs_count=3,
+    result_type=_by_promotion,
+    names=("lerp", "addcmul", "addcdiv", "softplus_backward"),
+)
+_add_model(
+    model_name="arithmetic",
+    inputs_count=2,
+    result_type=_by_promotion,
+    names=(
         "add",
         "sub",
         "rsub",
@@ -295,12 +315,17 @@ _add_model(
         "native_dropout_backward",
     ),
 )
-_add_model("quotient", 2, _of_quotient, ("div", "true_divide", "atan2"))
 _add_model(
-    "comparison",
-    2,
-    _truth_value,
-    (
+    model_name="quotient",
+    inputs_count=2,
+    result_type=_of_quotient,
+    names=("div", "true_divide", "atan2"),
+)
+_add_model(
+    model_name="comparison",
+    inputs_count=2,
+    result_type=_truth_value,
+    names=(
         "eq",
         "ne",
         "lt",
@@ -323,14 +348,19 @@ def where(operation: Operation) -> Cost:
     require(choices, "the size of the result depends on the data")
     result_type = operation.promoted_type(choices)
     return elementwise(
-        operation, operation.leading(3), result_type, family="BinaryElementwise"
+        operation=operation,
+        inputs=operation.leading(3),
+        result_type=result_type,
+        family="BinaryElementwise",
     )
 
 
 @MODELS.add("masked_fill", "masked_fill_", tensors=(0, 1))
 def masked_fill(operation: Operation, target: Tensor, mask: Tensor) -> Cost:
     """`masked_fill`: reads itself and the mask."""
-    return elementwise(operation, [target, mask], target.kind)
+    return elementwise(
+        operation=operation, inputs=[target, mask], result_type=target.kind
+    )
 
 
 def _copied(
@@ -345,19 +375,28 @@ def _copied(
 @MODELS.add("copy_", tensors=(0, 1))
 def copy(_: Operation, target: Tensor, source: Tensor) -> Cost:
     """`copy_`: reads the source, writes the target, each in its own type."""
-    return _copied(source, target.dims, target.kind, stride_output=target.strides)
+    return _copied(
+        source=source,
+        dims=target.dims,
+        result_type=target.kind,
+        stride_output=target.strides,
+    )
 
 
 @MODELS.add("clone", "contiguous", tensors=(0,))
 def clone(_: Operation, source: Tensor) -> Cost:
     """`clone` and its kind: as much is written as there is."""
-    return _copied(source, source.dims, source.kind)
+    return _copied(source=source, dims=source.dims, result_type=source.kind)
 
 
 @MODELS.add("_to_copy", "to", tensors=(0,))
 def cast(operation: Operation, source: Tensor) -> Cost:
     """`_to_copy` and `to`: written in the type that is asked for."""
-    return _copied(source, source.dims, operation.scalar_type(1) or source.kind)
+    return _copied(
+        source=source,
+        dims=source.dims,
+        result_type=operation.scalar_type(1) or source.kind,
+    )
 
 
 @MODELS.add("fill_", "zero_", tensors=(0,))

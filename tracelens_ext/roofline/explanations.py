@@ -40,9 +40,21 @@ class _OldKernels(NamedTuple):
 
 
 _OLD_KERNELS: Final = (
-    _OldKernels(re.compile(r"cutlass_75|turing_"), 80, "kernels for Turing"),
-    _OldKernels(re.compile(r"cutlass_70|volta_"), 80, "kernels for Volta"),
-    _OldKernels(re.compile(r"ampere_|cutlass_80|sm80_"), 90, "kernels for Ampere"),
+    _OldKernels(
+        pattern=re.compile(r"cutlass_75|turing_"),
+        newer_capability=80,
+        label="kernels for Turing",
+    ),
+    _OldKernels(
+        pattern=re.compile(r"cutlass_70|volta_"),
+        newer_capability=80,
+        label="kernels for Volta",
+    ),
+    _OldKernels(
+        pattern=re.compile(r"ampere_|cutlass_80|sm80_"),
+        newer_capability=90,
+        label="kernels for Ampere",
+    ),
 )
 
 
@@ -69,7 +81,9 @@ def _reasons_of_vector_work(operation: Operation, cost: Cost) -> list[str]:
 
 def _is_strided(tensor: Tensor) -> bool:
     """Return whether the innermost dimension with several elements is not contiguous."""
-    if len(tensor.dims) < 2 or len(tensor.strides) != len(tensor.dims):
+    if len(tensor.dims) < 2:
+        return False
+    if len(tensor.strides) != len(tensor.dims):
         return False
     for size, stride in zip(
         reversed(tensor.dims), reversed(tensor.strides), strict=True
@@ -155,7 +169,9 @@ def _tile_of(operation: Operation) -> tuple[int, int] | None:
     """Return the rows and columns of the tiles of a product, by the name of its kernel."""
     for kernel in operation.kernels:
         match = _TILE.search(kernel)
-        if match:
-            rows, columns = (int(number) for number in match.groups() if number)
-            return rows, columns
+        if match is None:
+            continue
+        numbers = [int(number) for number in match.groups() if number]
+        rows, columns = numbers
+        return rows, columns
     return None

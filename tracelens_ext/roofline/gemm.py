@@ -44,14 +44,17 @@ def matrix_product(
         result_type: the type of the result; None: that of `left`.
     """
     are_matrices = len(left.dims) > 1 and len(right.dims) > 1
-    require(are_matrices and left.dims[-1] == right.dims[-2], NO_PRODUCT)
+    require(are_matrices, NO_PRODUCT)
+    require(left.dims[-1] == right.dims[-2], NO_PRODUCT)
     sizes = ProductSizes(
         batch=math.prod(left.dims[:-2]),
         m=left.dims[-2],
         n=right.dims[-1],
         k=left.dims[-1],
     )
-    return product(sizes, left, right, added, result_type)
+    return product(
+        sizes=sizes, left=left, right=right, added=added, result_type=result_type
+    )
 
 
 def product(
@@ -155,7 +158,9 @@ def scaled_mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
     else:
         bias = operation.tensor(2)
         result_type = operation.scalar_type(3)
-    return matrix_product(left, right, bias, result_type or BFLOAT16)
+    return matrix_product(
+        left=left, right=right, added=bias, result_type=result_type or BFLOAT16
+    )
 
 
 @MODELS.add("_int_mm", tensors=(0, 1))
@@ -185,7 +190,9 @@ def linear_layer(
         n=weight.dims[0],
         k=weight.dims[1],
     )
-    return product(sizes, inputs, weight, bias, result_type)
+    return product(
+        sizes=sizes, left=inputs, right=weight, added=bias, result_type=result_type
+    )
 
 
 @MODELS.add("matmul", tensors=(0, 1))
@@ -221,7 +228,7 @@ def mv(operation: Operation) -> Cost:
     if is_addmv and operation.value(3) != 0:
         added = operation.need(0)
     sizes = ProductSizes(batch=1, m=rows, n=1, k=vector.dims[0])
-    return product(sizes, matrix, vector, added)
+    return product(sizes=sizes, left=matrix, right=vector, added=added)
 
 
 @MODELS.add("_grouped_mm", "_scaled_grouped_mm", tensors=(0, 1))

@@ -175,7 +175,9 @@ class WorksOfOperations(NamedTuple):
 def works_of(trace: Trace, rows: IntArray) -> WorksOfOperations:
     """Find the work of operations, given by their rows, shape (n,)."""
     if not trace.programs:
-        return WorksOfOperations(np.full(len(rows), NONE, dtype=np.int64), [])
+        return WorksOfOperations(
+            work_of_row=np.full(len(rows), NONE, dtype=np.int64), works=[]
+        )
     codes, code_of_row = np.unique(trace.instructions.at(rows), return_inverse=True)
     index_of_code = np.full(len(codes), NONE, dtype=np.int64)
     works: list[HloWork] = []
@@ -202,7 +204,9 @@ class Worker:
         self._instructions = xla.instructions_of(module)
         self._by_id = {message.id: message for message in self._instructions}
         self._computations = {
-            computation.id: _Computation(computation.instructions, computation.root_id)
+            computation.id: _Computation(
+                instructions=computation.instructions, root=computation.root_id
+            )
             for computation in module.computations
         }
         self._work_of_computation: dict[int, HloWork | None] = {}
@@ -239,11 +243,21 @@ class Worker:
             return _custom_call(message, operands, results)
         if opcode == b"dot":
             dot = message.dot
-            return _dot(dot.lhs_contracting, dot.lhs_batch, operands, results)
+            return _dot(
+                contracting=dot.lhs_contracting,
+                batch_dimensions=dot.lhs_batch,
+                operands=operands,
+                results=results,
+            )
         window = message.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"convolution":
             holes = math.prod(max(dimension.base_dilation, 1) for dimension in window)
-            return _convolution("convolution", message, operands[:2] + results, holes)
+            return _convolution(
+                product="convolution",
+                message=message,
+                arrays=operands[:2] + results,
+                holes=holes,
+            )
         elements = _elements(results)
         if opcode in _REDUCTIONS:
             window_elements = math.prod(max(dimension.size, 1) for dimension in window)
@@ -286,7 +300,9 @@ class Worker:
             touched = whole
             if message.opcode == b"parameter":
                 touched = _bytes_read_by(
-                    users_of.get(message.id, []), message.id, whole
+                    users=users_of.get(message.id, []),
+                    parameter=message.id,
+                    whole=whole,
                 )
             elif (
                 message.opcode == b"dynamic-update-slice"
@@ -348,7 +364,12 @@ def _custom_call(
             return None
         contracting = _whole_numbers(dot.get("lhs_contracting_dimensions"))
         batch = _whole_numbers(dot.get("lhs_batch_dimensions"))
-        return _dot(contracting, batch, operands, results)
+        return _dot(
+            contracting=contracting,
+            batch_dimensions=batch,
+            operands=operands,
+            results=results,
+        )
     if product == "attention":
         return _attention(target, config, operands[0])
     # As the forward convolution has them: input, filter, output.
@@ -412,7 +433,8 @@ def _convolution(
     if 0 <= feature_dimension < len(weight.dims):
         features = weight.dims[feature_dimension]
     summed = weight.elements // max(features, 1)
-    return HloWork(2 * output.elements * summed // holes, product, inputs.kind)
+    flops = 2 * output.elements * summed // holes
+    return HloWork(flops=flops, product=product, kind=inputs.kind)
 
 
 def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:

@@ -67,7 +67,8 @@ def _checked_models(answer: Any) -> dict[str, Model]:  # noqa: ANN401  # of a pl
         raise PluginAnswerError(problem)
     models = dict(answer)
     for name, model in models.items():
-        if not isinstance(name, str) or not callable(model):
+        is_valid = isinstance(name, str) and callable(model)
+        if not is_valid:
             raise PluginAnswerError(problem)
     return models
 

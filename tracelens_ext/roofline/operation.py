@@ -301,7 +301,9 @@ class Operation:
 
     def value(self, position: int | None) -> object:
         """Return an argument as a number, flag, text or list; None when there is none."""
-        if position is None or not 0 <= position < len(self.concrete):
+        if position is None:
+            return None
+        if not 0 <= position < len(self.concrete):
             return None
         text = self.concrete[position]
         if text in ("", "None"):
@@ -398,7 +400,8 @@ class Models(dict[str, Model]):
         def add_model(function: Callable[..., Cost]) -> Model:
             @wraps(function)
             def model(operation: Operation) -> Cost:
-                return function(operation, *map(operation.need, tensors))
+                needed_tensors = [operation.need(position) for position in tensors]
+                return function(operation, *needed_tensors)
 
             self.update(dict.fromkeys(full_names, model))
             return model
@@ -464,7 +467,9 @@ def _shapes_of_list(dims: tuple[object, ...]) -> list[tuple[int, ...]]:
         NoModelError: they are not known.
     """
     recorded = dims[0] if dims else ()
-    if not isinstance(recorded, tuple) or not recorded:
+    if not isinstance(recorded, tuple):
+        raise NoModelError(_UNRECORDED_LIST)
+    if not recorded:
         raise NoModelError(_UNRECORDED_LIST)
     shapes = []
     for shape in recorded:
@@ -480,7 +485,7 @@ def _tuple_or_empty(argument: object) -> tuple[object, ...]:
 
 def _tensor(dims: tuple[int, ...], strides: object, kind: str) -> Tensor:
     """Return a tensor whose strides are as a trace has them."""
-    return Tensor(dims, kind, strides if _are_sizes(strides) else ())
+    return Tensor(dims=dims, kind=kind, strides=strides if _are_sizes(strides) else ())
 
 
 def _are_sizes(value: object) -> TypeGuard[tuple[int, ...]]:

@@ -165,7 +165,9 @@ def _selected_calls(launchers: Launchers, selected: BoolArray | None) -> _Calls:
     launcher = np.arange(len(launchers))
     if selected is not None:
         launcher = np.flatnonzero(selected[first_gpu])
-    return _Calls(launcher, launchers.rows[launcher], first_gpu[launcher])
+    return _Calls(
+        launcher=launcher, row=launchers.rows[launcher], first_gpu=first_gpu[launcher]
+    )
 
 
 def _model_numbers(
@@ -175,7 +177,8 @@ def _model_numbers(
     model_names = sorted(set(models_of_devices.values()))
     numbers = np.zeros(len(device), dtype=np.int64)
     for device_number, model_name in models_of_devices.items():
-        numbers[device == device_number] = model_names.index(model_name)
+        is_of_device = device == device_number
+        numbers[is_of_device] = model_names.index(model_name)
     return numbers
 
 
@@ -206,7 +209,12 @@ def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
         names[group[event]].append(work.trace.names[name[event]])
     is_host_copy = work.trace.named(name, _HOST_COPY.search)
     duration = work.duration[linked_gpu]
-    return _Kernels(names, sums(group[is_host_copy], duration[is_host_copy], count))
+    return _Kernels(
+        names=names,
+        host_copy_ns=sums(
+            number=group[is_host_copy], values=duration[is_host_copy], groups=count
+        ),
+    )
 
 
 def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
@@ -223,7 +231,11 @@ def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
     without_argument = ParsedArgument((), "")
     for argument in ARGUMENTS:
         distinct = argument_values(
-            trace, row_or_none, argument, parsed, without_argument
+            trace=trace,
+            rows=row_or_none,
+            name=argument,
+            convert=parsed,
+            missing=without_argument,
         )
         columns.append([distinct.values[code].value for code in distinct.code.tolist()])
         texts_of_values = [parsed_argument.text for parsed_argument in distinct.values]

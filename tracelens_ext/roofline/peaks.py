@@ -297,7 +297,8 @@ def peaks_of_devices(
         given_peaks: peaks to use for all of them instead.
     """
     peaks: dict[int, DevicePeaks | None] = {}
-    for number in sorted(set(trace.device.tolist())):
+    device_numbers = set(trace.device.tolist())
+    for number in sorted(device_numbers):
         device = trace.described(number)
         if given_peaks is not None or device is None:
             peaks[number] = given_peaks
@@ -442,9 +443,22 @@ def _device(entry: object, where: str) -> DevicePeaks:
         memory=_number(entry, "memory", where),
         link=_number(entry, "link", where) if "link" in entry else None,
         names=tuple(map(str, names)),
-        units=int(_number(entry, "units", where, figures.get("units", 0))),
-        warp=int(_number(entry, "warp", where, figures.get("warp", 0))),
-        memory_gb=_number(entry, "memory_gb", where, figures.get("memory_gb", 0)),
+        units=int(
+            _number(
+                table=entry, key="units", where=where, default=figures.get("units", 0)
+            )
+        ),
+        warp=int(
+            _number(
+                table=entry, key="warp", where=where, default=figures.get("warp", 0)
+            )
+        ),
+        memory_gb=_number(
+            table=entry,
+            key="memory_gb",
+            where=where,
+            default=figures.get("memory_gb", 0),
+        ),
         cache=float(figures.get("cache", 0)),
         partitions=bool(entry.get("partitions")),
         source=str(entry.get("source", where)),
@@ -485,7 +499,7 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
         matrix=matrix,
         vector=vector,
         memory=_number(entry, "mem_bw_gbps", where),
-        memory_gb=_number(entry, "memory_gb", where, 0),
+        memory_gb=_number(table=entry, key="memory_gb", where=where, default=0),
         source=where,
     )
 

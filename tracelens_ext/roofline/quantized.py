@@ -69,7 +69,8 @@ def _matrices_of(operation: Operation) -> _QuantizedMatrices:
     """Tell the matrices apart: the result may come first, then activations, then weights."""
     matrices = [tensor for tensor in operation.tensors if len(tensor.dims) >= 2]
     result = None
-    if [_is_small(matrix) for matrix in matrices[:3]] == [False, True, True]:
+    are_small = [_is_small(matrix) for matrix in matrices[:3]]
+    if are_small == [False, True, True]:
         first, activations, weights = matrices[:3]
         if first.dims[0] == activations.dims[0] and first.dims[-1] in weights.dims:
             result = first
@@ -83,7 +84,12 @@ def _matrices_of(operation: Operation) -> _QuantizedMatrices:
         if _is_small(matrix) or matrix.kind in _INT32_TYPES:
             weights = matrix
             break
-    return _QuantizedMatrices(matrices[0], weights, behind_activations, result)
+    return _QuantizedMatrices(
+        activations=matrices[0],
+        weights=weights,
+        others=behind_activations,
+        result=result,
+    )
 
 
 @MODELS.add(
@@ -172,8 +178,12 @@ def weights_first(operation: Operation, weights: Tensor, activations: Tensor) ->
         if tensor.dims == weights.dims[:1]:
             bias = tensor
             break
-    result_type = _RESULT_TYPE if _is_small(activations) else activations.kind
-    return linear_layer(activations, weights, bias, result_type)
+    result_type = activations.kind
+    if _is_small(activations):
+        result_type = _RESULT_TYPE
+    return linear_layer(
+        inputs=activations, weight=weights, bias=bias, result_type=result_type
+    )
 
 
 @MODELS.add(
@@ -219,7 +229,11 @@ def fused_experts(operation: Operation) -> Cost:
         "the recorded shapes do not match experts",
     )
     weight_bytes = _active_bytes(
-        first_weights, second_weights, experts, topk, token_count
+        first_weights=first_weights,
+        second_weights=second_weights,
+        experts=experts,
+        topk=topk,
+        token_count=token_count,
     )
     moved = round(tokens.read + weight_bytes)
     moved += tokens.bytes_of(token_count * hidden, _RESULT_TYPE)

@@ -85,7 +85,12 @@ def attention_by_lengths(operation: Operation) -> Cost:
     products_twice = _read_twice(batch) + _generated_twice(batch)
     flops = products_twice * heads.queries * vector_sizes
     return _cost(
-        batch, flops, query, heads, heads.keys * vector_sizes, key.element_bytes
+        batch=batch,
+        flops=flops,
+        query=query,
+        heads=heads,
+        cached_elements=heads.keys * vector_sizes,
+        cached_element_bytes=key.element_bytes,
     )
 
 
@@ -128,7 +133,14 @@ def latent_attention(operation: Operation) -> Cost:
     heads = _Heads(
         queries=head_count, keys=1, query_size=query_size, value_size=value_size
     )
-    return _cost(batch, flops, query, heads, cached_size, latent.element_bytes)
+    return _cost(
+        batch=batch,
+        flops=flops,
+        query=query,
+        heads=heads,
+        cached_elements=cached_size,
+        cached_element_bytes=latent.element_bytes,
+    )
 
 
 def takes_lengths(name: str) -> bool:

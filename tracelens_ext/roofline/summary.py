@@ -80,7 +80,10 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
     peaks_of_roofs: dict[_Roof, float] = {}
     for row in reversed(roofline.rows):
         if row.cost is not None and row.peak is not None and row.cost.flops:
-            roof = _Roof(row.device_model, f"{row.cost.engine} {row.cost.data_type}")
+            roof = _Roof(
+                device_model=row.device_model,
+                what=f"{row.cost.engine} {row.cost.data_type}",
+            )
             peaks_of_roofs[roof] = row.peak
     for peaks in roofline.peaks.values():
         if peaks is not None:
@@ -108,7 +111,9 @@ def shape_text(row: RooflineRow) -> str:
     """
     operation = row.operation
     shapes = [
-        _Shape(t.short_type, _sizes_text(t.dims)) for t in operation.tensors if t.dims
+        _Shape(data_type=t.short_type, sizes=_sizes_text(t.dims))
+        for t in operation.tensors
+        if t.dims
     ]
     for kind, dims in zip(operation.types, operation.dims, strict=False):
         if kind == "TensorList" and isinstance(dims, tuple) and dims:
@@ -214,7 +219,9 @@ def utilisation(
     is that of the whole trace. It is unknown where less than half of the GPU time has a model.
     """
     matrix_work = _matrix_work_of_calls(roofline)
-    spans = _iterations(work, roofline, matrix_work, annotation)
+    spans = _iterations(
+        work=work, roofline=roofline, matrix_work=matrix_work, annotation=annotation
+    )
     if spans is None:
         spans = _whole_trace(work, roofline, matrix_work)
     device_ns = np.maximum(spans.wall_ns, 1) * max(len(roofline.peaks), 1)

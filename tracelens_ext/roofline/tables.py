@@ -200,10 +200,10 @@ ROOFLINE = Table(
     notes=_notes,
     charts=[
         Chart(
-            "Roofline",
-            "roofline",
-            "op_name",
-            "time_lost_ms",
+            title="Roofline",
+            sheet="roofline",
+            label_column="op_name",
+            value_column="time_lost_ms",
             kind="roofline",
             on="page",
         )
@@ -247,7 +247,9 @@ def _phases(
     steps = context.serving_steps(phases)
     frame = phase_table(context.gpu_events, steps)
     roofline = context.roofline(device_peaks)
-    return summary.with_roofline(frame, roofline, context.launchers, steps)
+    return summary.with_roofline(
+        frame=frame, roofline=roofline, launchers=context.launchers, steps=steps
+    )
 
 
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
@@ -350,10 +352,10 @@ PHASES = Table(
     notes=_phase_notes,
     charts=[
         Chart(
-            "GPU time by phase",
-            "phases",
-            "phase",
-            "gpu_busy_ms",
+            title="GPU time by phase",
+            sheet="phases",
+            label_column="phase",
+            value_column="gpu_busy_ms",
             kind="stacked",
             series_column="category",
             prepare=_by_category,

@@ -106,12 +106,16 @@ def find_blocks(
         clocks: the clock of each thread.
         frozen: times that stay as recorded: a call that overlaps them is not replayed.
     """
-    candidates = _find_candidates(work, nodes, calls, tracks, clocks)
-    search = _AwaitedSearch(nodes, calls, tracks, candidates)
+    candidates = _find_candidates(
+        work=work, nodes=nodes, calls=calls, tracks=tracks, clocks=clocks
+    )
+    search = _AwaitedSearch(
+        nodes=nodes, calls=calls, tracks=tracks, blocking=candidates
+    )
     awaited = search.run()
 
     blocks = np.arange(len(candidates.row))
-    is_frozen = overlaps_any(candidates.start, candidates.end, frozen)
+    is_frozen = overlaps_any(start=candidates.start, end=candidates.end, others=frozen)
     is_kept = np.isin(blocks, awaited.block) & ~is_frozen
     new_number = np.cumsum(is_kept) - 1
     stays = is_kept[awaited.block]
@@ -138,14 +142,22 @@ def _find_candidates(
     row = np.concatenate(rows)
     awaits = np.repeat(list(_PATTERNS), [len(of_kind) for of_kind in rows])
     copy_node = np.full(len(row), NONE)
-    named = _make_calls(calls, clocks, row, awaits, copy_node)
+    named = _make_calls(
+        calls=calls, clocks=clocks, row=row, awaits=awaits, copy_node=copy_node
+    )
 
-    ahead_ns = _find_clock_offsets(nodes, calls, tracks, named)
-    copy = _blocking_copies(work, nodes, calls, ahead_ns)
+    ahead_ns = _find_clock_offsets(
+        nodes=nodes, calls=calls, tracks=tracks, blocking=named
+    )
+    copy = _blocking_copies(work=work, nodes=nodes, calls=calls, ahead_ns=ahead_ns)
     row = np.append(row, nodes.launch[copy])
     awaits = np.append(awaits, np.full(len(copy), _Awaits.COPY))
     copy_node = np.append(copy_node, copy)
-    return _outermost_by_start(_make_calls(calls, clocks, row, awaits, copy_node))
+    return _outermost_by_start(
+        _make_calls(
+            calls=calls, clocks=clocks, row=row, awaits=awaits, copy_node=copy_node
+        )
+    )
 
 
 def _make_calls(
@@ -277,7 +289,9 @@ class _AwaitedSearch:
         self._nodes = nodes
         self._blocking = blocking
         self._target = _find_targets(calls, blocking)
-        self._ahead_ns = _find_clock_offsets(nodes, calls, tracks, blocking)
+        self._ahead_ns = _find_clock_offsets(
+            nodes=nodes, calls=calls, tracks=tracks, blocking=blocking
+        )
         self._is_copy = blocking.awaits == _Awaits.COPY
         self._sure_blocks: list[Int64Array] = []
         self._sure_nodes: list[Int64Array] = []
@@ -304,7 +318,7 @@ class _AwaitedSearch:
         node = np.append(sure_node, self._guessed_node[guessed])
         is_known = np.append(is_known, waited & returned_at_end)
         order = np.argsort(block, kind="stable")
-        return _Awaited(block[order], node[order], is_known[order])
+        return _Awaited(block=block[order], node=node[order], is_known=is_known[order])
 
     def _look_at(self, track: int, *, is_only_track: bool) -> None:
         """Find which calls wait for a stream, or may do so."""

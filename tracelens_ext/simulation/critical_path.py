@@ -132,20 +132,32 @@ class _Walk:
             node = self._end.index(self._time)
         elif self._replay.clocks:
             row = self._row_of_last_clock()
-        while self._time > 0 and not (node == row == NONE):
+        while self._time > 0:
             if node != NONE:
                 node, row = self._pass_node(node)
-            else:
+            elif row != NONE:
                 node, row = self._pass_host(row)
-        self._back_to(0, Part.GAP, NONE, Edge.UNKNOWN, known=False)
-        return _path_of(self._segments[::-1])
+            else:
+                break
+        self._back_to(
+            start=0, part=Part.GAP, source=NONE, edge=Edge.UNKNOWN, known=False
+        )
+        in_order_of_time = self._segments[::-1]
+        return _path_of(in_order_of_time)
 
     def _back_to(
         self, start: int, part: Part, source: int, edge: Edge, *, known: bool = True
     ) -> None:
         """Add the segment from a time to the last segment, if it has a length."""
         if start < self._time:
-            segment = Segment(start, self._time, part, source, edge, known)
+            segment = Segment(
+                start=start,
+                end=self._time,
+                part=part,
+                source=source,
+                edge=edge,
+                known=known,
+            )
             self._segments.append(segment)
             self._time = start
 
@@ -159,7 +171,7 @@ class _Walk:
         """Pass time of the host and the block before it; return the node or the row before."""
         replay = self._replay
         returned = self._returned[row]
-        self._back_to(returned, Part.HOST, row, Edge.NONE)
+        self._back_to(start=returned, part=Part.HOST, source=row, edge=Edge.NONE)
         block = row - replay.clocks
         if not 0 <= block < len(self._tail):
             return NONE, NONE
@@ -167,7 +179,9 @@ class _Walk:
         ready = returned - self._tail[block]
         host_was_later = self._end[awaited.node] < ready
         is_known = awaited.known or host_was_later
-        self._back_to(ready, Part.SYNC, block, Edge.SYNC, known=is_known)
+        self._back_to(
+            start=ready, part=Part.SYNC, source=block, edge=Edge.SYNC, known=is_known
+        )
         if host_was_later:
             return NONE, int(replay.base_of_block[block])
         return awaited.node, NONE
@@ -177,18 +191,28 @@ class _Walk:
         edge = self._edge[node]
         start = self._start[node]
         called = start - self._standstill[node]
-        self._back_to(start, Part.RUNS, node, Edge.NONE)
+        self._back_to(start=start, part=Part.RUNS, source=node, edge=Edge.NONE)
         if self._standstill[node] and edge in (Edge.LAUNCH, Edge.STREAM):
-            self._back_to(called, Part.GAP, node, Edge.UNKNOWN, known=False)
+            self._back_to(
+                start=called, part=Part.GAP, source=node, edge=Edge.UNKNOWN, known=False
+            )
         if edge == Edge.LAUNCH:
             launched = called - self._latency[node]
-            self._back_to(launched, Part.LAUNCH, node, Edge.LAUNCH)
+            self._back_to(
+                start=launched, part=Part.LAUNCH, source=node, edge=Edge.LAUNCH
+            )
             return NONE, int(self._replay.base_of_node[node])
         before = self._node_before[node]
         if before == NONE:
             return NONE, NONE
         is_known = bool(self._is_known[node]) and edge != Edge.UNKNOWN
-        self._back_to(self._end[before], Part.GAP, node, edge, known=is_known)
+        self._back_to(
+            start=self._end[before],
+            part=Part.GAP,
+            source=node,
+            edge=edge,
+            known=is_known,
+        )
         return before, NONE
 
 
@@ -241,7 +265,8 @@ def _find_last_awaited(
 
 
 def _path_of(segments: list[Segment]) -> CriticalPath:
-    rows = np.array(segments, dtype=np.int64).reshape(-1, len(Segment._fields))
+    columns = len(Segment._fields)
+    rows = np.array(segments, dtype=np.int64).reshape(-1, columns)
     return CriticalPath(
         start=rows[:, 0],
         end=rows[:, 1],

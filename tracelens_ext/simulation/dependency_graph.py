@@ -72,7 +72,7 @@ class DependencyGraph:
         self.clocks = find_clocks(work, window)
         if closes:
             self.clocks.end[:1] = window.length
-        calls = SyncCalls(work, window, self.tracks)
+        calls = SyncCalls(work=work, window=window, tracks=self.tracks)
         unrecorded = unrecorded_in(work, window)
         self.frozen = unrecorded.frozen
 
@@ -95,7 +95,12 @@ class DependencyGraph:
         self.clock = np.where(nodes.launch == NONE, 0, clock_of_launch)
 
         blocks = find_blocks(
-            work, nodes, calls, self.tracks, self.clocks, unrecorded.frozen
+            work=work,
+            nodes=nodes,
+            calls=calls,
+            tracks=self.tracks,
+            clocks=self.clocks,
+            frozen=unrecorded.frozen,
         )
         self.block_start = blocks.start
         self.block_end = blocks.end
@@ -108,10 +113,16 @@ class DependencyGraph:
         self.unusual_tail = unusual_tails(returns, len(blocks.start))
         self.constants = measure_constants(nodes, returns, self.tracks)
         self.earliest = find_earliest_starts(
-            nodes, self.tracks, self.latency, unrecorded.waited_until
+            nodes=nodes,
+            tracks=self.tracks,
+            latency=self.latency,
+            waited_until=unrecorded.waited_until,
         )
         self.standstill = find_standstill(
-            nodes, self.tracks, self._could_start(), unrecorded.frozen
+            nodes=nodes,
+            tracks=self.tracks,
+            could_start=self._could_start(),
+            frozen=unrecorded.frozen,
         )
 
     @property
@@ -154,7 +165,8 @@ class DependencyGraph:
         """The node of each GPU event, `NONE` outside the window, (g,)."""
         node_of_event = np.full(len(self.work), NONE)
         nodes_of_events = np.flatnonzero(self.nodes.is_event)
-        node_of_event[self.event[nodes_of_events]] = nodes_of_events
+        events = self.event[nodes_of_events]
+        node_of_event[events] = nodes_of_events
         return node_of_event
 
     @property

@@ -88,20 +88,26 @@ def measure_constants(
     """Return the constants of each device, by its number."""
     device_of_node = tracks.device[nodes.track]
     delay = nodes.start - nodes.call
-    starts_idle = _starts_idle_stream(nodes) & (delay < _LONGEST_LATENCY_NS)
+    is_short = delay < _LONGEST_LATENCY_NS
+    starts_idle = _starts_idle_stream(nodes) & is_short
     follows_work = nodes.follows_event & nodes.follows
     gap = nodes.start - nodes.reach_before
     constants: dict[int, DeviceConstants] = {}
     for device in np.unique(tracks.device).tolist():
         is_of_device = device_of_node == device
         latency = _quantile(
-            delay[starts_idle & is_of_device], _LATENCY_QUANTILE, _USUAL.latency
+            sample=delay[starts_idle & is_of_device],
+            share=_LATENCY_QUANTILE,
+            default=_USUAL.latency,
         )
         # What was called long before the work before it ended was in the queue by then.
-        is_queued = follows_work & (nodes.call < nodes.reach_before - 2 * latency)
+        latest_call = nodes.reach_before - 2 * latency
+        is_queued = follows_work & (nodes.call < latest_call)
         constants[device] = DeviceConstants(
             latency=latency,
-            gap=_quantile(gap[is_queued & is_of_device], _MEDIAN, _USUAL.gap),
+            gap=_quantile(
+                sample=gap[is_queued & is_of_device], share=_MEDIAN, default=_USUAL.gap
+            ),
             tail=_tail_of_device(returns, device),
         )
     return constants
@@ -124,7 +130,9 @@ def _tail_of_device(returns: Returns, device: int) -> int:
     """Return the median tail of the calls that had to wait; of all, if none had to."""
     is_chosen = (returns.device == device) & ~returns.is_unusual
     duration = returns.end - returns.start
-    usual_duration = _quantile(duration[is_chosen], _MEDIAN, _USUAL.tail)
+    usual_duration = _quantile(
+        sample=duration[is_chosen], share=_MEDIAN, default=_USUAL.tail
+    )
     had_to_wait = is_chosen & (returns.work_end > returns.start)
     after_work = returns.end - returns.work_end
     return _quantile(after_work[had_to_wait], _MEDIAN, usual_duration)
@@ -166,10 +174,10 @@ def find_earliest_starts(
     for node in np.flatnonzero(is_late_first).tolist():
         on_device = device == device[node]
         busy_ns = covered(
-            nodes.start[on_device],
-            nodes.end[on_device],
-            nodes.call[[node]],
-            nodes.start[[node]],
+            start=nodes.start[on_device],
+            end=nodes.end[on_device],
+            window_start=nodes.call[[node]],
+            window_end=nodes.start[[node]],
         )
         waited[node] |= 2 * busy_ns[0] < delay[node]
     return np.where(waited & nodes.is_event, nodes.start, 0)
@@ -199,10 +207,10 @@ def find_standstill(
         late_nodes = candidates[device[candidates] == number]
         on_device = device == number
         busy_ns = covered(
-            nodes.start[on_device],
-            nodes.end[on_device],
-            could_start[late_nodes],
-            nodes.start[late_nodes],
+            start=nodes.start[on_device],
+            end=nodes.end[on_device],
+            window_start=could_start[late_nodes],
+            window_end=nodes.start[late_nodes],
         )
         stands_still = busy_ns <= _BUSY_IN_STANDSTILL * late_ns[late_nodes]
         late_nodes = late_nodes[stands_still]

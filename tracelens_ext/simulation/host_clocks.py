@@ -78,7 +78,7 @@ def find_clocks(work: GpuEvents, window: Window) -> Clocks:
     if len(other_threads):
         calls_of_others = calls[np.isin(trace.thread[calls], other_threads)]
         clocks.add_to_last_clock(other_threads, calls_of_others)
-    return Clocks(clocks.of_thread, np.array(clocks.ends, dtype=np.int64))
+    return Clocks(of_thread=clocks.of_thread, end=np.array(clocks.ends, dtype=np.int64))
 
 
 def _rows_in_window(trace: Trace, rows: Int64Array, window: Window) -> Int64Array:
@@ -145,9 +145,9 @@ class _ClocksInMaking:
         clock = self._clock_that_pauses(thread, union(start, end))
         if clock == NONE:
             clock = self._new_clock()
-        self._activities[clock].add(
-            trace.ts[calls], trace.end_of(calls), np.append(start, end)
-        )
+        times = np.append(start, end)
+        activities = self._activities[clock]
+        activities.add(trace.ts[calls], trace.end_of(calls), times)
         self.of_thread[thread] = clock
         self._extend(clock, calls)
 

@@ -79,7 +79,9 @@ class Nodes:
 
     def last_called(self, track: IntArray, before: Int64Array) -> Int64Array:
         """Return the last node of a stream that was called before a time, `NONE` without."""
-        return last_before(self.track, self.key, track, before)
+        return last_before(
+            group=self.track, time=self.key, asked_group=track, asked_time=before
+        )
 
 
 class _NewNodes(NamedTuple):
@@ -114,7 +116,7 @@ def nodes_of_events(
     event = event[np.lexsort((work.start[event], tracks.of_gpu[event]))]
     track = tracks.of_gpu[event]
     launch = work.tree.launch_of_gpu[event]
-    call = _call_times(work, window, clocks, launch)
+    call = _call_times(work=work, window=window, clocks=clocks, launch=launch)
     return Nodes(
         event=event,
         launch=launch,
@@ -144,8 +146,13 @@ def with_waits(nodes: Nodes, track: Int64Array, call: Int64Array) -> Insertion:
     They have no call themselves: nothing keeps the stream from reaching them.
     """
     zero = np.zeros_like(call)
+    no_call = np.full_like(call, NONE)
     new = _NewNodes(
-        track=track, key=call, call=np.full_like(call, NONE), start=zero, end=zero
+        track=track,
+        key=call,
+        call=no_call,
+        start=zero,
+        end=zero,
     )
     return _inserted(nodes, new)
 
@@ -154,7 +161,10 @@ def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
     """Insert nodes that are no GPU events after those with the same key."""
     order = np.lexsort((new.key, new.track))
     place_before = items_before(
-        nodes.track, nodes.key, new.track[order], new.key[order] + 1
+        group=nodes.track,
+        time=nodes.key,
+        asked_group=new.track[order],
+        asked_time=new.key[order] + 1,
     )
 
     def insert(column: Int64Array, values: Int64Array) -> Int64Array:
@@ -194,7 +204,7 @@ def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
     is_hole = kind == HOLE
     is_before = kind == BEFORE
     return Unrecorded(
-        holes=Union(start[is_hole], end[is_hole]),
+        holes=Union(start=start[is_hole], end=end[is_hole]),
         waited_until=end[is_before],
         frozen=union(start[~is_before], end[~is_before]),
     )

@@ -84,11 +84,10 @@ class PathDescriber:
         category, categories = self._changes.category
         operation, operations = work.tree.cpu_op_label_of_gpu
         stream_of_node = program.tracks.stream[program.track]
+        category_of_event = np.where(is_event, values_at(category, nodes), NONE)
         columns = {
             "kind": np.where(is_event, kind, "gap"),
-            "category": _labels(
-                np.where(is_event, values_at(category, nodes), NONE), categories
-            ),
+            "category": _labels(category_of_event, categories),
             "name": _labels(values_at(work.name, event), work.trace.names),
             "operation": _labels(values_at(operation, event), operations),
             "stream": values_at(stream_of_node, nodes),
@@ -117,7 +116,7 @@ class PathDescriber:
         launch = self._program.launch[source[is_latency]]
         table.loc[is_latency, "name"] = self._event_names(launch)
         host_time = _HostTime(
-            source[is_host], pieces.start[is_host], pieces.end[is_host]
+            row=source[is_host], start=pieces.start[is_host], end=pieces.end[is_host]
         )
         calls = self._innermost_events(LAUNCH_KINDS, host_time)
         operations = self._innermost_events(_OPERATIONS, host_time)
@@ -179,7 +178,9 @@ class PathDescriber:
         if segment.part == Part.HOST and source < len(self._replay.clock):
             calls = limits_of_calls[self._replay.clock[source]]
             later = int(self._later(source))
-            return _limits_within(calls, segment.start, segment.end, later)
+            return _limits_within(
+                limits=calls, start=segment.start, end=segment.end, later=later
+            )
         return []
 
     def _later(self, row: IntArray | int) -> Int64Array:
@@ -206,9 +207,14 @@ class PathDescriber:
             if not len(pieces):
                 continue
             threads = np.full(len(pieces), thread)
-            intervals = HostIntervals(threads, start[pieces], end[pieces])
+            intervals = HostIntervals(
+                thread=threads, start=start[pieces], end=end[pieces]
+            )
             events[pieces] = innermost_during(
-                self._work.trace, kinds, intervals, _IGNORED
+                trace=self._work.trace,
+                kinds=kinds,
+                intervals=intervals,
+                ignored=_IGNORED,
             )
         return events
 

@@ -144,11 +144,16 @@ class Replay:
         clock_of_block = program.block_clock[by_clock]
         start = program.block_start[by_clock]
         end = program.block_end[by_clock]
-        last_returned = last_before(clock_of_block, end, clock, time + 1)
+        last_returned = last_before(
+            group=clock_of_block, time=end, asked_group=clock, asked_time=time + 1
+        )
         # A block that takes no time may return when it is called itself: it began before.
-        last_begun = last_before(clock_of_block, start, clock, time)
+        last_begun = last_before(
+            group=clock_of_block, time=start, asked_group=clock, asked_time=time
+        )
         last = np.minimum(last_returned, last_begun)
-        row_of_block = self.clocks + values_at(by_clock, last)
+        block = values_at(by_clock, last)
+        row_of_block = self.clocks + block
         return np.where(last == NONE, clock, row_of_block)
 
     def _offsets(self, curves: Sequence[Curve | None]) -> Offsets:
@@ -158,8 +163,12 @@ class Replay:
         node = self._host_time(self.base_of_node, called, curves)
         return Offsets(
             node=node + self.latency + self.standstill,
-            block=self._host_time(self.base_of_block, program.block_start, curves),
-            clock_end=self._host_time(self.base_of_clock, program.clocks.end, curves),
+            block=self._host_time(
+                base=self.base_of_block, until=program.block_start, curves=curves
+            ),
+            clock_end=self._host_time(
+                base=self.base_of_clock, until=program.clocks.end, curves=curves
+            ),
         )
 
     def _host_time(
@@ -315,8 +324,9 @@ class _Pass:
                 self._run_block(block, bases[block])
         ends = self.returned[replay.base_of_clock] + self.clock_end_offset
         all_ends = np.concatenate((self.wall[None], self.reached, ends))
-        self.wall = all_ends.max(axis=0)
-        return self.wall
+        wall: Int64Array = all_ends.max(axis=0)
+        self.wall = wall
+        return wall
 
     def _run_block(self, block: int, base: int) -> None:
         """Let a block return when all that it waits for has ended."""
@@ -378,7 +388,14 @@ class _Pass:
             marks.ready[rows] = np.maximum.reduceat(until_last, after_last_mark)
             marks.elapsed[rows] = elapsed[marked]
             marks.elapsed_at_end[rows] = elapsed[marked] + duration[marked]
-        return _Run(nodes, track, ready, elapsed, marked, rows)
+        return _Run(
+            nodes=nodes,
+            track=track,
+            ready=ready,
+            elapsed=elapsed,
+            marked=marked,
+            marks=rows,
+        )
 
     def _run_marks(self, chunk: Chunk, marks: _ChunkMarks) -> None:
         """Make `ready` the greatest so far at each mark of a chunk, waits included."""

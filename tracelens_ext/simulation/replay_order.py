@@ -73,7 +73,9 @@ class Order:
         bounds = _bounds(chunk_of_mark, len(cuts) + 1).tolist()
         self.chunks: list[Chunk] = []
         for first_mark, stop_mark in pairwise(bounds):
-            self.chunks.append(Chunk([], slice(first_mark, stop_mark), []))
+            self.chunks.append(
+                Chunk(runs=[], marks=slice(first_mark, stop_mark), blocks=[])
+            )
         begins = begins_run(program.track) | begins_run(chunk_of_node)
         first_nodes = np.flatnonzero(begins)
         stop_nodes = np.append(first_nodes, len(program.track))[1:]
@@ -120,7 +122,7 @@ def _needed_waits(program: DependencyGraph, gap: Int64Array) -> _Waits:
     latest_awaited = running_maximum(pair, awaited).value
     is_needed = begins_run(pair)
     is_needed[1:] |= latest_awaited[:-1] < awaited[1:]
-    return _Waits(node[is_needed], awaited[is_needed])
+    return _Waits(node=node[is_needed], awaited=awaited[is_needed])
 
 
 def _find_marks(

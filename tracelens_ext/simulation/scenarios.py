@@ -253,10 +253,12 @@ class Changes:
     def _nodes_of_category(self, name: str) -> BoolArray:
         """The nodes of a category, whose name may differ in case."""
         code, labels = self.category
+        wanted = name.casefold()
         for category in self._categories:
-            if category.casefold() == name.casefold():
-                is_chosen: BoolArray = code == labels.index(category)
-                return is_chosen
+            if category.casefold() != wanted:
+                continue
+            is_chosen: BoolArray = code == labels.index(category)
+            return is_chosen
         raise _unknown("category", name, self._categories + _NAMES_OF_CHANGES)
 
     def _events_named(self, pattern: str) -> BoolArray:
@@ -349,7 +351,7 @@ class _ChangedProgram:
         """Multiply times of the host, which are given by clock."""
         for scaled, (start, end) in zip(self.scaled, times, strict=True):
             if len(start):
-                scaled.append(Scaled(start, end, factor))
+                scaled.append(Scaled(start=start, end=end, factor=factor))
 
     def scale_nodes(self, nodes: BoolArray, factor: float) -> None:
         """Multiply the work of some nodes; their waiting for other ranks stays."""

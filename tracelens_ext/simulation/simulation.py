@@ -73,7 +73,7 @@ class Simulation:
         if iteration is not None:
             window = Window(*span_of_step(work, iteration))
         self.program = DependencyGraph(
-            work, window, device, closes=iteration is not None
+            work=work, window=window, device=device, closes=iteration is not None
         )
         self.waits_known = waits is not None
         if waits is not None:
@@ -223,7 +223,10 @@ class Simulation:
     @property
     def _describer(self) -> PathDescriber:
         return PathDescriber(
-            self.replay, self.replayed, self.changes, waits_known=self.waits_known
+            replay=self.replay,
+            replayed=self.replayed,
+            changes=self.changes,
+            waits_known=self.waits_known,
         )
 
     @cached_property
@@ -260,7 +263,7 @@ def _whole_window(work: GpuEvents) -> Window:
     """Return the window from the first launch or GPU event to the end of the last one."""
     trace = work.trace
     rows = np.concatenate((synchronizing_calls(work), work.rows))
-    return Window(int(trace.ts[rows].min()), int(trace.end_of(rows).max()))
+    return Window(start=int(trace.ts[rows].min()), end=int(trace.end_of(rows).max()))
 
 
 _WAIT_COLUMNS: Final = ["rank", "start_us", "wait_us"]
@@ -291,7 +294,9 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     The rank is the one that the trace says, else the one whose calls start when the trace's do.
     """
     work = program.work
-    nodes = np.flatnonzero(values_at(work.is_communication, program.event, False))
+    nodes = np.flatnonzero(
+        values_at(values=work.is_communication, index=program.event, missing=False)
+    )
     start = work.start[program.event[nodes]]
     rank = distributed_info(work.trace.metadata).get("rank")
     if not isinstance(rank, int):
@@ -376,10 +381,10 @@ def _critical_path_summary(
 
 
 _CHART = Chart(
-    "Critical path",
-    "critical_path_summary",
-    "kind",
-    "on_path_ms",
+    title="Critical path",
+    sheet="critical_path_summary",
+    label_column="kind",
+    value_column="on_path_ms",
     kind="stacked",
     on="page",
 )

@@ -65,7 +65,7 @@ def add_waits(nodes: Nodes, calls: SyncCalls) -> StreamWaits:
     is_contradicted = is_possible & is_too_late
     kept = wait_calls.chosen(is_possible & ~is_too_late)
 
-    inserted = with_waits(nodes, kept.waiting_track, kept.called_at)
+    inserted = with_waits(nodes=nodes, track=kept.waiting_track, call=kept.called_at)
     # What is waited for may be one of the inserted waits, or is further back than before.
     awaited_node = kept.awaited_node(inserted.nodes)
     return StreamWaits(
@@ -79,7 +79,12 @@ def add_waits(nodes: Nodes, calls: SyncCalls) -> StreamWaits:
 def _next_start(nodes: Nodes, wait_calls: _WaitCalls) -> Int64Array:
     """When the first node starts that is called after each wait on the same stream, (m,)."""
     track = wait_calls.waiting_track
-    node_after = items_before(nodes.track, nodes.key, track, wait_calls.called_at + 1)
+    node_after = items_before(
+        group=nodes.track,
+        time=nodes.key,
+        asked_group=track,
+        asked_time=wait_calls.called_at + 1,
+    )
     is_of_stream = values_at(nodes.track, node_after) == track
     start = values_at(nodes.start, node_after, missing=0)
     return np.where(is_of_stream, start, _NEVER)
@@ -90,8 +95,11 @@ def _find_wait_calls(nodes: Nodes, calls: SyncCalls) -> _WaitCalls:
     targets = calls.targets_of(rows)
     is_known = (targets.waiting_track != NONE) & (targets.awaited_track != NONE)
     has_record = is_known & (targets.recorded_at != NONE)
-    recorded_at = np.where(has_record, targets.recorded_at, calls.record_before(rows))
-    likely = _likely_streams(nodes, calls, rows, recorded_at)
+    record_before = calls.record_before(rows)
+    recorded_at = np.where(has_record, targets.recorded_at, record_before)
+    likely = _likely_streams(
+        nodes=nodes, calls=calls, rows=rows, recorded_at=recorded_at
+    )
     return _WaitCalls(
         called_at=calls.start_of(rows),
         waiting_track=np.where(is_known, targets.waiting_track, likely.waiting),
@@ -124,14 +132,23 @@ def _likely_streams(
     time = nodes.call[launched[order]]
 
     thread_of_call = calls.thread_of(rows)
-    next_launch = items_before(thread, time, thread_of_call, calls.start_of(rows))
+    next_launch = items_before(
+        group=thread,
+        time=time,
+        asked_group=thread_of_call,
+        asked_time=calls.start_of(rows),
+    )
     is_of_thread = values_at(thread, next_launch) == thread_of_call
     waiting = np.where(is_of_thread, values_at(track, next_launch), NONE)
-    last_launch = last_before(thread, time, thread_of_call, recorded_at)
+    last_launch = last_before(
+        group=thread, time=time, asked_group=thread_of_call, asked_time=recorded_at
+    )
     awaited = values_at(track, last_launch)
 
     is_same = (awaited == waiting) & (awaited != NONE)
-    other = _last_other_stream(nodes, launched, recorded_at, waiting)
+    other = _last_other_stream(
+        nodes=nodes, launched=launched, before=recorded_at, track=waiting
+    )
     return _LikelyStreams(waiting, np.where(is_same, other, awaited))
 
 

@@ -86,10 +86,10 @@ class SyncCalls:
         """When the last event before each call was recorded on its thread; its start if none."""
         trace = self._trace
         last_record = last_before(
-            trace.thread[self._records],
-            trace.ts[self._records],
-            trace.thread[rows],
-            trace.ts[rows],
+            group=trace.thread[self._records],
+            time=trace.ts[self._records],
+            asked_group=trace.thread[rows],
+            asked_time=trace.ts[rows],
         )
         recorded_at = values_at(self.start_of(self._records), last_record)
         return np.where(last_record == NONE, self.start_of(rows), recorded_at)

@@ -64,9 +64,9 @@ class BusyTime:
         """
         owner_by_start = owner[self._by_start]
         end_by_start = self._ends[self._end_rank]
-        intervals = np.flatnonzero(
-            (owner_by_start != NONE) & (end_by_start > self._start)
-        )
+        has_owner = owner_by_start != NONE
+        has_length = end_by_start > self._start
+        intervals = np.flatnonzero(has_owner & has_length)
         node_of_interval = owner_by_start[intervals]
         start = self._start[intervals]
         end = end_by_start[intervals]
@@ -79,12 +79,14 @@ class BusyTime:
             size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
             place = preorder(parent, size, np.argsort(parent, kind="stable"))
             pairs = _find_neighbors(
-                place[node_of_interval[overlaps]], start[overlaps], end[overlaps]
+                place=place[node_of_interval[overlaps]],
+                start=start[overlaps],
+                end=end[overlaps],
             )
             node_at_place = inverse(place)
-            common = lowest_common(
-                parent, depth, node_at_place[pairs.one], node_at_place[pairs.other]
-            )
+            one = node_at_place[pairs.one]
+            other = node_at_place[pairs.other]
+            common = lowest_common(parent=parent, depth=depth, one=one, other=other)
             is_counted_twice = common != ROOT
             np.subtract.at(
                 busy_ns, common[is_counted_twice], pairs.shared_ns[is_counted_twice]
@@ -143,4 +145,4 @@ def _find_neighbors(
         del since[index]
     pairs = np.array(list(shared), dtype=np.int64).reshape(-1, 2)
     shared_ns = np.array(list(shared.values()), dtype=np.int64)
-    return _NeighborPairs(pairs[:, 0], pairs[:, 1], shared_ns)
+    return _NeighborPairs(one=pairs[:, 0], other=pairs[:, 1], shared_ns=shared_ns)

@@ -33,7 +33,8 @@ def cached_per_object(
         answers = answers_about.setdefault(subject, {})
         arguments = parameters.bind(subject, *further, **named)
         arguments.apply_defaults()
-        key = tuple(arguments.arguments.values())[1:]
+        _, *further_values = arguments.arguments.values()
+        key = tuple(further_values)
         if key not in answers:
             answers[key] = compute(subject, *further, **named)
         return answers[key]

@@ -92,8 +92,9 @@ class CallTree:
 
         roots = np.flatnonzero(self.parent_position == ROOT)
         launch = self.launch_position_of_gpu[self.linked]
-        root_of_launch = roots[np.searchsorted(roots, launch, side="right") - 1]
-        codes = self.trace.name[self.rows[root_of_launch]].tolist()
+        roots_before = np.searchsorted(roots, launch, side="right")
+        root_rows = self.rows[roots[roots_before - 1]]
+        codes = self.trace.name[root_rows].tolist()
         names = pd.Series([self.trace.names[code] for code in codes])
         table = (
             names.value_counts()
@@ -101,7 +102,8 @@ class CallTree:
             .reset_index(name="GPU events")
         )
         more = "analyzer.get_df_call_tree() and tracelens-ext tree show the whole tree."
-        return cell_html("Call tree", [repr(self), more], {"GPU events below": table})
+        sentences = [repr(self), more]
+        return cell_html("Call tree", sentences, {"GPU events below": table})
 
     def _find_links(self) -> dict[str, npt.NDArray[Any]]:
         trace = self.trace
@@ -113,7 +115,11 @@ class CallTree:
         is_call_without_id = is_launch & (tie == NONE)
         tie = np.where(is_call_without_id, np.iinfo(np.int64).max, tie)
         nesting = nest(
-            trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, is_launch
+            thread=trace.thread[rows],
+            start=trace.ts[rows],
+            end=trace.end_of(rows),
+            tie=tie,
+            childless=is_launch,
         )
         return {
             "rows": rows[nesting.order],
@@ -224,9 +230,11 @@ class CallTree:
     @cached_property
     def by_graph(self) -> BoolArray:
         """True for GPU events that a graph launch started, (g,)."""
-        by_graph = self.linked.copy()
-        launch_names = self.trace.name[self.launch_of_gpu[by_graph]]
-        by_graph[by_graph] = self.trace.named(launch_names, is_graph_launch)
+        launches = self.launch_of_gpu[self.linked]
+        launch_names = self.trace.name[launches]
+        is_graph = self.trace.named(launch_names, is_graph_launch)
+        by_graph = np.zeros(len(self.linked), dtype=bool)
+        by_graph[self.linked] = is_graph
         return by_graph
 
     @cached_property
@@ -259,10 +267,13 @@ class CallTree:
         graph_code = len(names)
         unlinked_code = len(names) + 1
         operation = self.op_of_gpu
-        codes = np.where(operation != NONE, self.trace.name[operation], unlinked_code)
+        has_operation = operation != NONE
+        name_codes = self.trace.name[operation]
+        codes = np.where(has_operation, name_codes, unlinked_code)
         codes = codes.astype(np.int32)
         codes[self.by_opaque_graph] = graph_code
-        return codes, names + [GRAPH, UNLINKED]
+        labels = names + [GRAPH, UNLINKED]
+        return codes, labels
 
     def module_of_gpu(self) -> list[str]:
         """Return the `nn.Module`s around each GPU event's launch, outermost first, joined by `/`.
@@ -273,15 +284,17 @@ class CallTree:
         is_module_name = self.trace.names_matching(
             lambda name: name.startswith(_MODULE_PREFIX)
         )
-        is_module = is_module_name[self.trace.name[self.rows]]
+        name_codes = self.trace.name[self.rows]
+        is_module = is_module_name[name_codes]
         module_above = nearest_marked(self.parent_position, is_module)
         path_of_module: dict[int, str] = {ROOT: ""}
         for position in np.flatnonzero(is_module).tolist():  # parents come first
-            name = names[self.trace.name[self.rows[position]]].removeprefix(
-                _MODULE_PREFIX
-            )
+            name = names[name_codes[position]]
+            path = name.removeprefix(_MODULE_PREFIX)
             path_above = path_of_module[int(module_above[position])]
-            path_of_module[position] = f"{path_above}/{name}" if path_above else name
+            if path_above:
+                path = f"{path_above}/{path}"
+            path_of_module[position] = path
         modules = values_at(module_above, self.launch_position_of_gpu, missing=ROOT)
         return [path_of_module[module] for module in modules.tolist()]
 
@@ -321,7 +334,8 @@ class CallTree:
         position = int(self.position[row])
         if position == NONE:
             return [row]
-        rows: list[int] = self.rows[position : self.subtree_end[position]].tolist()
+        end = int(self.subtree_end[position])
+        rows: list[int] = self.rows[position:end].tolist()
         return rows
 
     def roots(self) -> list[int]:
@@ -331,10 +345,11 @@ class CallTree:
 
     def gpu_events(self, row: int) -> list[int]:
         """Return all GPU events that a host event, or anything below it, started, by start."""
-        started = self._started_by(np.array(self.subtree(row)))
-        by_start: list[int] = started[
-            np.argsort(self.trace.ts[started], kind="stable")
-        ].tolist()
+        host_events = np.array(self.subtree(row))
+        started = self._started_by(host_events)
+        start = self.trace.ts[started]
+        order = np.argsort(start, kind="stable")
+        by_start: list[int] = started[order].tolist()
         return by_start
 
     @cached_property
@@ -374,7 +389,9 @@ class CallTree:
     ) -> None:
         """Write `format_subtree` to a file, standard output unless told otherwise."""
         text = self.format_subtree(row, max_depth=max_depth)
-        (file or sys.stdout).write(text + "\n")
+        output = file or sys.stdout
+        output.write(text)
+        output.write("\n")
 
     # Forward and backward.
 

@@ -66,7 +66,9 @@ def _by_stream(trace: Trace) -> _Streams:
     has_same_start = (np.diff(start[order]) == 0) & (np.diff(stream[order]) == 0)
     if has_same_start.any():
         order = np.lexsort((rows, trace.name[rows], end, start, stream))
-    return _Streams(rows[order], stream[order], start[order], end[order])
+    return _Streams(
+        rows=rows[order], stream=stream[order], start=start[order], end=end[order]
+    )
 
 
 def _number_streams(trace: Trace) -> Int64Array:
@@ -178,7 +180,10 @@ def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
     durations, of up to seconds. Overlaps that do not contain an event stay.
     """
     end = possible_ends(
-        streams.stream, streams.start, streams.end, trace.correlation[streams.rows]
+        stream=streams.stream,
+        start=streams.start,
+        end=streams.end,
+        launch=trace.correlation[streams.rows],
     )
     is_wrong = end != streams.end
     count = int(is_wrong.sum())

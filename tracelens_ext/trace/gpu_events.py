@@ -77,9 +77,10 @@ class GpuEvents:
         """Return how many events are selected: `509 GPU events (30.1 % of GPU time)`."""
         count = int(selected.sum())
         total_ns = int(self.duration.sum())
+        selected_ns = int(self.duration[selected].sum())
         share = 0.0
         if total_ns:
-            share = 100.0 * int(self.duration[selected].sum()) / total_ns
+            share = 100.0 * selected_ns / total_ns
         return f"{count:,} GPU events ({share:.1f} % of GPU time)"
 
     @cached_property
@@ -95,7 +96,7 @@ class GpuEvents:
         names = self.trace.names
         operation = self.tree.op_of_gpu
         code = np.where(operation != NONE, self.trace.name[operation], len(names))
-        return LabeledCodes(code.astype(np.int32), names + [""])
+        return LabeledCodes(code=code.astype(np.int32), labels=names + [""])
 
     @cached_property
     def categories(self) -> Categories | None:
@@ -145,10 +146,11 @@ class GpuEvents:
     @cached_property
     def is_copy(self) -> BoolArray:
         """True for events that copy memory from one place to another, (g,)."""
-        has_name_of_copy = self.trace.named(self.name, _COPY_RECORDED_AS_KERNEL.match)
-        result: BoolArray = self.kind == EventKind.MEMCPY
-        result |= self.is_kernel & has_name_of_copy
-        return result
+        is_copy_name = _COPY_RECORDED_AS_KERNEL.match
+        has_name_of_copy = self.trace.named(self.name, is_copy_name)
+        is_copy: BoolArray = self.kind == EventKind.MEMCPY
+        is_copy |= self.is_kernel & has_name_of_copy
+        return is_copy
 
     def _categorize(self, categorizer: Categorizer) -> Categories:
         """Ask once for each distinct pair of a kernel's name and the CPU op that launched it.
@@ -181,7 +183,7 @@ class GpuEvents:
         is_uncategorized = code == code_of_label.get(UNCATEGORIZED, NONE)
         is_memory_op = is_uncategorized & ~known & ~self.is_kernel
         code[is_memory_op] = code_of_label[MEMORY_OPS]
-        return Categories(code, labels, known | is_memory_op)
+        return Categories(code=code, labels=labels, known=known | is_memory_op)
 
 
 _PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
@@ -200,12 +202,14 @@ class PageableCopies(NamedTuple):
 def pageable_copies(gpu_events: GpuEvents) -> PageableCopies:
     """Return which GPU events copy from or to pageable memory, and of which it is known."""
     trace = gpu_events.trace
-    is_pageable = trace.names_matching(_PAGEABLE.match)[gpu_events.name]
-    is_known = trace.names_matching(_NAMES_MEMORY_KIND.match)[gpu_events.name]
+    name = gpu_events.name
+    is_pageable = trace.names_matching(_PAGEABLE.match)[name]
+    is_known = trace.names_matching(_NAMES_MEMORY_KIND.match)[name]
     for argument in MEMORY_KINDS:
         memory_kind = trace.arg(argument).at(gpu_events.rows)
         is_pageable |= memory_kind == _PAGEABLE_KIND
-        is_known |= (memory_kind >= 0) & (memory_kind < _UNKNOWN_KIND)
+        is_recorded = memory_kind >= 0
+        is_known |= is_recorded & (memory_kind < _UNKNOWN_KIND)
     return PageableCopies(is_pageable, is_known)
 
 
@@ -242,10 +246,10 @@ class GpuTracks:
         numbers: list[int] = self.device.tolist()
         labels: list[int | str] = []
         for number, process in zip(numbers, self.process, strict=True):
-            if numbers.count(number) == 1:
-                labels.append(number)
-            else:
-                labels.append(f"{number} of process {process}")
+            label: int | str = number
+            if numbers.count(number) > 1:
+                label = f"{number} of process {process}"
+            labels.append(label)
         return labels
 
 
@@ -253,7 +257,8 @@ class GpuTracks:
 def find_tracks(gpu_events: GpuEvents, scope: Scope) -> GpuTracks:
     """Return the streams, or the devices (all streams of one together), of the GPU events."""
     trace = gpu_events.trace
-    process = trace.process_of_thread[trace.thread[gpu_events.rows]]
+    thread = trace.thread[gpu_events.rows]
+    process = trace.process_of_thread[thread]
     keys: list[IntArray] = [process, trace.device]
     if scope == "stream":
         keys.append(trace.stream)
@@ -261,12 +266,21 @@ def find_tracks(gpu_events: GpuEvents, scope: Scope) -> GpuTracks:
         keys = [trace.device]  # two processes may share one
     first, track_of_event = number_groups(keys)
 
-    threads = trace.thread[gpu_events.rows[first]].tolist()
-    processes = [trace.threads[thread][0] for thread in threads]
+    processes = []
+    for index in thread[first].tolist():
+        process_label, _ = trace.threads[index]
+        processes.append(process_label)
     stream = np.full(len(first), NONE)
     if scope == "stream":
         stream = trace.stream[first]
-    return GpuTracks(scope, processes, trace.device[first], stream, track_of_event)
+    device = trace.device[first]
+    return GpuTracks(
+        scope=scope,
+        process=processes,
+        device=device,
+        stream=stream,
+        of_gpu=track_of_event,
+    )
 
 
 def busy_within(
@@ -289,10 +303,10 @@ def busy_within(
         events = device_of_event == device
         windows = device_index == device
         busy_ns[windows] = covered(
-            gpu_events.start[events],
-            gpu_events.end[events],
-            start[windows],
-            end[windows],
+            start=gpu_events.start[events],
+            end=gpu_events.end[events],
+            window_start=start[windows],
+            window_end=end[windows],
         )
     return busy_ns
 
@@ -328,8 +342,10 @@ class Gaps:
         """Return the selected gaps, by a mask or by their indices."""
         columns = {}
         for field in fields(self):
-            if field.name != "tracks":
-                columns[field.name] = getattr(self, field.name)[selected]
+            if field.name == "tracks":
+                continue
+            values = getattr(self, field.name)
+            columns[field.name] = values[selected]
         return replace(self, **columns)
 
 
@@ -355,7 +371,9 @@ def holes(start: Int64Array, end: Int64Array, order: Int64Array | None = None) -
     place_before = np.flatnonzero(start[order[1:]] > latest_end[:-1])
     is_latest = ordered_end == latest_end
     latest_place = np.maximum.accumulate(np.where(is_latest, np.arange(len(order)), 0))
-    return Holes(order[latest_place[place_before]], order[place_before + 1])
+    return Holes(
+        before=order[latest_place[place_before]], after=order[place_before + 1]
+    )
 
 
 @cached_per_object
@@ -371,7 +389,7 @@ def find_gaps(gpu_events: GpuEvents, scope: Scope) -> Gaps:
     order = np.lexsort((gpu_events.end, gpu_events.start, tracks.of_gpu))
     first_of_track = np.flatnonzero(np.diff(tracks.of_gpu[order])) + 1
     holes_of_tracks = [
-        holes(gpu_events.start, gpu_events.end, events)
+        holes(start=gpu_events.start, end=gpu_events.end, order=events)
         for events in np.split(order, first_of_track)
     ]
     before = np.concatenate([found.before for found in holes_of_tracks])
@@ -391,5 +409,7 @@ def find_gaps(gpu_events: GpuEvents, scope: Scope) -> Gaps:
         end=end,
         before=before,
         after=after,
-        overlapped=busy_within(gpu_events, device_index, start, end),
+        overlapped=busy_within(
+            gpu_events=gpu_events, device_index=device_index, start=start, end=end
+        ),
     )

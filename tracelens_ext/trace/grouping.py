@@ -177,9 +177,8 @@ def group_labelled(
     chosen: IntArray | BoolArray | slice = slice(None),
 ) -> LabelledGroups:
     """Group (chosen) events by what columns hold: a row a group, and the groups."""
-    groups = group_durations(
-        [code[chosen] for code, _ in keys.values()], duration[chosen]
-    )
+    codes = [code[chosen] for code, _ in keys.values()]
+    groups = group_durations(codes, duration[chosen])
     columns: dict[str, object] = {}
     for name, code_of_group in zip(keys, groups.keys, strict=True):
         _, labels = keys[name]
@@ -211,7 +210,7 @@ def renamed(codes: IntArray, name: Callable[[int], str]) -> Renamed:
         new_codes[place] = code_of_name.setdefault(
             name(place + least), len(code_of_name)
         )
-    return Renamed(new_codes[codes - least], list(code_of_name))
+    return Renamed(code=new_codes[codes - least], names=list(code_of_name))
 
 
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
@@ -225,11 +224,12 @@ def joined(
     """Return the distinct labels of each group as one text; codes without a label are left out."""
     first = number_groups([number, code]).first
     labels_of_group: list[list[str]] = [[] for _ in range(groups)]
-    for group, code_in_group in zip(
-        number[first].tolist(), code[first].tolist(), strict=True
-    ):
-        if code_in_group in labels:
-            labels_of_group[group].append(labels[code_in_group])
+    groups_of_pairs = number[first].tolist()
+    codes_of_pairs = code[first].tolist()
+    for group, code_in_group in zip(groups_of_pairs, codes_of_pairs, strict=True):
+        label = labels.get(code_in_group)
+        if label is not None:
+            labels_of_group[group].append(label)
     return [", ".join(labels_in_group) for labels_in_group in labels_of_group]
 
 
@@ -290,8 +290,12 @@ def last_before(
 
     Arguments are those of `items_before`.
     """
-    last = items_before(group, time, asked_group, asked_time) - 1
-    is_of_group = (last >= 0) & (values_at(group, last) == asked_group)
+    count_before = items_before(
+        group=group, time=time, asked_group=asked_group, asked_time=asked_time
+    )
+    last = count_before - 1
+    group_of_last = values_at(group, last)
+    is_of_group = (last >= 0) & (group_of_last == asked_group)
     return np.where(is_of_group, last, NONE)
 
 
@@ -321,8 +325,9 @@ def outermost(group: IntArray, end: Int64Array) -> BoolArray:
     Ranges come by group, start and descending end.
     """
     reach = running_maximum(group, end).value
+    reach_before = reach[:-1]
     is_outermost = begins_run(group)
-    is_outermost[1:] |= end[1:] > reach[:-1]
+    is_outermost[1:] |= end[1:] > reach_before
     return is_outermost
 
 
@@ -341,10 +346,13 @@ class CallPaths:
     def texts(self, labels: Sequence[str], separator: str) -> list[str]:
         """Return each path as its names, outermost first, joined."""
         paths: list[str] = []
-        for parent, name in zip(self.parent.tolist(), self.name.tolist(), strict=True):
+        parents = self.parent.tolist()
+        names = self.name.tolist()
+        for parent, name in zip(parents, names, strict=True):
             path = labels[name]
             if parent != ROOT:
-                path = paths[parent] + separator + path
+                path_above = paths[parent]
+                path = path_above + separator + path
             paths.append(path)
         return paths
 
@@ -367,7 +375,7 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
         pairs.append(distinct)
         paths = paths + len(distinct)
     path_above, last_name = np.divmod(np.concatenate(pairs), names)
-    return CallPaths(path_of_node, path_above - 1, last_name)
+    return CallPaths(of_node=path_of_node, parent=path_above - 1, name=last_name)
 
 
 def _find_paths_one_by_one(
@@ -384,4 +392,8 @@ def _find_paths_one_by_one(
         path_of_node[node] = number_of_path.setdefault(path, len(number_of_path))
     distinct_paths = np.array(list(number_of_path), dtype=np.int64).reshape(-1, 2)
     path_above, last_name = distinct_paths.T
-    return CallPaths(np.array(path_of_node[:-1], dtype=np.int64), path_above, last_name)
+    return CallPaths(
+        of_node=np.array(path_of_node[:-1], dtype=np.int64),
+        parent=path_above,
+        name=last_name,
+    )

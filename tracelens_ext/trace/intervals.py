@@ -25,7 +25,7 @@ def union(start: Int64Array, end: Int64Array) -> Union:
     is_last = np.ones(len(order), dtype=bool)  # what follows is apart
     is_last[:-1] = ordered_start[1:] > latest_end[:-1]
     is_first = np.roll(is_last, 1)
-    return Union(ordered_start[is_first], latest_end[is_last])
+    return Union(start=ordered_start[is_first], end=latest_end[is_last])
 
 
 def union_length(start: Int64Array, end: Int64Array) -> int:
@@ -62,11 +62,13 @@ def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
     order = np.argsort(start, kind="stable")
     ordered_start = start[order]
     ordered_end = end[order]
+    latest_end = np.maximum.accumulate(ordered_end)
     covered_until = ordered_start.copy()  # before the first event nothing is covered
-    covered_until[1:] = np.maximum.accumulate(ordered_end)[:-1]
+    covered_until[1:] = latest_end[:-1]
     begin = np.maximum(ordered_start, covered_until)
     share = np.zeros(len(start), dtype=np.int64)
-    share[order] = np.maximum(ordered_end - begin, 0)
+    remaining = ordered_end - begin
+    share[order] = np.maximum(remaining, 0)
     return share
 
 
@@ -100,9 +102,12 @@ def outside(
     """
     limits = np.iinfo(np.int64)
     parts = inside(
-        start, end, np.append(limits.min, last), np.append(first, limits.max)
+        start=start,
+        end=end,
+        first=np.append(limits.min, last),
+        last=np.append(first, limits.max),
     )
-    return Outside(parts.start, parts.end, parts.window)
+    return Outside(start=parts.start, end=parts.end, window=parts.window)
 
 
 def inside(
@@ -123,7 +128,10 @@ def inside(
     stop = np.minimum(end[window], last[other])
     has_length = stop > begin
     return Inside(
-        begin[has_length], stop[has_length], window[has_length], other[has_length]
+        start=begin[has_length],
+        end=stop[has_length],
+        window=window[has_length],
+        other=other[has_length],
     )
 
 

@@ -71,7 +71,10 @@ def _are_captured(trace: Trace, calls: Int64Array) -> BoolArray:
     capture = captures(trace)
     start = trace.ts[calls]
     latest = last_before(
-        trace.thread[capture.begin], trace.ts[capture.begin], trace.thread[calls], start
+        group=trace.thread[capture.begin],
+        time=trace.ts[capture.begin],
+        asked_group=trace.thread[calls],
+        asked_time=start,
     )
     end_of_capture = values_at(
         trace.end_of(capture.end), latest, missing=np.iinfo(np.int64).min
@@ -109,7 +112,7 @@ def captures(trace: Trace) -> Captures:
     begins = trace.named(trace.name[edges], begins_capture)
     is_pair = begins[:-1] & ~begins[1:]
     is_pair &= np.diff(trace.thread[edges]) == 0
-    return Captures(edges[:-1][is_pair], edges[1:][is_pair])
+    return Captures(begin=edges[:-1][is_pair], end=edges[1:][is_pair])
 
 
 def device_index_of_calls(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array:
@@ -135,7 +138,12 @@ def device_index_of_calls(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array
             group_of_thread[trace.thread[launch]], trace.ts[launch]
         )
         ordered_launch = launch[order]
-        nearest = _nearest_launch(trace, group_of_thread, ordered_launch, rows[unknown])
+        nearest = _nearest_launch(
+            trace=trace,
+            group_of_thread=group_of_thread,
+            launches=ordered_launch,
+            rows=rows[unknown],
+        )
         device_index[unknown] = values_at(device_of_launch[order], nearest)
     return device_index
 
@@ -148,14 +156,17 @@ def _nearest_launch(
     Launches are sorted by group and time.
     """
     group_of_launch = group_of_thread[trace.thread[launches]]
+    launch_time = trace.ts[launches]
     group = group_of_thread[trace.thread[rows]]
+    time = trace.ts[rows]
     following = items_before(
-        group_of_launch, trace.ts[launches], group, trace.ts[rows] + 1
+        group=group_of_launch, time=launch_time, asked_group=group, asked_time=time + 1
     )
-    has_next = values_at(group_of_launch, following, missing=NONE) == group
-    has_last = values_at(group_of_launch, following - 1, missing=NONE) == group
-    nearest = np.where(has_next, following, NONE)
-    return np.where(has_last, following - 1, nearest)
+    last = following - 1
+    group_of_next = values_at(group_of_launch, following, missing=NONE)
+    group_of_last = values_at(group_of_launch, last, missing=NONE)
+    nearest = np.where(group_of_next == group, following, NONE)
+    return np.where(group_of_last == group, last, nearest)
 
 
 def place_of(gpu_events: GpuEvents, row: int) -> str:

@@ -54,11 +54,11 @@ def link(trace: Trace) -> Int64Array:
         wanted = ids.of_gpu[has_several]
         is_candidate = np.isin(launch_ids, wanted)
         launch_of_gpu[has_several] = _latest_before(
-            trace,
-            launches[is_candidate],
-            launch_ids[is_candidate],
-            gpu[has_several],
-            wanted,
+            trace=trace,
+            launches=launches[is_candidate],
+            ids=launch_ids[is_candidate],
+            gpu=gpu[has_several],
+            wanted=wanted,
         )
     if not by_process:
         _refuse_launches_on_two_devices(trace, launch_of_gpu)
@@ -83,7 +83,7 @@ def _ids_of(trace: Trace, launches: Int64Array, gpu: Int64Array) -> _Ids:
         if int(ids.max()) >= 2**62 // processes:
             ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
         ids = ids * processes + process
-    return _Ids(ids[: len(launches)], ids[len(launches) :])
+    return _Ids(of_launches=ids[: len(launches)], of_gpu=ids[len(launches) :])
 
 
 def _refuse_ids_of_two_processes(
@@ -96,7 +96,9 @@ def _refuse_ids_of_two_processes(
     if is_shared.any():
         threads = np.unique(trace.thread[launches[is_used]]).tolist()
         processes = sorted({str(trace.threads[thread][0]) for thread in threads})
-        _refuse(trace, "processes", processes, int(is_shared.sum()))
+        _refuse(
+            trace=trace, what="processes", labels=processes, count=int(is_shared.sum())
+        )
 
 
 def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> None:
@@ -113,7 +115,12 @@ def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> 
     is_astray = has_same_launch & (np.diff(trace.device[kernels]) != 0)
     if is_astray.any():
         devices = np.unique(trace.device[kernels]).tolist()
-        _refuse(trace, "devices", list(map(str, devices)), int(is_astray.sum()))
+        _refuse(
+            trace=trace,
+            what="devices",
+            labels=list(map(str, devices)),
+            count=int(is_astray.sum()),
+        )
 
 
 def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
@@ -125,17 +132,17 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
     ranks = find_merged_ranks(trace)
     if ranks:
         raise MergedRanksError(
-            path,
-            f"contains several ranks merged into one file: {rank_labels(ranks)}",
-            f"analyze one of them with --rank {ranks[0].number}, or compare all with: "
-            f"tracelens-ext fleet {file} -o results",
-            tuple(rank.number for rank in ranks),
+            path=path,
+            problem=f"contains several ranks merged into one file: {rank_labels(ranks)}",
+            remedy=f"analyze one of them with --rank {ranks[0].number}, or compare all with:"
+            f" tracelens-ext fleet {file} -o results",
+            ranks=tuple(rank.number for rank in ranks),
         )
     raise MergedRanksError(
-        path,
-        f"contains several ranks ({what} {named}) that reuse {count:,} correlation "
-        "ids, so kernels cannot be attributed to the right one",
-        "analyze each rank's own file",
+        path=path,
+        problem=f"contains several ranks ({what} {named}) that reuse {count:,} correlation ids,"
+        " so kernels cannot be attributed to the right one",
+        remedy="analyze each rank's own file",
     )
 
 
@@ -161,12 +168,16 @@ def _latest_before(
     Returns:
         A row of a launch for each of the GPU events, (k,).
     """
-    launches_by_time = launches[np.lexsort((trace.ts[launches], ids))]
+    order_of_launches = np.lexsort((trace.ts[launches], ids))
+    launches_by_time = launches[order_of_launches]
     first_with_id = np.searchsorted(ids, wanted)
     rows = np.concatenate((launches_by_time, gpu))
     is_gpu = np.arange(len(rows)) >= len(launches)
-    order = np.lexsort((is_gpu, trace.ts[rows], np.concatenate((ids, wanted))))
+    all_ids = np.concatenate((ids, wanted))
+    order = np.lexsort((is_gpu, trace.ts[rows], all_ids))
     launches_so_far = np.empty(len(rows), dtype=np.int64)
-    launches_so_far[order] = np.cumsum(~is_gpu[order])
+    is_launch = ~is_gpu
+    launches_so_far[order] = np.cumsum(is_launch[order])
     latest = launches_so_far[is_gpu] - 1
-    return rows[np.maximum(latest, first_with_id)]
+    launch = np.maximum(latest, first_with_id)
+    return rows[launch]

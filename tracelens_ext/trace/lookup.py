@@ -39,9 +39,9 @@ def values_at(
     is_missing = ~is_within(values, index)
     if not len(values):
         return np.full(index.shape, missing, dtype=values.dtype)
-    found: npt.NDArray[Scalar] = values.take(index, mode="clip")
-    found[is_missing] = missing
-    return found
+    result: npt.NDArray[Scalar] = values.take(index, mode="clip")
+    result[is_missing] = missing
+    return result
 
 
 def is_within(values: npt.NDArray[Scalar], index: IntArray) -> BoolArray:

@@ -88,7 +88,9 @@ def label_of(process: int | str) -> Label | None:
     match = _IN_BRACKETS.fullmatch(process) or _RANK_FIRST.fullmatch(process)
     if match is None:
         return None
-    return Label(" ".join(match[1].split()), _process_number(match[2]))
+    words = match[1].split()
+    number = _process_number(match[2])
+    return Label(" ".join(words), number)
 
 
 def _process_number(text: str) -> int | str:
@@ -99,15 +101,19 @@ def _process_number(text: str) -> int | str:
 
 def labels_of_processes(trace: Trace) -> dict[int | str, Label]:
     """Return the labels of processes, as far as they have any; none if all say the same."""
-    processes = list(dict.fromkeys(process for process, _ in trace.threads))
+    process_of_thread = [process for process, _ in trace.threads]
+    processes = list(dict.fromkeys(process_of_thread))
     labels = {}
     for process in processes:
-        label = label_of(process) or _label_by_name(trace, process)
+        label = label_of(process)
+        if label is None:
+            label = _label_by_name(trace, process)
         if label is not None:
             labels[process] = label
     if not labels:
         labels = _labels_at_the_end(processes)
-    if len({label.rank_text for label in labels.values()}) < 2:
+    rank_texts = {label.rank_text for label in labels.values()}
+    if len(rank_texts) < 2:
         return {}
     return labels
 
@@ -115,7 +121,8 @@ def labels_of_processes(trace: Trace) -> dict[int | str, Label]:
 def _label_by_name(trace: Trace, process: int | str) -> Label | None:
     """Return the label that metadata events give a process."""
     for names in (trace.process_names, trace.process_labels):
-        label = label_of(names.get(process, ""))
+        name = names.get(process, "")
+        label = label_of(name)
         if label is not None:
             return Label(label.rank_text, process)
     return None
@@ -128,7 +135,9 @@ def _labels_at_the_end(processes: Sequence[int | str]) -> dict[int | str, Label]
         match = _RANK_LAST.fullmatch(str(process))
         if match is None:
             return {}
-        labels[process] = Label(f"rank {match[2]}", _process_number(match[1]))
+        labels[process] = Label(
+            rank_text=f"rank {match[2]}", process=_process_number(match[1])
+        )
     return labels
 
 
@@ -146,7 +155,7 @@ def _by_label(
     if len(texts) < 2:
         return ()
     ranks = [
-        MergedRank(number, text, tuple(processes_of_label[text]))
+        MergedRank(number=number, label=text, processes=tuple(processes_of_label[text]))
         for text, number in zip(texts, _numbers_of_labels(texts), strict=True)
     ]
     return tuple(sorted(ranks, key=lambda rank: rank.number))
@@ -156,8 +165,10 @@ def _has_events_of_gpus_or_launches(
     trace: Trace, processes: Sequence[int | str]
 ) -> bool:
     is_of_process = is_of_processes(trace, processes)
-    rows = np.concatenate((trace.gpu_rows, trace.rows_of(*LAUNCH_KINDS)))
-    return bool(is_of_process[trace.thread[rows]].any())
+    launches = trace.rows_of(*LAUNCH_KINDS)
+    rows = np.concatenate((trace.gpu_rows, launches))
+    is_row_of_process = is_of_process[trace.thread[rows]]
+    return bool(is_row_of_process.any())
 
 
 def _numbers_of_labels(texts: Sequence[str]) -> list[int]:
@@ -187,8 +198,9 @@ def _numbers_on_axes(
     places: Sequence[Mapping[str, int]], axes: Sequence[str]
 ) -> list[int]:
     """Return the number of each place, counted with the last axis fastest; empty without one."""
-    if any(axis not in place for place in places for axis in axes):
-        return []
+    for place in places:
+        if any(axis not in place for axis in axes):
+            return []
     numbers = [0] * len(places)
     for axis in axes:
         size = max(place[axis] for place in places) + 1
@@ -216,7 +228,7 @@ def _by_process(trace: Trace) -> tuple[MergedRank, ...]:
         codes = [host, *(gpu for gpu, owner in host_of_gpu.items() if owner == host)]
         codes += processes.others_beside(host)
         names = tuple(processes.names[code] for code in dict.fromkeys(codes))
-        ranks.append(MergedRank(number, "", names))
+        ranks.append(MergedRank(number=number, label="", processes=names))
     return tuple(sorted(ranks, key=lambda rank: rank.number))
 
 
@@ -234,7 +246,9 @@ def _by_place(trace: Trace, processes: _Processes) -> tuple[MergedRank, ...]:
         rows = host_of_row == host
         threads = np.unique(trace.thread[rows]).tolist()
         names = dict.fromkeys(trace.threads[thread][0] for thread in threads)
-        ranks.append(MergedRank(number, "", tuple(names), rows))
+        ranks.append(
+            MergedRank(number=number, label="", processes=tuple(names), rows=rows)
+        )
     return tuple(sorted(ranks, key=lambda rank: rank.number))
 
 
@@ -254,7 +268,8 @@ def _recorded_ranks(trace: Trace, count: int) -> list[int]:
         rank = info.get("rank")
         if type(rank) is int and rank >= 0:
             numbers.append(rank)
-    if len(numbers) == count == len(set(numbers)):
+    are_distinct = len(set(numbers)) == len(numbers)
+    if are_distinct and len(numbers) == count:
         return numbers
     return list(range(count))
 
@@ -445,9 +460,11 @@ def rank_labels(ranks: Sequence[MergedRank]) -> str:
     """Return the numbers of ranks, with their labels, for a message."""
     texts = []
     for rank in ranks[:MOST_NAMED]:
+        text = str(rank.number)
         label = one_line(rank.label)
-        is_number = not label or _RANK.fullmatch(label)
-        texts.append(str(rank.number) if is_number else f"{rank.number} ({label})")
+        if label and not _RANK.fullmatch(label):
+            text = f"{text} ({label})"
+        texts.append(text)
     if len(ranks) > MOST_NAMED:
         texts.append("…")
     return ", ".join(texts)

@@ -62,15 +62,27 @@ def nest(
         childless: of two equal intervals that are both marked neither is the parent, (m,).
     """
     cut_end = end
-    strict = _nest_strictly(thread, start, cut_end, tie, childless)
+    strict = _nest_strictly(
+        thread=thread, start=start, end=cut_end, tie=tie, childless=childless
+    )
     for _ in range(_MOST_CUTS):
         if not strict.has_overlaps:
             break
-        is_late = _ends_late(strict.nesting, thread, start, cut_end, end)
+        is_late = _ends_late(
+            nesting=strict.nesting, thread=thread, start=start, cut_end=cut_end, end=end
+        )
         if not is_late.any():
             break
-        cut_end = _with_cut_ends(strict.nesting, thread, start, cut_end, is_late)
-        strict = _nest_strictly(thread, start, cut_end, tie, childless)
+        cut_end = _with_cut_ends(
+            nesting=strict.nesting,
+            thread=thread,
+            start=start,
+            cut_end=cut_end,
+            is_late=is_late,
+        )
+        strict = _nest_strictly(
+            thread=thread, start=start, end=cut_end, tie=tie, childless=childless
+        )
     return strict.nesting
 
 
@@ -90,7 +102,7 @@ def _nest_strictly(
     childless: BoolArray,
 ) -> _StrictNesting:
     """Nest intervals; those that overlap are siblings. Arguments as of `nest`."""
-    order = _tree_order(thread, start, end, tie)
+    order = _tree_order(thread=thread, start=start, end=end, tie=tie)
     ordered_start = start[order]
     ordered_end = end[order]
     ordered_childless = childless[order]
@@ -192,7 +204,8 @@ def ends_within(parent: IntArray, end: Int64Array) -> Int64Array:
         is_late = cut_end[nodes] > end_of_parent
         if not is_late.any():
             return cut_end
-        cut_end[nodes[is_late]] = end_of_parent[is_late]
+        late_nodes = nodes[is_late]
+        cut_end[late_nodes] = end_of_parent[is_late]
 
 
 def _tree_order(
@@ -225,11 +238,13 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
     """Return the nearest marked ancestor of each node, `ROOT` without one, (m,)."""
     nearest = parent.copy()
     unsettled = np.flatnonzero(nearest != ROOT)
-    unsettled = unsettled[~marked[nearest[unsettled]]]
     while len(unsettled):
-        nearest[unsettled] = nearest[nearest[unsettled]]
-        unsettled = unsettled[nearest[unsettled] != ROOT]
-        unsettled = unsettled[~marked[nearest[unsettled]]]
+        candidate = nearest[unsettled]
+        is_unsettled = ~marked[candidate]
+        is_unsettled &= candidate != ROOT
+        unsettled = unsettled[is_unsettled]
+        candidate = candidate[is_unsettled]
+        nearest[unsettled] = nearest[candidate]
     return nearest
 
 
@@ -243,9 +258,10 @@ def at_or_above(parent: Int32Array, nodes: IntArray) -> BoolArray:
     is_reached = np.zeros(len(parent), dtype=bool)
     while len(nodes):
         is_reached[nodes] = True
-        nodes = np.unique(parent[nodes])
-        nodes = nodes[nodes != ROOT]
-        nodes = nodes[~is_reached[nodes]]
+        parents = np.unique(parent[nodes])
+        parents = parents[parents != ROOT]
+        is_new = ~is_reached[parents]
+        nodes = parents[is_new]
     return is_reached
 
 
@@ -262,7 +278,8 @@ def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:
         target = jump[unsettled]
         path_sum[unsettled] += path_sum[target]
         jump[unsettled] = jump[target]
-        unsettled = unsettled[jump[unsettled] != ROOT]
+        is_unsettled = jump[unsettled] != ROOT
+        unsettled = unsettled[is_unsettled]
     return path_sum
 
 
@@ -277,8 +294,11 @@ def levels(depth: Int32Array) -> list[Int64Array]:
     if not len(depth):
         return []
     order = np.argsort(depth, kind="stable")
-    first_of_level = np.flatnonzero(np.diff(depth[order])) + 1
-    return np.split(order, first_of_level)
+    ordered_depth = depth[order]
+    is_last_of_level = np.diff(ordered_depth) != 0
+    last_of_level = np.flatnonzero(is_last_of_level)
+    first_of_next_level = last_of_level + 1
+    return np.split(order, first_of_next_level)
 
 
 def is_narrow(depth: Int32Array) -> bool:
@@ -291,8 +311,11 @@ def summed_up(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64A
     if is_narrow(depth):
         return _summed_up_one_by_one(parent, depth, values)
     subtree_sum: Int64Array = values.astype(np.int64)
-    for level in reversed(levels(depth)[1:]):
-        np.add.at(subtree_sum, parent[level], subtree_sum[level])
+    levels_below_roots = levels(depth)[1:]
+    for level in reversed(levels_below_roots):
+        sums = subtree_sum[level]
+        parents = parent[level]
+        np.add.at(subtree_sum, parents, sums)
     return subtree_sum
 
 
@@ -301,10 +324,12 @@ def _summed_up_one_by_one(
 ) -> Int64Array:
     deepest_first = np.argsort(-depth, kind="stable")
     totals: list[int] = values.astype(np.int64).tolist()
+    nodes = deepest_first.tolist()
     parents = parent[deepest_first].tolist()
-    for node, node_above in zip(deepest_first.tolist(), parents, strict=True):
-        if node_above != ROOT:
-            totals[node_above] += totals[node]
+    for node, node_above in zip(nodes, parents, strict=True):
+        if node_above == ROOT:
+            continue
+        totals[node_above] += totals[node]
     return np.array(totals, dtype=np.int64)
 
 

@@ -86,7 +86,7 @@ def trace_of_rank(trace: Trace, rank: MergedRank) -> Trace:
             for (process, thread), name in trace.thread_names.items()
             if process in rank.processes
         },
-        provenance=_provenance_of(trace.provenance, rank, len(rows)),
+        provenance=_provenance_of(whole=trace.provenance, rank=rank, count=len(rows)),
         instructions=trace.instructions.selected(is_kept, new_row),
     )
     return corrected(of_rank)
@@ -156,7 +156,9 @@ def _has(group: object, rank: int) -> bool:
     if not isinstance(group, dict):
         return False
     members = group.get("ranks")
-    return isinstance(members, list) and rank in members
+    if not isinstance(members, list):
+        return False
+    return rank in members
 
 
 def _provenance_of(whole: Provenance, rank: MergedRank, count: int) -> Provenance:

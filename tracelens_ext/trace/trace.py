@@ -94,14 +94,14 @@ class ArgColumn:
         """Return the column of some of the events, under their new rows; both of shape (n,)."""
         having = is_kept[self.rows]
         rows = new_row[self.rows[having]].astype(np.int32, copy=False)
-        return ArgColumn(rows, self.values[having], self.texts)
+        return ArgColumn(rows=rows, values=self.values[having], texts=self.texts)
 
 
 def no_arg(texts: bool = False) -> ArgColumn:
     """Return an argument that no event has."""
     rows = np.empty(0, dtype=np.int32)
     values = np.empty(0, dtype=np.int64)
-    return ArgColumn(rows, values, [] if texts else None)
+    return ArgColumn(rows=rows, values=values, texts=[] if texts else None)
 
 
 #: Arguments of copies: the kind of memory that is read and written, in the numbers of
@@ -352,7 +352,9 @@ class Trace:
     ) -> npt.NDArray[np.int64]:
         """Return the recorded events of these kinds whose names match from the beginning."""
         rows = self.rows_of(*kinds)
-        return rows[self.named(self.name[rows], pattern.match)]
+        codes = self.name[rows]
+        is_match = self.named(codes, pattern.match)
+        return rows[is_match]
 
     @cached_property
     def process_of_thread(self) -> Int32Array:

@@ -36,6 +36,7 @@ def build_demo_trace(
     rank: int = 0,
     ranks: int = 1,
     problems: Mapping[str, float] = _NONE,
+    fixed: bool = False,
 ) -> dict[str, Any]:
     """The demo trace as a document ready for JSON.
 
@@ -48,6 +49,7 @@ def build_demo_trace(
             for it in their collectives; one alone is rank 0 of a larger job.
         problems: what else goes wrong (``problems.json`` has the names) and how many milliseconds
             of the whole trace it costs.
+        fixed: whether the job hardly waits for its data loader, as after a fix.
 
     Returns:
         The trace; times (``ts``, ``dur``) are floats in microseconds with exact nanoseconds.
@@ -73,6 +75,8 @@ def build_demo_trace(
     settings: dict[str, object] = {"vendor": vendor, "seed": seed, "steps": steps}
     if problems:
         settings["problems"] = dict(problems)
+    if fixed:
+        settings["fixed"] = True
     engine = Engine(machine, seed)
     if ranks > 1:
         settings |= {"rank": rank, "ranks": ranks}
@@ -81,7 +85,7 @@ def build_demo_trace(
         if rank != straggler:
             Job(engine, ranks, problems).run(steps)
             engine = Engine(machine, seed, rank, _OTHERS, engine.collective_ends)
-    job = Job(engine, ranks, problems)
+    job = Job(engine, ranks, problems, fixed=fixed)
     job.run(steps)
     return trace_document(job, settings)
 
@@ -95,6 +99,7 @@ def write_demo_trace(
     rank: int = 0,
     ranks: int = 1,
     problems: Mapping[str, float] = _NONE,
+    fixed: bool = False,
 ) -> Path:
     """Write the demo trace in Kineto's own text layout; a file of that name is replaced.
 
@@ -111,7 +116,7 @@ def write_demo_trace(
 
     target = Path(path)
     made = build_demo_trace(
-        vendor, seed, steps, rank=rank, ranks=ranks, problems=problems
+        vendor, seed, steps, rank=rank, ranks=ranks, problems=problems, fixed=fixed
     )
     write_trace(made, target)
     return target

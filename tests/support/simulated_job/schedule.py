@@ -56,6 +56,7 @@ class Job:
         engine: what plays it.
         ranks: how many ranks are simulated; one alone is of a larger job.
         problems: what each problem that it has costs, in milliseconds of the whole trace.
+        fixed: whether the data loader has been fixed, so that the job hardly waits for it.
     """
 
     def __init__(
@@ -63,8 +64,11 @@ class Job:
         engine: Engine,
         ranks: int = 1,
         problems: Mapping[str, float] = _NO_PROBLEMS,
+        *,
+        fixed: bool = False,
     ) -> None:
         self.engine = engine
+        self.fixed = fixed
         self.data = read_data("job")
         self.parts = self.data["parts"]
         world = range(ranks if ranks > 1 else self.data["world_size"])
@@ -150,7 +154,10 @@ class Job:
         self.play(self.parts[said["use"]], self._inside(said, names))
 
     def _frame(self, said: Statement, names: Names) -> None:
-        with self.engine.span("python_function", said["frame"], said.get("us", 1.1)):
+        duration_us = said.get("us", 1.1)
+        if self.fixed:
+            duration_us = said.get("fixed_us", duration_us)
+        with self.engine.span("python_function", said["frame"], duration_us):
             self.play(said.get("do", ()), names)
 
     def _annotation(self, said: Statement, names: Names) -> None:

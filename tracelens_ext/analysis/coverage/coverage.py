@@ -149,12 +149,14 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     """
     chosen = [parts.head(0)]
     for _, of_device in parts.groupby("device"):
-        taken = _Spans(work.start[:0], work.end[:0])
+        taken = _Spans(start=work.start[:0], end=work.end[:0])
         for kind in (HOLE, BEFORE, START_UP):
             of_kind = of_device[of_device["kind"] == kind]
             of_kind = of_kind.sort_values(["start", "end"], ascending=[True, False])
             apart = _successive(of_kind)
-            start, end, which = outside(apart.start, apart.end, taken.start, taken.end)
+            start, end, which = outside(
+                start=apart.start, end=apart.end, first=taken.start, last=taken.end
+            )
             taken_start, taken_end = union(
                 np.append(taken.start, start), np.append(taken.end, end)
             )
@@ -162,7 +164,9 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
             chosen.append(of_kind.iloc[which].assign(start=start, end=end))
     table = pd.concat(chosen)
     spans = table[["device", "start", "end"]].to_numpy()
-    table["ns"] = idle_within(work, spans[:, 0], spans[:, 1], spans[:, 2])
+    table["ns"] = idle_within(
+        work=work, device_index=spans[:, 0], start=spans[:, 1], end=spans[:, 2]
+    )
     table = table[table["ns"] > 0].sort_values(["device", "start"], ignore_index=True)
     places = [place_of(work, row) for row in table.pop("row").tolist()]
     table["place"] = pd.Series(places, dtype="str")
@@ -182,8 +186,10 @@ def _successive(parts: pd.DataFrame) -> _Spans:
     Parts 0 to 5, 2 to 4, 3 to 8 become 0 to 5, 4 to 4, 5 to 8.
     """
     end = parts["end"].to_numpy()
-    reached = np.maximum.accumulate(np.append(0, end))[:-1]
-    start = np.minimum(np.maximum(parts["start"].to_numpy(), reached), end)
+    latest_end = np.maximum.accumulate(np.append(0, end))
+    end_before = latest_end[:-1]
+    start = np.maximum(parts["start"].to_numpy(), end_before)
+    start = np.minimum(start, end)
     return _Spans(start, end)
 
 
@@ -191,7 +197,11 @@ def idle_within(
     work: GpuEvents, device_index: IntArray, start: Int64Array, end: Int64Array
 ) -> Int64Array:
     """Return how long a device is idle in each span of time, ns, (k,)."""
-    return end - start - busy_within(work, device_index, start, end)
+    return (
+        end
+        - start
+        - busy_within(gpu_events=work, device_index=device_index, start=start, end=end)
+    )
 
 
 def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFrame:
@@ -212,7 +222,9 @@ def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFra
     is_hole = (is_long | has_graph) & is_followed
     first = first[is_hole]
     after = after[is_hole]
-    start, end = _queue_times(work, device_index, rows[first], rows[after])
+    start, end = _queue_times(
+        work=work, device_index=device_index, first=rows[first], after=rows[after]
+    )
     holes = pd.DataFrame(
         {
             "kind": HOLE,

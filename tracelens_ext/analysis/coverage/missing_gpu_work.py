@@ -87,16 +87,19 @@ def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
 def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
     """Return how much was launched, and what the profiler says about it."""
     is_graph = trace.named(trace.name[recording.lost], is_graph_launch)
+    has_graphs = bool(is_graph.any())
     if recording.launches == 1:
-        launched = "1 graph was" if is_graph.any() else "1 kernel was"
+        launched = "1 graph was" if has_graphs else "1 kernel was"
         sentence = f"{launched} launched, but not recorded."
     else:
-        launched = "kernels and graphs" if is_graph.any() else "kernels"
+        launched = "kernels and graphs" if has_graphs else "kernels"
         sentence = (
             f"{recording.launches:,} {launched} were launched, but none was recorded."
         )
     for note in trace.provenance.notes:
-        sentence += f" {note}" if note.endswith((".", "?", "!")) else f" {note}."
+        sentence += f" {note}"
+        if not note.endswith((".", "?", "!")):
+            sentence += "."
     return sentence
 
 
@@ -126,11 +129,15 @@ def _events_not_read(trace: Trace) -> str:
 
 def _kind_of_event(trace: Trace, row: int) -> str:
     """Return the category of an event, and the process that it is under where that has a name."""
+    kind = "without a category"
     category = trace.categories[trace.category[row]]
-    kind = f"of the category {category}" if category else "without a category"
+    if category:
+        kind = f"of the category {category}"
     process, _ = trace.threads[trace.thread[row]]
     name = trace.process_names.get(process, "")
-    return f"{kind} under {name!r}" if name else kind
+    if name:
+        kind = f"{kind} under {name!r}"
+    return kind
 
 
 def _accelerator(trace: Trace) -> str | None:

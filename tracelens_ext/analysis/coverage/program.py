@@ -41,7 +41,8 @@ class _Sign(NamedTuple):
 
 _FRAMES: Final = _EventGroup("Python frames", (EventKind.PYTHON_FUNCTION,))
 _OPERATIONS: Final = _EventGroup(
-    "operations or annotations", (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    words="operations or annotations",
+    kinds=(EventKind.CPU_OP, EventKind.USER_ANNOTATION),
 )
 _KERNELS: Final = _EventGroup("kernels", (EventKind.KERNEL,))
 
@@ -78,21 +79,27 @@ _LIBRARY_KERNELS: Final = (
 )
 #: The first of them that occurs decides.
 _SIGNS: Final = (
-    _Sign("serving", _FRAMES, _ENGINE_FRAMES),
-    _Sign("serving", _OPERATIONS, _ENGINE_STEPS),
-    _Sign("tensorflow", _FRAMES, r".*\btensorflow[/\\]"),
-    _Sign("tensorflow", _OPERATIONS, _TENSORFLOW_OPERATIONS),
-    _Sign("tensorflow", _KERNELS, r".*tensorflow::|.*EigenMetaKernel"),
-    _Sign("jax", _OPERATIONS, _JAX_OPERATIONS),
-    _Sign("jax", _FRAMES, r".*\bjax[/\\]"),
-    _Sign("jax", _KERNELS, r"(?:loop|input)_\w*fusion(?:_\d+)?$"),
-    _Sign("pytorch-training", _OPERATIONS, _BACKWARD_OPERATIONS),
-    _Sign("pytorch-training", _KERNELS, _TRAINING_KERNELS),
-    _Sign("serving", _KERNELS, r".*(?:\bvllm::|\bsgl_)"),
-    _Sign("pytorch-inference", _OPERATIONS, _PYTORCH_OPERATIONS),
-    _Sign("pytorch-inference", _FRAMES, r".*\btorch[/\\]"),
-    _Sign("pytorch-inference", _KERNELS, _PYTORCH_KERNELS),
-    _Sign("native", _KERNELS, _LIBRARY_KERNELS),
+    _Sign(program="serving", events=_FRAMES, pattern=_ENGINE_FRAMES),
+    _Sign(program="serving", events=_OPERATIONS, pattern=_ENGINE_STEPS),
+    _Sign(program="tensorflow", events=_FRAMES, pattern=r".*\btensorflow[/\\]"),
+    _Sign(program="tensorflow", events=_OPERATIONS, pattern=_TENSORFLOW_OPERATIONS),
+    _Sign(
+        program="tensorflow",
+        events=_KERNELS,
+        pattern=r".*tensorflow::|.*EigenMetaKernel",
+    ),
+    _Sign(program="jax", events=_OPERATIONS, pattern=_JAX_OPERATIONS),
+    _Sign(program="jax", events=_FRAMES, pattern=r".*\bjax[/\\]"),
+    _Sign(
+        program="jax", events=_KERNELS, pattern=r"(?:loop|input)_\w*fusion(?:_\d+)?$"
+    ),
+    _Sign(program="pytorch-training", events=_OPERATIONS, pattern=_BACKWARD_OPERATIONS),
+    _Sign(program="pytorch-training", events=_KERNELS, pattern=_TRAINING_KERNELS),
+    _Sign(program="serving", events=_KERNELS, pattern=r".*(?:\bvllm::|\bsgl_)"),
+    _Sign(program="pytorch-inference", events=_OPERATIONS, pattern=_PYTORCH_OPERATIONS),
+    _Sign(program="pytorch-inference", events=_FRAMES, pattern=r".*\btorch[/\\]"),
+    _Sign(program="pytorch-inference", events=_KERNELS, pattern=_PYTORCH_KERNELS),
+    _Sign(program="native", events=_KERNELS, pattern=_LIBRARY_KERNELS),
 )
 _LAUNCHES_COMPILED_KERNEL: Final = r"(?:cuda|hip)\w*LaunchKernel"
 
@@ -129,20 +136,26 @@ def program_of(trace: Trace) -> RecordedProgram:
     for sign in _SIGNS:
         if tool == "torch" and sign.program in {"jax", "tensorflow"}:
             continue  # PyTorch's profiler recorded it
-        name = _commonest_name(trace, sign.events.kinds, sign.pattern)
+        name = _commonest_name(
+            trace=trace, kinds=sign.events.kinds, pattern=sign.pattern
+        )
         if name is not None:
             because = f"{sign.events.words} such as {name!r}"
-            return RecordedProgram(sign.program, because, tool)
+            return RecordedProgram(kind=sign.program, because=because, tool=tool)
     if tool == "jax":
-        return RecordedProgram("jax", f"a {format_name}", tool)
+        return RecordedProgram(kind="jax", because=f"a {format_name}", tool=tool)
     if tool == "torch":
         profiler = format_name.split(" (")[0]
-        return RecordedProgram("pytorch-inference", f"recorded by the {profiler}", tool)
+        return RecordedProgram(
+            kind="pytorch-inference", because=f"recorded by the {profiler}", tool=tool
+        )
     launches_kernels = _commonest_name(trace, LAUNCH_KINDS, _LAUNCHES_COMPILED_KERNEL)
     if tool and launches_kernels and not _has_python(trace):
         because = "kernels compiled into the program, and no framework"
-        return RecordedProgram("native", because, tool)
-    return RecordedProgram("unknown", "nothing in the trace identifies it", tool)
+        return RecordedProgram(kind="native", because=because, tool=tool)
+    return RecordedProgram(
+        kind="unknown", because="nothing in the trace identifies it", tool=tool
+    )
 
 
 def _tool_of(format_name: str) -> str:
@@ -232,5 +245,5 @@ def missing_of(trace: Trace) -> tuple[Missing, ...]:
     for what, how in _HOW.get(program.tool, {}).items():
         is_of_use = is_of_python or what == _CALLS
         if is_of_use and not is_recorded[what]:
-            missing.append(Missing(what, _ADDS[what], how))
+            missing.append(Missing(what=what, adds=_ADDS[what], how=how))
     return tuple(missing)

@@ -64,7 +64,7 @@ def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object
     """Return the parts that cannot be analyzed, with times since the start of the wall."""
     parts = recording.parts
     device_numbers = find_tracks(work, "device").device
-    shown = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "kind": parts["kind"],
             "device": device_numbers[parts["device"].to_numpy()],
@@ -76,8 +76,8 @@ def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object
             "place": parts["place"],
         }
     )
-    records = shown.to_dict("records")
-    return [{str(name): value for name, value in record.items()} for record in records]
+    records: list[dict[str, object]] = table.to_dict("records")  # type: ignore[assignment]  # texts
+    return records
 
 
 def recording_table(work: GpuEvents) -> pd.DataFrame:

@@ -112,11 +112,16 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
         end=table["end"].clip(upper=wall_end),
         device=device_index_of_calls(work, table["row"].to_numpy()),
     )
-    table = table[(table["device"] != NONE) & (table["end"] > table["start"])]
+    has_device = table["device"] != NONE
+    has_length = table["end"] > table["start"]
+    table = table[has_device & has_length]
     table = _that_leave_the_gpu_idle(work, table)
     table = _without_memory_alone(work, table)
-    table = table[table["start"] < _comes_again_from(work, table, wall_end)]
-    table = table[~_comes_back(work, table, (wall_end - wall_start) // 2)]
+    comes_again_from = _comes_again_from(work, table, wall_end)
+    table = table[table["start"] < comes_again_from]
+    half_wall = (wall_end - wall_start) // 2
+    comes_back = _comes_back(work, table, half_wall)
+    table = table[~comes_back]
     table = _joined_within_operations(work, table)
     names = [work.trace.name_of(row) for row in table["row"].tolist()]
     what = [f"{kind}: {name}" for kind, name in zip(table["what"], names, strict=True)]
@@ -128,19 +133,28 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     trace = work.trace
     capture_begins, capture_ends = captures(trace)
     calls = trace.rows_of(*LAUNCH_KINDS)
-    long_calls = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
-    first_uses = long_calls[~trace.named(trace.name[long_calls], _WAITS.match)]
+    is_long = trace.dur[calls] > _LONG_NS
+    long_calls = np.setdiff1d(calls[is_long], instantiations(trace))
+    is_wait = trace.named(trace.name[long_calls], _WAITS.match)
+    first_uses = long_calls[~is_wait]
     yield from _spans(trace, WarmUp.FIRST_USE, first_uses)
-    yield from _spans(trace, WarmUp.CAPTURE, capture_begins, capture_ends)
     yield from _spans(
-        trace, WarmUp.CODE_LOADING, trace.rows_named(_LOADS_CODE, *LAUNCH_KINDS)
+        trace=trace, what=WarmUp.CAPTURE, rows=capture_begins, last_rows=capture_ends
+    )
+    yield from _spans(
+        trace=trace,
+        what=WarmUp.CODE_LOADING,
+        rows=trace.rows_named(_LOADS_CODE, *LAUNCH_KINDS),
     )
     contexts = trace.rows_named(_CREATES_CONTEXT, *LAUNCH_KINDS)
     yield from _spans(trace, WarmUp.CONTEXT, contexts)
-    yield from _spans(trace, WarmUp.INSTANTIATION, instantiations(trace))
-    yield from _spans(trace, WarmUp.COMPILATION, compilations(trace))
-    yield from _spans(trace, WarmUp.COMPILATION, slow_regions(trace))
-    yield from _spans(trace, WarmUp.SEARCH, trace.rows_named(_SEARCHES, *_OPERATIONS))
+    yield from _spans(
+        trace=trace, what=WarmUp.INSTANTIATION, rows=instantiations(trace)
+    )
+    yield from _spans(trace=trace, what=WarmUp.COMPILATION, rows=compilations(trace))
+    yield from _spans(trace=trace, what=WarmUp.COMPILATION, rows=slow_regions(trace))
+    searches = trace.rows_named(_SEARCHES, *_OPERATIONS)
+    yield from _spans(trace, WarmUp.SEARCH, searches)
 
 
 def _spans(
@@ -161,7 +175,7 @@ def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFra
     device = table["device"].to_numpy()
     start = table["start"].to_numpy()
     end = table["end"].to_numpy()
-    busy = busy_within(work, device, start, end)
+    busy = busy_within(gpu_events=work, device_index=device, start=start, end=end)
     idle = end - start - busy
     is_first_use = table["what"] == WarmUp.FIRST_USE.value
     least_idle = np.where(is_first_use, _LONG_NS, 0)
@@ -188,7 +202,8 @@ def _launched_before(work: GpuEvents, rows: Int64Array) -> BoolArray:
 def _without_memory_alone(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table, or nothing if all of it is about memory: the allocator just asks again."""
     trace = work.trace
-    is_about_memory = trace.named(trace.name[table["row"].to_numpy()], _MEMORY.match)
+    names = trace.name[table["row"].to_numpy()]
+    is_about_memory = trace.named(names, _MEMORY.match)
     if is_about_memory.all():
         return table.head(0)
     return table
@@ -210,7 +225,9 @@ def _joined_within_operations(work: GpuEvents, table: pd.DataFrame) -> pd.DataFr
     tree = work.tree
     uses = table[table["what"] == WarmUp.FIRST_USE.value]
     position = tree.position[uses["row"].to_numpy()]
-    operation = nearest_above(tree.parent_position, position, tree.is_operation)
+    operation = nearest_above(
+        parent=tree.parent_position, nodes=position, marked=tree.is_operation
+    )
     uses = uses.assign(operation=operation)
     uses = uses[uses["operation"] != ROOT]
     end = uses.groupby(["device", "operation"])["end"].transform("max")
@@ -232,7 +249,9 @@ def _comes_back(work: GpuEvents, table: pd.DataFrame, half_wall: int) -> BoolArr
     if len(iterations) > 1:
         return _in_last_iteration(iterations, group, table)
     is_first_use = (table["what"] == WarmUp.FIRST_USE.value).to_numpy()
-    return _is_spread(group, table["start"].to_numpy(), half_wall) & is_first_use
+    start = table["start"].to_numpy()
+    is_spread = _is_spread(group, start, half_wall)
+    return is_spread & is_first_use
 
 
 def _is_spread(group: Int64Array, start: Int64Array, half_wall: int) -> BoolArray:
@@ -259,7 +278,9 @@ def _in_last_iteration(
     )
     steps = len(order) + 1
     cell = group * steps + step
-    idle = sums(cell, table["idle"].to_numpy(), count * steps).reshape(count, steps)
+    idle = sums(
+        number=cell, values=table["idle"].to_numpy(), groups=count * steps
+    ).reshape(count, steps)
     most_of_group = idle.max(axis=1, keepdims=True)
     least = np.maximum(_LEAST_SHARE_THAT_COMES_BACK * most_of_group, 1)
     takes_time = idle >= least
@@ -282,10 +303,12 @@ def compilations(trace: Trace) -> Int64Array:
 def slow_regions(trace: Trace) -> Int64Array:
     """Return the rows of runs of compiled regions that take so long that they must compile."""
     rows = trace.rows_named(_COMPILED_REGION, *_OPERATIONS)
-    first, group = number_groups([trace.name[rows]])
-    shortest = minima(group, trace.dur[rows], len(first))[group]
+    duration = trace.dur[rows]
+    first, region = number_groups([trace.name[rows]])
+    shortest = minima(number=region, values=duration, groups=len(first))
     least = np.maximum(_TIMES_THE_SHORTEST_RUN * shortest, _LONG_NS)
-    return rows[trace.dur[rows] > least]
+    is_slow = duration > least[region]
+    return rows[is_slow]
 
 
 def instantiations(trace: Trace) -> Int64Array:
@@ -299,7 +322,15 @@ def compiled_again_from(work: GpuEvents) -> int:
     trace = work.trace
     times = np.sort(trace.ts[compilations(trace)])
     named = trace.rows_named(_COMPILES_AGAIN, *_OPERATIONS)
-    in_named = covered(trace.ts[named], trace.end_of(named), times, times + 1) > 0
+    in_named = (
+        covered(
+            start=trace.ts[named],
+            end=trace.end_of(named),
+            window_start=times,
+            window_end=times + 1,
+        )
+        > 0
+    )
     slow = _slow_after_quick_runs(trace)
     if len(slow) or in_named.any():
         return int(np.append(times[in_named], trace.ts[slow]).min())
@@ -317,13 +348,18 @@ def _slow_after_quick_runs(trace: Trace) -> Int64Array:
     slow = slow_regions(trace)
     regions = trace.rows_named(_COMPILED_REGION, *_OPERATIONS)
     quick = np.setdiff1d(regions, slow)
-    quick = quick[np.lexsort((trace.ts[quick], trace.name[quick]))]
-    is_third_or_later = trace.name[quick[2:]] == trace.name[quick[:-2]]
+    by_name_and_time = np.lexsort((trace.ts[quick], trace.name[quick]))
+    quick = quick[by_name_and_time]
+    name = trace.name[quick]
+    is_third_or_later = name[2:] == name[:-2]
     third_or_later = quick[2:][is_third_or_later]
     names, first = np.unique(trace.name[third_or_later], return_index=True)
+    third = third_or_later[first]
     known_from = np.full(len(trace.names), _NEVER)
-    known_from[names] = trace.ts[third_or_later[first]]
-    return slow[trace.ts[slow] > known_from[trace.name[slow]]]
+    known_from[names] = trace.ts[third]
+    known_from_of_slow = known_from[trace.name[slow]]
+    is_known = trace.ts[slow] > known_from_of_slow
+    return slow[is_known]
 
 
 def _runs_known_kernels_from(work: GpuEvents, time: int) -> bool:

@@ -63,7 +63,7 @@ def time_by_activity(
     for number in np.unique(process).tolist():
         in_process = np.flatnonzero(process == number)
         times_of_process = _time_in_process(
-            trace, number, start[in_process], end[in_process]
+            trace=trace, process=number, start=start[in_process], end=end[in_process]
         )
         for activity, time in times_of_process.items():
             times[activity][in_process] = time
@@ -79,7 +79,12 @@ def _time_in_process(
     for activity, rows in events_of_activities(trace):
         is_of_process = trace.process_of_thread[trace.thread[rows]] == process
         rows_so_far = np.append(rows_so_far, rows[is_of_process])
-        time = covered(trace.ts[rows_so_far], trace.end_of(rows_so_far), start, end)
+        time = covered(
+            start=trace.ts[rows_so_far],
+            end=trace.end_of(rows_so_far),
+            window_start=start,
+            window_end=end,
+        )
         times[activity] = time - time_so_far
         time_so_far = time
     times[Activity.NOT_RECORDED] = end - start - time_so_far
@@ -98,14 +103,14 @@ def events_of_activities(trace: Trace) -> list[_Events]:
         frames[trace.named(trace.name[frames], _DATA_LOADER_FRAME.match)],
     ]
     return [
-        _Events(Activity.DATA_LOADING, np.concatenate(loading)),
+        _Events(activity=Activity.DATA_LOADING, rows=np.concatenate(loading)),
         _Events(
-            Activity.OPTIMIZER,
-            ranges[trace.named(trace.name[ranges], _OPTIMIZER.match)],
+            activity=Activity.OPTIMIZER,
+            rows=ranges[trace.named(trace.name[ranges], _OPTIMIZER.match)],
         ),
         _Events(
-            Activity.BACKWARD,
-            operations[trace.named(trace.name[operations], _BACKWARD.match)],
+            activity=Activity.BACKWARD,
+            rows=operations[trace.named(trace.name[operations], _BACKWARD.match)],
         ),
         _Events(Activity.OPERATIONS, operations),
         _Events(Activity.PYTHON, frames),

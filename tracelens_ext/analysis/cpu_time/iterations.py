@@ -62,7 +62,10 @@ def cpu_iterations(
     trace = tree.trace
     iterations, labels, nested = named_iterations(tree, annotation)
     times = time_by_activity(
-        trace, iterations.process, iterations.start, iterations.end
+        trace=trace,
+        process=iterations.process,
+        start=iterations.start,
+        end=iterations.end,
     )
     operation_count = _operations_started(trace, iterations)
     wall_time = iterations.end - iterations.start
@@ -81,30 +84,35 @@ def cpu_iterations(
     frame["odd"] = _odd_columns(frame)
     if len(np.unique(iterations.process)) < 2:
         frame = frame.drop(columns="process")
-    return CpuIterations(frame, tuple(_notes(frame, nested)))
+    notes = tuple(_notes(frame, nested))
+    return CpuIterations(frame, notes)
 
 
 def _operations_started(trace: Trace, iterations: Iterations) -> Int64Array:
     """Return how many CPU operations started in each iteration, (k,)."""
     rows = trace.rows_of(EventKind.CPU_OP)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    iteration = iteration_at(iterations.spans, process, trace.ts[rows])
+    iteration = iteration_at(
+        spans=iterations.spans, process=process, time=trace.ts[rows]
+    )
     is_inside = iteration != NONE
     return np.bincount(iteration[is_inside], minlength=len(iterations)).astype(np.int64)
 
 
 def _odd_columns(frame: pd.DataFrame) -> list[str]:
     """Return the columns in which each iteration is unusual, joined by a comma."""
-    odd: list[list[str]] = [[] for _ in range(len(frame))]
     is_whole = frame["whole"].to_numpy(dtype=bool)
     whole_rows = np.flatnonzero(is_whole)
     if len(whole_rows) == 0:
-        return ["" for _ in odd]
-    wall_times = frame["wall_time_ms"].to_numpy()[whole_rows]
-    least = _ODD_SHARE_OF_WALL_TIME * float(np.median(wall_times))
+        return [""] * len(frame)
+    whole = frame.iloc[whole_rows]
+    median_ms = float(np.median(whole["wall_time_ms"].to_numpy()))
+    least = _ODD_SHARE_OF_WALL_TIME * median_ms
+    odd: list[list[str]] = [[] for _ in range(len(frame))]
     for column in ("wall_time_ms",) + tuple(_ACTIVITY_COLUMNS.values()):
-        values = frame[column].to_numpy(dtype=np.float64)[whole_rows]
-        for row in whole_rows[odd_among(values, least).is_odd].tolist():
+        values = whole[column].to_numpy(dtype=np.float64)
+        is_odd = odd_among(values, least).is_odd
+        for row in whole_rows[is_odd].tolist():
             odd[row].append(column)
     return [", ".join(columns) for columns in odd]
 

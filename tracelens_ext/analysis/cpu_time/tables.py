@@ -51,7 +51,7 @@ def cpu_timeline(work: GpuEvents) -> pd.DataFrame | None:
         rows_of_process = rows[process_of_row == process]
         start[index] = trace.ts[rows_of_process].min()
         end[index] = trace.end_of(rows_of_process).max()
-    times = time_by_activity(trace, processes, start, end)
+    times = time_by_activity(trace=trace, process=processes, start=start, end=end)
     wall_time = int((end - start).sum())
     records = []
     for activity, time in times.items():
@@ -107,11 +107,11 @@ def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
     start = trace.ts[rows]
     end = trace.end_of(rows)
     nesting = nest(
-        trace.thread[rows],
-        start,
-        end,
-        trace.external_id[rows],
-        np.zeros(len(rows), dtype=bool),
+        thread=trace.thread[rows],
+        start=start,
+        end=end,
+        tie=trace.external_id[rows],
+        childless=np.zeros(len(rows), dtype=bool),
     )
     frames = rows[nesting.order]
     duration = trace.dur[frames]
@@ -121,7 +121,9 @@ def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
     self_time = np.maximum(duration - time_below, 0)
     name_code, names = event_labels(trace, frames)
     groups = group_durations([name_code], duration)
-    self_time_of_group = sums(groups.number, self_time, len(groups))
+    self_time_of_group = sums(
+        number=groups.number, values=self_time, groups=len(groups)
+    )
     frame = pd.DataFrame(
         {
             "python_frame": texts(groups.keys[0], names),
@@ -185,10 +187,10 @@ CPU_TIMELINE = Table(
     when=[NO_GPU_EVENTS],
     charts=[
         Chart(
-            "CPU time by activity",
-            "cpu_timeline",
-            "description",
-            "time_ms",
+            title="CPU time by activity",
+            sheet="cpu_timeline",
+            label_column="description",
+            value_column="time_ms",
             only=tuple(_DESCRIPTIONS.values()),
         )
     ],
@@ -226,10 +228,10 @@ CPU_ITERATIONS = Table(
     when=[NO_GPU_EVENTS, _HAS_ITERATIONS],
     charts=[
         Chart(
-            "Wall time of iterations",
-            "cpu_iterations",
-            "iteration",
-            "wall_time_ms",
+            title="Wall time of iterations",
+            sheet="cpu_iterations",
+            label_column="iteration",
+            value_column="wall_time_ms",
         )
     ],
     notes=_iteration_notes,

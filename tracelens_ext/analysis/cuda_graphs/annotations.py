@@ -75,7 +75,12 @@ def find_annotations(
     place_of_gpu = _own_places(trace, places)
     node = _node_ids(trace)
     is_known = (place_of_gpu != NONE) & (node > 0)
-    _fill(place_of_gpu, node, node[is_known], place_of_gpu[is_known])
+    _fill(
+        place_of_gpu=place_of_gpu,
+        node=node,
+        known_nodes=node[is_known],
+        codes=place_of_gpu[is_known],
+    )
     for path in side_files:
         node_ids = []
         codes = []
@@ -83,7 +88,12 @@ def find_annotations(
             node_ids.append(node_id)
             codes.append(_place_code(entries, places))
         known_nodes = np.array(node_ids, dtype=np.int64)
-        _fill(place_of_gpu, node, known_nodes, np.array(codes, dtype=np.int64))
+        _fill(
+            place_of_gpu=place_of_gpu,
+            node=node,
+            known_nodes=known_nodes,
+            codes=np.array(codes, dtype=np.int64),
+        )
     if not places:
         return None
     return Annotations(place_of_gpu=place_of_gpu, places=list(places))
@@ -122,11 +132,12 @@ def _node_ids(trace: Trace) -> Int64Array:
     """
     graph = trace.arg("graph id").at(trace.gpu_rows)
     node = trace.arg("graph node id").at(trace.gpu_rows)
-    has_node = node >= 0
-    has_graph = graph > 0
-    is_small = (node < _MOST_NODES) & (graph < _MOST_GRAPHS)
+    fits = node >= 0
+    fits &= node < _MOST_NODES
+    fits &= graph > 0
+    fits &= graph < _MOST_GRAPHS
     node_of_graph = graph << _BITS_OF_NODE | node
-    return np.where(has_node & has_graph & is_small, node_of_graph, node)
+    return np.where(fits, node_of_graph, node)
 
 
 def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:
@@ -243,7 +254,9 @@ def with_annotations(
         places = annotations.place_of_gpu[events]
         if (places != NONE).any():
             new_matches[number] = annotated.match(places, matches[number])
-    return new_matches, list(captures) + [Capture("", None, "", annotated.graphs)]
+    return new_matches, list(captures) + [
+        Capture(file="", batch_size=None, mode="", graphs=annotated.graphs)
+    ]
 
 
 class _AnnotatedGraphs:
@@ -268,7 +281,8 @@ class _AnnotatedGraphs:
         """
         key: tuple[object, ...] = (places.tobytes(),)
         if match is not None:
-            key = (places.tobytes(), match.capture, match.graph, match.node.tobytes())
+            nodes = match.node.tobytes()
+            key += (match.capture, match.graph, nodes)
         if key not in self._matches:
             self._matches[key] = self._add_graph(places, match)
         return self._matches[key]
@@ -279,16 +293,18 @@ class _AnnotatedGraphs:
         if match is not None:
             base = self._captures[match.capture].graphs[match.graph]
             node = match.node.copy()
-        distinct = np.unique(places[places != NONE])
-        graph = _annotated_graph(
-            [self._places[code] for code in distinct.tolist()], base
-        )
         is_annotated = places != NONE
-        node[is_annotated] = len(base.launches) + np.searchsorted(
-            distinct, places[is_annotated]
-        )
+        annotated_places = places[is_annotated]
+        distinct = np.unique(annotated_places)
+        annotations = [self._places[code] for code in distinct.tolist()]
+        graph = _annotated_graph(annotations, base)
+        first_new_node = len(base.launches)
+        number = np.searchsorted(distinct, annotated_places)
+        node[is_annotated] = first_new_node + number
         self.graphs.append(graph)
-        return GraphMatch(len(self._captures), len(self.graphs) - 1, node)
+        return GraphMatch(
+            capture=len(self._captures), graph=len(self.graphs) - 1, node=node
+        )
 
 
 _NO_GRAPH: Final = CapturedGraph(

@@ -98,7 +98,8 @@ class CapturedGraph:
         for shape in shapes:
             first_dimension = _FIRST_DIMENSION.match(shape)
             if first_dimension:
-                sizes[int(first_dimension[1])] += 1
+                size = int(first_dimension[1])
+                sizes[size] += 1
         if not sizes:
             return None
         return sizes.most_common(1)[0][0]
@@ -171,7 +172,12 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
         if annotation not in captures:
             captures[annotation] = _annotated_capture(trace, annotation, file)
         start = int(segments.start[number])
-        graph = _graph_of(tree, rows_by_segment[number], start, kernel_elsewhere)
+        graph = _graph_of(
+            tree=tree,
+            rows=rows_by_segment[number],
+            start=start,
+            kernel_elsewhere=kernel_elsewhere,
+        )
         captures[annotation].graphs.append(graph)
     captures_by_size = []
     for capture in captures.values():
@@ -184,7 +190,8 @@ def _annotated_capture(trace: Trace, annotation: int, file: str) -> Capture:
     batch_size = None
     mode = ""
     if annotation != NONE:
-        parts = _ANNOTATION.fullmatch(trace.name_of(annotation))
+        name = trace.name_of(annotation)
+        parts = _ANNOTATION.fullmatch(name)
         if parts:
             batch_size = int(parts[1])
             mode = parts[2] or ""
@@ -201,7 +208,8 @@ def _by_size(capture: Capture) -> list[Capture]:
     distinct_operations = set()
     for graphs in graphs_by_size.values():
         operations: set[str] = set()
-        operations.update(*(graph.op_names for graph in graphs))
+        for graph in graphs:
+            operations.update(graph.op_names)
         distinct_operations.add(frozenset(operations))
     if len(distinct_operations) > 1:
         return [capture]  # pieces of different shapes
@@ -225,7 +233,9 @@ def _find_segments(tree: CallTree) -> _Segments:
     ]
     is_annotation = np.zeros(len(tree.rows), dtype=bool)
     is_annotation[tree.position[annotations]] = True
-    around = nearest_above(tree.parent_position, tree.position[begin], is_annotation)
+    around = nearest_above(
+        parent=tree.parent_position, nodes=tree.position[begin], marked=is_annotation
+    )
     annotation = values_at(tree.rows, around)
     alone = np.setdiff1d(annotations, annotation)
     first = np.append(begin, alone)
@@ -250,17 +260,25 @@ def _find_launches(tree: CallTree, segments: _Segments) -> _CapturedLaunches:
     trace = tree.trace
     makes_node = trace.names_matching(_makes_node)
     calls = trace.rows_of(*LAUNCH_KINDS)
-    calls = calls[makes_node[trace.name[calls]]]
-    calls = calls[~np.isin(calls, tree.launch_of_gpu)]
+    is_candidate = makes_node[trace.name[calls]]
+    is_candidate &= ~np.isin(calls, tree.launch_of_gpu)
+    calls = calls[is_candidate]
     above = tree.parent_position[tree.position[calls]]
-    is_within_call = np.isin(values_at(tree.rows, above), calls)
+    row_above = values_at(tree.rows, above)
+    is_within_call = np.isin(row_above, calls)
     calls = calls[~is_within_call]
-    calls = calls[np.argsort(trace.ts[calls], kind="stable")]
+    by_start = np.argsort(trace.ts[calls], kind="stable")
+    calls = calls[by_start]
     threads = np.arange(len(trace.threads), dtype=np.int32)
-    segment = _covering_segments(trace, calls, segments, threads)
+    segment = _covering_segments(
+        trace=trace, rows=calls, segments=segments, place_of_thread=threads
+    )
     is_uncovered = segment == NONE
     segment[is_uncovered] = _covering_segments(
-        trace, calls[is_uncovered], segments, trace.process_of_thread
+        trace=trace,
+        rows=calls[is_uncovered],
+        segments=segments,
+        place_of_thread=trace.process_of_thread,
     )
     is_captured = segment != NONE
     return _CapturedLaunches(rows=calls[is_captured], segment=segment[is_captured])
@@ -288,7 +306,12 @@ def _covering_segments(
     order = np.lexsort((segments.start, segment_place))
     place = place_of_thread[trace.thread[rows]]
     just_after = trace.ts[rows] + 1
-    begun = last_before(segment_place[order], segments.start[order], place, just_after)
+    begun = last_before(
+        group=segment_place[order],
+        time=segments.start[order],
+        asked_group=place,
+        asked_time=just_after,
+    )
     latest = values_at(order, begun)
     latest_end = values_at(segments.end, latest)
     is_covered = (latest != NONE) & (trace.end_of(rows) <= latest_end)
@@ -305,7 +328,9 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     calls = np.concatenate((launches, rows))
     kernel = np.append(kernel, np.full(len(rows), NONE))
     is_op = trace.kind[tree.rows] == EventKind.CPU_OP
-    op_position = nearest_above(tree.parent_position, tree.position[calls], is_op)
+    op_position = nearest_above(
+        parent=tree.parent_position, nodes=tree.position[calls], marked=is_op
+    )
     is_in_op = op_position != ROOT
     calls = calls[is_in_op]
     kernel = kernel[is_in_op]
@@ -322,8 +347,8 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     first, group = number_groups([trace.name[op], shapes, call_count, place_in_op])
     is_known = kernel != NONE
     known_kernel = kernel[is_known].astype(np.int64)
-    smallest = minima(group[is_known], known_kernel, len(first))
-    largest = maxima(group[is_known], known_kernel, len(first))
+    smallest = minima(number=group[is_known], values=known_kernel, groups=len(first))
+    largest = maxima(number=group[is_known], values=known_kernel, groups=len(first))
     has_one_kernel = smallest == largest
     is_wanted = np.isin(calls, rows) & has_one_kernel[group]
     names = texts(largest[group[is_wanted]], trace.names)
@@ -475,24 +500,34 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
     launch = tree.launch_of_gpu[events]
     gpu_rows = trace.gpu_rows[events]
     _, stream = number_groups([trace.device[events], trace.stream[events]])
-    keys = (trace.ts[gpu_rows], stream, launch, trace.ts[launch], trace.thread[launch])
-    order = np.lexsort(keys)
+    by_thread_and_launch = (
+        trace.ts[gpu_rows],
+        stream,
+        launch,
+        trace.ts[launch],
+        trace.thread[launch],
+    )
+    order = np.lexsort(by_thread_and_launch)
     events = events[order]
     launch = launch[order]
     first = np.flatnonzero(np.diff(launch, prepend=NONE))
     rows = launch[first]
     tokens_by_name = _tokens_by_name(trace)
     is_annotation = trace.kind[tree.rows] == EventKind.USER_ANNOTATION
-    is_step = is_annotation & np.isin(trace.name[tree.rows], list(tokens_by_name))
-    step_position = nearest_above(tree.parent_position, tree.position[rows], is_step)
-    step_name = values_at(trace.name, values_at(tree.rows, step_position)).tolist()
+    is_step_name = np.isin(trace.name[tree.rows], list(tokens_by_name))
+    is_step = is_annotation & is_step_name
+    step_position = nearest_above(
+        parent=tree.parent_position, nodes=tree.position[rows], marked=is_step
+    )
+    step_row = values_at(tree.rows, step_position)
+    step_name = values_at(trace.name, step_row).tolist()
     annotations = []
     tokens = []
     for name in step_name:
-        if name == NONE:
-            annotations.append("")
-        else:
-            annotations.append(trace.names[name])
+        annotation = ""
+        if name != NONE:
+            annotation = trace.names[name]
+        annotations.append(annotation)
         tokens.append(tokens_by_name.get(name, NONE))
     outside = -1 - trace.thread[rows]
     return GraphLaunches(
@@ -509,7 +544,8 @@ def _tokens_by_name(trace: Trace) -> dict[int, int]:
     """Return the tokens of the steps that annotations name, by code of the name."""
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
     tokens_by_name = {}
-    for name in np.unique(trace.name[annotations]).tolist():
+    distinct_names = np.unique(trace.name[annotations])
+    for name in distinct_names.tolist():
         tokens = tokens_of_step(trace.names[name])
         if tokens is not None:
             tokens_by_name[name] = tokens

@@ -113,10 +113,11 @@ def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
 
 def _equal_elements(first: IntArray, second: IntArray) -> int:
     """Return with how many equal elements two sequences of one length begin."""
-    differing = np.flatnonzero(first != second)
-    if len(differing):
-        return int(differing[0])
-    return len(first)
+    is_different = first != second
+    places = np.flatnonzero(is_different)
+    if not len(places):
+        return len(first)
+    return int(places[0])
 
 
 class _CommonSubsequence(NamedTuple):
@@ -142,7 +143,7 @@ def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
         above, current = current, above
     row = len(shorter) - 1
     column = len(longer) - 1
-    common = _CommonSubsequence([], [])
+    common = _CommonSubsequence(rows=[], columns=[])
     while row >= 0 and column >= 0:
         if shorter[row] == longer[column]:
             common.rows.append(row)
@@ -302,9 +303,10 @@ class GraphMatcher:
         """Return the nodes of the graphs of a capture."""
         contents = []
         for graph in capture.graphs:
-            node = self._numbered(graph.nodes).tobytes()
-            likely = self._numbered(graph.likely).tobytes()
-            contents.append(_Content(node=node, likely=likely))
+            nodes = self._numbered(graph.nodes)
+            likely = self._numbered(graph.likely)
+            content = _Content(node=nodes.tobytes(), likely=likely.tobytes())
+            contents.append(content)
         return contents
 
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
@@ -354,7 +356,8 @@ class GraphMatcher:
         if tokens == NONE:
             return tuple(range(len(self._captures)))
         sizes = [
-            PaddedSize(capture.batch_size, capture.mode) for capture in self._captures
+            PaddedSize(batch_size=capture.batch_size, mode=capture.mode)
+            for capture in self._captures
         ]
         fitting = padded_sizes(tokens, sizes)
         candidates = []
@@ -380,8 +383,9 @@ class GraphMatcher:
         def mode_fits(capture: int) -> tuple[bool, bool]:
             mode = self._captures[capture].mode.lower()
             is_named = bool(mode) and mode in annotation
+            is_full = mode == "full"
             is_whole_step = len(step) == 1
-            return is_named, (mode == "full") == is_whole_step
+            return is_named, is_full == is_whole_step
 
         best_mode = max(mode_fits(capture) for capture in best)
         return tuple(capture for capture in best if mode_fits(capture) == best_mode)
@@ -430,7 +434,7 @@ class GraphMatcher:
         piece = pieces[0]
         self._previous = piece
         node = self._aligned(sequence, self._graphs[piece.capture][piece.graph])
-        return GraphMatch(piece.capture, piece.graph, node)
+        return GraphMatch(capture=piece.capture, graph=piece.graph, node=node)
 
     def _operations_of(self, piece: _PieceOfCapture) -> int:
         return self._captures[piece.capture].graphs[piece.graph].operations
@@ -459,7 +463,7 @@ class GraphMatcher:
         graphs_of_content: defaultdict[_Content, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._graphs[capture]):
             graphs_of_content[content].append(graph)
-        same_content = _Content(sequence.node, sequence.node)
+        same_content = _Content(node=sequence.node, likely=sequence.node)
         if same_content in graphs_of_content:  # then none can be better
             candidates = [_CommonNodes(sequence.events, same_content)]
         else:
@@ -508,7 +512,9 @@ class GraphMatcher:
         for number in streams[longest_first]:
             of_stream = np.flatnonzero(stream == number)
             free = np.setdiff1d(np.arange(len(graph)), node)
-            aligned = align(events[of_stream], graph[free], self._budget)
+            aligned = align(
+                first=events[of_stream], second=graph[free], budget=self._budget
+            )
             is_aligned = aligned != NONE
             matched = of_stream[is_aligned]
             places = aligned[is_aligned]

@@ -105,20 +105,31 @@ def find_replays(
         if captures:
             own_file = trace.provenance.path
         captures += read_captures(
-            source, _tokens_of_steps(launches), cache, own_file, reading
+            source=source,
+            tokens=_tokens_of_steps(launches),
+            cache=cache,
+            known=own_file,
+            reading=reading,
         )
     if not captures and source is None and annotations is None:
         return None
-    matches = GraphMatcher(trace, launches, captures).matches()
+    matches = GraphMatcher(trace=trace, launches=launches, captures=captures).matches()
     shown_matches = matches
     shown_captures = captures
     if annotations is not None:
         shown_matches, shown_captures = with_annotations(
-            annotations, launches, matches, captures
+            annotations=annotations,
+            launches=launches,
+            matches=matches,
+            captures=captures,
         )
     if any(match is not None for match in shown_matches):
-        tree = with_replays(tree, launches, shown_matches, shown_captures)
-    return GraphReplays(tree, launches, matches, captures)
+        tree = with_replays(
+            tree=tree, launches=launches, matches=shown_matches, captures=shown_captures
+        )
+    return GraphReplays(
+        tree=tree, launches=launches, matches=matches, captures=captures
+    )
 
 
 def _own_captures(tree: CallTree) -> list[Capture]:
@@ -132,7 +143,8 @@ def _own_captures(tree: CallTree) -> list[Capture]:
 
 def _tokens_of_steps(launches: GraphLaunches) -> list[int] | None:
     """Return the distinct tokens of the steps with graph launches; None if some are unknown."""
-    tokens: list[int] = np.unique(launches.tokens).tolist()
+    distinct = np.unique(launches.tokens)
+    tokens: list[int] = distinct.tolist()
     if NONE in tokens:
         return None
     return tokens
@@ -164,11 +176,14 @@ def with_replays(
     launches_by_replayed: defaultdict[_Replayed, list[int]] = defaultdict(list)
     for number, match in enumerate(matches):
         if match is not None:
-            replayed = _Replayed(match.capture, match.graph, match.node.tobytes())
+            replayed = _Replayed(
+                capture=match.capture, graph=match.graph, node=match.node.tobytes()
+            )
             launches_by_replayed[replayed].append(number)
     added = _AddedEvents(tree.trace, python_frames=tree.add_python_func)
     for replayed, numbers in launches_by_replayed.items():
-        graph = captures[replayed.capture].graphs[replayed.graph]
+        capture = captures[replayed.capture]
+        graph = capture.graphs[replayed.graph]
         node = np.frombuffer(replayed.node, np.int64)
         events = np.stack([launches.events[number] for number in numbers])
         added.add(graph, node, launches.rows[numbers], events)
@@ -236,29 +251,32 @@ class _AddedEvents:
                 f"its graph launches replay more than {_MOST_ROWS:,} captured events"
             )
             remedy = "analyze fewer steps, or record without Python frames"
-            raise TraceError(self._trace.provenance.path, problem, remedy)
+            raise TraceError(
+                path=self._trace.provenance.path, problem=problem, remedy=remedy
+            )
         #: Event of the graph → its place among those that are needed.
         index = np.full(len(is_needed), NONE, dtype=np.int64)
         index[places] = np.arange(len(places))
-        begin = self._count + len(places) * np.arange(len(launches))[:, None]
+        number_of_launch = np.arange(len(launches))[:, None]
+        begin = self._count + len(places) * number_of_launch
         needed_above = nearest_marked(graph.parent, is_needed)[places]
         parent = values_at(index, needed_above)
         parent_of_launch = np.where(parent == NONE, ROOT, parent + begin)
-        name = np.array(
-            [self._names[graph.names[place]] for place in places.tolist()], np.int64
-        )
+        codes = [self._names[graph.names[place]] for place in places.tolist()]
+        name = np.array(codes, dtype=np.int64)
+        kind = graph.kind[places].astype(np.int64)
         rows = _Rows(
             name=np.tile(name, len(launches)),
-            kind=np.tile(graph.kind[places].astype(np.int64), len(launches)),
+            kind=np.tile(kind, len(launches)),
             parent=parent_of_launch.ravel(),
             launch=np.repeat(launches, len(places)),
         )
         self._parts.append(rows)
         replayed = np.flatnonzero(node != NONE)
         captured_launch = index[graph.launches[node[replayed]]]
-        self._launch_of_gpu[events[:, replayed]] = (
-            len(self._trace) + begin + captured_launch
-        )
+        launch_row = len(self._trace) + begin + captured_launch
+        replayed_events = events[:, replayed]
+        self._launch_of_gpu[replayed_events] = launch_row
         self._add_arguments(graph, index, begin)
         self._count += count
 
@@ -322,19 +340,24 @@ class _AddedEvents:
             **columns,
             names=list(self._names),
             args=self._all_arguments(),
-            replays=Replays(parent.astype(np.int32), launch, self._launch_of_gpu),
+            replays=Replays(
+                parent=parent.astype(np.int32),
+                graph_launch=launch,
+                launch_of_gpu=self._launch_of_gpu,
+            ),
         )
 
     def _all_arguments(self) -> dict[str, ArgColumn]:
         args = dict(self._trace.args)
         for name, argument in self._args.items():
             column = self._trace.arg(name)
-            rows = len(self._trace) + _joined(argument.rows)
-            values = _joined(argument.codes)
+            new_rows = len(self._trace) + _joined(argument.rows)
+            rows = np.append(column.rows, new_rows)
+            new_values = _joined(argument.codes)
             args[name] = ArgColumn(
-                np.append(column.rows, rows).astype(np.int32),
-                np.append(column.values, values),
-                list(argument.texts),
+                rows=rows.astype(np.int32),
+                values=np.append(column.values, new_values),
+                texts=list(argument.texts),
             )
         return args
 
@@ -360,7 +383,7 @@ class _Detail(msgspec.Struct):
     @property
     def size(self) -> PaddedSize:
         """The batch size and the mode."""
-        return PaddedSize(self.batch_size, self.mode or "")
+        return PaddedSize(batch_size=self.batch_size, mode=self.mode or "")
 
 
 #: Files, and what the details have about each.
@@ -438,10 +461,8 @@ def _files_in(folder: Path) -> list[Path]:
 
     files = []
     for below, _, names in os.walk(folder, onerror=refuse):
-        trace_names = [
-            name for name in names if name.endswith(_SUFFIXES) and name != DETAILS
-        ]
-        files += [Path(below, name) for name in trace_names]
+        trace_names = [name for name in names if name.endswith(_SUFFIXES)]
+        files += [Path(below, name) for name in trace_names if name != DETAILS]
     if not files:
         remedy = "give the folder of the capture traces"
         raise TraceNotFoundError(folder, "contains no .json or .json.gz file", remedy)
@@ -460,7 +481,8 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
     """Return the details, by name of file; nothing if there is no such file."""
     try:
         with path.open("rb") as file:
-            details = msgspec.json.decode(file.read(_MOST_BYTES), type=list[_Detail])
+            content = file.read(_MOST_BYTES)
+        details = msgspec.json.decode(content, type=list[_Detail])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -468,7 +490,8 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
         raise TraceFormatError(path, problem, "correct it, or remove it") from error
     by_file: defaultdict[str, list[_Detail]] = defaultdict(list)
     for detail in details:
-        by_file[Path(detail.file).name].append(detail)
+        name = Path(detail.file).name
+        by_file[name].append(detail)
     return by_file
 
 
@@ -478,9 +501,10 @@ def _wanted(details: _Details, tokens: Collection[int] | None) -> list[Path]:
         return list(details)
     sizes: set[PaddedSize] = set()
     for details_of_file in details.values():
-        sizes.update(detail.size for detail in details_of_file)
         if not details_of_file:
             return list(details)
+        for detail in details_of_file:
+            sizes.add(detail.size)
     if any(size.batch_size is None for size in sizes):
         return list(details)
     wanted_sizes: set[PaddedSize] = set()

@@ -114,7 +114,9 @@ def _graph_launches(gpu_events: GpuEvents) -> pd.DataFrame:
         "% of GPU busy time": percent(site_busy_ns, all_busy_ns),
     }
     site_of_event = site[launches.launch]
-    columns |= _category_shares(gpu_events, launches.events, site_of_event, sites)
+    columns |= _category_shares(
+        gpu_events=gpu_events, events=launches.events, site=site_of_event, sites=sites
+    )
     order = np.lexsort((launches.rows[first], -site_busy_ns))
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
@@ -123,16 +125,22 @@ def _busy_ns(gpu_events: GpuEvents, launches: _Launches) -> Int64Array:
     """Return the busy time of each launch, ns, (n,)."""
     owner = np.full(len(gpu_events), NONE)
     owner[launches.events] = launches.launch
-    return BusyTime(gpu_events.start, gpu_events.end).by_owner(owner, len(launches))
+    busy_time = BusyTime(start=gpu_events.start, end=gpu_events.end)
+    return busy_time.by_owner(owner, len(launches))
 
 
 def _span_ns(gpu_events: GpuEvents, launches: _Launches) -> Int64Array:
     """Return the time from the first start to the last end of each launch, ns, (n,)."""
     count = len(launches)
-    start = minima(launches.launch, gpu_events.start[launches.events], count)
-    end = maxima(launches.launch, gpu_events.end[launches.events], count)
+    start = minima(
+        number=launches.launch, values=gpu_events.start[launches.events], groups=count
+    )
+    end = maxima(
+        number=launches.launch, values=gpu_events.end[launches.events], groups=count
+    )
     has_events = np.bincount(launches.launch, minlength=count) > 0
-    span: Int64Array = np.where(has_events, end, 0) - np.where(has_events, start, 0)
+    span: Int64Array = np.zeros(count, dtype=np.int64)
+    span[has_events] = end[has_events] - start[has_events]
     return span
 
 
@@ -156,6 +164,7 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     Returns:
         A code for each position, and the texts of the codes; the last text, of no ops, is empty.
     """
+    names = tree.trace.names
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
     op_above = nearest_marked(tree.parent_position, is_op)
     ops = np.flatnonzero(is_op)
@@ -163,16 +172,19 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     sorted_positions = np.sort(positions)
     first_inside = np.searchsorted(sorted_positions, ops)
     first_behind = np.searchsorted(sorted_positions, tree.subtree_end[ops])
-    ops = ops[first_inside < first_behind]
+    has_launch = first_inside < first_behind
+    ops = ops[has_launch]
     index_of_op = np.full(len(tree.rows), ROOT, dtype=np.int32)
     index_of_op[ops] = np.arange(len(ops))
     parents = values_at(index_of_op, op_above[ops], missing=ROOT)
-    paths = grouping.find_paths(parents, tree.trace.name[tree.rows[ops]])
+    name_of_op = tree.trace.name[tree.rows[ops]]
+    paths = grouping.find_paths(parents, name_of_op)
     innermost_op = values_at(index_of_op, op_above[positions], missing=ROOT)
     no_path = len(paths)
-    path_texts = list(paths.texts(tree.trace.names, " > "))
+    path_texts = list(paths.texts(names, " > "))
     path_texts.append("")
-    return values_at(paths.of_node, innermost_op, missing=no_path), path_texts
+    path = values_at(paths.of_node, innermost_op, missing=no_path)
+    return path, path_texts
 
 
 def _category_shares(
@@ -191,7 +203,9 @@ def _category_shares(
         return {}
     labels = categories.labels
     cell = site * len(labels) + categories.code[events]
-    time_of_cell = sums(cell, gpu_events.duration[events], sites * len(labels))
+    time_of_cell = sums(
+        number=cell, values=gpu_events.duration[events], groups=sites * len(labels)
+    )
     time = time_of_cell.reshape(sites, len(labels))
     time_of_category = time.sum(axis=0)
     time_of_site = time.sum(axis=1)

@@ -83,14 +83,22 @@ def watched_time(work: GpuEvents, classified: ClassifiedGaps) -> int:
 def _subject(classified: ClassifiedGaps, selection: Selection) -> str:
     """Return what was idle, such as `the GPU` or `the 4 streams of device 1`."""
     count = int(np.count_nonzero(classified.events))
-    device = f"device {selection.device}" if selection.device is not None else ""
+    device = ""
+    if selection.device is not None:
+        device = f"device {selection.device}"
     if classified.gaps.tracks.scope == "device":
-        return f"the {count} GPUs" if count > 1 else device or "the GPU"
-    number = f" {selection.stream}" if selection.stream is not None else ""
-    which = f"{number} of {device}" if device else number
+        if count > 1:
+            return f"the {count} GPUs"
+        return device or "the GPU"
+    number = ""
+    if selection.stream is not None:
+        number = f" {selection.stream}"
+    owner = f" of {device}" if device else ""
     if count > 1:
-        return f"the {count} streams{which}"
-    return f"stream{which}" if number else f"the stream{which}"
+        return f"the {count} streams{number}{owner}"
+    if number:
+        return f"stream{number}{owner}"
+    return f"the stream{owner}"
 
 
 def in_words(nanoseconds: int, like: int | None = None) -> str:

@@ -135,9 +135,13 @@ class IdleIntervals(NamedTuple):
 
     def split(self, window_start: Int64Array, window_end: Int64Array) -> SplitIntervals:
         """Split the intervals at windows, which are ascending and do not overlap."""
-        start, end, which, _ = inside(self.start, self.end, window_start, window_end)
+        start, end, which, _ = inside(
+            start=self.start, end=self.end, first=window_start, last=window_end
+        )
         inner = self.chosen(which)._replace(start=start, end=end)
-        start, end, which = outside(self.start, self.end, window_start, window_end)
+        start, end, which = outside(
+            start=self.start, end=self.end, first=window_start, last=window_end
+        )
         outer = self.chosen(which)._replace(start=start, end=end)
         return SplitIntervals(inside=inner, outside=outer)
 
@@ -209,18 +213,21 @@ class ClassifiedGaps:
             group: the group of each gap, (k,).
             groups: how many groups there are.
         """
-        times = time_by_cause(self.within, group[self.within.gap], groups)
+        times = time_by_cause(
+            intervals=self.within, group=group[self.within.gap], groups=groups
+        )
         main: Int64Array = times.argmax(axis=1)
         return main
 
     def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
         """Return the idle time of each device by cause; without a selection all of its wall."""
         tracks = self.gaps.tracks
-        times = (
-            time_by_cause(self.intervals, self.intervals.track, len(tracks)) / NS_PER_MS
+        times_ns = time_by_cause(
+            intervals=self.intervals, group=self.intervals.track, groups=len(tracks)
         )
+        times_ms = times_ns / NS_PER_MS
         result: dict[int | str, dict[str, float]] = {}
-        for label, row in zip(tracks.device_labels, times.tolist(), strict=True):
+        for label, row in zip(tracks.device_labels, times_ms.tolist(), strict=True):
             result[label] = dict(zip(CAUSES, row, strict=True))
         return result
 
@@ -243,7 +250,9 @@ class ClassifiedGaps:
 def time_by_cause(intervals: IdleIntervals, group: IntArray, groups: int) -> Int64Array:
     """Return the idle time by groups of intervals and by causes, ns, (groups, causes)."""
     cells = group * len(CAUSES) + intervals.cause
-    times = grouping.sums(cells, intervals.duration, groups * len(CAUSES))
+    times = grouping.sums(
+        number=cells, values=intervals.duration, groups=groups * len(CAUSES)
+    )
     return times.reshape(groups, len(CAUSES))
 
 
@@ -286,8 +295,12 @@ def classify_gaps(
     intervals = joined_intervals(*parts)
     intervals = intervals.chosen(intervals.end > intervals.start)
     if scope == "device":
-        intervals = _with_cpu_work(work, gaps, launches, intervals)
-    caught_up = _with_waits(work, scope, intervals, launches)
+        intervals = _with_cpu_work(
+            work=work, gaps=gaps, launches=launches, intervals=intervals
+        )
+    caught_up = _with_waits(
+        work=work, scope=scope, intervals=intervals, launches=launches
+    )
     return ClassifiedGaps(
         gaps=gaps,
         intervals=_with_unrecorded_parts(work, scope, caught_up.intervals),
@@ -314,8 +327,9 @@ def _selected_gaps(
 def _launches_of_gaps(work: GpuEvents, gaps: Gaps) -> _GapLaunches:
     trace = work.trace
     launch = work.tree.launch_of_gpu[gaps.after]
+    has_launch = launch != NONE
     returned = values_at(trace.ts, launch) + values_at(trace.dur, launch)
-    returned = np.where(launch != NONE, returned, gaps.start)
+    returned = np.where(has_launch, returned, gaps.start)
     return _GapLaunches(
         row=launch,
         thread=values_at(trace.thread, launch),
@@ -357,12 +371,15 @@ def _split_at_blocking_calls(
     blocking_threads = np.unique(thread_of_call)
     for thread in blocking_threads.tolist():
         calls_of_thread = calls[thread_of_call == thread]
-        windows = union(trace.ts[calls_of_thread], trace.end_of(calls_of_thread))
+        begins = trace.ts[calls_of_thread]
+        ends = trace.end_of(calls_of_thread)
+        windows = union(begins, ends)
         of_thread = intervals.chosen(thread_of_interval == thread)
         split = of_thread.split(*windows)
         yield split.inside.with_cause(Cause.SYNCHRONIZATION)
         yield split.outside
-    yield intervals.chosen(~np.isin(thread_of_interval, blocking_threads))
+    has_blocking_calls = np.isin(thread_of_interval, blocking_threads)
+    yield intervals.chosen(~has_blocking_calls)
 
 
 def _with_cpu_work(
@@ -381,9 +398,10 @@ def _with_cpu_work(
     if not len(gap):
         return intervals
     gap = gap[
-        _nothing_launched(work, gaps, gap) & _no_wait_goes_on(work, gaps, launches, gap)
+        _nothing_launched(work, gaps, gap)
+        & _no_wait_goes_on(work=work, gaps=gaps, launches=launches, gap=gap)
     ]
-    seen = _cpu_work_in_gaps(work, gaps, launches, gap)
+    seen = _cpu_work_in_gaps(work=work, gaps=gaps, launches=launches, gap=gap)
     gap = gap[2 * seen >= gaps.duration[gap]]
     is_of_cpu = is_open & np.isin(intervals.gap, gap)
     of_cpu = intervals.chosen(is_of_cpu).with_cause(Cause.HOST)
@@ -400,8 +418,15 @@ def _nothing_launched(work: GpuEvents, gaps: Gaps, gap: Int64Array) -> BoolArray
     device = device[order]
     begun = begun[order]
     middle = gaps.start[gap] + gaps.duration[gap] // 2
-    until_start = grouping.items_before(device, begun, gaps.track[gap], gaps.start[gap])
-    until_middle = grouping.items_before(device, begun, gaps.track[gap], middle)
+    until_start = grouping.items_before(
+        group=device,
+        time=begun,
+        asked_group=gaps.track[gap],
+        asked_time=gaps.start[gap],
+    )
+    until_middle = grouping.items_before(
+        group=device, time=begun, asked_group=gaps.track[gap], asked_time=middle
+    )
     nothing_launched: BoolArray = until_start == until_middle
     return nothing_launched
 
@@ -413,7 +438,10 @@ def _no_wait_goes_on(
     trace = work.trace
     calls = blocking_calls(work)
     last = grouping.last_before(
-        trace.thread[calls], trace.ts[calls], launches.thread[gap], gaps.end[gap]
+        group=trace.thread[calls],
+        time=trace.ts[calls],
+        asked_group=launches.thread[gap],
+        asked_time=gaps.end[gap],
     )
     call_end = values_at(trace.end_of(calls), last, missing=_LONG_AGO)
     no_wait: BoolArray = call_end <= gaps.end[gap]
@@ -434,10 +462,14 @@ def _cpu_work_in_gaps(
     start = gaps.start[gap][order]
     end = gaps.end[gap][order]
     last = grouping.last_before(
-        thread, start, trace.thread[rows], trace.ts[rows] + _AROUND_NS + 1
+        group=thread,
+        time=start,
+        asked_group=trace.thread[rows],
+        asked_time=trace.ts[rows] + _AROUND_NS + 1,
     )
     within = last != NONE
-    within &= trace.end_of(rows) <= values_at(end, last) + _AROUND_NS
+    latest_end = values_at(end, last) + _AROUND_NS
+    within &= trace.end_of(rows) <= latest_end
     rows = rows[within]
     number = last[within]
     by_start = np.lexsort((-trace.dur[rows], trace.ts[rows], number))
@@ -446,7 +478,9 @@ def _cpu_work_in_gaps(
     is_outermost = grouping.outermost(number, trace.end_of(rows))
     seen = np.zeros(len(gap), dtype=np.int64)
     seen[order] = grouping.sums(
-        number[is_outermost], trace.dur[rows[is_outermost]], len(gap)
+        number=number[is_outermost],
+        values=trace.dur[rows[is_outermost]],
+        groups=len(gap),
     )
     return seen
 
@@ -474,15 +508,16 @@ def _with_waits(
         thread=values_at(launches.thread, intervals.gap),
         is_late=np.isin(intervals.cause, late_causes),
     )
-    after_waits = idle_after_waits(work, scope, idle, calls)
+    after_waits = idle_after_waits(work=work, scope=scope, idle=idle, calls=calls)
     belongs = after_waits.call != NONE
-    call_of_gap[intervals.gap[belongs]] = after_waits.call[belongs]
+    gaps_of_waits = intervals.gap[belongs]
+    call_of_gap[gaps_of_waits] = after_waits.call[belongs]
     middle = intervals.start + after_waits.length
     of_waits = intervals._replace(end=middle).with_cause(Cause.SYNCHRONIZATION)
     rest = intervals._replace(start=middle)
     split = joined_intervals(of_waits, rest)
-    split = split.chosen(split.end > split.start)
-    return _CaughtUp(split, call_of_gap)
+    has_length = split.end > split.start
+    return _CaughtUp(split.chosen(has_length), call_of_gap)
 
 
 def _causes_after_launch(
@@ -516,7 +551,10 @@ def _last_call_before(
     """Return when the last of some calls before each launch began on its thread, (k,)."""
     trace = work.trace
     last = grouping.last_before(
-        trace.thread[calls], trace.ts[calls], launches.thread, launches.begun
+        group=trace.thread[calls],
+        time=trace.ts[calls],
+        asked_group=launches.thread,
+        asked_time=launches.begun,
     )
     return values_at(trace.ts[calls], last, missing=_LONG_AGO)
 
@@ -526,8 +564,8 @@ def _edges(work: GpuEvents) -> IdleIntervals:
     tracks = find_tracks(work, "device")
     recording = recording_of(work)
     count = len(tracks)
-    first_start = grouping.minima(tracks.of_gpu, work.start, count)
-    last_end = grouping.maxima(tracks.of_gpu, work.end, count)
+    first_start = grouping.minima(number=tracks.of_gpu, values=work.start, groups=count)
+    last_end = grouping.maxima(number=tracks.of_gpu, values=work.end, groups=count)
     return IdleIntervals(
         start=np.append(np.full(count, recording.wall_start), last_end),
         end=np.append(first_start, np.full(count, recording.wall_end)),
@@ -553,12 +591,14 @@ def _with_unrecorded_parts(
         remaining = intervals.chosen(device_of_interval == device)
         of_device = parts[parts["device"] == device]
         is_warm_up = of_device["kind"] == "start_up"
-        for cause, windows in (
-            (Cause.NOT_RECORDED, of_device[~is_warm_up]),
-            (Cause.WARM_UP, of_device[is_warm_up]),
-        ):
-            window = union(windows["start"].to_numpy(), windows["end"].to_numpy())
-            split = remaining.split(*window)
+        parts_of_cause = {
+            Cause.NOT_RECORDED: of_device[~is_warm_up],
+            Cause.WARM_UP: of_device[is_warm_up],
+        }
+        for cause, windows in parts_of_cause.items():
+            start = windows["start"].to_numpy()
+            end = windows["end"].to_numpy()
+            split = remaining.split(*union(start, end))
             result.append(split.inside.with_cause(cause))
             remaining = split.outside
         result.append(remaining)
@@ -621,16 +661,19 @@ def _gpu_calls(work: GpuEvents) -> _GpuCalls:
     """
     trace = work.trace
     launch = work.tree.launch_of_gpu
-    copies = np.flatnonzero(work.is_copy & work.tree.linked)
-    returns_after_copy = trace.end_of(launch[copies]) >= work.end[copies]
-    blocking_copies = launch[copies[returns_after_copy]]
+    linked = work.tree.linked
+    copies = np.flatnonzero(work.is_copy & linked)
+    calls_of_copies = launch[copies]
+    returns_after_copy = trace.end_of(calls_of_copies) >= work.end[copies]
+    blocking_copies = calls_of_copies[returns_after_copy]
     named = trace.rows_named(_BLOCKING_CALL, *LAUNCH_KINDS)
+    stream_waits = trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)
+    launches = distinct(launch[linked])
+    blocking = np.union1d(named, blocking_copies)
     return _GpuCalls(
-        stream_waits=_by_thread_and_start(
-            work, trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)
-        ),
-        launches=_by_thread_and_start(work, distinct(launch[work.tree.linked])),
-        blocking=_by_thread_and_start(work, np.union1d(named, blocking_copies)),
+        stream_waits=_by_thread_and_start(work, stream_waits),
+        launches=_by_thread_and_start(work, launches),
+        blocking=_by_thread_and_start(work, blocking),
     )
 
 
@@ -658,7 +701,9 @@ def _synchronizing_calls(
     thread = trace.thread[rows]
     begin = trace.ts[rows]
     end = trace.end_of(rows)
-    last = grouping.last_before(thread, begin, launches.thread, launches.begun)
+    last = grouping.last_before(
+        group=thread, time=begin, asked_group=launches.thread, asked_time=launches.begun
+    )
     gap = np.flatnonzero(last != NONE)
     _, longest_so_far = grouping.running_maximum(thread, end)
     call = longest_so_far[last[gap]]
@@ -693,11 +738,17 @@ def _last_end_on_other_streams(work: GpuEvents, gaps: Gaps) -> Int64Array:
     length that ended the gap itself, and for which nothing waited. Far back without such an event.
     """
     own_scope = gaps.tracks.scope
-    ended_before = _events_ended(work, gaps, "device", gaps.end)
-    ended_until = _events_ended(work, gaps, "device", gaps.end + 1)
+    ended_before = _events_ended(work=work, gaps=gaps, scope="device", until=gaps.end)
+    ended_until = _events_ended(
+        work=work, gaps=gaps, scope="device", until=gaps.end + 1
+    )
     with_gap_on_device = ended_until - ended_before
-    with_gap_on_track = _events_ended(work, gaps, own_scope, gaps.end + 1)
-    with_gap_on_track -= _events_ended(work, gaps, own_scope, gaps.end)
+    with_gap_on_track = _events_ended(
+        work=work, gaps=gaps, scope=own_scope, until=gaps.end + 1
+    )
+    with_gap_on_track -= _events_ended(
+        work=work, gaps=gaps, scope=own_scope, until=gaps.end
+    )
     ends_with_gap_elsewhere = with_gap_on_device > with_gap_on_track
     last = np.where(ends_with_gap_elsewhere, ended_until, ended_before) - 1
     ends = _ends(work, "device")
@@ -717,4 +768,6 @@ def _events_ended(
     """
     track = find_tracks(work, scope).of_gpu[gaps.after]
     ends = _ends(work, scope)
-    return grouping.items_before(ends.track, ends.end, track, until)
+    return grouping.items_before(
+        group=ends.track, time=ends.end, asked_group=track, asked_time=until
+    )

@@ -106,7 +106,9 @@ def cpu_activity_rows(
         start=start,
         end=np.where(launched_within, launched_at, end),
     )
-    rows = innermost_during(trace, HOST_KINDS[column], until_launch, _IGNORED)
+    rows = innermost_during(
+        trace=trace, kinds=HOST_KINDS[column], intervals=until_launch, ignored=_IGNORED
+    )
     if column != "host_call":
         return rows
     synchronizing_call = classified.synchronizing_call[chosen]
@@ -130,26 +132,36 @@ def innermost_during(
     known = intervals.of_known_threads()
     # An event around one that covers half of an interval is as long, and runs in it.
     longest_interval = np.iinfo(np.int64).max >> 1
-    shortest = int((known.end - known.start).min(initial=longest_interval)) / 2
-    rows, parent = _nested_around(trace, kinds, known, ignored, shortest)
+    length = known.end - known.start
+    shortest = int(length.min(initial=longest_interval)) / 2
+    rows, parent = _nested_around(
+        trace=trace, kinds=kinds, intervals=known, ignored=ignored, shortest=shortest
+    )
     start = intervals.start
     end = intervals.end
     result = np.full(len(start), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers the middle
     position = last_before(
-        trace.thread[rows], trace.ts[rows], intervals.thread, middle + 1
+        group=trace.thread[rows],
+        time=trace.ts[rows],
+        asked_group=intervals.thread,
+        asked_time=middle + 1,
     )
     # Each interval climbs from the last event that began before its middle, parent by parent.
     climbing = np.flatnonzero(position != ROOT)
     while len(climbing):
         row = rows[position[climbing]]
-        ends_first = np.minimum(trace.end_of(row), end[climbing])
-        overlap = ends_first - np.maximum(trace.ts[row], start[climbing])
-        covers_half = overlap * 2 >= end[climbing] - start[climbing]
-        result[climbing[covers_half]] = row[covers_half]
+        starts = start[climbing]
+        ends = end[climbing]
+        first_end = np.minimum(trace.end_of(row), ends)
+        last_start = np.maximum(trace.ts[row], starts)
+        covers_half = (first_end - last_start) * 2 >= ends - starts
+        covered = climbing[covers_half]
+        result[covered] = row[covers_half]
         climbing = climbing[~covers_half]
-        position[climbing] = parent[position[climbing]]
-        climbing = climbing[position[climbing] != ROOT]
+        position_above = parent[position[climbing]]
+        position[climbing] = position_above
+        climbing = climbing[position_above != ROOT]
     return result
 
 
@@ -180,8 +192,12 @@ class HostSegments(NamedTuple):
         past the last is 4; all four take 12 ns, of which 3 (of the first) and 3 (of the last) lie
         outside.
         """
-        first = items_before(self.thread, self.end, thread, start + 1)
-        past = items_before(self.thread, self.start, thread, end)
+        first = items_before(
+            group=self.thread, time=self.end, asked_group=thread, asked_time=start + 1
+        )
+        past = items_before(
+            group=self.thread, time=self.start, asked_group=thread, asked_time=end
+        )
         length = self.end - self.start
         passed = np.append(0, np.cumsum(length))
         of_interval = passed[past] - passed[first]
@@ -199,7 +215,9 @@ class HostSegments(NamedTuple):
             outside = np.maximum(excess, 0)
             of_interval[overlapping] -= outside
             np.subtract.at(of_segment, segment, outside)
-        return SegmentOverlap(first, past, of_interval, of_segment)
+        return SegmentOverlap(
+            first=first, past=past, of_interval=of_interval, of_segment=of_segment
+        )
 
     def _intervals_of_segments(self, first: Int64Array, past: Int64Array) -> Int64Array:
         """Return how many intervals each segment overlaps, (m,)."""
@@ -224,7 +242,9 @@ def innermost_segments(
         ignored: events whose names begin like this do not matter.
     """
     known = intervals.of_known_threads()
-    rows, parent = _nested_around(trace, kinds, known, ignored, shortest=1)
+    rows, parent = _nested_around(
+        trace=trace, kinds=kinds, intervals=known, ignored=ignored, shortest=1
+    )
     return _segments(trace, rows, parent)
 
 
@@ -243,7 +263,9 @@ def idle_time_segments(
         start=idle.start,
         end=idle.end,
     )
-    rows, parent = _nested_around(trace, kinds, launching, ignored, shortest=1)
+    rows, parent = _nested_around(
+        trace=trace, kinds=kinds, intervals=launching, ignored=ignored, shortest=1
+    )
     return _segments(trace, rows, parent)
 
 
@@ -281,11 +303,11 @@ def nested_events(
 ) -> tuple[Int64Array, npt.NDArray[np.int32]]:
     """Return some host events in tree order, and the position of the parent of each."""
     nesting = nest(
-        trace.thread[rows],
-        trace.ts[rows],
-        trace.end_of(rows),
-        trace.external_id[rows],
-        np.zeros(len(rows), dtype=bool),
+        thread=trace.thread[rows],
+        start=trace.ts[rows],
+        end=trace.end_of(rows),
+        tie=trace.external_id[rows],
+        childless=np.zeros(len(rows), dtype=bool),
     )
     return rows[nesting.order], nesting.parent
 

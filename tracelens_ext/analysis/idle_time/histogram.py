@@ -78,9 +78,14 @@ def histogram(
     low = float(inside.min())
     if smallest is not None and not (log and smallest <= 0):
         low = smallest
-    high = float(inside.max()) if largest is None else largest
+    high = float(inside.max())
+    if largest is not None:
+        high = largest
+    edge_count = bins + 1
+    if low == high:
+        edge_count = 2
     spaced = np.geomspace if log else np.linspace
-    edges = spaced(low, high, bins + 1 if low != high else 2)
+    edges = spaced(low, high, edge_count)
     # geomspace may miss its ends by a rounding.
     edges[0] = low
     edges[-1] = high
@@ -144,9 +149,12 @@ def ascii_lines(lines: Sequence[str]) -> list[str]:
 
 def _bin_labels(edges: Float64Array, unit: str) -> list[str]:
     """Return the bins in words, with the decimals that tell one edge from the next."""
-    narrowest = float(np.diff(edges).min(initial=np.inf))
-    decimals = 1 if narrowest >= 0.1 or not narrowest else 3
+    widths = np.diff(edges)
+    narrowest = float(widths.min(initial=np.inf))
+    decimals = 1
+    if 0 < narrowest < 0.1:
+        decimals = 3
     numbers = [f"{edge:.{decimals}f}" for edge in edges.tolist()]
     labels = [f"{low}-{high} {unit}" for low, high in pairwise(numbers)]
-    width = max(map(len, labels), default=0)
-    return [label.rjust(width) for label in labels]
+    longest = max(map(len, labels), default=0)
+    return [label.rjust(longest) for label in labels]

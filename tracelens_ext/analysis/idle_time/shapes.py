@@ -96,7 +96,9 @@ def shapes_of_gaps(work: GpuEvents) -> GapShapes:
     classified = classify_gaps(work, "device")
     within = classified.within
     analyzed = within.chosen(~np.isin(within.cause, _NOT_ANALYZED))
-    idle_ns = grouping.sums(analyzed.gap, analyzed.duration, len(classified))
+    idle_ns = grouping.sums(
+        number=analyzed.gap, values=analyzed.duration, groups=len(classified)
+    )
     is_long = idle_ns >= LONG_GAP_NS
     shape = np.where(is_long, Shape.LONG.code, Shape.SHORT.code).astype(np.int8)
     pauses: list[Pause] = []
@@ -137,10 +139,12 @@ def _between_iterations(work: GpuEvents, gaps: Int64Array) -> Int64Array:
 
 def _similar_lengths(gaps: Int64Array, idle_ns: Int64Array) -> Iterator[Int64Array]:
     """Yield gaps of similar lengths, in order of time."""
-    by_length = gaps[np.argsort(idle_ns[gaps], kind="stable")]
+    order = np.argsort(idle_ns[gaps], kind="stable")
+    by_length = gaps[order]
     length = idle_ns[by_length]
     is_much_longer = length[1:] > _SIMILAR_FACTOR * length[:-1]
-    for similar in np.split(by_length, np.flatnonzero(is_much_longer) + 1):
+    first_longer = np.flatnonzero(is_much_longer) + 1
+    for similar in np.split(by_length, first_longer):
         yield np.sort(similar)
 
 
@@ -155,11 +159,14 @@ def _pause(
     work: GpuEvents, gaps: Int64Array, idle_ns: Int64Array, *, between_iterations: bool
 ) -> Pause:
     all_gaps = classify_gaps(work, "device").gaps
-    period_ns = np.median(np.diff(all_gaps.start[gaps]))
-    names, counts = np.unique(work.name[all_gaps.after[gaps]], return_counts=True)
+    times_between = np.diff(all_gaps.start[gaps])
+    period_ns = np.median(times_between)
+    next_events = all_gaps.after[gaps]
+    names, counts = np.unique(work.name[next_events], return_counts=True)
     followed_by = ""
     if 2 * int(counts.max()) > len(gaps):
-        followed_by = work.trace.names[int(names[counts.argmax()])]
+        most_frequent = int(names[counts.argmax()])
+        followed_by = work.trace.names[most_frequent]
     return Pause(
         gaps=gaps,
         shortest_ms=float(idle_ns[gaps].min()) / NS_PER_MS,
@@ -181,8 +188,12 @@ def _tail_gaps(work: GpuEvents, gaps: Int64Array) -> Int64Array:
         last = int(of_device[-1])
         events = all_gaps.tracks.of_gpu == device
         after = events & (work.start >= all_gaps.end[last])
-        few = int(after.sum()) <= min(_MOST_EVENTS_IN_TAIL, int(events.sum()) // 10)
+        a_tenth = int(events.sum()) // 10
+        most_events = min(_MOST_EVENTS_IN_TAIL, a_tenth)
+        if int(after.sum()) > most_events:
+            continue
         time_after = int(work.duration[after].sum())
-        if few and time_after <= _TAIL_SHARE * int(work.duration[events].sum()):
+        all_time = int(work.duration[events].sum())
+        if time_after <= _TAIL_SHARE * all_time:
             result.append(last)
     return np.array(result, dtype=np.int64)

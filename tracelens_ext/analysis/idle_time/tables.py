@@ -107,7 +107,12 @@ def _summary_of_scope(
     if scope == "stream":
         event_after = classified.gaps.after[intervals.gap]
         device = find_tracks(work, "device").of_gpu[event_after]
-        overlapped = busy_within(work, device, intervals.start, intervals.end)
+        overlapped = busy_within(
+            gpu_events=work,
+            device_index=device,
+            start=intervals.start,
+            end=intervals.end,
+        )
     return pd.DataFrame(
         {
             "scope": pd.array([scope] * cause_count, dtype="str"),
@@ -187,9 +192,10 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     gaps = classified.gaps
     tracks = gaps.tracks
     events = classified.events
-    idle = sums(gaps.track, gaps.duration, len(tracks))
-    overlapped = sums(gaps.track, gaps.overlapped, len(tracks))
-    longest = np.maximum(maxima(gaps.track, gaps.duration, len(tracks)), 0)
+    idle = sums(number=gaps.track, values=gaps.duration, groups=len(tracks))
+    overlapped = sums(number=gaps.track, values=gaps.overlapped, groups=len(tracks))
+    longest = maxima(number=gaps.track, values=gaps.duration, groups=len(tracks))
+    longest = np.maximum(longest, 0)  # 0 for a stream without gaps
     count = np.bincount(gaps.track, minlength=len(tracks))
     frame = pd.DataFrame(
         {
@@ -205,7 +211,8 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     )
     order = np.lexsort((-idle, -count))
     has_events = events[order] > 0
-    return frame.iloc[order[has_events]].reset_index(drop=True)
+    rows = order[has_events]
+    return frame.iloc[rows].reset_index(drop=True)
 
 
 def _track_columns(
@@ -233,7 +240,8 @@ def gap_pairs(
     gaps = classified.gaps
     names, labels = simple_codes(work)
     columns, groups = group_labelled(
-        _names_around(gaps, "kernel", names, labels), gaps.duration
+        _names_around(gaps=gaps, column="kernel", code=names, labels=labels),
+        gaps.duration,
     )
     first_of_full_names, _ = number_groups(
         [groups.number, work.name[gaps.before], work.name[gaps.after]]
@@ -280,8 +288,10 @@ def gap_full_names(
     gaps = classify_gaps(work, "stream", selection).gaps
     names, labels = simple_codes(work)
     keys = {
-        **_names_around(gaps, "kernel", names, labels),
-        **_names_around(gaps, "full_name", work.name, work.trace.names),
+        **_names_around(gaps=gaps, column="kernel", code=names, labels=labels),
+        **_names_around(
+            gaps=gaps, column="full_name", code=work.name, labels=work.trace.names
+        ),
     }
     columns, groups = group_labelled(keys, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
@@ -320,7 +330,9 @@ def gaps(
     columns = _gap_columns(work, classified, order)
     trace = work.trace
     for column in HOST_KINDS:
-        rows = cpu_activity_rows(work, classified, column, order).tolist()
+        rows = cpu_activity_rows(
+            work=work, classified=classified, column=column, chosen=order
+        ).tolist()
         names = [trace.name_of(row) if row != NONE else "" for row in rows]
         columns[column] = pd.array(names, dtype="str")
     return pd.DataFrame(columns)
@@ -338,7 +350,7 @@ def _gap_columns(
     named: Labelled = {
         "cause": (classified.cause[order], CAUSES),
         "cpu_op": (op[gaps.after], op_labels),
-        **_names_around(gaps, "kernel", work.name, trace.names),
+        **_names_around(gaps=gaps, column="kernel", code=work.name, labels=trace.names),
     }
     columns = {
         **_track_columns(classified.gaps.tracks, gaps.track),
@@ -348,7 +360,8 @@ def _gap_columns(
     }
     for name, (code, labels) in named.items():
         columns[name] = pd.array(texts(code, labels), dtype="str")
-    columns["launch_delay_us"] = np.where(launch != NONE, delay / NS_PER_US, np.nan)
+    has_launch = launch != NONE
+    columns["launch_delay_us"] = np.where(has_launch, delay / NS_PER_US, np.nan)
     return columns
 
 
@@ -373,7 +386,9 @@ def gap_histogram(
 ) -> pd.DataFrame:
     """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
     length = classify_gaps(work, "stream", selection).gaps.duration / NS_PER_US
-    found = telling_histogram(length, BINS, smallest, largest, log=log).histogram
+    found = telling_histogram(
+        values=length, bins=BINS, smallest=smallest, largest=largest, log=log
+    ).histogram
     edges = found.edges if len(found.edges) else np.array([np.nan])
     bins = pd.DataFrame(
         {

@@ -7,7 +7,8 @@ When such a wait returns, the queue of the GPU is empty and the CPU is behind. U
 again, the GPU idles before each launch. Without the wait the CPU would have launched earlier by as
 long as it waited: so much idle time belongs to the wait. But where the CPU needs more time between
 two waits than the GPU, the GPU would idle for the difference without waits, too. A millisecond or
-more without any launch is a phase of the CPU that has nothing to do with the wait.
+more without any launch is a phase of the CPU. Right after a wait it would have run beside the work
+that was waited for; later on it has nothing to do with the wait.
 """
 
 from __future__ import annotations
@@ -104,10 +105,13 @@ def idle_after_waits(
 def _waits_of_thread(work: GpuEvents, calls: Int64Array) -> _Waits:
     """Return calls of a thread that are not inside of others."""
     trace = work.trace
-    end = trace.end_of(calls)
-    ended_before = np.append(0, np.maximum.accumulate(end))[:-1]
-    rows = calls[trace.ts[calls] >= ended_before]
-    return _Waits(row=rows, start=trace.ts[rows], end=trace.end_of(rows))
+    latest_end = np.maximum.accumulate(trace.end_of(calls))
+    end_before = np.append(0, latest_end)[:-1]
+    is_outermost = trace.ts[calls] >= end_before
+    rows = calls[is_outermost]
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
+    return _Waits(row=rows, start=start, end=end)
 
 
 def _last_launch(work: GpuEvents, thread: int) -> int:
@@ -134,9 +138,11 @@ class _Queue(NamedTuple):
 def _queue(work: GpuEvents, scope: Scope, track: int) -> _Queue:
     of_track = find_tracks(work, scope).of_gpu == track
     events = np.flatnonzero(of_track & work.tree.linked)
-    launched = work.trace.ts[work.tree.launch_of_gpu[events]]
+    launch = work.tree.launch_of_gpu[events]
+    launched = work.trace.ts[launch]
     order = np.argsort(launched, kind="stable")
-    done = np.maximum.accumulate(work.end[events[order]])
+    end = work.end[events[order]]
+    done = np.maximum.accumulate(end)
     return _Queue(launched=launched[order], done=done)
 
 
@@ -151,9 +157,11 @@ class _Times(NamedTuple):
         return self._until(end) - self._until(start)
 
     def _until(self, time: Int64Array) -> Int64Array:
-        passed = np.append(0, np.cumsum(self.end - self.start))
+        length = self.end - self.start
+        passed = np.append(0, np.cumsum(length))
         begun = np.searchsorted(self.start, time, side="left")
-        unfinished = values_at(self.end, begun - 1, missing=0) - time
+        last_end = values_at(self.end, begun - 1, missing=0)
+        unfinished = last_end - time
         until: Int64Array = passed[begun] - unfinished.clip(0)
         return until
 
@@ -164,7 +172,8 @@ def _busy_times(work: GpuEvents, scope: Scope, track: int, kind: str) -> _Times:
     chosen = find_tracks(work, scope).of_gpu == track
     if kind == "kernels":
         chosen &= work.is_kernel
-    return _Times(*union(work.start[chosen], work.end[chosen]))
+    busy = union(work.start[chosen], work.end[chosen])
+    return _Times(start=busy.start, end=busy.end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +213,11 @@ class _CatchingUp:
         is_behind = (wait != NONE) & (values_at(epoch_of_wait, wait) == epoch)
 
         length = np.where(is_behind, end - start, 0)
-        length[length >= _PHASE_NS] = 0
-        late_idle = grouping.sums(wait + 1, length, len(debt) + 1)[1:]
+        is_later_phase = (length >= _PHASE_NS) & self._has_launched(wait, start)
+        length[is_later_phase] = 0
+        late_idle = grouping.sums(number=wait + 1, values=length, groups=len(debt) + 1)[
+            1:
+        ]
         next_epoch = np.append(epoch_of_wait[long_waits[1:]], len(ahead_again))
         catches_up = next_epoch > epoch_of_wait[long_waits]
         lack = self._lack_without_waits(long_waits, catches_up)
@@ -218,6 +230,15 @@ class _CatchingUp:
         taken = np.clip(left, 0, length)
         row = values_at(self.waits.row, wait)
         return IdleAfterWaits(taken, np.where(taken > 0, row, NONE))
+
+    def _has_launched(self, wait: Int64Array, time: Int64Array) -> BoolArray:
+        """Tell whether anything was launched between the ends of waits and some times."""
+        wait_end = values_at(self.waits.end, wait)
+        launched = self.queue.launched
+        before_end = np.searchsorted(launched, wait_end, side="left")
+        before_time = np.searchsorted(launched, time, side="left")
+        has_launched: BoolArray = before_time > before_end
+        return has_launched
 
     def _enough(self) -> Int64Array:
         """Return how much queued work keeps the CPU ahead after each wait, ns, (w,)."""

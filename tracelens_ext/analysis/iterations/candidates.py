@@ -97,12 +97,20 @@ def _ranges(tree: CallTree) -> pd.DataFrame:
     process_of_row = trace.process_of_thread[trace.thread[rows]]
     process_of_launch = trace.process_of_thread[trace.thread[launch]]
     order = by_group_and_time(process_of_launch, trace.ts[launch])
-    launches = _LaunchTimes(process_of_launch[order], trace.ts[launch[order]])
+    launches = _LaunchTimes(
+        process=process_of_launch[order], time=trace.ts[launch[order]]
+    )
     before = items_before(
-        launches.process, launches.time, process_of_row, trace.ts[rows]
+        group=launches.process,
+        time=launches.time,
+        asked_group=process_of_row,
+        asked_time=trace.ts[rows],
     )
     until = items_before(
-        launches.process, launches.time, process_of_row, trace.end_of(rows)
+        group=launches.process,
+        time=launches.time,
+        asked_group=process_of_row,
+        asked_time=trace.end_of(rows),
     )
     ranges = pd.DataFrame(
         {

@@ -100,7 +100,9 @@ def iteration_table(
     blocks = [_block(work, iterations, device) for device in devices or [NONE]]
     frame = pd.concat(blocks, ignore_index=True)
     index = frame["index"].to_numpy()
-    is_used = _uses_device(work, iterations.process[index], frame["device"].to_numpy())
+    is_used = _uses_device(
+        work=work, process=iterations.process[index], device=frame["device"].to_numpy()
+    )
     frame = frame[is_used].sort_values(["index", "device"], ignore_index=True)
     frame["iteration"] = pd.array(
         [labels[number] for number in frame["index"]], dtype="str"
@@ -125,8 +127,10 @@ def iteration_table(
         "odd",
     ]
     shown += categories
-    notes = _notes(work, iterations, nested, statistics)
-    return IterationTable(frame[shown], statistics, tuple(notes))
+    notes = _notes(
+        work=work, iterations=iterations, nested=nested, statistics=statistics
+    )
+    return IterationTable(frame=frame[shown], statistics=statistics, notes=tuple(notes))
 
 
 def is_category_time(column: str) -> bool:
@@ -166,14 +170,17 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
     iteration_of_gpu = _iteration_of_gpu(work, iterations)
     owner = np.where(is_counted, iteration_of_gpu, NONE)
     computation = ~(work.is_communication | work.is_copy)
-    busy_time = BusyTime(work.start, work.end)
+    busy_time = BusyTime(start=work.start, end=work.end)
     busy = busy_time.by_owner(owner, count)
     computing = busy_time.by_owner(np.where(computation, owner, NONE), count)
     is_not_copy = computation | work.is_communication
     without_copies = busy_time.by_owner(np.where(is_not_copy, owner, NONE), count)
     wall = iterations.end - iterations.start
     device_busy = covered(
-        work.start[is_counted], work.end[is_counted], iterations.start, iterations.end
+        start=work.start[is_counted],
+        end=work.end[is_counted],
+        window_start=iterations.start,
+        window_end=iterations.end,
     )
     process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
     has_gpu_work = _counts(iterations.of_gpu[is_counted], count) > 0
@@ -192,7 +199,9 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         "launches_without_gpu_work": _lost_launches(work, iterations, device),
         "whole": iterations.finished & has_gpu_work,
     }
-    columns |= _category_times(work, iteration_of_gpu, owner, count)
+    columns |= _category_times(
+        work=work, iteration_of_gpu=iteration_of_gpu, owner=owner, count=count
+    )
     return pd.DataFrame(columns)
 
 
@@ -213,10 +222,12 @@ def _category_times(
     labels = categories.labels
     is_owned = owner != NONE
     cell = categories.code[is_owned] * count + owner[is_owned]
-    times = sums(cell, work.duration[is_owned], len(labels) * count).reshape(
-        len(labels), count
+    time_of_cell = sums(
+        number=cell, values=work.duration[is_owned], groups=len(labels) * count
     )
-    occurring = np.unique(categories.code[iteration_of_gpu != NONE]).tolist()
+    times = time_of_cell.reshape(len(labels), count)
+    is_in_iteration = iteration_of_gpu != NONE
+    occurring = np.unique(categories.code[is_in_iteration]).tolist()
     return {
         f"{labels[code]}{CATEGORY_ENDING}": times[code] / NS_PER_MS
         for code in occurring
@@ -230,12 +241,14 @@ def _lost_launches(work: GpuEvents, iterations: Iterations, device: int) -> Int6
     """
     launches = find_launches(work)
     trace = work.trace
-    number = values_at(
-        find_tracks(work, "device").device, launches.device_index, missing=device
-    )
-    rows = launches.rows[launches.lost & (number == device)]
+    device_numbers = find_tracks(work, "device").device
+    number = values_at(device_numbers, launches.device_index, missing=device)
+    is_of_device = number == device
+    rows = launches.rows[launches.lost & is_of_device]
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    iteration = iteration_at(iterations.spans, process, trace.ts[rows])
+    iteration = iteration_at(
+        spans=iterations.spans, process=process, time=trace.ts[rows]
+    )
     return _counts(iteration, len(iterations))
 
 
@@ -309,9 +322,11 @@ def odd_among(values: Float64Array, least: float = 0.0) -> OddValues:
     distance = np.abs(values - middle)
     deviation = float(np.median(distance))
     if len(values) < ODD_AMONG:
-        return OddValues(np.zeros(len(values), dtype=bool), deviation)
+        none_is_odd = np.zeros(len(values), dtype=bool)
+        return OddValues(none_is_odd, deviation)
     limit = max(ODD_BEYOND * deviation, ODD_AT_LEAST * middle, least)
-    return OddValues(distance > limit, deviation)
+    is_odd = distance > limit
+    return OddValues(is_odd, deviation)
 
 
 def _notes(

@@ -74,7 +74,7 @@ class Iterations:
     @property
     def spans(self) -> IterationSpans:
         """When the iterations ran."""
-        return IterationSpans(self.process, self.start, self.end)
+        return IterationSpans(process=self.process, start=self.start, end=self.end)
 
     def has_number(self, number: int) -> BoolArray:
         """Return whether each iteration has this number, (k,)."""
@@ -115,16 +115,16 @@ class Iterations:
 
     def label(self, chosen: BoolArray) -> str:
         """Return a name for the chosen iterations: `ProfilerStep#5 to #7`; empty for none."""
-        numbers = sorted(
-            {self.number[index] for index in np.flatnonzero(chosen).tolist()}
-        )
+        places = np.flatnonzero(chosen).tolist()
+        numbers = sorted({self.number[place] for place in places})
         if not numbers:
             return ""
         first = numbers[0]
         last = numbers[-1]
         if len(numbers) == 1:
             return f"ProfilerStep#{first}"
-        if last - first == len(numbers) - 1:
+        is_without_holes = last - first == len(numbers) - 1
+        if is_without_holes:
             return f"ProfilerStep#{first} to #{last}"
         return f"{len(numbers)} between ProfilerStep#{first} and #{last}"
 
@@ -141,13 +141,16 @@ def find_iterations(tree: CallTree) -> Iterations:
     spans = _spans_of_events(trace, annotations.rows)
     order = np.lexsort((-spans.end, spans.start, spans.process))
     is_repeated = _repeated(
-        annotations.numbers[order], spans.process[order], spans.end[order]
+        numbers=annotations.numbers[order],
+        process=spans.process[order],
+        end=spans.end[order],
     )
     order = order[~is_repeated]
     # Of two with one start the longer comes last: one of no length hides no other.
-    order = order[
-        np.lexsort((spans.end[order], spans.start[order], spans.process[order]))
-    ]
+    start = spans.start[order]
+    end = spans.end[order]
+    process = spans.process[order]
+    order = order[np.lexsort((end, start, process))]
     numbers = [int(number) for number in annotations.numbers[order].tolist()]
     return iterations_of(tree, annotations.rows[order], numbers)
 
@@ -159,15 +162,18 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
     gpu_start = trace.ts[trace.gpu_rows]
     launch = tree.launch_of_gpu[tree.linked]
     launched_by = np.full(len(tree.linked), NONE, dtype=np.int64)
-    launched_by[tree.linked] = trace.process_of_thread[trace.thread[launch]]
+    launching_thread = trace.thread[launch]
+    launched_by[tree.linked] = trace.process_of_thread[launching_thread]
     launched_at = gpu_start.copy()
     launched_at[tree.linked] = trace.ts[launch]
     run_by = launched_by
     if trace.conventions.gpu_by_process:
-        run_by = trace.process_of_thread[trace.thread[trace.gpu_rows]].astype(np.int64)
+        thread = trace.thread[trace.gpu_rows]
+        run_by = trace.process_of_thread[thread].astype(np.int64)
     elif len(np.unique(spans.process)) == 1:
         run_by = np.where(tree.linked, launched_by, spans.process[0])
-    is_finished = (spans.end > spans.start) & (spans.end < _recording_end(trace))
+    is_finished = spans.end > spans.start
+    is_finished &= spans.end < _recording_end(trace)
     return Iterations(
         number=numbers,
         process=spans.process,
@@ -260,24 +266,35 @@ def named_iterations(tree: CallTree, annotation: Expression | None) -> NamedIter
     chosen = matching[order[is_outermost]]
     labels = [trace.name_of(row) for row in chosen.tolist()]
     iterations = iterations_of(tree, chosen, list(range(len(chosen))))
-    return NamedIterations(iterations, labels, len(matching) - len(chosen))
+    return NamedIterations(
+        iterations=iterations, labels=labels, nested=len(matching) - len(chosen)
+    )
 
 
 def _usual_iterations(tree: CallTree) -> NamedIterations:
     """Return the iterations by `ProfilerStep#N`, or by the steps of a serving engine."""
     trace = tree.trace
     steps = find_iterations(tree)
-    frames = engine_frames(trace) if not len(steps) else np.empty(0, dtype=np.int64)
+    frames = np.empty(0, dtype=np.int64)
+    if not len(steps):
+        frames = engine_frames(trace)
     if not len(frames):
         return NamedIterations(
-            steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+            iterations=steps,
+            labels=[f"ProfilerStep#{number}" for number in steps.number],
+            nested=0,
         )
     process = trace.process_of_thread[trace.thread[frames]]
-    frames = frames[np.lexsort((trace.ts[frames], process))]
-    names = [trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
-    labels = [f"{name}#{number}" for number, name in enumerate(names)]
+    by_process_and_time = np.lexsort((trace.ts[frames], process))
+    frames = frames[by_process_and_time]
+    labels = []
+    for number, row in enumerate(frames.tolist()):
+        _, _, name = trace.name_of(row).rpartition(": ")
+        labels.append(f"{name}#{number}")
     return NamedIterations(
-        iterations_of(tree, frames, list(range(len(frames)))), labels, 0
+        iterations=iterations_of(tree, frames, list(range(len(frames)))),
+        labels=labels,
+        nested=0,
     )
 
 
@@ -302,10 +319,10 @@ def _annotations_name_steps(trace: Trace, frames: Int64Array) -> bool:
         by_group_and_time(trace.thread[annotations], trace.ts[annotations])
     ]
     last = last_before(
-        trace.thread[annotations].astype(np.int64),
-        trace.ts[annotations],
-        trace.thread[frames].astype(np.int64),
-        trace.ts[frames] + 1,
+        group=trace.thread[annotations].astype(np.int64),
+        time=trace.ts[annotations],
+        asked_group=trace.thread[frames].astype(np.int64),
+        asked_time=trace.ts[frames] + 1,
     )
     frames = frames[last != NONE]
     around = annotations[last[last != NONE]]
@@ -327,7 +344,12 @@ def iteration_at(
         time: the time of each question, ns since the trace's first event, (g,).
     """
     iterations = IterationSpans(*spans)
-    last = last_before(iterations.process, iterations.start, process, time + 1)
+    last = last_before(
+        group=iterations.process,
+        time=iterations.start,
+        asked_group=process,
+        asked_time=time + 1,
+    )
     ends_later = time < values_at(iterations.end, last, missing=np.iinfo(np.int64).min)
     return np.where(ends_later, last, NONE)
 
@@ -374,9 +396,13 @@ class Selection:
             of_gpu = iterations.started_in if by_time else iterations.of_gpu
             selected &= _is_of_step(iterations, self.pstep, of_gpu)
         if self.stream is not None:
-            selected &= _has_number("stream", work.trace.stream, self.stream)
+            selected &= _has_number(
+                what="stream", numbers=work.trace.stream, wanted=self.stream
+            )
         if self.device is not None:
-            selected &= _has_number("device", work.trace.device, self.device)
+            selected &= _has_number(
+                what="device", numbers=work.trace.device, wanted=self.device
+            )
         if self.category is not None:
             selected &= _of_category(work, self.category)
         return selected
@@ -401,7 +427,9 @@ class Selection:
         if self.pstep is None or self.pstep_by == "time" or not is_unlinked.any():
             return ""
         iterations = _with_step(work, self.pstep)
-        started_in_step = _is_of_step(iterations, self.pstep, iterations.started_in)
+        started_in_step = _is_of_step(
+            iterations=iterations, number=self.pstep, of_gpu=iterations.started_in
+        )
         during = int((started_in_step & is_unlinked).sum())
         return (
             f"{work.count_text(is_unlinked)} without a launch in the trace are left "
@@ -444,11 +472,14 @@ def _has_number(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
 def _of_category(work: GpuEvents, wanted: str) -> BoolArray:
     """Return which GPU events are of a category, (g,)."""
     categories = work.needed_categories
-    labels = [categories.labels[code] for code in np.unique(categories.code).tolist()]
-    matching = [label for label in labels if label.casefold() == wanted.casefold()]
+    codes = np.unique(categories.code)
+    labels = [categories.labels[code] for code in codes.tolist()]
+    folded = wanted.casefold()
+    matching = [label for label in labels if label.casefold() == folded]
     if not matching:
         nearest = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5) or labels
         has = f"the trace has {', '.join(nearest)}"
         raise UsageError(f"no GPU event belongs to the category {wanted!r}; {has}")
-    selected: BoolArray = categories.code == categories.labels.index(matching[0])
+    code = categories.labels.index(matching[0])
+    selected: BoolArray = categories.code == code
     return selected

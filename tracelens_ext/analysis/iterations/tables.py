@@ -106,11 +106,11 @@ ITERATIONS = Table(
     asked_by="iterations",
     charts=[
         Chart(
-            "Iterations",
-            "iterations",
-            "iteration",
-            "wall_time_ms",
-            "iterations",
+            title="Iterations",
+            sheet="iterations",
+            label_column="iteration",
+            value_column="wall_time_ms",
+            kind="iterations",
             on="page",
         )
     ],

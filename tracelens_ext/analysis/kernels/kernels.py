@@ -70,7 +70,8 @@ def _summary(work: GpuEvents) -> _Summary:
     columns |= groups.figures(
         "count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"
     )
-    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
+    total_ns = int(work.duration.sum())
+    columns["% of GPU time"] = percent(groups.total, total_ns)
     columns["kind"] = columns.pop("kind")
     return _Summary(pd.DataFrame(columns), groups)
 
@@ -122,7 +123,9 @@ def _largest_operations(operations: pd.Series[str]) -> str:
     names = linked_names or names
     text = ", ".join(names[:_OPERATIONS_SHOWN])
     left_out = len(names) - _OPERATIONS_SHOWN
-    return f"{text} and {left_out} more" if left_out > 0 else text
+    if left_out > 0:
+        text = f"{text} and {left_out} more"
+    return text
 
 
 def kernel_detail(work: GpuEvents) -> pd.DataFrame:
@@ -130,12 +133,15 @@ def kernel_detail(work: GpuEvents) -> pd.DataFrame:
     frame, groups = _summary(work)
     category = _parent_op_category(work)
     stream = work.trace.stream
-    stream_labels = {
-        number: str(number) for number in np.unique(stream[stream >= 0]).tolist()
-    }
-    frame["op category"] = texts(category.code[groups.first], category.labels)
-    frame["streams"] = joined(groups.number, stream_labels, stream, len(groups))
-    frame["% of total time"] = percent(groups.total, total_time_ns(work))
+    known_streams = np.unique(stream[stream >= 0])
+    stream_labels = {number: str(number) for number in known_streams.tolist()}
+    codes = category.code[groups.first]
+    frame["op category"] = texts(codes, category.labels)
+    frame["streams"] = joined(
+        number=groups.number, labels=stream_labels, code=stream, groups=len(groups)
+    )
+    total_ns = total_time_ns(work)
+    frame["% of total time"] = percent(groups.total, total_ns)
     return frame
 
 
@@ -163,7 +169,7 @@ def kernel_category_summary(work: GpuEvents) -> pd.DataFrame:
     }
     columns, groups = group_labelled(keys, work.duration)
     op_of_group = groups.keys[0]
-    op_total = sums(op, work.duration, len(op_labels))[op_of_group]
+    op_total = sums(number=op, values=work.duration, groups=len(op_labels))[op_of_group]
     columns |= groups.figures("count", "total_time_ms")
     columns["% of cpu_op time"] = percent(groups.total, op_total)
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
@@ -221,17 +227,21 @@ def _launch_columns(work: GpuEvents) -> dict[str, object]:
     tree = work.tree
     trace = work.trace
     launch = np.where(tree.linked, tree.launch_of_gpu, 0)
-    names = texts(trace.name[launch], trace.names) if len(work) else []
+    names: Sequence[str] = []
+    if len(work):
+        names = texts(trace.name[launch], trace.names)
+    launched_at = trace.ts[launch]
     times = {
-        "launch_start_us": trace.ts[launch],
+        "launch_start_us": launched_at,
         "launch_duration_us": trace.dur[launch],
-        "launch_delay_us": work.start - trace.ts[launch],
+        "launch_delay_us": work.start - launched_at,
     }
-    columns: dict[str, object] = {
-        "launch": pd.Series(names, dtype="str").where(tree.linked)
-    }
+    name_of_launch = pd.Series(names, dtype="str")
+    columns: dict[str, object] = {}
+    columns["launch"] = name_of_launch.where(tree.linked)
     for label, nanoseconds in times.items():
-        columns[label] = np.where(tree.linked, nanoseconds / NS_PER_US, np.nan)
+        microseconds = nanoseconds / NS_PER_US
+        columns[label] = np.where(tree.linked, microseconds, np.nan)
     return columns
 
 

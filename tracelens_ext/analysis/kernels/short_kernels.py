@@ -44,7 +44,9 @@ def short_kernels_summary(
         if column != "Input types":
             keys[column] = op_argument(work.trace, op, argument)
     keys["Kernel name"] = (work.name, work.trace.names)
-    columns, groups = group_labelled(keys, work.duration, _is_short(work, threshold_us))
+    columns, groups = group_labelled(
+        keys=keys, duration=work.duration, chosen=_is_short(work, threshold_us)
+    )
     duration = "Short Kernel duration (µs)"
     columns |= {
         f"{duration} sum": groups.total / NS_PER_US,

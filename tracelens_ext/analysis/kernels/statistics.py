@@ -55,9 +55,8 @@ def kernel_statistics(
 ) -> pd.DataFrame:
     """How often and how long kernels ran, by simplified name; only events that are selected."""
     if sort not in SORTS:
-        raise UsageError(
-            f"there is no sort order {sort!r}; choose from {', '.join(SORTS)}"
-        )
+        offered = ", ".join(SORTS)
+        raise UsageError(f"there is no sort order {sort!r}; choose from {offered}")
     is_selected = (selection or Selection()).of(work)
     keys: Labelled = {
         "kernel_name": simple_codes(work),
@@ -75,7 +74,10 @@ def kernel_statistics(
     for column, (code, labels) in work.category_key.items():
         label_of_code = dict(enumerate(labels))
         columns[column] = joined(
-            groups.number, label_of_code, code[is_selected], len(groups)
+            number=groups.number,
+            labels=label_of_code,
+            code=code[is_selected],
+            groups=len(groups),
         )
     columns |= _full_name_columns(work, groups, is_selected)
     order = [SORTS[sort].column, "total_time_us", "kernel_name"]

@@ -247,7 +247,7 @@ def _short_kernels_summary(
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
     table = short_kernels.short_kernels_summary(
-        work, short_kernel_threshold_us, topk_short_kernels
+        work=work, threshold_us=short_kernel_threshold_us, topk=topk_short_kernels
     )
     if tracelens_sheets:
         return table

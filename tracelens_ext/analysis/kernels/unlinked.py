@@ -30,8 +30,10 @@ def unlinked_kernels(work: GpuEvents) -> pd.DataFrame:
         ),
     }
     columns, groups = group_labelled(keys, work.duration, chosen)
-    first_start = minima(groups.number, work.start[chosen], len(groups))
-    last_end = maxima(groups.number, work.end[chosen], len(groups))
+    first_start = minima(
+        number=groups.number, values=work.start[chosen], groups=len(groups)
+    )
+    last_end = maxima(number=groups.number, values=work.end[chosen], groups=len(groups))
     columns |= {
         **groups.figures(
             "count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"

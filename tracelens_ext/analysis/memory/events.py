@@ -91,7 +91,12 @@ class MemoryEvents:
     @cached_property
     def has_totals(self) -> BoolArray:
         """Where a total of the device is recorded; elsewhere its levels begin at 0, (d,)."""
-        return grouping.maxima(self.place, self.total, len(self.devices)) >= 0
+        return (
+            grouping.maxima(
+                number=self.place, values=self.total, groups=len(self.devices)
+            )
+            >= 0
+        )
 
     @cached_property
     def _unexplained(self) -> Int64Array:
@@ -127,9 +132,14 @@ class MemoryEvents:
     @cached_property
     def peak(self) -> Int64Array:
         """The first event of each device at which its level is highest, (d,)."""
-        highest = grouping.maxima(self.place, self.level, len(self.devices))
-        at_peak = np.flatnonzero(self.level == highest[self.place])
-        return grouping.minima(self.place[at_peak], at_peak, len(self.devices))
+        highest = grouping.maxima(
+            number=self.place, values=self.level, groups=len(self.devices)
+        )
+        highest_of_device = highest[self.place]
+        at_peak = np.flatnonzero(self.level == highest_of_device)
+        return grouping.minima(
+            number=self.place[at_peak], values=at_peak, groups=len(self.devices)
+        )
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -137,10 +147,10 @@ class MemoryEvents:
         event = pd.Series(np.flatnonzero(self.size))
         same_address = [self.place[event], self.address[event]]
         is_allocation = self.size[event] > 0
-        follows_allocation = (
-            pd.Series(is_allocation).groupby(same_address).shift(1, fill_value=False)
-        )
-        next_event = event.groupby(same_address).shift(-1, fill_value=NONE)
+        allocations = pd.Series(is_allocation).groupby(same_address)
+        follows_allocation = allocations.shift(1, fill_value=False)
+        events_of_address = event.groupby(same_address)
+        next_event = events_of_address.shift(-1, fill_value=NONE)
         frees_older = ~is_allocation & ~follows_allocation
         return Blocks(
             birth=event[is_allocation].to_numpy(),
@@ -170,7 +180,7 @@ class MemoryEvents:
         freed = self.blocks.older_freed
         freed = freed[freed <= moments[self.place[freed]]]
         freed_bytes = -grouping.sums(
-            self.place[freed], self.size[freed], len(self.devices)
+            number=self.place[freed], values=self.size[freed], groups=len(self.devices)
         )
         bytes_at_begin = (self.level - self.size)[self.first]
         return bytes_at_begin - freed_bytes
@@ -201,16 +211,18 @@ def read_memory_events(trace: Trace) -> MemoryEvents:
     rows = np.empty(0, dtype=np.int64)
     if has_memory_events(trace):
         rows = trace.rows_of(EventKind.INSTANT)
-        rows = rows[trace.name[rows] == trace.names.index(_EVENT_NAME)]
+        name = trace.names.index(_EVENT_NAME)
+        rows = rows[trace.name[rows] == name]
     size = trace.arg("Bytes").at(rows, _NO_NUMBER)
     address = trace.arg("Addr").at(rows, _NO_NUMBER)
-    is_usable = (
-        (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
-    )
+    is_usable = np.abs(size) < _MOST_BYTES
+    is_usable &= size != _NO_NUMBER
+    is_usable &= address != _NO_NUMBER
     rows = rows[is_usable]
     device_number = trace.arg("Device Id").at(rows)
     device_type = trace.arg("Device Type").at(rows)
-    device_number = np.where(device_type == _CPU_TYPE, HOST, device_number)
+    is_host = device_type == _CPU_TYPE
+    device_number = np.where(is_host, HOST, device_number)
     first, place = grouping.number_groups([device_number])
     order = grouping.by_group_and_time(place, trace.ts[rows])
     rows = rows[order]
@@ -270,7 +282,10 @@ class _Enclosing(NamedTuple):
         rows, parent = nested_events(trace, rows)
         end = trace.end_of(rows)
         place = grouping.last_before(
-            trace.thread[rows], trace.ts[rows], thread, time + 1
+            group=trace.thread[rows],
+            time=trace.ts[rows],
+            asked_group=thread,
+            asked_time=time + 1,
         )
         climbing = np.flatnonzero(place != ROOT)
         while len(climbing):
@@ -292,7 +307,8 @@ class _Enclosing(NamedTuple):
     def outermost(self, marked: BoolArray) -> Int64Array:
         """Return the place of the outermost marked event around each moment, or `ROOT`, (k,)."""
         nearest_above = nearest_marked(self.parent, marked)
-        top = np.where(nearest_above == ROOT, np.arange(len(marked)), nearest_above)
+        itself = np.arange(len(marked))
+        top = np.where(nearest_above == ROOT, itself, nearest_above)
         while True:
             higher = top[top]
             if np.array_equal(top, higher):
@@ -341,6 +357,7 @@ def find_owners(
     modules = _Enclosing.find(trace, frame_rows[is_module], thread, time)
     user_frames = _Enclosing.find(trace, frame_rows[is_user_frame], thread, time)
 
+    python_frame = user_frames.rows_at(user_frames.of_moment)
     operation_labels = trace.names + [NO_OPERATION]
     frame_labels = trace.names + [""]
     owners = {
@@ -351,10 +368,7 @@ def find_owners(
         "operation": (_name_codes(trace, innermost), operation_labels),
         "outer_operation": (_name_codes(trace, outermost), operation_labels),
         "module": _module_paths(trace, modules),
-        "python_frame": (
-            _name_codes(trace, user_frames.rows_at(user_frames.of_moment)),
-            frame_labels,
-        ),
+        "python_frame": (_name_codes(trace, python_frame), frame_labels),
     }
     outer_end = np.where(outermost != NONE, trace.end_of(outermost), NONE)
     return owners, outer_end
@@ -373,10 +387,13 @@ def _phases(trace: Trace, operations: _Enclosing, is_op: BoolArray) -> Int64Arra
     names = trace.name[operations.rows]
     is_optimizer = trace.named(names, _OPTIMIZER.match)
     is_backward = trace.named(names, lambda name: name.startswith(_BACKWARD))
-    is_backward |= trace.arg("Fwd thread id").at(operations.rows) > 0
+    forward_thread = trace.arg("Fwd thread id").at(operations.rows)
+    is_backward |= forward_thread > 0
     phase = np.zeros(len(operations.of_moment), dtype=np.int64)
-    for number, marked in enumerate((is_op, is_backward & is_op, is_optimizer), 1):
-        phase[operations.nearest(marked) != ROOT] = number
+    operations_of_phases = (is_op, is_backward & is_op, is_optimizer)
+    for number, marked in enumerate(operations_of_phases, start=1):
+        nearest = operations.nearest(marked)
+        phase[nearest != ROOT] = number
     return phase
 
 

@@ -143,7 +143,12 @@ def read_snapshot(
         TraceError: the file cannot be read, or is not a snapshot.
     """
     with ByteSource(path, reading=reading) as source:
-        content = unpickled(source.path, source.read_all(), "memory snapshot", _REMEDY)
+        content = unpickled(
+            path=source.path,
+            data=source.read_all(),
+            what="memory snapshot",
+            remedy=_REMEDY,
+        )
         if isinstance(content, dict) and {"entries", "pg_config"} <= content.keys():
             raise TraceFormatError(
                 source.path,
@@ -174,28 +179,35 @@ def read_snapshot(
 def _read(path: str, content: dict[str, Any]) -> Snapshot:
     """Return the snapshot of the dicts of a file."""
     frames = _SnapshotFrames()
-    segments = [
-        each for each in content.get("segments") or [] if isinstance(each, dict)
-    ]
+    recorded_segments = content.get("segments") or []
+    segments = [segment for segment in recorded_segments if isinstance(segment, dict)]
     held_blocks = _held_blocks(segments, frames)
     all_events = _allocations_and_frees(content["device_traces"], frames)
     has_size = all_events["size"].between(0, _MOST_BYTES - 1)
     has_address = all_events["address"] >= 0
     has_time = all_events["time"].abs() < _MOST_TIME
     is_usable = has_size & has_address & has_time
-    events = _with_older(all_events[is_usable], held_blocks, frames.names[BEFORE])
+    events = _with_older(
+        events=all_events[is_usable],
+        held_blocks=held_blocks,
+        before_code=frames.names[BEFORE],
+    )
     is_recorded = events["recorded"].to_numpy(dtype=bool)
     time_ns = events["time"].to_numpy() * _NS_PER_US
-    start_ns = int(time_ns[is_recorded].min()) if is_recorded.any() else 0
+    start_ns = 0
+    if is_recorded.any():
+        start_ns = int(time_ns[is_recorded].min())
+    time_since_start = np.where(is_recorded, time_ns - start_ns, 0)
+    annotations = content.get("external_annotations") or []
     return Snapshot(
         path=path,
-        events=_memory_events(events, np.where(is_recorded, time_ns - start_ns, 0)),
+        events=_memory_events(events, time_since_start),
         frame=events["frame"].to_numpy(),
         frames=list(frames.names),
         recorded=is_recorded,
         segments=[_segment(segment) for segment in segments],
         segment_changes=_segment_changes(content["device_traces"], start_ns),
-        iterations=_iterations(content.get("external_annotations") or [], start_ns),
+        iterations=_iterations(annotations, start_ns),
         dropped=int((~is_usable).sum()),
     )
 
@@ -351,9 +363,11 @@ def _frame_label(frame: dict[str, Any]) -> str:
 
 def _segment(segment: dict[str, Any]) -> Segment:
     segment_type = segment.get("segment_type")
+    if not isinstance(segment_type, str):
+        segment_type = ""
     return Segment(
         device=int(segment.get("device", 0)),
-        segment_type=encodable(segment_type) if isinstance(segment_type, str) else "",
+        segment_type=encodable(segment_type),
         stream=int(segment.get("stream", 0)),
         total_bytes=int(segment.get("total_size", 0)),
         allocated_bytes=int(segment.get("allocated_size", 0)),
@@ -441,7 +455,7 @@ def _reserved_later(snapshot: Snapshot, peak_time: Int64Array) -> Int64Array:
     times = changes["time"].to_numpy()[is_known]
     amounts = changes["bytes"].to_numpy()[is_known]
     is_later = times > peak_time[place]
-    return sums(place[is_later], amounts[is_later], len(devices))
+    return sums(number=place[is_later], values=amounts[is_later], groups=len(devices))
 
 
 def _segment_table(segments: pd.DataFrame) -> pd.DataFrame:
@@ -479,11 +493,13 @@ def _growth(snapshot: Snapshot, place: int) -> _Growth | None:
     events = snapshot.events
     first = events.first[place]
     last = events.last[place]
-    begins = snapshot.iterations.get(
-        int(events.devices[place]), np.empty(0, dtype=np.int64)
-    )
+    device = int(events.devices[place])
+    no_iterations = np.empty(0, dtype=np.int64)
+    begins = snapshot.iterations.get(device, no_iterations)
+    begins = begins[-_MOST_ITERATIONS:]
     times = events.time[first : last + 1]
-    last_before_begin = np.searchsorted(times, begins[-_MOST_ITERATIONS:]) - 1 + first
+    first_in_iteration = np.searchsorted(times, begins) + first
+    last_before_begin = first_in_iteration - 1
     moments = last_before_begin[last_before_begin >= first]
     if len(moments) < _LEAST_ITERATIONS:
         return None
@@ -494,13 +510,20 @@ def _growth(snapshot: Snapshot, place: int) -> _Growth | None:
     death = death[is_of_device]
     held_by_frame = []
     for moment in moments.tolist():
-        is_alive = (birth <= moment) & ((death < 0) | (death > moment))
-        alive = birth[is_alive]
+        is_born = birth <= moment
+        is_not_freed = (death < 0) | (death > moment)
+        alive = birth[is_born & is_not_freed]
         held_by_frame.append(
-            sums(snapshot.frame[alive], events.size[alive], len(snapshot.frames))
+            sums(
+                number=snapshot.frame[alive],
+                values=events.size[alive],
+                groups=len(snapshot.frames),
+            )
         )
-    grows_each_time = (np.diff(held_by_frame, axis=0) > 0).all(axis=0)
-    growth = np.where(grows_each_time, held_by_frame[-1] - held_by_frame[0], 0)
+    changes = np.diff(held_by_frame, axis=0)
+    grows_each_time = (changes > 0).all(axis=0)
+    total_change = held_by_frame[-1] - held_by_frame[0]
+    growth = np.where(grows_each_time, total_change, 0)
     most = int(growth.argmax())
     if growth[most] == 0:
         return None
@@ -598,13 +621,20 @@ def compare_snapshots(first: Snapshot, second: Snapshot) -> dict[str, pd.DataFra
     second_tables = snapshot_tables(second)
     result = {
         "memory_peaks": _side_by_side(
-            first_tables, second_tables, "memory_peaks", ["device"]
+            first_tables=first_tables,
+            second_tables=second_tables,
+            name="memory_peaks",
+            keys=["device"],
         )
     }
     for name in ("memory_at_peak", "memory_at_end"):
         keys = ["device", "python_frame"]
         table = _side_by_side(
-            first_tables, second_tables, name, keys, ["blocks", "bytes"]
+            first_tables=first_tables,
+            second_tables=second_tables,
+            name=name,
+            keys=keys,
+            compared=["blocks", "bytes"],
         )
         change = table["bytes B - A"].abs()
         largest_change_first = np.lexsort((-change, table["device"]))

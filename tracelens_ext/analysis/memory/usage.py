@@ -110,7 +110,9 @@ def memory_peaks(memory: Memory) -> pd.DataFrame:
         return np.bincount(place[chosen], minlength=device_count)
 
     def total_size(chosen: IntArray | BoolArray) -> Int64Array:
-        return sums(place[chosen], events.size[chosen], device_count)
+        return sums(
+            number=place[chosen], values=events.size[chosen], groups=device_count
+        )
 
     is_allocation = events.size > 0
     is_free = events.size < 0
@@ -178,9 +180,13 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
     """
     events = memory.events
     peak_bytes = events.level[events.peak]
-    blocks = blocks_of(events, memory.owners, events.alive_at(events.peak))
+    blocks = blocks_of(
+        events=events, owners=memory.owners, chosen=events.alive_at(events.peak)
+    )
     seen_bytes = sums(
-        blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), len(events.devices)
+        number=blocks["place"].to_numpy(),
+        values=blocks["bytes"].to_numpy(),
+        groups=len(events.devices),
     )
     older_bytes = events.older_bytes_at(events.peak)
     lost_bytes = peak_bytes - older_bytes - seen_bytes
@@ -378,16 +384,18 @@ def memory_over_time(memory: Memory) -> pd.DataFrame:
     levels = pd.DataFrame({"level": events.level, "reserved": events.reserved})
     groups = levels.groupby([place, interval])
     highest = groups["level"].idxmax().to_numpy()  # the first of each interval
-    most_reserved = maxima(place, events.reserved, len(events.devices))
-    is_unknown = most_reserved[place[highest]] <= 0
+    most_reserved = maxima(
+        number=place, values=events.reserved, groups=len(events.devices)
+    )
+    place_of_point = place[highest]
+    is_unknown = most_reserved[place_of_point] <= 0
+    reserved = groups["reserved"].max().to_numpy()
     return pd.DataFrame(
         {
-            "device": events.devices[place[highest]],
+            "device": events.devices[place_of_point],
             "at_ms": events.time[highest] / NS_PER_MS,
             "allocated_bytes": events.level[highest],
-            "reserved_bytes": pd.arrays.IntegerArray(
-                groups["reserved"].max().to_numpy(), is_unknown
-            ),
+            "reserved_bytes": pd.arrays.IntegerArray(reserved, is_unknown),
         }
     )
 
@@ -568,7 +576,12 @@ MEMORY_AT_PEAK = Table(
     when=[_HAS_MEMORY],
     charts=[
         Chart(
-            "Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page"
+            title="Memory",
+            sheet="memory_at_peak",
+            label_column="operation",
+            value_column="bytes",
+            kind="memory",
+            on="page",
         )
     ],
 )
@@ -611,8 +624,8 @@ MEMORY_BY_OPERATION = Table(
     options=["annotation"],
     when=[_HAS_MEMORY],
     screen=ScreenView(
-        "Most memory allocated in total",
-        [
+        title="Most memory allocated in total",
+        columns=[
             "outer_operation",
             "operation",
             "allocations",
@@ -643,8 +656,8 @@ MEMORY_LARGEST = Table(
     table=_largest,
     when=[_HAS_MEMORY],
     screen=ScreenView(
-        "Largest blocks",
-        [
+        title="Largest blocks",
+        columns=[
             "outer_operation",
             "bytes",
             "allocated_at_ms",

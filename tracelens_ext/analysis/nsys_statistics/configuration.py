@@ -156,7 +156,9 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
         ConfigurationError: the file cannot be read, or says something that it may not.
     """
     source = os.fspath(path)
-    document = _checked(_DOCUMENT, read_commented_json(path), f"{source}: ")
+    document = _checked(
+        keys=_DOCUMENT, value=read_commented_json(path), place=f"{source}: "
+    )
     if not document["inputs"]:
         raise ConfigurationError(
             f"{source}: inputs: expected at least one input, got none"
@@ -164,8 +166,14 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     folder = Path(source).parent
     inputs = []
     for number, value in enumerate(document["inputs"]):
-        inputs.append(_InputReader(value, f"{source}: inputs[{number}]", folder).read())
-    return Configuration(tuple(inputs), document["kernel_to_class_map"])
+        inputs.append(
+            _InputReader(
+                value=value, place=f"{source}: inputs[{number}]", folder=folder
+            ).read()
+        )
+    return Configuration(
+        inputs=tuple(inputs), class_map=document["kernel_to_class_map"]
+    )
 
 
 def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
@@ -235,7 +243,9 @@ class _InputReader:
     def _tables(self, arguments: Mapping[str, Any]) -> InputSpec:
         """Return an input of tables."""
         section = "nsys_csv_file_path"
-        files = _checked(_TABLES, self._section[section], f"{self._place}.{section}")
+        files = _checked(
+            keys=_TABLES, value=self._section[section], place=f"{self._place}.{section}"
+        )
         paths = {
             key: self._located(f"{section}.{key}", name) for key, name in files.items()
         }
@@ -253,7 +263,9 @@ class _InputReader:
     def _report(self, arguments: Mapping[str, Any]) -> InputSpec:
         """Return an input of a report of Nsight Systems, or of its export."""
         report = _checked(
-            _REPORT, self._section["nsys_report"], f"{self._place}.nsys_report"
+            keys=_REPORT,
+            value=self._section["nsys_report"],
+            place=f"{self._place}.nsys_report",
         )
         if report["with_nvtx"]:
             self._check_tag(arguments)

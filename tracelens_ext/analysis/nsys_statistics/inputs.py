@@ -44,17 +44,23 @@ def statistics_of(
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
         totals = event_totals(
-            read(spec.trace, reading), spec.with_memory, spec.iteration_range
+            trace=read(spec.trace, reading),
+            with_memory=spec.with_memory,
+            tag=spec.iteration_range,
         )
         if not totals.kernels:
             remedy = "record them with: nsys profile -t cuda,nvtx PROGRAM"
-            raise TraceError(spec.trace, "contains no GPU kernels", remedy)
+            raise TraceError(
+                path=spec.trace, problem="contains no GPU kernels", remedy=remedy
+            )
     elif spec.kernels is not None:
         totals = _table_totals(spec, spec.kernels, reading)
     else:
         raise UsageError(f"{spec.heading}: give a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
-    iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
+    iterations = spec.iterations or _iterations(
+        title=spec.heading, ranges=totals.ranges, gpus=gpus
+    )
     return statistics.compute(
         classifier,
         kernels=totals.kernels,
@@ -107,11 +113,17 @@ def _table_totals(
     """Return the totals of the tables of an input."""
     memory = None
     if spec.mem is not None:
-        memory = statistics.memory_totals(spec.mem, spec.mem_size, reading)
+        memory = statistics.memory_totals(
+            source=spec.mem, sizes=spec.mem_size, reading=reading
+        )
     ranges = None
     if spec.nvtx is not None and spec.iteration_range:
-        ranges = statistics.range_total(spec.nvtx, spec.iteration_range, reading)
-    return EventTotals(statistics.kernel_totals(kernels, reading), memory, ranges)
+        ranges = statistics.range_total(
+            source=spec.nvtx, tag=spec.iteration_range, reading=reading
+        )
+    return EventTotals(
+        kernels=statistics.kernel_totals(kernels, reading), memory=memory, ranges=ranges
+    )
 
 
 def event_totals(
@@ -145,17 +157,18 @@ def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
     size = trace.arg("bytes").at(rows)
     has_size = size >= 0
     exact_sizes = pd.Series(size[has_size].astype(object))
-    size_of_name = exact_sizes.groupby(trace.name[rows][has_size]).sum().to_dict()
+    names = trace.name[rows]
+    sums_by_name = exact_sizes.groupby(names[has_size]).sum()
+    size_of_name = sums_by_name.to_dict()
     totals = []
     for index, name in enumerate(groups.keys[0].tolist()):
-        totals.append(
-            statistics.Total(
-                name=trace.names[name],
-                time_ns=int(groups.total[index]),
-                instances=int(groups.count[index]),
-                size_bytes=size_of_name.get(name),
-            )
+        total = statistics.Total(
+            name=trace.names[name],
+            time_ns=int(groups.total[index]),
+            instances=int(groups.count[index]),
+            size_bytes=size_of_name.get(name),
         )
+        totals.append(total)
     return totals
 
 
@@ -172,7 +185,9 @@ def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
             f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; "
             "give ranges around the launches"
         )
-    return statistics.RangeTotal(tag, sum(durations.tolist()), len(durations))
+    return statistics.RangeTotal(
+        tag=tag, time_ns=sum(durations.tolist()), count=len(durations)
+    )
 
 
 def _range_names(trace: Trace) -> set[str]:
@@ -251,9 +266,17 @@ def project_ranges(
     range_device = np.repeat(np.arange(len(devices)), len(rows))
     range_rows = np.tile(rows, len(devices))
     range_track = range_device * thread_count + trace.thread[range_rows]
-    first = grouping.items_before(track, launch_time, range_track, trace.ts[range_rows])
+    first = grouping.items_before(
+        group=track,
+        time=launch_time,
+        asked_group=range_track,
+        asked_time=trace.ts[range_rows],
+    )
     last = grouping.items_before(
-        track, launch_time, range_track, trace.end_of(range_rows)
+        group=track,
+        time=launch_time,
+        asked_group=range_track,
+        asked_time=trace.end_of(range_rows),
     )
     projected = pd.DataFrame(
         {"row": range_rows, "device": devices[range_device], "count": last - first}
@@ -262,8 +285,12 @@ def project_ranges(
     first = first[has_work]
     last = last[has_work]
     return projected[has_work].assign(
-        start=_reduce_slices(np.minimum, trace.ts[gpu_rows], first, last),
-        end=_reduce_slices(np.maximum, trace.end_of(gpu_rows), first, last),
+        start=_reduce_slices(
+            function=np.minimum, values=trace.ts[gpu_rows], first=first, last=last
+        ),
+        end=_reduce_slices(
+            function=np.maximum, values=trace.end_of(gpu_rows), first=first, last=last
+        ),
     )
 
 

@@ -60,16 +60,18 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 def text(statistics: ClassStatistics, title: str | None) -> str:
     """Return the statistics of one input as text, in lines that end with a line feed."""
-    kernel_block = _summary(statistics, "Kernel", statistics.kernel_total) + _table(
-        statistics,
-        statistics.kernels,
-        _CLASS_WIDTH,
+    kernel_block = _summary(statistics, "Kernel", statistics.kernel_total)
+    kernel_block += _table(
+        statistics=statistics,
+        lines=statistics.kernels,
+        name_width=_CLASS_WIDTH,
         percent_of_ns=statistics.kernel_total.time_ns,
     )
     if title is not None:
         kernel_block.insert(0, f"===== {safe_text(title)} =====")
-    nccl_block = _summary(statistics, "NCCL", statistics.nccl_total) + _table(
-        statistics, statistics.nccl, _CLASS_WIDTH
+    nccl_block = _summary(statistics, "NCCL", statistics.nccl_total)
+    nccl_block += _table(
+        statistics=statistics, lines=statistics.nccl, name_width=_CLASS_WIDTH
     )
     blocks = [kernel_block, nccl_block]
     if statistics.memory is not None:
@@ -136,7 +138,9 @@ def _table(
     rows = ["Class".ljust(name_width + 2) + titles.rstrip()]
     for name, line in zip(names, lines, strict=True):
         cells = _cells(statistics, line, percent_of_ns)
-        rows.append(_row(name, name_width, columns, cells))
+        rows.append(
+            _row(name=name, name_width=name_width, columns=columns, cells=cells)
+        )
     return rows
 
 
@@ -202,12 +206,14 @@ DESCRIPTIONS = {
 def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
     """Return the statistics of some inputs as a report; `problems` say why others are left out."""
     notes = [f"Left out: {problem}" for problem in problems]
+    titles = []
     for title, of_input in statistics:
+        titles.append(title)
         notes += [f"{title}: {note}" for note in of_input.warnings + of_input.notes]
     return Report(
         title="GPU time by kernel class",
         sheets=tables(statistics),
-        facts=[("Inputs", ", ".join(title for title, _ in statistics))],
+        facts=[("Inputs", ", ".join(titles))],
         notes=notes,
         descriptions=DESCRIPTIONS,
     )
@@ -217,9 +223,15 @@ def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
     """Return the statistics of some inputs by table, each with the column `title`; times in ms."""
     records: dict[str, list[Record]] = {name: [] for name in DESCRIPTIONS}
     for title, of_input in statistics:
-        for table, rows in _records(of_input).items():
-            records[table] += [{"title": title} | row for row in rows]
-    return {table: _frame(rows) for table, rows in records.items() if rows}
+        records_of_input = _records(of_input)
+        for table, rows in records_of_input.items():
+            titled_rows = [{"title": title} | row for row in rows]
+            records[table] += titled_rows
+    frames = {}
+    for table, rows in records.items():
+        if rows:
+            frames[table] = _frame(rows)
+    return frames
 
 
 def _frame(records: Sequence[Record]) -> pd.DataFrame:
@@ -523,7 +535,9 @@ class StatisticReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the tables."""
-        return cell_html("GPU time by class of kernel", (), self.tables())
+        return cell_html(
+            title="GPU time by class of kernel", lines=(), tables=self.tables()
+        )
 
     def text(self, title: str | None = None) -> str:
         """Return the statistics as text, without a heading unless a title is given."""

@@ -141,7 +141,9 @@ def range_total(
         all_names.update(names)
     if not durations_of_tag:
         raise no_such_range(table.source, tag, all_names)
-    return RangeTotal(tag, sum(durations_of_tag), len(durations_of_tag))
+    return RangeTotal(
+        tag=tag, time_ns=sum(durations_of_tag), count=len(durations_of_tag)
+    )
 
 
 def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
@@ -178,7 +180,9 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
         times = piece.required("totaltime", piece.nanoseconds("totaltime"))
         counts = piece.required(count_column, piece.whole(count_column))
         for name, time, count in zip(names, times, counts, strict=True):
-            total = total_of_name.setdefault(name, Total(name, 0, 0))
+            total = total_of_name.setdefault(
+                name, Total(name=name, time_ns=0, instances=0)
+            )
             total.time_ns += time
             total.instances += count
         rows = map(_LongestRow, times, piece.columns["time"])
@@ -186,7 +190,9 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
         last_line_is_cut_off = piece.unfinished
     totals = Totals(total_of_name.values())
     totals.doubt = _missing_rows(
-        table.source, longest_row, sum(total.time_ns for total in totals)
+        source=table.source,
+        longest_row=longest_row,
+        total_ns=sum(total.time_ns for total in totals),
     )
     if last_line_is_cut_off and not totals.doubt:
         totals.doubt = (
@@ -206,10 +212,12 @@ def _missing_rows(source: str, longest_row: _LongestRow, total_ns: int) -> str:
         percent = float(text)
     except ValueError:
         return ""
-    decimals = len(text.partition(".")[2])
-    rounding = 0.5 * 10.0**-decimals
+    _, _, decimals = text.partition(".")
+    rounding = 0.5 * 10.0 ** -len(decimals)
     adds_up = total_ns * (percent + rounding) >= 100 * longest_row.time_ns
-    if not 0 < percent <= 100 or adds_up:
+    if adds_up:
+        return ""
+    if not 0 < percent <= 100:
         return ""
     expected_ns = 100 * longest_row.time_ns / percent
     present = 100 * total_ns / expected_ns

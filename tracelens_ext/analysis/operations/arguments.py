@@ -65,7 +65,9 @@ def op_argument(trace: Trace, rows: IntArray, name: str) -> ArgumentValues[str]:
 
     Tuples as Python writes them, empty where an event has none.
     """
-    return argument_values(trace, rows, name, _shown_once(trace), "")
+    return argument_values(
+        trace=trace, rows=rows, name=name, convert=_shown_once(trace), missing=""
+    )
 
 
 @cached_per_object

@@ -29,7 +29,9 @@ def cpu_ops(work: GpuEvents) -> pd.DataFrame:
     below = inner_time.by_owner(op_above[inner], len(tree.rows))
     self_time = (duration - below)[is_op]
     groups = group_durations([trace.name[tree.rows[is_op]]], duration[is_op])
-    self_time_of_group = sums(groups.number, self_time, len(groups))
+    self_time_of_group = sums(
+        number=groups.number, values=self_time, groups=len(groups)
+    )
     frame = pd.DataFrame(
         {
             "cpu_op": texts(groups.keys[0], trace.names),

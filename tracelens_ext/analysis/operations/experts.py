@@ -93,8 +93,12 @@ def _weights(calls: list[list[_Tensor]], experts: int) -> _Weights | None:
 def _tensors_of_calls(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
     """Return the tensors that each of some operations takes."""
     missing = parsed("[]")
-    dims = argument_values(trace, rows, "Input Dims", parsed, missing)
-    types = argument_values(trace, rows, "Input type", parsed, missing)
+    dims = argument_values(
+        trace=trace, rows=rows, name="Input Dims", convert=parsed, missing=missing
+    )
+    types = argument_values(
+        trace=trace, rows=rows, name="Input type", convert=parsed, missing=missing
+    )
     calls = []
     for dims_code, types_code in zip(
         dims.code.tolist(), types.code.tolist(), strict=True

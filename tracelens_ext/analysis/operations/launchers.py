@@ -74,7 +74,7 @@ def find_launchers(work: GpuEvents) -> Launchers:
     order = np.lexsort((rows_in_tree_order, trace.ts[rows_in_tree_order]))
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
     of_gpu[counted] = inverse(order)[launcher_of_counted]
-    busy = BusyTime(work.start, work.end)
+    busy = BusyTime(start=work.start, end=work.end)
     forest = _forest(work, positions)
     return Launchers(
         rows=rows_in_tree_order[order],
@@ -130,8 +130,10 @@ def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
     position = work.tree.position[rows]
     order = np.argsort(position)
     forest = _forest(work, position[order])
-    busy = BusyTime(work.start, work.end).by_subtree(
-        forest.parent, forest.innermost_of_gpu
+    busy_time = BusyTime(start=work.start, end=work.end)
+    busy = busy_time.by_subtree(
+        parent=forest.parent,
+        owner=forest.innermost_of_gpu,
     )
     return busy[inverse(order)]
 

@@ -64,12 +64,14 @@ def _may_run_again(work: GpuEvents, backward: _Backward) -> BoolArray:
     rows = work.tree.rows
     in_node = backward.node_above != ROOT
     is_checkpoint_name = trace.names_matching(lambda name: "checkpoint" in name.lower())
-    node_name = trace.name[rows[np.maximum(backward.node_above, 0)]]
+    node = np.maximum(backward.node_above, 0)
+    node_name = trace.name[rows[node]]
     in_checkpoint = in_node & is_checkpoint_name[node_name]
     has_number = trace.arg("Sequence number").at(rows) >= 0
     is_of_forward = trace.arg("Fwd thread id").at(rows) <= 0
     makes_node = in_node & has_number & is_of_forward
-    is_op = (trace.kind[rows] == EventKind.CPU_OP) & ~backward.is_node
+    is_op = trace.kind[rows] == EventKind.CPU_OP
+    is_op &= ~backward.is_node
     may_run_again: BoolArray = is_op & (in_checkpoint | makes_node)
     return may_run_again
 
@@ -88,7 +90,9 @@ def _ran_before(
     first, group = number_groups([trace.name[compared], shapes])
     forward_group = group[: len(forward)]
     candidate_group = group[len(forward) :]
-    first_run = minima(forward_group, trace.ts[rows[forward]], len(first))
+    first_run = minima(
+        number=forward_group, values=trace.ts[rows[forward]], groups=len(first)
+    )
     ran_before = candidate.copy()
     ran_before[candidates] = first_run[candidate_group] < trace.ts[rows[candidates]]
     return ran_before

@@ -65,8 +65,10 @@ def summary(launchers: pd.DataFrame) -> pd.DataFrame:
 
 def _categories_of_names(launchers: pd.DataFrame) -> list[str]:
     """Return the categories of the operations of each name, as the text of a list."""
-    pairs = pd.DataFrame(_LauncherGroups(launchers, ["name", "op category"]).keys())
-    categories = pairs.groupby("name", sort=False)["op category"]
+    groups = _LauncherGroups(launchers, ["name", "op category"])
+    pairs = pd.DataFrame(groups.keys())
+    pairs_of_name = pairs.groupby("name", sort=False)
+    categories = pairs_of_name["op category"]
     result: list[str] = categories.agg(lambda labels: str(sorted(labels))).tolist()
     return result
 
@@ -122,7 +124,10 @@ def unique_args(
         work, all_launchers = launched
         group_of_gpu = _group_of_gpu_events(all_launchers, event, groups.of_row)
         described = _launched_texts(
-            work, all_launchers, group_of_gpu, len(groups.first)
+            work=work,
+            launchers=all_launchers,
+            group_of_gpu=group_of_gpu,
+            group_count=len(groups.first),
         )
         columns["kernel_details_summary"] = described.full
         columns["trunc_kernel_details"] = described.short
@@ -260,7 +265,8 @@ def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
     """Return the table, longest time first, with percentages."""
     order = np.argsort(-columns[by], kind="stable")
     time = columns[by][order]
-    frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+    frame = pd.DataFrame(columns).iloc[order]
+    frame = frame.reset_index(drop=True)
     frame[PERCENTAGE] = percent(time, time.sum())
     frame[CUMULATIVE_PERCENTAGE] = frame[PERCENTAGE].cumsum()
     return frame

@@ -396,10 +396,10 @@ CPU_OPS = Table(
     ),
     charts=[
         Chart(
-            "CPU time by operation",
-            "cpu_ops",
-            "cpu_op",
-            "self_time_ms",
+            title="CPU time by operation",
+            sheet="cpu_ops",
+            label_column="cpu_op",
+            value_column="self_time_ms",
             top=15,
             on="page",
         )

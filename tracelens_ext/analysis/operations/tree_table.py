@@ -186,9 +186,9 @@ def merged_tree(
             shown_name[steps] = any_step
     parts = [
         _thread_nodes(threads, any_step + 1),
-        _host_nodes(work, chosen, threads, shown_name),
+        _host_nodes(work=work, chosen=chosen, threads=threads, shown_name=shown_name),
         _unlinked_nodes(work, len(names) - 1) if op is None else _no_nodes(),
-        _gpu_nodes(work, chosen, threads, shown_name),
+        _gpu_nodes(work=work, chosen=chosen, threads=threads, shown_name=shown_name),
     ]
     nodes = _joined_nodes(parts)
     is_gpu = np.arange(len(nodes.parent)) >= len(nodes.parent) - len(chosen.gpu)
@@ -198,7 +198,9 @@ def merged_tree(
     paths = find_paths(nodes.parent.astype(np.int32), key)
     node_of_gpu = np.full(len(work), NONE, dtype=np.int64)
     node_of_gpu[chosen.gpu] = paths.of_node[is_gpu]
-    return _tree(work, paths, names, node_of_gpu, nodes)
+    return _tree(
+        work=work, paths=paths, names=names, path_of_gpu=node_of_gpu, nodes=nodes
+    )
 
 
 def _shown_threads(work: GpuEvents, chosen: _Chosen) -> list[int]:
@@ -293,16 +295,19 @@ def _chosen_events(work: GpuEvents, op: UserPattern | None) -> _Chosen:
     """Return the host events that have GPU work below them, and GPU events; at or below `op`."""
     tree = work.tree
     launch = tree.launch_position_of_gpu
-    gpu_events_of_position = np.bincount(launch[tree.linked], minlength=len(tree.rows))
-    before = np.append(0, np.cumsum(gpu_events_of_position))
-    has_gpu_work = before[tree.subtree_end] > before[:-1]
+    linked = np.flatnonzero(tree.linked)
+    gpu_events_of_position = np.bincount(launch[linked], minlength=len(tree.rows))
+    gpu_events_before = np.append(0, np.cumsum(gpu_events_of_position))
+    has_gpu_work = gpu_events_before[tree.subtree_end] > gpu_events_before[:-1]
     if op is None:
-        return _Chosen(host=np.flatnonzero(has_gpu_work), gpu=np.arange(len(work)))
-    matches = work.trace.names_matching(op.search)[work.trace.name[tree.rows]]
+        all_gpu_events = np.arange(len(work))
+        return _Chosen(host=np.flatnonzero(has_gpu_work), gpu=all_gpu_events)
+    is_matching_name = work.trace.names_matching(op.search)
+    matches = is_matching_name[work.trace.name[tree.rows]]
     is_below = nearest_marked(tree.parent_position, matches) != ROOT
     is_shown = has_gpu_work & (matches | is_below)
-    linked = np.flatnonzero(tree.linked)
-    shown_gpu = linked[is_shown[launch[linked]]]
+    is_launch_shown = is_shown[launch[linked]]
+    shown_gpu = linked[is_launch_shown]
     return _Chosen(host=np.flatnonzero(is_shown), gpu=shown_gpu)
 
 
@@ -330,7 +335,7 @@ def _tree(
     is_shown = path_of_gpu != NONE
     path_of_shown = path_of_gpu[is_shown]
     own_events = np.bincount(path_of_shown, minlength=node_count)
-    busy_ns = BusyTime(work.start, work.end).by_subtree(parent, path_of_gpu)
+    busy_ns = BusyTime(start=work.start, end=work.end).by_subtree(parent, path_of_gpu)
     # Each node is followed by all below it, longest sibling first.
     size = summed_up(parent, depth, np.ones(node_count, dtype=np.int64))
     siblings = np.lexsort((np.arange(node_count), -busy_ns, parent))
@@ -342,7 +347,7 @@ def _tree(
         name=nodes.name[example][order],
         names=names,
         kind=nodes.kind[example].astype(np.uint8)[order],
-        count=sums(paths.of_node, nodes.events, node_count)[order],
+        count=sums(number=paths.of_node, values=nodes.events, groups=node_count)[order],
         gpu_events=summed_up(parent, depth, own_events)[order],
         busy_ns=busy_ns[order],
         self_ns=sums(path_of_shown, work.duration[is_shown], node_count)[order],
@@ -379,7 +384,9 @@ def folded_stacks(
     kept_above = nearest_marked(tree.parent, keep)
     target = np.where(keep, np.arange(len(tree)), kept_above)
     has_target = target != ROOT
-    values = sums(target[has_target], tree.self_ns[has_target], len(tree))
+    values = sums(
+        number=target[has_target], values=tree.self_ns[has_target], groups=len(tree)
+    )
     remaining = int(tree.self_ns[~has_target].sum())
     # to the node, which its descendants follow: one path is in memory
     path: list[str] = []

@@ -153,7 +153,11 @@ def _vllm_batch(match: re.Match[str]) -> Batch | None:
     values = {
         key: int(text) for key, text in match.groupdict().items() if text is not None
     }
-    batch = Batch("", _group(values, _CONTEXT), _group(values, _GENERATION))
+    batch = Batch(
+        phase="",
+        context=_group(values, _CONTEXT),
+        generation=_group(values, _GENERATION),
+    )
     return _with_phase_of_requests(batch)
 
 
@@ -209,7 +213,10 @@ def _batch_in_brackets(phase: str, content: str) -> Batch | None:
         tokens = values.get("sq", one_each)
     values.setdefault(f"{letter}_sq", tokens)
     batch = Batch(
-        phase, _group(values, _CONTEXT), _group(values, _GENERATION), counts_tokens
+        phase=phase,
+        context=_group(values, _CONTEXT),
+        generation=_group(values, _GENERATION),
+        counts_tokens=counts_tokens,
     )
     if phase == MIXED and not phases_are_known:
         return batch if requests else None

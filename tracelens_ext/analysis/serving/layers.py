@@ -119,7 +119,9 @@ def _common_steps(
         return None
     track = find_tracks(gpu_events, "stream").of_gpu[events_of_phase]
     duration_of_track = sums(
-        track, gpu_events.duration[events_of_phase], int(track.max()) + 1
+        number=track,
+        values=gpu_events.duration[events_of_phase],
+        groups=int(track.max()) + 1,
     )
     events = events_of_phase[track == duration_of_track.argmax()]
     events = events[np.lexsort((gpu_events.start[events], steps.of_gpu[events]))]
@@ -158,7 +160,7 @@ def _busy_ns(
         cell_of_step = np.arange(layer, cell_count, layer_count)
         owner[:, block.begin : block.end] = cell_of_step[:, None]
     busy_time = BusyTime(
-        gpu_events.start[events].ravel(), gpu_events.end[events].ravel()
+        start=gpu_events.start[events].ravel(), end=gpu_events.end[events].ravel()
     )
     return busy_time.by_owner(owner.ravel(), cell_count).reshape(
         step_count, layer_count
@@ -171,8 +173,10 @@ def _span_ns(
     """Return the time from first start to last end of each layer of each step, ns, (s, m)."""
     span = np.empty((len(events), len(blocks)), dtype=np.int64)
     for layer, block in enumerate(blocks):
-        last_end = gpu_events.end[events[:, block.begin : block.end]].max(axis=1)
-        span[:, layer] = last_end - gpu_events.start[events[:, block.begin]]
+        events_of_layer = events[:, block.begin : block.end]
+        first_start = gpu_events.start[events_of_layer[:, 0]]
+        last_end = gpu_events.end[events_of_layer].max(axis=1)
+        span[:, layer] = last_end - first_start
     return span
 
 
@@ -236,7 +240,9 @@ def repeating_block(
 def _places_of_names(codes: Int64Array) -> list[Int64Array]:
     """Return the places of each of the most frequent names, the most frequent name first."""
     order = np.argsort(codes, kind="stable")
-    places = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    is_last_of_name = np.diff(codes[order]) != 0
+    first_of_name = np.flatnonzero(is_last_of_name) + 1
+    places = np.split(order, first_of_name)
     places.sort(key=len, reverse=True)
     return places[:_MOST_NAMES]
 
@@ -350,8 +356,10 @@ def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
     median = by_kind.transform("median")
     distance = (busy - median).abs()
     usual_distance = distance.groupby(kind).transform("median")
-    is_far = distance > np.maximum(_ODD_BEYOND * usual_distance, _ODD_AT_LEAST * median)
-    has_other_kernels = (count == 1) & (count.max() > 1)
+    limit = np.maximum(_ODD_BEYOND * usual_distance, _ODD_AT_LEAST * median)
+    is_far = distance > limit
+    has_several = count.max() > 1
+    has_other_kernels = (count == 1) & has_several
     has_other_time = is_far & (count >= _ODD_AMONG)
     odd = np.select([has_other_kernels, has_other_time], ["kernels", "time"], "")
     return [str(word) for word in odd]

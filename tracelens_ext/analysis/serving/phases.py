@@ -59,7 +59,9 @@ def busy_by_step(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
     outside = len(steps)
     owner = np.where(steps.of_gpu == NONE, outside, steps.of_gpu)
     owner = np.where(gpu_events.counted, owner, NONE)
-    return BusyTime(gpu_events.start, gpu_events.end).by_owner(owner, len(steps) + 1)
+    return BusyTime(start=gpu_events.start, end=gpu_events.end).by_owner(
+        owner, len(steps) + 1
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +127,10 @@ def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     def known_by_phase(values: Float64Array) -> Float64Array:
         """Return the sum of what is known in each phase; NaN where nothing is."""
         is_known = ~np.isnan(values)
-        total = np.bincount(steps.phase[is_known], values[is_known], minlength=rows)
-        known = np.bincount(steps.phase[is_known], minlength=rows) > 0
-        return np.where(known, total, np.nan)
+        phase = steps.phase[is_known]
+        total = np.bincount(phase, values[is_known], minlength=rows)
+        count = np.bincount(phase, minlength=rows)
+        return np.where(count > 0, total, np.nan)
 
     busy_of_steps_ns = busy_by_step(gpu_events, steps)
     phase_or_other = np.append(steps.phase, rows - 1)
@@ -180,7 +183,9 @@ def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     step_after_gap = steps.of_gpu[gaps.after]
     is_before_step = step_after_gap != NONE
     idle_ns = sums(
-        step_after_gap[is_before_step], gaps.duration[is_before_step], len(steps)
+        number=step_after_gap[is_before_step],
+        values=gaps.duration[is_before_step],
+        groups=len(steps),
     )
     is_of_step = gpu_events.counted & (steps.of_gpu != NONE)
     is_kernel_of_step = is_of_step & gpu_events.is_kernel
@@ -214,7 +219,9 @@ def _idle_ns(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
     rows = len(steps.labels)
     phase_after_gap = steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
     cell = pieces.cause * rows + phase_after_gap
-    idle_ns = sums(cell, pieces.end - pieces.start, len(CAUSES) * rows)
+    idle_ns = sums(
+        number=cell, values=pieces.end - pieces.start, groups=len(CAUSES) * rows
+    )
     return idle_ns.reshape(len(CAUSES), rows)
 
 
@@ -229,13 +236,18 @@ def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
     follows_step = np.diff(steps.thread, prepend=NONE) == 0
     previous_end = np.where(follows_step, np.roll(steps.end, 1), steps.start)
     begin = np.minimum(previous_end, steps.start)
-    length_ns = sums(steps.phase, steps.end - begin, phase_count)
+    length_ns = sums(number=steps.phase, values=steps.end - begin, groups=phase_count)
     cpu_rows = trace.rows_of(*HOST_KINDS)
     shares = {}
     for part, pattern in _CPU_PARTS.items():
         rows = cpu_rows[trace.named(trace.name[cpu_rows], pattern.match)]
         if len(rows):
-            inside_ns = covered(trace.ts[rows], trace.end_of(rows), begin, steps.end)
+            inside_ns = covered(
+                start=trace.ts[rows],
+                end=trace.end_of(rows),
+                window_start=begin,
+                window_end=steps.end,
+            )
             shares[part] = percent(sums(steps.phase, inside_ns, phase_count), length_ns)
     return shares
 
@@ -249,7 +261,11 @@ def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64A
     rows = len(steps.labels)
     cell = categories.code.astype(np.int64) * rows + steps.phase_of_gpu
     counted = gpu_events.counted
-    total_ns = sums(cell[counted], gpu_events.duration[counted], len(labels) * rows)
+    total_ns = sums(
+        number=cell[counted],
+        values=gpu_events.duration[counted],
+        groups=len(labels) * rows,
+    )
     total_ns = total_ns.reshape(len(labels), rows)
     columns = {}
     for share, pattern in _SHARES.items():
@@ -359,8 +375,8 @@ PHASE_STEPS = Table(
     ],
     table=_of_steps(step_table),
     screen=ScreenView(
-        "Slowest steps",
-        [
+        title="Slowest steps",
+        columns=[
             "step",
             "phase",
             "start_ms",
@@ -422,8 +438,8 @@ LAYER_KERNELS = Table(
     ],
     table=_of_steps(layers.layer_kernel_table),
     screen=ScreenView(
-        "A layer",
-        [
+        title="A layer",
+        columns=[
             "position",
             "avg_duration_us",
             "% of layer",

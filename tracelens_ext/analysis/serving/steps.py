@@ -81,7 +81,8 @@ class Steps:
     @cached_property
     def phases(self) -> list[str]:
         """The phases that occur, in the order of tables."""
-        present = dict.fromkeys(batch.phase for batch in self.batch)
+        phases_of_steps = [batch.phase for batch in self.batch]
+        present = dict.fromkeys(phases_of_steps)
         known = [phase for phase in ORDER if phase in present]
         of_the_user = [phase for phase in present if phase not in ORDER]
         return known + of_the_user
@@ -166,7 +167,7 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     is_on_gpu = False
     if not len(rows):
         rows, descriptions = _described_rows(
-            trace, EventKind.GPU_ANNOTATION, own_patterns
+            trace=trace, kind=EventKind.GPU_ANNOTATION, own_patterns=own_patterns
         )
         is_on_gpu = len(rows) > 0
     place = trace.thread[rows].astype(np.int64)
@@ -181,7 +182,9 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     end = trace.end_of(rows)
     if len(rows):
         end = np.maximum.reduceat(end, first_rows)
-    intervals = _StepIntervals(place[first_rows], trace.ts[rows][first_rows], end)
+    intervals = _StepIntervals(
+        thread=place[first_rows], start=trace.ts[rows][first_rows], end=end
+    )
     name_codes = trace.name[rows].tolist()
     detail = np.array(
         [descriptions[code].detail for code in name_codes], dtype=np.int64
@@ -233,11 +236,17 @@ def _begins_step(
     end = trace.end_of(rows)
     begins = outermost(place, end)
     # Some lie within the one before but for rounded times.
-    begins &= ~_continues(begins, place, start, end, latest_end=end - int(NS_PER_US))
+    begins &= ~_continues(
+        begins=begins, key=place, start=start, end=end, latest_end=end - int(NS_PER_US)
+    )
     if is_on_gpu:  # each stream of a step has an annotation of its own
         place_and_name = place * (len(trace.names) + 1) + trace.name[rows]
         begins &= ~_continues(
-            begins, place_and_name, start, end, latest_end=np.zeros_like(end)
+            begins=begins,
+            key=place_and_name,
+            start=start,
+            end=end,
+            latest_end=np.zeros_like(end),
         )
     return begins
 
@@ -284,7 +293,12 @@ def _steps_at(
             has_row = tree.linked
             rows = tree.launch_of_gpu[has_row]
             place = trace.thread[rows].astype(np.int64)
-        step = last_before(intervals.thread, intervals.start, place, trace.ts[rows] + 1)
+        step = last_before(
+            group=intervals.thread,
+            time=intervals.start,
+            asked_group=place,
+            asked_time=trace.ts[rows] + 1,
+        )
         is_inside = (step != NONE) & (trace.ts[rows] < intervals.end[step])
         of_gpu[has_row] = np.where(is_inside, step, NONE)
     return Steps(
@@ -360,7 +374,9 @@ def _steps_at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps
     thread = trace.thread[rows].astype(np.int64)
     start = trace.ts[rows]
     end = trace.end_of(rows)
-    first_inferred = items_before(inferred.thread, inferred.start, thread, start)
+    first_inferred = items_before(
+        group=inferred.thread, time=inferred.start, asked_group=thread, asked_time=start
+    )
     is_inside = values_at(inferred.thread, first_inferred) == thread
     is_inside &= values_at(inferred.start, first_inferred, missing=0) < end
     batches = []
@@ -369,10 +385,18 @@ def _steps_at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps
         if inside:
             batch = inferred.batch[index]
         batches.append(batch)
-    _name_phases_by_frames(trace, _StepIntervals(thread, start, end), batches)
+    _name_phases_by_frames(
+        trace=trace,
+        steps=_StepIntervals(thread=thread, start=start, end=end),
+        batches=batches,
+    )
     names = [trace.name_of(row) for row in rows.tolist()]
     return _steps_at(
-        tree, _StepIntervals(thread, start, end), names, batches, BY_FRAMES
+        tree=tree,
+        intervals=_StepIntervals(thread=thread, start=start, end=end),
+        names=names,
+        batches=batches,
+        note=BY_FRAMES,
     )
 
 
@@ -385,7 +409,9 @@ def _name_phases_by_frames(
         rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
         thread = trace.thread[rows].astype(np.int64)
         start = trace.ts[rows]
-        first = items_before(thread, start, steps.thread, steps.start)
+        first = items_before(
+            group=thread, time=start, asked_group=steps.thread, asked_time=steps.start
+        )
         is_inside = values_at(thread, first, missing=NONE) == steps.thread
         is_inside &= values_at(start, first, missing=0) < steps.end
         for step in np.flatnonzero(is_inside).tolist():
@@ -409,7 +435,13 @@ def infer_steps(tree: CallTree) -> Steps:
     end[:-1][is_followed] = start[1:][is_followed]
     batches = [batch_of_row[row] for row in rows.tolist()]
     names = [f"{batch.phase} (inferred)" for batch in batches]
-    return _steps_at(tree, _StepIntervals(thread, start, end), names, batches, HOW)
+    return _steps_at(
+        tree=tree,
+        intervals=_StepIntervals(thread=thread, start=start, end=end),
+        names=names,
+        batches=batches,
+        note=HOW,
+    )
 
 
 @dataclass(frozen=True)
@@ -441,7 +473,9 @@ def _first_operations(trace: Trace) -> dict[int, Batch]:
     first_operations = {}
     for row, look_up in look_ups.items():
         if look_up.table[0] == largest_table:
-            batch = _batch_of_look_up(trace, row, look_up.indices, attention)
+            batch = _batch_of_look_up(
+                trace=trace, row=row, indices=look_up.indices, attention=attention
+            )
             if batch is not None:
                 first_operations[row] = batch
     return first_operations or _first_attentions(trace, attention)
@@ -527,8 +561,10 @@ def _sizes(trace: Trace, row: int) -> list[list[int]]:
     """Return the sizes of each argument of an operation; empty for what is not a tensor."""
     sizes = []
     for dims in _argument_list(trace, "Input Dims", row):
-        is_shape = isinstance(dims, list) and all(type(size) is int for size in dims)
-        sizes.append(dims if is_shape and isinstance(dims, list) else [])
+        shape: list[int] = []
+        if isinstance(dims, list) and all(type(size) is int for size in dims):
+            shape = dims
+        sizes.append(shape)
     return sizes
 
 

@@ -64,9 +64,11 @@ def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
     """Return a numeric argument of some events, NaN where an event has none, or no number."""
     column = work.trace.arg(name)
     # the last is that of events without the argument
-    texts = [*(column.texts or ()), ""]
+    texts = list(column.texts or ())
+    texts.append("")
     unquoted = pd.Series(texts, dtype="str").str.strip('"')
-    numbers = pd.to_numeric(unquoted, errors="coerce").to_numpy(np.float64)
+    number_of_text = pd.to_numeric(unquoted, errors="coerce")
+    numbers = number_of_text.to_numpy(np.float64)
     return numbers[column.at(rows)]
 
 
@@ -105,9 +107,11 @@ def queue_length(work: GpuEvents) -> pd.DataFrame:
     """A row a stream; see the sheet `queue_length`."""
     levels = queue_levels(work)
     streams = levels.groupby(["device", "stream"])
-    until_next_change = streams["time_ns"].shift(-1).sub(levels["time_ns"]).fillna(0)
+    next_change = streams["time_ns"].shift(-1)
+    until_next_change = next_change.sub(levels["time_ns"]).fillna(0)
+    is_full = levels["level"] >= FULL_QUEUE
     levels["time"] = until_next_change
-    levels["full_time"] = until_next_change.where(levels["level"] >= FULL_QUEUE, 0)
+    levels["full_time"] = until_next_change.where(is_full, 0)
     times = streams[["time", "full_time"]].sum()
     table = streams["level"].agg(changes="size", mean="mean", max="max")
     full_percent = 100 * times["full_time"] / times["time"]

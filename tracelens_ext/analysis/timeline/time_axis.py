@@ -33,7 +33,7 @@ def time_axis(work: GpuEvents) -> pd.DataFrame:
     for group, event in enumerate(first_event.tolist()):
         is_of_group = group_of_event == group
         time_until = _time_run_until(
-            edges, work.start[is_of_group], work.end[is_of_group]
+            times=edges, start=work.start[is_of_group], end=work.end[is_of_group]
         )
         time_in_bin = np.diff(time_until)
         bins = np.flatnonzero(time_in_bin)
@@ -95,6 +95,12 @@ TIME_AXIS = Table(
     asked_by="time_axis",
     on_every_page=True,
     charts=[
-        Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")
+        Chart(
+            title="GPU work over time",
+            sheet="time_axis",
+            label_column="bin",
+            value_column="gpu_time_ns",
+            kind="time_axis",
+        )
     ],
 )

@@ -128,10 +128,10 @@ GPU_TIMELINE = Table(
     answer_columns=("type", "time ms", "percent", "device"),
     charts=[
         Chart(
-            "GPU timeline",
-            "gpu_timeline",
-            "device",
-            "time ms",
+            title="GPU timeline",
+            sheet="gpu_timeline",
+            label_column="device",
+            value_column="time ms",
             kind="stacked",
             # The rows that do not overlap and add up to the total.
             series_column="type",
@@ -145,10 +145,10 @@ GPU_TIMELINE = Table(
             on="workbook",
         ),
         Chart(
-            "GPU timeline",
-            "gpu_timeline",
-            "type",
-            "percent",
+            title="GPU timeline",
+            sheet="gpu_timeline",
+            label_column="type",
+            value_column="percent",
             kind="timeline",
             on="page",
         ),

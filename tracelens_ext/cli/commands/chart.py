@@ -161,7 +161,9 @@ def chart(
         split = "device"
     elif by_phase:
         split = "phase"
-    runs = _measured_runs(run_inputs, rules, chosen_reading, split)
+    runs = _measured_runs(
+        run_inputs=run_inputs, rules=rules, reading=chosen_reading, split=split
+    )
     for run in runs:
         for warning in run.warnings:
             tell(f"{run.label}: {warning}")
@@ -170,7 +172,7 @@ def chart(
         return
     notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
     lines = [f"{numbers}: {note}" for note, numbers in notes]
-    show(trace_report("Chart", "", {}, lines), _blocks(runs))
+    show(trace_report(title="Chart", trace="", tables={}, notes=lines), _blocks(runs))
     tell_written(written)
 
 
@@ -195,7 +197,9 @@ def _measured_runs(
             reading=reading,
         )
         analyzer = analyze(run_input.path, analysis)
-        runs += measure(analyzer.work, run_input, position, split)
+        runs += measure(
+            work=analyzer.work, given=run_input, position=position, split=split
+        )
         show_problems(analyzer.problems, shown_problems)
     return runs
 

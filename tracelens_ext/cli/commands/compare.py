@@ -128,7 +128,10 @@ class ComparisonOptions:
                     "--baseline compares a single trace with a folder; give only one "
                     "trace"
                 )
-            paths = history_in(self.baseline, self.last, paths[0]) + paths
+            paths = (
+                history_in(folder=self.baseline, last=self.last, without=paths[0])
+                + paths
+            )
         if len(paths) < 2:
             raise UsageError(
                 "a comparison needs at least two traces; the first is the baseline"
@@ -156,7 +159,10 @@ class ComparisonOptions:
                 measurements.append(reports[path])
             else:
                 measured = self._measure_trace(
-                    path, analysis, shown_problems, with_reports=bool(reports)
+                    path=path,
+                    analysis=analysis,
+                    shown_problems=shown_problems,
+                    with_reports=bool(reports),
                 )
                 measurements.append(measured)
         return measurements
@@ -175,7 +181,9 @@ class ComparisonOptions:
 
         analyzer = analyze(path, analysis)
         measured = measured_for_comparison(
-            analyzer, self.micro_idle_thresh_us, self.device_peaks
+            analyzer=analyzer,
+            micro_idle_thresh_us=self.micro_idle_thresh_us,
+            device_peaks=self.device_peaks,
         )
         show_problems(analyzer.problems, shown_problems)
         if with_reports:
@@ -263,7 +271,8 @@ def _compare_snapshots(
     """Show what differs between two snapshots of the memory allocator."""
     from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
 
-    report = snapshot_report([Path(trace) for trace in traces], reading)
+    paths = [Path(trace) for trace in traces]
+    report = snapshot_report(paths, reading)
     as_json = options.output_format is OutputFormat.json
     show(report, snapshot_blocks(report, options.top), json=as_json)
 

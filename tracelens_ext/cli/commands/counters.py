@@ -19,7 +19,9 @@ def counters(
     work = analyzer.work
     if not len(work):
         raise TraceError(
-            trace, "has no GPU events", "record a part of the run that uses the GPU"
+            path=trace,
+            problem="has no GPU events",
+            remedy="record a part of the run that uses the GPU",
         )
     makers = {
         "queue_length": lambda: queue_length(work),
@@ -29,7 +31,11 @@ def counters(
     blocks: list[Block] = [[f"Trace: {trace}"]]
     blocks += [Part.of(name, table) for name, table in tables.items()]
     notes = recording_notes(analyzer, for_json=json)
-    show(trace_report("Counters", trace, tables, notes), blocks, json=json)
+    show(
+        trace_report(title="Counters", trace=trace, tables=tables, notes=notes),
+        blocks,
+        json=json,
+    )
 
 
 COMMAND = Command(

@@ -32,6 +32,12 @@ def demo(
             ),
         ),
     ] = 1,
+    fixed: Annotated[
+        bool,
+        typer.Option(
+            "--fixed", help="The same NVIDIA job after its data loader has been fixed."
+        ),
+    ] = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -44,7 +50,12 @@ def demo(
 
     if ranks > 1 and vendor != "nvidia":
         raise UsageError("only the NVIDIA demo has several ranks; leave out --vendor")
-    recordings: dict[str, Path] = {vendor: out}
+    if fixed and (ranks > 1 or vendor != "nvidia"):
+        raise UsageError(
+            "--fixed exists for the NVIDIA job with one rank; leave out --vendor and"
+            " --ranks"
+        )
+    recordings: dict[str, Path] = {"nvidia_fixed" if fixed else vendor: out}
     written = str(out)
     command = f"report {quote(str(out))}"
     if ranks > 1:
@@ -75,5 +86,5 @@ COMMAND = Command(
     summary="Write a demo trace.",
     function=demo,
     group="Extend",
-    examples=("demo", "demo demo.json.gz --vendor amd", "demo job.json.gz --ranks 4"),
+    examples=("demo", "demo fixed.json.gz --fixed", "demo job.json.gz --ranks 4"),
 )

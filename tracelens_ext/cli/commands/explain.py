@@ -44,7 +44,9 @@ def explain(
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
     categorizer = KernelCategorizer.create(**options.arguments())
     kind: Literal["kernel", "op"] = "kernel" if op is None else "op"
-    explanation = explain_name(categorizer, name or op or "", cpu_op, kind)
+    explanation = explain_name(
+        categorizer=categorizer, name=name or op or "", cpu_op=cpu_op, kind=kind
+    )
     for line in _lines(explanation):
         print_line(line)
     if op is not None and explanation.category == OTHER_OP:

@@ -151,7 +151,10 @@ def _show(
     notes = dict.fromkeys(
         list(of_trace.findings.notes) + list(of_trace.notes_of_screen)
     )
-    show(trace_report("Findings", of_trace.path, {}, notes), blocks)
+    show(
+        trace_report(title="Findings", trace=of_trace.path, tables={}, notes=notes),
+        blocks,
+    )
 
 
 def _document(of_trace: _TraceFindings, *, intervals: bool) -> dict[str, Any]:

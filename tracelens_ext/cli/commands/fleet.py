@@ -205,7 +205,9 @@ def fleet_report(result: FleetResult) -> Report:
     if missing_ranks:
         notes.insert(0, _missing_sentence(missing_ranks))
     sheets = {**result.tables, "failures": failures}
-    return Report("GPU performance of a fleet", sheets, facts, notes)
+    return Report(
+        title="GPU performance of a fleet", sheets=sheets, facts=facts, notes=notes
+    )
 
 
 def _missing_sentence(ranks: list[int]) -> str:
@@ -231,24 +233,24 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     if "ranks" not in tables:
         return
     yield Part(
-        "What would save time, across ranks",
-        tables["finding_spread"],
-        _FINDING_COLUMNS,
+        title="What would save time, across ranks",
+        frame=tables["finding_spread"],
+        columns=_FINDING_COLUMNS,
     )
     timeline = tables["timeline_spread"].set_index("type")
     if len(timeline):
         timeline = timeline.reindex(_TIMES)
     yield Part(
-        "GPU timeline across ranks",
-        timeline.reset_index(),
-        ("type",) + _SPREAD_COLUMNS,
+        title="GPU timeline across ranks",
+        frame=timeline.reset_index(),
+        columns=("type",) + _SPREAD_COLUMNS,
     )
     yield Part(
-        "GPU time by category across ranks",
-        tables["category_spread"].head(_LISTED),
-        ("kernel_category",) + _SPREAD_COLUMNS,
+        title="GPU time by category across ranks",
+        frame=tables["category_spread"].head(_LISTED),
+        columns=("kernel_category",) + _SPREAD_COLUMNS,
     )
-    yield _slowest(tables["ranks"], tables.get("wait_origins"), top)
+    yield _slowest(ranks=tables["ranks"], origins=tables.get("wait_origins"), top=top)
 
 
 def _headline(result: FleetResult) -> list[str]:

@@ -19,16 +19,16 @@ class _OtherFile(NamedTuple):
 
 _OTHER_FILES: Final = (
     _OtherFile(
-        "PyTorch flight recorder dump (pickle or JSON, one file per rank)",
-        {
+        name="PyTorch flight recorder dump (pickle or JSON, one file per rank)",
+        facts={
             "files": "nccl_trace_rank_N, trace_rank_N",
             "record": "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
             "read": "tracelens-ext ranks FOLDER",
         },
     ),
     _OtherFile(
-        "PyTorch memory snapshot",
-        {
+        name="PyTorch memory snapshot",
+        facts={
             "files": "*.pickle, *.pickle.gz",
             "record": "torch.cuda.memory._dump_snapshot('snapshot.pickle')",
             "read": "tracelens-ext memory FILE",

@@ -89,17 +89,17 @@ def gaps(
     check_texts(outputs, trace, force=force, json=json, every_gap=all)
     analysis = AnalysisOptions(kernel_categories=False, reading=reading)
     analyzer = analyze(trace, analysis, without_tpu=True)
-    gap_report = GapReport(analyzer, selection, options)
+    gap_report = GapReport(analyzer=analyzer, selection=selection, options=options)
     notes = list(gap_report.notes) if json else []
     notes += recording_notes(analyzer, for_json=json)
     facts = []
     if gap_report.selected:
         facts.append(("Selected", gap_report.selected))
     report = trace_report(
-        "GPU idle time",
-        trace,
-        gap_report.tables,
-        notes,
+        title="GPU idle time",
+        trace=trace,
+        tables=gap_report.tables,
+        notes=notes,
         facts=facts,
         members=gap_report.members,
     )

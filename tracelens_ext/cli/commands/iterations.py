@@ -65,14 +65,16 @@ def iterations(
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, replace(analysis, unlinked_kernels=unlinked_kernels))
     if not len(analyzer.work):
-        _show_cpu_iterations(analyzer, trace, annotation, top, json=json)
+        _show_cpu_iterations(
+            analyzer=analyzer, trace=trace, annotation=annotation, top=top, json=json
+        )
         return
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
     tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
     notes = list(table.notes) + recording_notes(analyzer, for_json=json)
-    report = trace_report("Iterations", trace, tables, notes)
+    report = trace_report(title="Iterations", trace=trace, tables=tables, notes=notes)
     show(
         report, first_lines(analyzer.work, trace) + list(_blocks(table, top)), json=json
     )
@@ -95,22 +97,31 @@ def _show_cpu_iterations(
         raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
     notes = list(table.notes) + recording_notes(analyzer, for_json=json)
     tables = {"cpu_iterations": table.frame}
-    report = trace_report("Iterations", trace, tables, notes)
+    report = trace_report(title="Iterations", trace=trace, tables=tables, notes=notes)
     columns = [name for name in map(str, table.frame) if name not in ("odd", "whole")]
-    part = Part("Iterations on the CPU", table.frame, columns, top)
+    part = Part(
+        title="Iterations on the CPU", frame=table.frame, columns=columns, rows=top
+    )
     show(report, first_lines(analyzer.work, trace) + [part], json=json)
 
 
 def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     """Yield the iterations, their statistics, and the odd ones."""
     statistics = table.statistics
-    count = int(statistics["iterations"].max()) if len(statistics) else 0
+    count = 0
+    if len(statistics):
+        count = int(statistics["iterations"].max())
     plural = "s" if count > 1 else ""
     title = f"Mean and spread of {count:,} complete iteration{plural}, ms"
     yield Part(
-        "Iterations", table.frame, _shown_columns(table.frame.columns.tolist()), top
+        title="Iterations",
+        frame=table.frame,
+        columns=_shown_columns(table.frame.columns.tolist()),
+        rows=top,
     )
-    yield Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS)
+    yield Part(
+        title=title, frame=statistics.head(_MOST_STATISTICS), columns=_STATISTICS
+    )
     yield Section("odd iterations", lambda console: [_odd_lines(table, console)])
 
 

@@ -128,7 +128,7 @@ def kernels(
     members: dict[str, object] = {}
     gap_report = None
     if wants_gaps:
-        gap_report = GapReport(analyzer, selection, options)
+        gap_report = GapReport(analyzer=analyzer, selection=selection, options=options)
         tables |= gap_report.tables
         members = gap_report.members
         notes = notes + gap_report.notes if json else []
@@ -151,7 +151,12 @@ def kernels(
     facts = [("Selected", kernel_report.selected)] if kernel_report.selected else []
     unique_notes = list(dict.fromkeys(notes))
     report = trace_report(
-        "GPU kernels", trace, tables, unique_notes, facts=facts, members=members
+        title="GPU kernels",
+        trace=trace,
+        tables=tables,
+        notes=unique_notes,
+        facts=facts,
+        members=members,
     )
     show(report, blocks(), json=json, texts=texts)
 
@@ -238,12 +243,14 @@ class _KernelReport:
         names = self.tables.get("kernel_full_names")
         if verbose and names is not None and len(names):
             yield Section(
-                "names", lambda console: [full_name_lines(names, console, top=top)]
+                title="names",
+                make=lambda console: [full_name_lines(names, console, top=top)],
             )
         sources = self.tables.get("kernel_sources")
         if sources is not None:
             yield Section(
-                "sources", lambda console: [source_lines(sources, console, top=top)]
+                title="sources",
+                make=lambda console: [source_lines(sources, console, top=top)],
             )
 
     def _totals(self, statistics: pd.DataFrame) -> list[str]:
@@ -289,14 +296,21 @@ def _kernel_rows(
     table = rows[list(titles)].rename(columns=titles)
     names = [name_text(name) for name in rows["kernel_name"]]
     marks = share_marks(rows, console)
-    texts = cut_names(names, marks, name_room(table, console), console)
+    texts = cut_names(
+        names=names, marks=marks, room=name_room(table, console), console=console
+    )
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(rows)} GPU KERNELS BY {sorted_by.upper()}:"
     yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
     shared = (
         "N kernels share that name; list some with --verbose, all with --output FILE."
     )
-    yield remarks(texts, shared, "--output FILE lists the full names", console)
+    yield remarks(
+        names=texts,
+        shared=shared,
+        whole="--output FILE lists the full names",
+        console=console,
+    )
     if is_narrow:
         yield [f"Std Dev is shown at {NARROW} columns or more, and in --output FILE."]
 

@@ -90,7 +90,11 @@ def memory(
     notes = list(memory_notes(analyzer.memory(annotation)))
     notes += recording_notes(analyzer, for_json=json)
     blocks = first_lines(analyzer.work, trace) + list(_device_blocks(tables, by, top))
-    show(trace_report("Memory", trace, tables, notes), blocks, json=json)
+    show(
+        trace_report(title="Memory", trace=trace, tables=tables, notes=notes),
+        blocks,
+        json=json,
+    )
 
 
 def _device_blocks(

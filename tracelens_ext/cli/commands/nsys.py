@@ -224,7 +224,8 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
         if options.class_map is not None:
             class_map = load_class_map(options.class_map)
         return _Inputs(
-            [options.input_spec()], Classifier(class_map, str(options.class_map))
+            specs=[options.input_spec()],
+            classifier=Classifier(class_map, str(options.class_map)),
         )
     names = given_options(options)
     if names:
@@ -234,7 +235,9 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
             "file"
         )
     loaded = load_configuration(config)
-    classifier = Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
+    classifier = Classifier(
+        mapping=loaded.class_map, name=f"{config}: kernel_to_class_map"
+    )
     return _Inputs(loaded.inputs, classifier)
 
 
@@ -277,7 +280,9 @@ def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
         try:
             if not spec.missing:
                 check_files(spec.files)
-            statistics = statistics_of(spec, inputs.classifier, _read, reading)
+            statistics = statistics_of(
+                spec=spec, classifier=inputs.classifier, read=_read, reading=reading
+            )
         except TracelensError as error:
             if len(inputs.specs) == 1:
                 raise

@@ -111,15 +111,19 @@ def phases(
     notes += recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
     blocks = first_lines(analyzer.work, trace) + list(_blocks(tables, top))
-    show(trace_report("Phases", trace, tables, unique_notes), blocks, json=json)
+    show(
+        trace_report(title="Phases", trace=trace, tables=tables, notes=unique_notes),
+        blocks,
+        json=json,
+    )
 
 
 def _blocks(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Block]:
     """Yield what is shown of the tables that there are."""
     if "phases" in tables:
         phase_table = tables["phases"]
-        yield Part("Phases", phase_table, _PHASE_COLUMNS)
-        yield Part("GPU utilization", phase_table, _BUSY_COLUMNS)
+        yield Part(title="Phases", frame=phase_table, columns=_PHASE_COLUMNS)
+        yield Part(title="GPU utilization", frame=phase_table, columns=_BUSY_COLUMNS)
         yield Section("By category", lambda _: [_by_category(phase_table)])
     if "phase_steps" in tables:
         yield Part.of("phase_steps", tables["phase_steps"], top)
@@ -142,9 +146,13 @@ def _layer_parts(tables: Mapping[str, pd.DataFrame], _: Console) -> Iterator[Par
     layers = tables["layers"]
     odd = layers[layers["odd"] != ""]
     if len(odd):
-        yield Part("Odd layers", odd.head(_MOST_LAYERS), _LAYER_COLUMNS)
+        yield Part(
+            title="Odd layers", frame=odd.head(_MOST_LAYERS), columns=_LAYER_COLUMNS
+        )
     else:
-        yield Part("Layers", layers.head(_MOST_LAYERS), _LAYER_COLUMNS)
+        yield Part(
+            title="Layers", frame=layers.head(_MOST_LAYERS), columns=_LAYER_COLUMNS
+        )
     if "layer_kernels" not in tables:
         return
     # The layer that the phase with the longest layers has most of.

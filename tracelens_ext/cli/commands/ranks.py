@@ -223,7 +223,7 @@ def _show_results(results: str, top: int, *, json: bool) -> None:
     blocks = list(verdict_blocks(tables["verdicts"]))
     blocks.extend(pipeline_blocks(tables["pipeline_stages"]))
     blocks.append(_calls_part(tables, top))
-    report = Report("Ranks of a job", tables, [("Results", url)])
+    report = Report(title="Ranks of a job", sheets=tables, facts=[("Results", url)])
     show(report, blocks, json=json)
 
 
@@ -231,7 +231,12 @@ def _calls_part(tables: dict[str, pd.DataFrame], top: int) -> Part:
     calls = tables["collective_sync"].sort_values(
         "wait_us", ascending=False, kind="stable"
     )
-    return Part(f"{len(calls):,} calls, longest wait first", calls, _CALL_COLUMNS, top)
+    return Part(
+        title=f"{len(calls):,} calls, longest wait first",
+        frame=calls,
+        columns=_CALL_COLUMNS,
+        rows=top,
+    )
 
 
 def _show_dumps(sources: _Sources, top: int, *, json: bool) -> None:
@@ -257,7 +262,7 @@ def _show_dumps(sources: _Sources, top: int, *, json: bool) -> None:
         if of_traces:
             tables = joined_with_traces(tables, of_traces)
             facts.append(("Traces", len(sources.traces)))
-    report = Report("Ranks of a job", tables, facts, notes)
+    report = Report(title="Ranks of a job", sheets=tables, facts=facts, notes=notes)
     show(report, _dump_blocks(tables, top), json=json)
     if of_dumps.problems:
         raise typer.Exit(1)
@@ -273,11 +278,17 @@ def _dump_blocks(tables: dict[str, pd.DataFrame], top: int) -> Iterator[Block]:
         yield "No hung calls, mismatched calls or missing ranks found."
     if len(tables["stuck_calls"]):
         yield Part(
-            "Calls that did not finish", tables["stuck_calls"], _STUCK_COLUMNS, top
+            title="Calls that did not finish",
+            frame=tables["stuck_calls"],
+            columns=_STUCK_COLUMNS,
+            rows=top,
         )
     progress = tables["rank_progress"]
     yield Part(
-        "Progress of each rank, furthest behind first", progress, _PROGRESS_COLUMNS, top
+        title="Progress of each rank, furthest behind first",
+        frame=progress,
+        columns=_PROGRESS_COLUMNS,
+        rows=top,
     )
     yield Part("Last calls of each rank", tables["last_calls"], rows=top)
     if "collective_sync" in tables:

@@ -146,7 +146,9 @@ def record(
         memory=memory,
         memory_snapshot=memory_snapshot,
     )
-    run = _RecordRun(command, _output_folder(output, force=force), options)
+    run = _RecordRun(
+        command=command, folder=_output_folder(output, force=force), options=options
+    )
     exit_code = run.record()
     if exit_code == _INTERRUPTED:
         sys.exit(exit_code)
@@ -236,11 +238,17 @@ class _RecordRun:
         """Report on the traces: on all ranks of a job together."""
         traces = [self.folder / outcome.trace for outcome in summary.written]
         if len(traces) == 1:
-            self._report_on_traces(traces, self.folder / _WORKBOOK, self.folder / _PAGE)
+            self._report_on_traces(
+                traces=traces,
+                workbook=self.folder / _WORKBOOK,
+                page=self.folder / _PAGE,
+            )
         elif summary.are_one_job():
             self._report_on_job(traces)
         else:
-            self._report_on_traces(traces, self.folder, self.folder)
+            self._report_on_traces(
+                traces=traces, workbook=self.folder, page=self.folder
+            )
 
     def _report_on_traces(
         self, traces: Sequence[Path], workbook: Path, page: Path

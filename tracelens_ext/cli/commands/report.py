@@ -180,7 +180,8 @@ class _ReportRun:
         is_single = len(traces) + len(named.problems) == 1
         too_few = len(traces) < 2 if self.compare else is_single
         if not too_few:
-            return len(named.problems) + self._report_on_several(traces, named.problems)
+            failed = self._report_on_several(traces, named.problems)
+            return len(named.problems) + failed
         if named.problems:
             raise named.problems[0]
         if self.compare:
@@ -221,7 +222,9 @@ class _ReportRun:
             if not self.quiet:
                 tell_written(result.written)
         if not self.quiet:
-            summary = Part(f"Ranks of {trace}", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
+            summary = Part(
+                title=f"Ranks of {trace}", frame=pd.DataFrame(rows), keep=_SUMMARY_KEPT
+            )
             file = shlex.quote(str(trace))
             hint = (
                 f"See one rank with --rank {ranks[0]}; compare all ranks with: "
@@ -299,7 +302,7 @@ class _ReportRun:
         check_outputs(places, inputs, force=self.force)
         if is_snapshot(trace):
             return self._snapshot(trace, places, inputs)
-        return self._trace(trace, places, inputs, progress)
+        return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
     def _trace(
         self,
@@ -322,7 +325,9 @@ class _ReportRun:
             from tracelens_ext.compare.report import measured_for_comparison
 
             measurement = measured_for_comparison(
-                analyzer, options.micro_idle_thresh_us, options.device_peaks
+                analyzer=analyzer,
+                micro_idle_thresh_us=options.micro_idle_thresh_us,
+                device_peaks=options.device_peaks,
             )
         written = write_outputs(perf_report, places, inputs, force=self.force)
         return _TraceResult(
@@ -342,7 +347,11 @@ class _ReportRun:
 
         if self.compare:
             remedy = "compare two snapshots with: tracelens-ext compare A B"
-            raise TraceError(snapshot, "is a memory snapshot, not a trace", remedy)
+            raise TraceError(
+                path=snapshot,
+                problem="is a memory snapshot, not a trace",
+                remedy=remedy,
+            )
         memory_report = snapshot_report([snapshot], self.analysis.reading)
         written = write_outputs(memory_report, places, inputs, force=self.force)
         return _TraceResult(
@@ -396,8 +405,10 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
     facts = dict(report.facts)
     for label in _HEADLINES:
         value = facts.get(label)
+        if value is None:
+            continue
         nothing_dropped = label == "Events dropped" and value == "none"
-        if value is not None and not nothing_dropped:
+        if not nothing_dropped:
             yield fact_text(label, value)
     for answer in report.answers:
         frame = report.sheets[answer.sheet]
@@ -411,7 +422,9 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
         if title.startswith("Top "):
             frame = frame.head(top)
             title = f"Top {len(frame)} {title.removeprefix('Top ')}"
-        yield Part(title, frame, answer.columns, name_width=_NAME_WIDTH)
+        yield Part(
+            title=title, frame=frame, columns=answer.columns, name_width=_NAME_WIDTH
+        )
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:

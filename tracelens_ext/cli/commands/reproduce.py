@@ -102,7 +102,9 @@ def reproduce(
         )
     if output != STANDARD_OUTPUT:
         check_output(output, trace, force=force or _is_our_script(output))
-    choice = OperationChoice(op, row, finding, DEFAULT_TOP if top is None else top)
+    choice = OperationChoice(
+        op=op, row=row, finding=finding, top=DEFAULT_TOP if top is None else top
+    )
     analysis = AnalysisOptions(
         kernel_categories=False, capture=capture, reading=reading
     )

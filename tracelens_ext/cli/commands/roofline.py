@@ -141,7 +141,8 @@ def roofline(
         rows = [result.rows[number] for number in operations.index[:top].tolist()]
         title = _ORDERS[sort].title
         yield Section(
-            "operations", lambda console: [_operation_lines(rows, title, console)]
+            title="operations",
+            make=lambda console: [_operation_lines(rows, title, console)],
         )
         more = len(operations) - len(rows)
         if rows and more:
@@ -149,7 +150,9 @@ def roofline(
 
     notes = advice(analyzer.work, result) + recording_notes(analyzer, for_json=json)
     unique_notes = list(dict.fromkeys(notes))
-    report = trace_report("Roofline", trace, tables, unique_notes, facts=facts)
+    report = trace_report(
+        title="Roofline", trace=trace, tables=tables, notes=unique_notes, facts=facts
+    )
     show(report, blocks(), json=json)
 
 
@@ -206,14 +209,16 @@ def _operation_lines(
             reason = f"no performance model: {row.why_no_model}"
         for text in (shape_text(row), row.device_model, reason):
             if text:
-                lines += folded(_INDENT + text, console.width, _INDENT)
+                lines += folded(
+                    text=_INDENT + text, width=console.width, indent=_INDENT
+                )
     return lines
 
 
 def _number_line(row: RooflineRow, width: int) -> str:
     """Return the numbers of an operation, and its name."""
     from tracelens_ext.report.tables.short_names import cut_middle
-    from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.report.terminal import LONGEST_NAME, name_text
     from tracelens_ext.trace import NS_PER_MS
 
     lost = ""
@@ -224,7 +229,7 @@ def _number_line(row: RooflineRow, width: int) -> str:
             percent = f"{100.0 * row.roofline_ns / row.gpu_ns:,.1f}"
     line = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
     line += f"  {row.bound or '':7} {row.count:>7,}  "
-    room = max(width - len(line), _MIN_NAME_WIDTH)
+    room = max(min(width - len(line), LONGEST_NAME), _MIN_NAME_WIDTH)
     return line + cut_middle(name_text(row.operation.name), room)
 
 

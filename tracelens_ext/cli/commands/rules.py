@@ -134,7 +134,7 @@ def check(
 
     if files:
         installed = _InstalledPacks(
-            [BoundPack(load_pack(path), "rules") for path in files], []
+            packs=[BoundPack(load_pack(path), "rules") for path in files], problems=[]
         )
     else:
         installed = _installed_packs()

@@ -53,7 +53,13 @@ def sql(
     else:
         table = frame_table(rows, fit_units=False)
         notes = recording_notes(analyzer, for_json=json)
-        show(trace_report("SQL", trace, {"result": rows}, notes), [table], json=json)
+        show(
+            trace_report(
+                title="SQL", trace=trace, tables={"result": rows}, notes=notes
+            ),
+            [table],
+            json=json,
+        )
     if has_more:
         tell(
             f"{trace}: only the first {limit:,} rows are shown; show more with --limit"

@@ -111,7 +111,11 @@ def tree(
         notes += recording_notes(analyzer, for_json=True)
         tables = {"tree": tree_rows(merged, merged.kept(depth, min_percent))}
         facts = [("GPU busy time", _busy_time(merged))]
-        print_report(trace_report("Call tree", trace, tables, notes, facts=facts))
+        print_report(
+            trace_report(
+                title="Call tree", trace=trace, tables=tables, notes=notes, facts=facts
+            )
+        )
         return
     make_lines = folded_stacks if folded else partial(_tree_lines, width=screen_width())
     for line in make_lines(merged, depth=depth, min_percent=min_percent):
@@ -154,7 +158,7 @@ def _tree_lines(
             break
         numbers = f"{tree.busy_ns[node] / ns_per_unit:12,.3f}  {percent[node]:7.1f}%  "
         numbers += f"{tree.count[node]:9,}  "
-        line = _node_line(tree, node, numbers, width)
+        line = _node_line(tree=tree, node=node, numbers=numbers, width=width)
         printed += len(line)
         yield line
     for sentence in _left_out(tree, depth, min_percent):
@@ -166,13 +170,13 @@ def _node_line(tree: MergedTree, node: int, numbers: str, width: int) -> str:
     """Return the line of a node: its numbers, then its name, indented and cut to the width."""
     from tracelens_ext.categorize.kernel_names import short_name
     from tracelens_ext.report.tables.short_names import cut_middle
-    from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.report.terminal import LONGEST_NAME, name_text
     from tracelens_ext.trace import GPU_KINDS
 
     line = numbers
     line += _indentation(int(tree.depth[node]), width - len(line) - _MIN_NAME_WIDTH)
     name = name_text(tree.label(node))
-    room = max(width - len(line), _MIN_NAME_WIDTH)
+    room = max(min(width - len(line), LONGEST_NAME), _MIN_NAME_WIDTH)
     if tree.kind[node] in GPU_KINDS:
         return f"{line}[{cut_middle(name_text(short_name(name)), room - 2)}]"
     return line + cut_middle(name, room)

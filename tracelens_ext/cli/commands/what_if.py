@@ -118,7 +118,10 @@ def what_if(
     if csv:
         texts[csv] = lambda: csv_text
     report = trace_report(
-        "What if", trace, {}, recording_notes(analyzer, for_json=False)
+        title="What if",
+        trace=trace,
+        tables={},
+        notes=recording_notes(analyzer, for_json=False),
     )
     show(report, _blocks(simulation, table, top), texts=texts)
 

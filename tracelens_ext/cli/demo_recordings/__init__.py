@@ -1,9 +1,9 @@
 """Recordings that are shipped, so that everything can be tried with no GPU and no file.
 
 They were written by a simulator of a training job (`tests/support/simulated_job`): they have the
-structure
-of traces of PyTorch's profiler, and NVIDIA's or AMD's kernel names. Of the four ranks one has a
-slower GPU, and the others wait for it in their collectives.
+structure of traces of PyTorch's profiler, and NVIDIA's or AMD's kernel names. One of the four ranks
+has a slower GPU, and the others wait for it in their collectives. In `nvidia_fixed` the same job no
+longer waits for its data loader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOK_BYTES = 16384
 
 
 def copy_recording(name: str, target: Path) -> None:
-    """Write a shipped recording (``nvidia``, ``amd``, ``nvidia_rank0`` to ``nvidia_rank3``).
+    """Write a shipped recording, such as ``nvidia``, ``nvidia_fixed`` or ``nvidia_rank0``.
 
     As JSON or, where the name ends in ``.json.gz``, compressed; another name is a `UsageError`.
     """
@@ -47,6 +47,7 @@ def is_demo_trace(path: str | os.PathLike[str]) -> bool:
     opener = gzip.open if str(path).endswith(".gz") else open
     try:
         with opener(path, "rb") as file:
-            return _MARKER in file.read(_LOOK_BYTES)
+            beginning = file.read(_LOOK_BYTES)
     except (OSError, EOFError, zlib.error):
         return False
+    return _MARKER in beginning

@@ -117,7 +117,9 @@ def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
         _with_digits(each, longest_s)
         for each in (by_category,) + tuple(others.tables.values())
     ]
-    return _ChartTables(by_category, tables, list(others.notes), pool)
+    return _ChartTables(
+        by_category=by_category, tables=tables, notes=list(others.notes), pool=pool
+    )
 
 
 def _notes(runs: Sequence[EngineRun]) -> list[str]:
@@ -129,9 +131,10 @@ def _notes(runs: Sequence[EngineRun]) -> list[str]:
 def _figures(runs: Sequence[EngineRun], title: str) -> list[Figure]:
     """Return the chart; if bars differ much in length, also one of their shares."""
     elapsed = [run.elapsed_ns for run in runs]
-    shortest = min(ns or max(elapsed) for ns in elapsed)
+    longest = max(elapsed)
+    shortest = min(ns or longest for ns in elapsed)
     figures = [_figure(runs, title, percent=False)]
-    if max(elapsed) > _MUCH_LONGER * shortest:
+    if longest > _MUCH_LONGER * shortest:
         figures.append(_figure(runs, title, percent=True))
     return figures
 
@@ -161,8 +164,18 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
             spelled.percent_text(value) if percent else _short(value)
             for value in values
         ]
-        hover = _hover_texts(runs, category, amounts_ms, events)
-        pieces.append(bar_piece(len(pieces), values, color, hover, texts))
+        hover = _hover_texts(
+            runs=runs, category=category, amounts_ms=amounts_ms, event_counts=events
+        )
+        pieces.append(
+            bar_piece(
+                place=len(pieces),
+                values=values,
+                colour=color,
+                hover=hover,
+                inside=texts,
+            )
+        )
     subject = "Share of elapsed time" if percent else "Elapsed time"
     return Figure(
         key="chart-share-of-time" if percent else "chart-elapsed-time",
@@ -171,11 +184,11 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
         legend=legend,
         sheet=_BY_CATEGORY,
         spec=bars_spec(
-            pieces,
-            [spelled.elided(run.label, _WIDE) for run in runs],
-            [spelled.elided(run.label, _NARROW) for run in runs],
-            [f"{_short(_elapsed_ms(run) / _MS_PER_S)}\u00a0s" for run in runs],
-            "%" if percent else "s",
+            pieces=pieces,
+            wide=[spelled.elided(run.label, _WIDE) for run in runs],
+            narrow=[spelled.elided(run.label, _NARROW) for run in runs],
+            ends=[f"{_short(_elapsed_ms(run) / _MS_PER_S)}\u00a0s" for run in runs],
+            axis="%" if percent else "s",
         ),
     )
 
@@ -228,7 +241,7 @@ def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
     decimals = 2
     if longest_s:
         decimals = min(max(5 - math.floor(math.log10(longest_s)), 2), _MAX_DECIMALS)
-    shown = Shown(Unit(Quantity.TIME, "s", decimals))
+    shown = Shown(Unit(quantity=Quantity.TIME, symbol="s", decimals=decimals))
     columns = []
     for column in table.columns:
         is_by_category = table.name == _BY_CATEGORY and column.kind == "number"
@@ -246,7 +259,11 @@ def _card(run: EngineRun) -> Card:
     color = colour_of(_largest(run).category)
     # The label again, in the smaller type of names.
     return Card(
-        f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), color, label
+        label=f"{elapsed} elapsed",
+        value=spelled.elided(label, _WIDE),
+        detail=_in_words(run),
+        colour=color,
+        full=label,
     )
 
 
@@ -256,7 +273,9 @@ def _in_words(run: EngineRun) -> str:
     largest_name = spelled.elided(largest.category, _NARROW)
     texts = []
     for name, ns in (("GPU", run.gpu_ns), (largest_name, largest.ns)):
-        amount = spelled.amount_text(ns / _NS_PER_MS, "ms", _elapsed_ms(run))
+        amount = spelled.amount_text(
+            amount=ns / _NS_PER_MS, unit="ms", whole=_elapsed_ms(run)
+        )
         texts.append(f"{name} {amount}")
     return ", ".join(texts)
 
@@ -313,7 +332,8 @@ def check_results(
         OutputError: it may not be written there.
     """
     require_html_extra()
-    check_output(Path(folder) / PAGE, inputs, force=force)
+    page = Path(folder) / PAGE
+    check_output(page, inputs, force=force)
     check_folder(folder, [CSV], inputs, force=force)
     return unfinished_note(folder)
 

@@ -89,7 +89,9 @@ def measure(
             "record it with GPU activity "
             "(nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
         )
-        raise TraceError(given.path, "contains no GPU event", remedy)
+        raise TraceError(
+            path=given.path, problem="contains no GPU event", remedy=remedy
+        )
     if split == "device":
         return _by_device(work, given, position)
     whole = _whole_run(work, given, position)
@@ -106,7 +108,9 @@ def _by_device(
     for device in np.unique(gpu_events.trace.device).tolist():
         name = "?" if device == NONE else device
         is_on_device = gpu_events.trace.device == device
-        bar = _Bar(given, f"{given.label(position)}_gpu{name}", [device])
+        bar = _Bar(
+            given=given, label=f"{given.label(position)}_gpu{name}", devices=[device]
+        )
         runs.append(_measured(gpu_events, bar, is_on_device))
     return runs
 
@@ -114,8 +118,9 @@ def _by_device(
 def _whole_run(gpu_events: GpuEvents, given: ChartInput, position: int) -> EngineRun:
     """Measure all GPUs of a trace together."""
     devices = np.unique(gpu_events.trace.device).tolist()
-    bar = _Bar(given, given.label(position), devices)
-    run = _measured(gpu_events, bar, np.ones(len(gpu_events), dtype=bool))
+    bar = _Bar(given=given, label=given.label(position), devices=devices)
+    all_events = np.ones(len(gpu_events), dtype=bool)
+    run = _measured(gpu_events, bar, all_events)
     if len(devices) < 2:
         return run
     note = (
@@ -139,11 +144,17 @@ def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
         )
     phase = steps.phase_of_gpu
     gaps = classify_gaps(gpu_events, "device").gaps
-    idle_of_phase = sums(phase[gaps.after], gaps.duration, len(steps.labels))
+    idle_of_phase = sums(
+        number=phase[gaps.after], values=gaps.duration, groups=len(steps.labels)
+    )
     total_idle = max(int(idle_of_phase.sum()), 1)
     runs = []
     for number in np.unique(phase[phase >= 0]).tolist():
-        bar = _Bar(whole.given, f"{whole.label}_{steps.labels[number]}", whole.devices)
+        bar = _Bar(
+            given=whole.given,
+            label=f"{whole.label}_{steps.labels[number]}",
+            devices=whole.devices,
+        )
         run = _measured(gpu_events, bar, phase == number)
         not_gpu_ns = whole.not_gpu_ns * int(idle_of_phase[number]) // total_idle
         run = replace(
@@ -201,11 +212,8 @@ def _elapsed(gpu_events: GpuEvents, given: ChartInput, gpu_ns: int) -> _Elapsed:
         return _Elapsed(given.elapsed_ns, "given")
     given_text = f"{given.elapsed_ns / NS_PER_S:,.6g} s"
     gpu_text = f"{gpu_ns / NS_PER_S:,.6g} s"
-    warning = (
-        f"{given_text} elapsed is less than the GPU time of {gpu_text}, which is used "
-        "instead"
-    )
-    return _Elapsed(gpu_ns, "GPU time", (warning,))
+    warning = f"{given_text} elapsed is less than the GPU time of {gpu_text}, which is used instead"
+    return _Elapsed(ns=gpu_ns, source="GPU time", warnings=(warning,))
 
 
 def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
@@ -214,7 +222,8 @@ def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
     time = non_overlapped_time(gpu_events.start[chosen], gpu_events.end[chosen])
     groups = group_durations([gpu_events.name[chosen], code[chosen]], time)
     name_of_group, category_of_group = groups.keys
-    elapsed = _elapsed(gpu_events, bar.given, int(time.sum()))
+    gpu_ns = int(time.sum())
+    elapsed = _elapsed(gpu_events=gpu_events, given=bar.given, gpu_ns=gpu_ns)
     return EngineRun(
         label=bar.label,
         given=bar.given,
@@ -250,7 +259,9 @@ def _categories(gpu_events: GpuEvents) -> _RunCategories:
     distinct, number = np.unique(name_and_kind, axis=0, return_inverse=True)
     names = [gpu_events.trace.names[name] for name in distinct[:, 0].tolist()]
     by_map = _memory_categories(
-        gpu_events.op_categorizer, names, distinct[:, 1].tolist()
+        categorizer=gpu_events.op_categorizer,
+        names=names,
+        kinds=distinct[:, 1].tolist(),
     )
     new_labels = [category for category in by_map if category]
     labels = list(dict.fromkeys(categories.labels + new_labels))

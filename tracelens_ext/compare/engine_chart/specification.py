@@ -98,7 +98,9 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
             f"{text!r}: {seconds!r} is not a number of seconds; give the run time "
             "without profiling, such as 306 or 12.5, or 0 to use the time in the trace"
         )
-    return ChartInput(Path(file), engine, model, _whole_ns(elapsed_s))
+    return ChartInput(
+        path=Path(file), engine=engine, model=model, elapsed_ns=_whole_ns(elapsed_s)
+    )
 
 
 def _whole_ns(seconds: float) -> int:
@@ -156,11 +158,23 @@ def check_models(
     for given in inputs:
         if given.engine not in known:
             problem = f"there is no engine called {given.engine!r}"
-            raise _unknown(problem, given.engine, "engines", known, passed_over)
+            raise _unknown(
+                problem=problem,
+                name=given.engine,
+                kind="engines",
+                known=known,
+                passed_over=passed_over,
+            )
         models = known[given.engine]
         if given.model not in models:
             problem = f"{given.engine} has no model called {given.model!r}"
-            raise _unknown(problem, given.model, "models", models, passed_over)
+            raise _unknown(
+                problem=problem,
+                name=given.model,
+                kind="models",
+                known=models,
+                passed_over=passed_over,
+            )
 
 
 def _unknown(
@@ -170,9 +184,10 @@ def _unknown(
     from tracelens_ext.categorize.maps import not_maps
 
     names = list(known)
+    question = ""
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
-    question = f"did you mean {nearest[0]!r}? " if nearest else ""
+    if nearest:
+        question = f"did you mean {nearest[0]!r}? "
     listed = ", ".join(names) or "none"
-    return UsageError(
-        f"{problem}; {question}known {kind}: {listed}; add yours with --maps{not_maps(passed_over)}"
-    )
+    remedy = f"add yours with --maps{not_maps(passed_over)}"
+    return UsageError(f"{problem}; {question}known {kind}: {listed}; {remedy}")

@@ -321,20 +321,15 @@ def _find_other_order(job: JobDumps) -> bool:
 
 def _blame_other_order(job: JobDumps, one: StuckCall, other: StuckCall) -> bool:
     """Blame the ranks that make the second of two calls first, if most make it second."""
+    is_first = _ranks_that_make_first(job, one, other)
     common = set(one.group.dumped) & set(other.group.dumped)
-    is_first = {}
-    for rank in sorted(common):
-        order = _order_of(one, rank)
-        other_order = _order_of(other, rank)
-        if order is None and other_order is None:
-            continue
-        is_first[rank] = other_order is None or (
-            order is not None and order < other_order
-        )
-    if len(set(is_first.values())) < 2:
+    is_first_of_common = {
+        rank: value for rank, value in is_first.items() if rank in common
+    }
+    if len(set(is_first_of_common.values())) < 2:
         return False
     usual = majority(is_first)
-    for rank, value in is_first.items():
+    for rank, value in is_first_of_common.items():
         if value == usual:
             continue
         earlier = one if value else other
@@ -348,26 +343,82 @@ def _blame_other_order(job: JobDumps, one: StuckCall, other: StuckCall) -> bool:
     return True
 
 
-def _order_of(call: StuckCall, rank: int) -> int | None:
+def _ranks_that_make_first(
+    job: JobDumps, one: StuckCall, other: StuckCall
+) -> dict[int, bool]:
+    """Return for each rank that makes one of two calls if it makes the first one first.
+
+    Ranks outside of a group count by the group that they have in its stead, as replicas of a model
+    do: two ranks alone do not show which of them is wrong.
+    """
+    is_first = {}
+    for rank in job.dumped:
+        group = _group_in_its_stead(job, one.group, rank)
+        other_group = _group_in_its_stead(job, other.group, rank)
+        if group is None or other_group is None:
+            continue
+        order = _order_of(group, one.sequence, rank)
+        other_order = _order_of(other_group, other.sequence, rank)
+        if order is None and other_order is None:
+            continue
+        is_first[rank] = other_order is None or (
+            order is not None and order < other_order
+        )
+    return is_first
+
+
+def _order_of(group: GroupCalls, sequence: int, rank: int) -> int | None:
     """Return the place of a collective among the calls of a rank; None if it did not make it."""
-    made = call.group.collectives.get(rank, {}).get(call.sequence)
+    made = group.collectives.get(rank, {}).get(sequence)
     return made[0].order if made else None
 
 
+def _group_in_its_stead(
+    job: JobDumps, group: GroupCalls, rank: int
+) -> GroupCalls | None:
+    """Return the group itself for its ranks, else the only one of its description with a rank."""
+    if rank in group.key.ranks:
+        return group
+    description = group.key.description
+    if description in ("", "undefined"):
+        return None
+    alike = [
+        other
+        for other in job.groups
+        if other.key.description == description and rank in other.key.ranks
+    ]
+    return alike[0] if len(alike) == 1 else None
+
+
 def _blame_absent_ranks(job: JobDumps) -> None:
-    """Blame the ranks that did not enter a call, unless they wait in another one themselves."""
+    """Blame the ranks that did not enter a call, unless they wait in another one themselves.
+
+    Calls whose absent ranks wait nowhere come first: the others hang because of them.
+    """
     hanging = [call for call in job.stuck if call.state == VerdictKind.HANG]
     waits_in: dict[int, list[StuckCall]] = defaultdict(list)
     for call in job.stuck:
         for rank in call.waiting:
             waits_in[rank].append(call)
+    # The root of all waiting: a rank that waits nowhere, or one of which there is no dump.
     has_root = any(not waits_in[rank] for call in hanging for rank in call.absent)
-    for call in hanging:
+    has_root |= any(_waits_for_missing(job, call) for call in hanging)
+
+    def absent_that_wait(call: StuckCall) -> int:
+        return sum(bool(waits_in[rank]) for rank in call.absent)
+
+    for call in sorted(hanging, key=absent_that_wait):
         for rank in call.absent:
             if not waits_in[rank] or not has_root:
                 job.add(VerdictKind.HANG, rank, call, _absence(job, call, rank))
         if not call.absent:
             _blame_started_ranks(job, call, is_only=len(job.stuck) == 1)
+
+
+def _waits_for_missing(job: JobDumps, call: StuckCall) -> bool:
+    """Tell if only ranks without a dump can be what a call waits for."""
+    has_missing = any(rank in job.missing for rank in call.group.key.ranks)
+    return has_missing and bool(call.waiting) and not call.absent
 
 
 def _absence(job: JobDumps, call: StuckCall, rank: int) -> str:
@@ -418,11 +469,11 @@ def _find_missing_ranks(job: JobDumps) -> None:
         waiting = [
             call
             for call in job.stuck
-            if rank in call.group.key.ranks and call.waiting and not call.absent
+            if rank in call.group.key.ranks and _waits_for_missing(job, call)
         ]
         evidence = (
-            "there is no dump from it: it may have exited, or its file is not among "
-            "those given"
+            "there is no dump of this rank: it may have ended, or its file is not among"
+            " those given"
         )
         group = None
         if waiting:

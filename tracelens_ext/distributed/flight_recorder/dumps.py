@@ -31,6 +31,7 @@ REMEDY: Final = (
     "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the files"
     " of TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 )
+_MEMBERS: Final = frozenset({"entries", "pg_config"})
 _RANK_IN_NAME: Final = re.compile(r"(\d{1,7})(?:\.[A-Za-z]+)*$")
 _PEERS: Final = re.compile(r"(send|recv)\s+(\d{1,7})(->|<-)(\d{1,7})")
 _MOST_SEQUENCE: Final = 2**53
@@ -42,6 +43,9 @@ _LIBRARY_FRAME: Final = re.compile(
 )
 _MOST_FRAMES: Final = 3
 _MOST_DIMENSIONS: Final = 32
+#: What a call may have; a hostile pickle may list one object very often.
+_MOST_TENSORS: Final = 4096
+_MOST_STACK: Final = 512
 
 
 class GroupKey(NamedTuple):
@@ -159,8 +163,11 @@ def read_dump(
         content = _json(name, data)
     else:
         content = unpickled(name, data, WHAT, REMEDY)
-    if not isinstance(content, dict) or "entries" not in _texts(content):
-        raise TraceFormatError(name, f"is not a {WHAT}: it has no entries", REMEDY)
+    # The JSON of a rank that made no call yet has no entries.
+    if not isinstance(content, dict) or not _MEMBERS.intersection(_texts(content)):
+        raise TraceFormatError(
+            name, f"is not a {WHAT}: it has neither entries nor process groups", REMEDY
+        )
     try:
         return _DumpReader(name, content).read()
     except (TypeError, ValueError, OverflowError, RecursionError, AttributeError):
@@ -189,7 +196,7 @@ class _DumpReader:
 
     def read(self) -> FlightDump:
         """Return the dump."""
-        entries = self._content["entries"]
+        entries = self._content.get("entries")
         listed = entries if isinstance(entries, list | tuple) else []
         calls = []
         for order, entry in enumerate(listed):
@@ -323,7 +330,7 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list | tuple):
         return ()
     sizes = []
-    for item in value:
+    for item in value[:_MOST_TENSORS]:
         if isinstance(item, list | tuple):
             sizes.append(_shape(item))
         elif type(item) is int:  # a single tensor, not in a list
@@ -338,7 +345,7 @@ def _dtypes(entry: Mapping[str, Any]) -> tuple[str, ...]:
         if isinstance(value, str):
             dtypes.append(value)
         elif isinstance(value, list | tuple):
-            dtypes += [_text(item) for item in value]
+            dtypes += [_text(item) for item in value[:_MOST_TENSORS]]
     return tuple(dtypes)
 
 
@@ -347,7 +354,7 @@ def _frames(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         return ()
     texts = []
-    for frame in value:
+    for frame in value[:_MOST_STACK]:
         if not isinstance(frame, dict):
             continue
         file = _text(frame.get("filename"))
@@ -380,6 +387,10 @@ def _whole(value: object) -> int:
 
 
 def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return encodable(str(value))[:1000]
+    """Return a text or number as text; empty for anything else.
+
+    Containers are never written out: a small pickle can hold one that is exponentially large.
+    """
+    if isinstance(value, str | int | float):
+        return encodable(str(value))[:1000]
+    return ""

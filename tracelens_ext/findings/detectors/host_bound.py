@@ -41,6 +41,13 @@ from tracelens_ext.trace import (
 #: What the CPU does in long gaps is the question, not how fast it launches.
 _PHASE_ADVICES: Final = (
     AdviceVariant(
+        follows=(Fact.GPU_GRAPHS,),
+        advice=(
+            "Shorten the CPU work between graph launches, or move it onto another thread, "
+            "beside the work of the GPU."
+        ),
+    ),
+    AdviceVariant(
         kinds=("serving",),
         advice=(
             "Move the CPU work that runs in these gaps onto another "

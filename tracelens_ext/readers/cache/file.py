@@ -106,13 +106,15 @@ class _EncodedColumn(NamedTuple):
 def _encoded(column: Column) -> _EncodedColumn:
     """Return a column as it is written. Raises TypeError for one that cannot be kept."""
     if not isinstance(column, np.ndarray):
-        return _EncodedColumn(_TEXTS, _TEXTS, msgspec.json.encode(list(column)))
+        return _EncodedColumn(
+            dtype=_TEXTS, stored=_TEXTS, data=msgspec.json.encode(list(column))
+        )
     dtype = column.dtype
     if column.ndim != 1 or dtype.kind not in _KINDS_OF_NUMBERS:
         raise TypeError(f"a column of {dtype}, shape {column.shape}, cannot be kept")
     stored = _smallest_type(column)
     data = np.ascontiguousarray(column, dtype=stored).view(np.uint8).data
-    return _EncodedColumn(dtype.str, stored.str, data)
+    return _EncodedColumn(dtype=dtype.str, stored=stored.str, data=data)
 
 
 def _smallest_type(column: Array) -> np.dtype[Any]:
@@ -148,15 +150,18 @@ def read_columns(
     Raises OSError where it cannot be read, DamagedFileError where it is no such file, or not whole.
     """
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would never answer
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):  # a pipe would never answer
             raise DamagedFileError("it is no file")
         with zipfile.ZipFile(path) as archive:
-            members = json.loads(_member(archive, _ABOUT))
+            description = _member(archive, _ABOUT)
+            members = json.loads(description)
             about = members["about"]
             if not wanted(about):
                 return ReadColumns(about, None)
             columns = {}
-            for number, (name, dtype, stored) in enumerate(members["columns"]):
+            stored_columns = members["columns"]
+            for number, (name, dtype, stored) in enumerate(stored_columns):
                 data = _member(archive, str(number))
                 columns[name] = _decoded(data, dtype, stored)
     except DAMAGE + (OSError,) as error:
@@ -177,9 +182,11 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
 def _decoded(data: bytes, dtype: str, stored: str) -> Array | list[str]:
     if dtype == _TEXTS:
         return msgspec.json.decode(data, type=list[str])
-    if not {np.dtype(dtype).kind, np.dtype(stored).kind} <= set(_KINDS_OF_NUMBERS):
+    kinds = {np.dtype(dtype).kind, np.dtype(stored).kind}
+    if not kinds <= set(_KINDS_OF_NUMBERS):
         raise DamagedFileError(f"it has a column of {dtype}")
-    return np.frombuffer(data, stored).astype(dtype)
+    values = np.frombuffer(data, stored)
+    return values.astype(dtype)
 
 
 #: Fields with one number an event, and their types; and fields that are lists of texts.
@@ -271,7 +278,9 @@ def _kept_argument(
 ) -> ArgColumn:
     rows = kept[f"rows {number}"]
     values = kept[f"values {number}"]
-    return ArgColumn(rows, values, None if texts is None else kept[texts])
+    return ArgColumn(
+        rows=rows, values=values, texts=None if texts is None else kept[texts]
+    )
 
 
 def check(trace: Trace, links: Mapping[str, Column]) -> None:
@@ -290,36 +299,45 @@ def check(trace: Trace, links: Mapping[str, Column]) -> None:
         if len(column) != len(trace) or column.dtype != dtype:
             raise ValueError(f"the column {name} has another length or type")
         if name not in ("correlation", "external_id"):
-            _check_range(name, column, 0, ends.get(name))
+            _check_range(name=name, values=column, least=0, end=ends.get(name))
     for name, argument in trace.args.items():
         _check_argument(name, argument, len(trace))
-    _check_argument("instructions", trace.instructions, len(trace))
+    _check_argument(name="instructions", argument=trace.instructions, count=len(trace))
     end_of_instructions = len(trace.programs) << PROGRAM_SHIFT
-    _check_range("instructions", trace.instructions.values, 0, end_of_instructions)
+    _check_range(
+        name="instructions",
+        values=trace.instructions.values,
+        least=0,
+        end=end_of_instructions,
+    )
     if links:
         _check_links(trace, links)
 
 
 def _check_argument(name: str, argument: ArgColumn, count: int) -> None:
-    is_in_order = (argument.rows[1:] > argument.rows[:-1]).all()
-    if len(argument.rows) != len(argument.values) or not is_in_order:
+    rows = argument.rows
+    has_same_length = len(rows) == len(argument.values)
+    is_in_order = (rows[1:] > rows[:-1]).all()
+    if not (has_same_length and is_in_order):
         raise ValueError(f"the rows of {name} are not in order")
-    _check_range(name, argument.rows, 0, count)
+    _check_range(name=name, values=rows, least=0, end=count)
     if argument.texts is not None:
-        _check_range(name, argument.values, 0, len(argument.texts))
+        _check_range(
+            name=name, values=argument.values, least=0, end=len(argument.texts)
+        )
 
 
 def _check_links(trace: Trace, links: Mapping[str, Column]) -> None:
     count = len(trace)
     rows = cast("Array", links["rows"])
     parent = cast("Array", links["parent_position"])
-    _check_range("rows", rows, 0, count)
-    _check_range("parents", parent, -1, None)
+    _check_range(name="rows", values=rows, least=0, end=count)
+    _check_range(name="parents", values=parent, least=-1, end=None)
     if len(parent) != len(rows) or (parent >= np.arange(len(rows))).any():
         raise ValueError("the links are of another trace")
     for name in ("launch_of_gpu", "cpu_op_of_gpu"):
         linked = cast("Array", links[name])
-        _check_range(name, linked, NONE, count)
+        _check_range(name=name, values=linked, least=NONE, end=count)
         if (
             len(linked) != len(trace.gpu_rows)
             or not np.isin(linked[linked != NONE], rows).all()
@@ -328,7 +346,9 @@ def _check_links(trace: Trace, links: Mapping[str, Column]) -> None:
 
 
 def _check_range(name: str, values: Array, least: int, end: int | None) -> None:
-    if len(values) and (
-        values.min() < least or (end is not None and values.max() >= end)
-    ):
+    if not len(values):
+        return
+    is_too_small = values.min() < least
+    is_too_large = end is not None and values.max() >= end
+    if is_too_small or is_too_large:
         raise ValueError(f"{name} is out of range")

@@ -44,7 +44,7 @@ def cache_files(folder: Path) -> dict[str, list[CacheFile]]:
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
             status = path.lstat()
             if not stat.S_ISDIR(status.st_mode):
-                file = CacheFile(path, status.st_size, status.st_mtime)
+                file = CacheFile(path=path, size=status.st_size, used=status.st_mtime)
                 files_of_trace.setdefault(name["stem"], []).append(file)
     return files_of_trace
 
@@ -173,7 +173,8 @@ def reader_version() -> str:
     digest = hashlib.blake2b(VERSION.encode(), digest_size=8)
     with contextlib.suppress(OSError):
         for pattern in READING:
-            for source in sorted(_PACKAGE.glob(pattern)):
+            sources = sorted(_PACKAGE.glob(pattern))
+            for source in sources:
                 digest.update(source.read_bytes())
     return digest.hexdigest()
 

@@ -113,7 +113,9 @@ class TraceCache:
         path = Path(source)
         try:
             about = {"path": str(path.resolve()), "identity": place.identity_of(path)}
-            self._write(file, about, {}, made.stat().st_size)
+            self._write(
+                file=file, about=about, columns={}, database=made.stat().st_size
+            )
             made.replace(_database_of(file))
         except _NOT_KEPT as error:
             self.tell(_why_not_kept(os.fspath(source), "its conversion is not", error))
@@ -202,7 +204,9 @@ class TraceCache:
         files = place.cache_files(self.folder).get(stem, [])
         beside = (each.size for each in files if each.path not in replaced)
         room = self.limit - database
-        kept.write_columns(file, about, columns, room - sum(beside))
+        kept.write_columns(
+            path=file, about=about, columns=columns, most=room - sum(beside)
+        )
         place.make_room(self.folder, room, spared=stem)
 
     def entries(self) -> list[CacheEntry]:
@@ -211,7 +215,15 @@ class TraceCache:
         for stem, files in place.cache_files(self.folder).items():
             path, usable = self._described(stem)
             paths, sizes, used = zip(*files, strict=True)
-            entries.append(CacheEntry(path, paths, sum(sizes), max(used), usable))
+            entries.append(
+                CacheEntry(
+                    path=path,
+                    files=paths,
+                    size=sum(sizes),
+                    used=max(used),
+                    usable=usable,
+                )
+            )
         return sorted(entries, key=lambda entry: (-entry.used, entry.path))
 
     def _described(self, stem: str) -> tuple[str, bool]:

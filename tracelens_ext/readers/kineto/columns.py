@@ -164,7 +164,9 @@ def _text_arguments(
             if not given_events:
                 continue
             for name in group:
-                piece = _codes_of_argument(name, given_rows, given_events, words)
+                piece = _codes_of_argument(
+                    name=name, rows=given_rows, events=given_events, words=words
+                )
                 pieces[name].append(piece)
     return _joined(pieces)
 
@@ -177,14 +179,17 @@ def _codes_of_argument(
     name: str, rows: IntArray, events: list[Event], words: Interner[bytes]
 ) -> ArgumentPiece:
     text_of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
-    codes = words.codes([bytes(text_of(event)) for event in events], len(events))
-    is_given = (codes != words[b""]) & (codes != words[b"null"])
-    return ArgumentPiece(rows[is_given], codes[is_given])
+    texts = [bytes(text_of(event)) for event in events]
+    codes = words.codes(texts, len(events))
+    is_empty = codes == words[b""]
+    is_null = codes == words[b"null"]
+    is_given = ~(is_empty | is_null)
+    return ArgumentPiece(rows=rows[is_given], values=codes[is_given])
 
 
 def _without_missing(rows: IntArray, values: Int64Array) -> ArgumentPiece:
     is_given: BoolArray = values != schema.MISSING
-    return ArgumentPiece(rows[is_given], values[is_given])
+    return ArgumentPiece(rows=rows[is_given], values=values[is_given])
 
 
 def _joined(pieces: Mapping[str, Sequence[ArgumentPiece]]) -> dict[str, ArgumentPiece]:
@@ -195,7 +200,7 @@ def _joined(pieces: Mapping[str, Sequence[ArgumentPiece]]) -> dict[str, Argument
         values = np.concatenate([part.values for part in parts])
         order = np.argsort(rows, kind="stable")
         if len(rows):
-            arguments[name] = ArgumentPiece(rows[order], values[order])
+            arguments[name] = ArgumentPiece(rows=rows[order], values=values[order])
     return arguments
 
 
@@ -223,7 +228,8 @@ def native_schema(native: ModuleType) -> object:
     """Return what the compiled code looks for."""
     plans = []
     for plan in schema.PLAN:
-        kinds = bytes(np.flatnonzero(plan.wanted).tolist())
+        wanted_kinds = np.flatnonzero(plan.wanted)
+        kinds = bytes(wanted_kinds.tolist())
         numbers = bytes(_PLACE[name] for name in plan.numbers)
         groups = [bytes(_PLACE[name] for name in group) for group in plan.texts]
         plans.append((kinds, numbers, groups))
@@ -295,11 +301,11 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
     for column, numbers in odd_numbers.items():
         if column < 0:
             times[column] = _with_odd_numbers(
-                times[column], numbers, schema.parse_nanoseconds
+                values=times[column], numbers=numbers, parse=schema.parse_nanoseconds
             )
             continue
         values = _with_odd_numbers(
-            pieces[column].values, numbers, schema.parse_integers
+            values=pieces[column].values, numbers=numbers, parse=schema.parse_integers
         )
         pieces[column] = _without_missing(pieces[column].rows, values)
 
@@ -320,7 +326,14 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         label_name = _decoded(event.label_name)
         labels = _decoded(event.labels)
         special.append(
-            Special(event.kind, event.name, process, thread, label_name, labels)
+            Special(
+                kind=event.kind,
+                name=event.name,
+                process=process,
+                thread=thread,
+                label_name=label_name,
+                labels=labels,
+            )
         )
     return Slice(
         count=native.events,
@@ -349,4 +362,6 @@ def _with_odd_numbers(
 
 
 def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> ArgumentPiece:
-    return ArgumentPiece(np.frombuffer(rows, np.int32), np.frombuffer(values, kind))
+    return ArgumentPiece(
+        rows=np.frombuffer(rows, np.int32), values=np.frombuffer(values, kind)
+    )

@@ -145,7 +145,9 @@ class KinetoColumns:
         code_of_word = builder.texts.codes(found.words, len(found.words))
         texts = {}
         for name, piece in found.texts.items():
-            texts[name] = ArgumentPiece(piece.rows, code_of_word[piece.values])
+            texts[name] = ArgumentPiece(
+                rows=piece.rows, values=code_of_word[piece.values]
+            )
         builder.add(columns, found.numbers, texts)
 
     def _labelled(self, process: int | str) -> int | str:
@@ -175,7 +177,9 @@ class KinetoColumns:
         unread = [
             code
             for code, track in enumerate(found.tracks)
-            if schema.unread_text(track.phase, track.category, "")
+            if schema.unread_text(
+                phase=track.phase, category=track.category, process=""
+            )
         ]
         if not unread:
             return
@@ -196,7 +200,8 @@ class KinetoColumns:
         counts: Counter[str] = Counter()
         for (phase, category, process), count in self._unread.items():
             name = self.labels.processes.get(process, "")
-            counts[in_a_line(schema.unread_text(phase, category, name))] += count
+            text = schema.unread_text(phase, category, name)
+            counts[in_a_line(text)] += count
         return {
             kind: count
             for kind, count in counts.most_common(_MOST_UNREAD_KINDS)
@@ -281,7 +286,12 @@ def read(source: ByteSource) -> Trace:
             columns.take(found)
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
-    notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
+    notes = salvage_notes(
+        source=source,
+        damage=stream.damage,
+        at=stream.place,
+        events=columns.builder.present,
+    )
     return columns.finish(stream.members, source.path, source.bytes_read, notes)
 
 
@@ -319,8 +329,12 @@ def _number(value: object) -> int:
 def _devices(properties: object) -> tuple[Device, ...]:
     """Return the devices that the member `deviceProperties` describes."""
     devices = []
-    for entry in properties if isinstance(properties, list) else ():
-        if not isinstance(entry, dict) or not isinstance(entry.get("id"), int):
+    if not isinstance(properties, list):
+        return ()
+    for entry in properties:
+        if not isinstance(entry, dict):
+            continue
+        if not isinstance(entry.get("id"), int):
             continue
         major = _number(entry.get("computeMajor"))
         minor = _number(entry.get("computeMinor"))
@@ -352,21 +366,25 @@ def restored(trace: Trace) -> Trace:
         return trace
     recorded_thread = {entry[:2]: entry[2:] for entry in head.threads}
     codes: Interner[tuple[int | str, int | str]] = Interner()
-    code_of_thread = codes.codes(
-        [recorded_thread.get(thread, thread) for thread in trace.threads],
-        len(trace.threads),
-    )
+    recorded_threads = [recorded_thread.get(place, place) for place in trace.threads]
+    code_of_thread = codes.codes(recorded_threads, len(trace.threads))
     thread_names = {}
-    for thread, name in trace.thread_names.items():
-        thread_names[recorded_thread.get(thread, thread)] = name
-    base = trace.metadata.get("baseTimeNanoseconds")
-    has_base = type(base) is int and 0 <= base < 1 << 62
+    for place, name in trace.thread_names.items():
+        recorded = recorded_thread.get(place, place)
+        thread_names[recorded] = name
+    thread = trace.thread
+    if len(trace.threads):
+        thread = code_of_thread[thread]
+    base_ns = trace.base_ns
+    recorded_base = trace.metadata.get("baseTimeNanoseconds")
+    if type(recorded_base) is int and 0 <= recorded_base < 1 << 62:
+        base_ns = recorded_base
     return replace(
         trace,
-        thread=code_of_thread[trace.thread] if len(trace.threads) else trace.thread,
+        thread=thread,
         threads=list(codes),
         conventions=_conventions(head.conventions),
-        base_ns=base if has_base else trace.base_ns,  # type: ignore[arg-type]  # an integer
+        base_ns=base_ns,
         thread_names=thread_names,
     )
 

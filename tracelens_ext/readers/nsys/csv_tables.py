@@ -113,11 +113,14 @@ class Piece:
 
     def required(self, column: str, numbers: Sequence[int | None]) -> list[int]:
         """Numbers of which none may be missing or negative."""
+        checked = []
         for line, number in zip(self.lines, numbers, strict=True):
-            if number is None or number < 0:
-                what = "no number" if number is None else "a negative number"
-                raise self._bad_cell(line, column, what)
-        return [number for number in numbers if number is not None]
+            if number is None:
+                raise self._bad_cell(line, column, "no number")
+            if number < 0:
+                raise self._bad_cell(line, column, "a negative number")
+            checked.append(number)
+        return checked
 
     def texts(self, column: str) -> list[str]:
         """The texts of a column."""
@@ -176,7 +179,10 @@ def open_report(
     else:
         rows = enumerate(_given_rows(source, label), start=1)
     return NsysCsvTable(
-        label, _pieces(rows, _header(rows, report, label), report, label)
+        source=label,
+        pieces=_pieces(
+            rows=rows, titles=_header(rows, report, label), report=report, source=label
+        ),
     )
 
 
@@ -240,7 +246,11 @@ def _pieces(
             name: [row[place] for row in cells] for name, (place, _) in places.items()
         }
         yield Piece(
-            source, lines, columns, units, isinstance(cells[-1], csv_rows.UnfinishedRow)
+            source=source,
+            lines=lines,
+            columns=columns,
+            units=units,
+            unfinished=isinstance(cells[-1], csv_rows.UnfinishedRow),
         )
 
 
@@ -270,9 +280,10 @@ def _places(titles: Sequence[csv_rows.Cell]) -> dict[str, tuple[int, str | None]
     """Column → its place and the unit that its title tells; spellings unified."""
     places: dict[str, tuple[int, str | None]] = {}
     for place, title in enumerate(titles):
-        name, _, unit = str(title).strip().partition("(")
-        key = "".join(c for c in name.casefold() if c.isalnum())
-        places.setdefault(key, (place, unit.rstrip(") ").strip() or None))
+        name, _, rest = str(title).strip().partition("(")
+        unit = rest.rstrip(") ").strip()
+        letters = [letter for letter in name.casefold() if letter.isalnum()]
+        places.setdefault("".join(letters), (place, unit or None))
     for other, column in _SPELLINGS.items():
         if other in places:
             places.setdefault(column, places[other])
@@ -340,28 +351,42 @@ def read(source: TableSource | ByteSource) -> Trace:
     )
 
 
+def _device_of(text: str, devices: dict[str, Device]) -> Device:
+    """Return the device that a text names.
+
+    `NVIDIA H100 (1)` is number 1; devices without a number get one in order of first sight.
+    """
+    match = _ORDINAL.fullmatch(text)
+    if match is not None:
+        return Device(ordinal=int(match[2]), name=match[1])
+    ordinal = 0
+    for other in devices:
+        if not _ORDINAL.fullmatch(other):
+            ordinal += 1
+    return Device(ordinal=ordinal, name=text)
+
+
+def _kind_of(name: str) -> EventKind:
+    """Return the kind of a GPU event with this name."""
+    for beginning, kind in _KINDS:
+        if name.startswith(beginning):
+            return kind
+    return EventKind.KERNEL
+
+
 def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> None:
     names = piece.texts("name")
     count = len(names)
-    texts = piece.texts("device")
-    for text in dict.fromkeys(texts):
-        # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
+    device_texts = piece.texts("device")
+    for text in dict.fromkeys(device_texts):
         if text not in devices:
-            found = _ORDINAL.fullmatch(text)
-            number = sum(not _ORDINAL.fullmatch(known) for known in devices)
-            devices[text] = (
-                Device(int(found[2]), found[1]) if found else Device(number, text)
-            )
-    device = np.fromiter((devices[text].ordinal for text in texts), np.int64, count)
+            devices[text] = _device_of(text, devices)
+    ordinals = [devices[text].ordinal for text in device_texts]
+    device = np.array(ordinals, dtype=np.int64)
     stream = _ids(piece.whole("strm"))
-    known: Interner[str] = Interner()
-    name = known.codes(names, count)
-    kinds = [
-        next(
-            (kind for start, kind in _KINDS if text.startswith(start)), EventKind.KERNEL
-        )
-        for text in known
-    ]
+    distinct_names: Interner[str] = Interner()
+    name = distinct_names.codes(names, count)
+    kinds = [_kind_of(text) for text in distinct_names]
     numbers = {
         "correlation": _ids(piece.whole("corrid")),
         "device": device,
@@ -376,7 +401,7 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
         {
             "ts": _filled(piece.nanoseconds("start")),
             "dur": _filled(piece.nanoseconds("duration")),
-            "name": builder.names.codes(known, len(known))[name],
+            "name": builder.names.codes(distinct_names, len(distinct_names))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
             "thread": of_rows(lambda *place: builder.threads[place], device, stream),
             "category": builder.categories.codes(

@@ -44,11 +44,14 @@ def explanations(diagnostics: Iterable[tuple[str, str]]) -> list[str]:
     informing: list[str] = []
     for severity, text in diagnostics:
         text = text.strip()
-        if not _ABOUT_CUDA.search(text) or _ABOUT_OTHER_EVENTS.search(text):
+        is_about_cuda = _ABOUT_CUDA.search(text) is not None
+        is_about_others = _ABOUT_OTHER_EVENTS.search(text) is not None
+        if is_about_others or not is_about_cuda:
             continue
         if severity in (WARNING, ERROR):
             severe.append(text)
         elif _FAILED.search(text):
             informing.append(text)
-    explaining = dict.fromkeys(severe or informing)
-    return list(explaining)[:_MOST_QUOTED]
+    explaining = severe or informing
+    distinct = list(dict.fromkeys(explaining))
+    return distinct[:_MOST_QUOTED]

@@ -98,9 +98,8 @@ class Identities:
         if global_tid == MISSING:
             return UNKNOWN, UNKNOWN
         process = self._process(global_tid >> PROCESS_SHIFT)
-        return self._thread_ids.setdefault(
-            global_tid, (process, global_tid & _LOW_BITS)
-        )
+        thread = global_tid & _LOW_BITS
+        return self._thread_ids.setdefault(global_tid, (process, thread))
 
     def _process(self, number: int) -> int | str:
         """Return a process id; of one that two machines both have, the second with its machine."""

@@ -27,7 +27,8 @@ def unpack(packed: bytes, size: int) -> bytes:
     """
     if size > MOST_TIMES * len(packed):
         raise DamagedBlockError
-    unpacked = _unpacker()(packed, size)
+    unpack_block = _unpacker()
+    unpacked = unpack_block(packed, size)
     if unpacked is None or len(unpacked) != size:
         raise DamagedBlockError
     return unpacked

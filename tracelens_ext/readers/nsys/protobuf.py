@@ -142,7 +142,8 @@ def decode(data: bytes, plan: MessagePlan) -> Decoded:
     if answer is None:
         raise DamagedMessageError
     rows, columns, unknown = answer
-    values = np.frombuffer(columns, dtype=np.int64).reshape(len(plan.columns), rows)
+    all_values = np.frombuffer(columns, dtype=np.int64)
+    values = all_values.reshape(len(plan.columns), rows)
     counts = np.frombuffer(unknown, dtype=np.int64)
     return Decoded(values, _counted(plan, counts))
 
@@ -151,10 +152,13 @@ def decode_in_python(data: bytes, plan: MessagePlan) -> Decoded:
     """Decode as `decode` does, without compiled code."""
     starts, ends = _list_items(data)
     values = np.full((len(plan.columns), len(starts)), MISSING, dtype=np.int64)
-    decoder = _Decoder(data, plan, values)
+    decoder = _Decoder(data=data, plan=plan, values=values)
     rows = np.arange(len(starts), dtype=np.int64)
     level = _Level(
-        np.zeros_like(rows), rows, np.array(starts, np.int64), np.array(ends, np.int64)
+        messages=np.zeros_like(rows),
+        rows=rows,
+        starts=np.array(starts, np.int64),
+        ends=np.array(ends, np.int64),
     )
     while len(level.rows):
         level = decoder.decode_level(level)
@@ -179,7 +183,9 @@ def _list_items(data: bytes) -> tuple[list[int], list[int]]:
     starts: list[int] = []
     ends: list[int] = []
     while position < end:
-        if data[position] != _LIST_TAG or len(starts) == MOST_ROWS:
+        if data[position] != _LIST_TAG:
+            raise DamagedMessageError
+        if len(starts) == MOST_ROWS:
             raise DamagedMessageError
         length, position = varint(data, position + 1, end)
         if length > end - position:
@@ -197,8 +203,10 @@ def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, position
+        is_last = byte < 0x80
+        if is_last:
+            number = value & 0xFFFFFFFFFFFFFFFF
+            return number, position
         shift += 7
     raise DamagedMessageError
 
@@ -210,6 +218,17 @@ class MessageField(NamedTuple):
     wire_type: int
     value: int  #: of a number; of bytes where they begin
     end: int  #: where the field ends
+
+
+def signed(value: int) -> int:
+    """Return the 64-bit number that an unsigned one stands for."""
+    if value >> 63:
+        return value - (1 << 64)
+    return value
+
+
+def _one(number: int) -> Int64Array:
+    return np.array([number], dtype=np.int64)
 
 
 def fields(data: bytes, start: int, end: int) -> Iterator[MessageField]:
@@ -237,7 +256,9 @@ def fields(data: bytes, start: int, end: int) -> Iterator[MessageField]:
             raise DamagedMessageError
         if position > end:
             raise DamagedMessageError
-        yield MessageField(tag >> 3, wire_type, value, position)
+        yield MessageField(
+            number=tag >> 3, wire_type=wire_type, value=value, end=position
+        )
 
 
 class _Level(NamedTuple):
@@ -279,7 +300,7 @@ class _Decoder:
         for message, row, start, end in zip(
             *(column.tolist() for column in level), strict=True
         ):
-            self._decode_one(message, row, start, end)
+            self._decode_one(message=message, row=row, start=start, end=end)
         if not self._found:
             return level.of(np.zeros(len(level.rows), dtype=bool))
         inner = _Level(
@@ -305,10 +326,12 @@ class _Decoder:
         is_bytes = wire_types == BYTES
         is_fixed = ~(is_varint | is_bytes)
         if is_fixed.any():
-            wide = wire_types == FIXED64
-            if not (wide | (wire_types == FIXED32))[is_fixed].all():
+            is_wide = wire_types == FIXED64
+            is_known = is_wide | (wire_types == FIXED32)
+            if not is_known[is_fixed].all():
                 raise DamagedMessageError
-            behind = np.where(is_fixed, positions + np.where(wide, 8, 4), behind)
+            width = np.where(is_wide, 8, 4)
+            behind = np.where(is_fixed, positions + width, behind)
         if (behind > level.ends).any():
             raise DamagedMessageError
         room = (level.ends - behind).astype(np.uint64)
@@ -316,7 +339,13 @@ class _Decoder:
             raise DamagedMessageError
         next_starts = behind + np.where(is_bytes, values, 0).astype(np.int64)
         self._take_fields(
-            level, numbers, is_varint, is_bytes, values, behind, next_starts
+            level=level,
+            numbers=numbers,
+            is_varint=is_varint,
+            is_bytes=is_bytes,
+            values=values,
+            behind=behind,
+            next_starts=next_starts,
         )
         return level._replace(starts=next_starts)
 
@@ -333,23 +362,31 @@ class _Decoder:
         """Put a field of each message where the plan has it."""
         actions = self._actions[level.messages, numbers].astype(np.int64)
         is_number = (actions >= 0) & (actions < _CHILDREN) & is_varint
-        self._values[actions[is_number], level.rows[is_number]] = values[
-            is_number
-        ].view(np.int64)
+        columns = actions[is_number]
+        rows = level.rows[is_number]
+        self._values[columns, rows] = values[is_number].view(np.int64)
         is_taken = is_number | (actions == _IGNORED)
         if is_bytes.any():
             is_text = (actions >= _TEXTS) & is_bytes
             columns = actions[is_text] - _TEXTS
-            self._values[columns, level.rows[is_text]] = behind[is_text]
-            lengths = next_starts[is_text] - behind[is_text]
-            self._values[columns + 1, level.rows[is_text]] = lengths
+            rows = level.rows[is_text]
+            starts = behind[is_text]
+            self._values[columns, rows] = starts
+            self._values[columns + 1, rows] = next_starts[is_text] - starts
             is_child = (actions >= _CHILDREN) & (actions < _TEXTS) & is_bytes
             if is_child.any():
-                children = _Level(actions - _CHILDREN, level.rows, behind, next_starts)
+                children = _Level(
+                    messages=actions - _CHILDREN,
+                    rows=level.rows,
+                    starts=behind,
+                    ends=next_starts,
+                )
                 self._found.append(children.of(is_child))
             is_taken |= is_text | is_child
         if not is_taken.all():
-            places = level.messages[~is_taken] * MOST_FIELDS + numbers[~is_taken]
+            is_unknown = ~is_taken
+            first_place = level.messages[is_unknown] * MOST_FIELDS
+            places = first_place + numbers[is_unknown]
             self.unknown += np.bincount(places, minlength=len(self.unknown))
 
     def _varints(self, positions: Int64Array) -> tuple[_Unsigned, Int64Array]:
@@ -383,21 +420,28 @@ class _Decoder:
     def _decode_one(self, message: int, row: int, start: int, end: int) -> None:
         """Decode the fields of one message."""
         actions: Sequence[int] = self._actions[message].tolist()
-        for number, wire_type, value, behind in fields(self._data, start, end):
-            number = min(number, MOST_FIELDS - 1)
+        for part in fields(self._data, start, end):
+            number = min(part.number, MOST_FIELDS - 1)
             action = actions[number]
-            if wire_type == VARINT and 0 <= action < _CHILDREN:
-                self._values[action, row] = value - (1 << 64) if value >> 63 else value
-            elif wire_type == BYTES and action >= _TEXTS:
-                self._values[action - _TEXTS, row] = value
-                self._values[action - _TEXTS + 1, row] = behind - value
-            elif wire_type == BYTES and action >= _CHILDREN:
-                child = (action - _CHILDREN, row, value, behind)
-                self._found.append(
-                    _Level(*(np.array([part], dtype=np.int64) for part in child))
+            is_number = part.wire_type == VARINT and 0 <= action < _CHILDREN
+            is_bytes = part.wire_type == BYTES
+            if is_number:
+                self._values[action, row] = signed(part.value)
+            elif is_bytes and action >= _TEXTS:
+                column = action - _TEXTS
+                self._values[column, row] = part.value
+                self._values[column + 1, row] = part.end - part.value
+            elif is_bytes and action >= _CHILDREN:
+                child = _Level(
+                    messages=_one(action - _CHILDREN),
+                    rows=_one(row),
+                    starts=_one(part.value),
+                    ends=_one(part.end),
                 )
+                self._found.append(child)
             elif action != _IGNORED:
-                self.unknown[message * MOST_FIELDS + number] += 1
+                place = message * MOST_FIELDS + number
+                self.unknown[place] += 1
 
 
 _ONE = np.uint64(1)

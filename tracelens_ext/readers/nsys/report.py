@@ -49,7 +49,8 @@ def _opened(content: Path | bytes, stack: ExitStack) -> tuple[BinaryIO, int]:
     if isinstance(content, bytes):
         return io.BytesIO(content), len(content)
     file = stack.enter_context(content.open("rb"))
-    return file, file.seek(0, io.SEEK_END)
+    size = file.seek(0, io.SEEK_END)
+    return file, size
 
 
 def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
@@ -62,7 +63,12 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         )
         remedy = f"if it is one, copy it again, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None
-    tables = NsysReportTables(path, report, source.reading.max_bytes, source.progress)
+    tables = NsysReportTables(
+        path=path,
+        file=report,
+        most_bytes=source.reading.max_bytes,
+        progress=source.progress,
+    )
     try:
         tables.read(allow_damage=source.reading.salvage)
     except DamagedReportError as error:
@@ -82,7 +88,9 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
             remedy = f"no event precedes the damage; {AGAIN}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         notes.insert(0, _salvage_note(tables, damage))
-    return sqlite.trace_of(tables, FORMAT, source.progress, notes)
+    return sqlite.trace_of(
+        tables=tables, format_name=FORMAT, progress=source.progress, notes=notes
+    )
 
 
 def _salvage_note(tables: NsysReportTables, damage: DamagedReportError) -> str:

@@ -90,7 +90,8 @@ class ReportFile:
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self.size = size
-        beginning = self.read(0, min(size, len(MAGIC)))
+        length = min(size, len(MAGIC))
+        beginning = self.read(0, length)
         if beginning != MAGIC:
             raise DamagedReportError(0, "it does not begin like one")
 
@@ -107,12 +108,14 @@ class ReportFile:
         footer_end = self.size - _TRAILER.size
         if footer_end < len(MAGIC):
             raise DamagedReportError(
-                self.size, "the file ends there, without its list of sections"
+                offset=self.size,
+                problem="the file ends there, without its list of sections",
             )
         footer, mark = _TRAILER.unpack(self.read(footer_end, self.size))
         if mark != _END_MARK:
             raise DamagedReportError(
-                self.size, "the file ends there, without its list of sections"
+                offset=self.size,
+                problem="the file ends there, without its list of sections",
             )
         if not len(MAGIC) <= footer <= footer_end or footer_end - footer > _MOST_FOOTER:
             raise DamagedReportError(
@@ -126,7 +129,9 @@ class ReportFile:
                     continue
                 parts = {
                     part.number: part
-                    for part in protobuf.fields(data, entry.value, entry.end)
+                    for part in protobuf.fields(
+                        data=data, start=entry.value, end=entry.end
+                    )
                 }
                 if 1 not in parts:
                     raise DamagedMessageError
@@ -153,7 +158,8 @@ class ReportFile:
             != _RAW_MARK
         ):
             raise DamagedReportError(
-                section.start, "its events are stored in an unknown format"
+                offset=section.start,
+                problem="its events are stored in an unknown format",
             )
         counts, first_block = self._header(section)
         base = section.start + len(_RAW_MARK)
@@ -161,19 +167,33 @@ class ReportFile:
         strings, layouts = places
         if strings is None or not first_block <= strings <= section.end:
             raise DamagedReportError(
-                sections[OFFSETS].start, "its strings are not in the file"
+                offset=sections[OFFSETS].start,
+                problem="its strings are not in the file",
             )
         if layouts is not None and not strings <= layouts <= section.end:
             raise DamagedReportError(
-                sections[OFFSETS].start, "its layouts are not in the file"
+                offset=sections[OFFSETS].start,
+                problem="its layouts are not in the file",
             )
-        return RawData(counts, first_block, strings, layouts, section.end)
+        return RawData(
+            counts=counts,
+            first_block=first_block,
+            strings=strings,
+            layouts=layouts,
+            end=section.end,
+        )
 
     def raw_data_without_footer(self) -> RawData:
         """The same of a file whose end is lost; its raw data is searched for."""
         start = self._search(_RAW_MARK)
         counts, first_block = self._header(ReportSection(start, self.size))
-        return RawData(counts, first_block, None, None, self.size)
+        return RawData(
+            counts=counts,
+            first_block=first_block,
+            strings=None,
+            layouts=None,
+            end=self.size,
+        )
 
     def _search(self, mark: bytes) -> int:
         for start in range(len(MAGIC), self.size, _SEARCHED_AT_ONCE):
@@ -199,7 +219,7 @@ class ReportFile:
                     layouts = part.value
         except DamagedMessageError:
             raise DamagedReportError(
-                section.start, "its list of offsets is damaged"
+                offset=section.start, problem="its list of offsets is damaged"
             ) from None
         return strings, layouts
 
@@ -215,7 +235,9 @@ class ReportFile:
                     numbers[part.number] = part.value
         except DamagedMessageError:
             raise DamagedReportError(header.start, "its header is damaged") from None
-        return Counts(numbers.get(1), numbers.get(3), numbers.get(5)), header.end
+        return Counts(
+            events=numbers.get(1), strings=numbers.get(3), threads=numbers.get(5)
+        ), header.end
 
     def message(self, offset: int, end: int) -> ReportSection:
         """Where a message lies whose length is at a place of the file."""
@@ -232,7 +254,7 @@ class ReportFile:
             raise DamagedReportError(offset, "a block is longer than the file")
         if size > packed * lz4_block.MOST_TIMES:
             raise DamagedReportError(offset, "a block cannot have its stated length")
-        return ReportBlock(offset, start, start + packed, size)
+        return ReportBlock(offset=offset, start=start, end=start + packed, size=size)
 
     def blocks(self, first: int, end: int) -> Iterator[ReportBlock]:
         """All blocks of a range, one after the other."""
@@ -248,7 +270,7 @@ class ReportFile:
             return lz4_block.unpack(self.read(block.start, block.end), block.size)
         except lz4_block.DamagedBlockError:
             raise DamagedReportError(
-                block.offset, "a block cannot be unpacked"
+                offset=block.offset, problem="a block cannot be unpacked"
             ) from None
 
     def _varint(self, offset: int, end: int) -> tuple[int, int]:

@@ -267,16 +267,16 @@ def _severe(events: Mapping[str, Int64Array]) -> BoolArray:
 
 TABLES: Final = (
     ExportTable(
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        _calls_of(CallClass.CUDA_RUNTIME, CallClass.CUDA_DRIVER),
-        _named(
+        name="CUPTI_ACTIVITY_KIND_RUNTIME",
+        rows=_calls_of(CallClass.CUDA_RUNTIME, CallClass.CUDA_DRIVER),
+        numbers=_named(
             "call", "start", "end", "globalTid", "nameId", "correlationId", "eventClass"
         ),
     ),
     ExportTable(
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        _work_of(Kind.KERNEL),
-        _ON_GPU
+        name="CUPTI_ACTIVITY_KIND_KERNEL",
+        rows=_work_of(Kind.KERNEL),
+        numbers=_ON_GPU
         | _named(
             "kernel",
             "demangledName",
@@ -289,47 +289,49 @@ TABLES: Final = (
         | _named("kernel", "staticSharedMemory", "dynamicSharedMemory"),
     ),
     ExportTable(
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        _work_of(Kind.MEMORY, Activity.COPY),
-        _ON_GPU | _named("copy", "bytes", "copyKind", "srcKind", "dstKind"),
+        name="CUPTI_ACTIVITY_KIND_MEMCPY",
+        rows=_work_of(Kind.MEMORY, Activity.COPY),
+        numbers=_ON_GPU | _named("copy", "bytes", "copyKind", "srcKind", "dstKind"),
     ),
     ExportTable(
-        "CUPTI_ACTIVITY_KIND_MEMSET",
-        _work_of(Kind.MEMORY, Activity.SET),
-        _ON_GPU | _named("set", "bytes"),
+        name="CUPTI_ACTIVITY_KIND_MEMSET",
+        rows=_work_of(Kind.MEMORY, Activity.SET),
+        numbers=_ON_GPU | _named("set", "bytes"),
     ),
     ExportTable(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _work_of(Kind.GRAPH_LAUNCH), _ON_GPU
+        name="CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+        rows=_work_of(Kind.GRAPH_LAUNCH),
+        numbers=_ON_GPU,
     ),
     ExportTable(
-        "NVTX_EVENTS",
-        _events_of(*NVTX_KINDS),
-        _named("nvtx", "start", "end", "globalTid", "domainId", "textId")
+        name="NVTX_EVENTS",
+        rows=_events_of(*NVTX_KINDS),
+        numbers=_named("nvtx", "start", "end", "globalTid", "domainId", "textId")
         | {"eventType": "kind"},
-        _named("nvtx", "text"),
+        texts=_named("nvtx", "text"),
     ),
     ExportTable(
-        "OSRT_API",
-        _calls_of(
+        name="OSRT_API",
+        rows=_calls_of(
             CallClass.OS_RUNTIME,
             CallClass.OS_RUNTIME_START,
             CallClass.OS_RUNTIME_FINISH,
         ),
-        {},
+        numbers={},
     ),
-    ExportTable("COMPOSITE_EVENTS", _events_of(Kind.CPU_SAMPLE), {}),
+    ExportTable(name="COMPOSITE_EVENTS", rows=_events_of(Kind.CPU_SAMPLE), numbers={}),
     ExportTable(
-        "PROCESSES",
-        _events_of(Kind.PROCESS),
-        _named("process", "globalPid"),
-        _named("process", "program", "name"),
+        name="PROCESSES",
+        rows=_events_of(Kind.PROCESS),
+        numbers=_named("process", "globalPid"),
+        texts=_named("process", "program", "name"),
         read_once=False,
     ),
     ExportTable(
-        "DIAGNOSTIC_EVENT",
-        _severe,
-        _named("diagnostic", "severity"),
-        _named("diagnostic", "text"),
+        name="DIAGNOSTIC_EVENT",
+        rows=_severe,
+        numbers=_named("diagnostic", "severity"),
+        texts=_named("diagnostic", "text"),
         read_once=False,
     ),
 )

@@ -79,9 +79,12 @@ class _Texts(NamedTuple):
     @classmethod
     def of(cls, data: bytes, starts: Int64Array, lengths: Int64Array) -> _Texts:
         has_text = starts != MISSING
-        spans = zip(starts[has_text].tolist(), lengths[has_text].tolist(), strict=True)
-        joined = b"".join(data[start : start + length] for start, length in spans)
-        return cls(joined, np.where(has_text, lengths, _NO_TEXT).astype(np.int32))
+        text_starts = starts[has_text].tolist()
+        text_lengths = lengths[has_text].tolist()
+        spans = zip(text_starts, text_lengths, strict=True)
+        texts = [data[start : start + length] for start, length in spans]
+        all_lengths = np.where(has_text, lengths, _NO_TEXT)
+        return cls(joined=b"".join(texts), lengths=all_lengths.astype(np.int32))
 
     def split(self) -> Iterator[bytes | None]:
         position = 0
@@ -294,7 +297,9 @@ class NsysReportTables(Tables):
         texts: dict[str, _Texts],
     ) -> None:
         packed = {name: _NumberColumn.of(values) for name, values in numbers.items()}
-        self._pieces.setdefault(table, []).append(_ReportPiece(count, packed, texts))
+        self._pieces.setdefault(table, []).append(
+            _ReportPiece(count=count, numbers=packed, texts=texts)
+        )
         self._columns.setdefault(table, frozenset(tuple(numbers) + tuple(texts)))
         self._counts[table] += count
 
@@ -350,27 +355,34 @@ class NsysReportTables(Tables):
 
     def _read_gpus(self, data: bytes, offset: int) -> None:
         try:
-            for machine in _messages(data, 0, len(data), report_schema.MACHINES):
+            for machine in _messages(
+                data=data, start=0, end=len(data), number=report_schema.MACHINES
+            ):
                 self._read_machine(data, machine)
         except DamagedMessageError:
             raise DamagedReportError(offset, "its list of GPUs is damaged") from None
 
     def _read_machine(self, data: bytes, machine: protobuf.MessageField) -> None:
         machine_id = MISSING
-        for part in protobuf.fields(data, machine.value, machine.end):
+        for part in protobuf.fields(data=data, start=machine.value, end=machine.end):
             if part.number == report_schema.MACHINE_ID and part.wire_type == VARINT:
-                machine_id = _signed(part.value)
+                machine_id = protobuf.signed(part.value)
         for parts in _messages(
-            data, machine.value, machine.end, report_schema.MACHINE_PARTS
+            data=data,
+            start=machine.value,
+            end=machine.end,
+            number=report_schema.MACHINE_PARTS,
         ):
-            for gpu in _messages(data, parts.value, parts.end, report_schema.GPUS):
+            for gpu in _messages(
+                data=data, start=parts.value, end=parts.end, number=report_schema.GPUS
+            ):
                 row = dict.fromkeys(report_schema.GPU_NUMBERS.values(), MISSING)
                 row["vmId"] = machine_id
                 name = (MISSING, 0)
-                for part in protobuf.fields(data, gpu.value, gpu.end):
+                for part in protobuf.fields(data=data, start=gpu.value, end=gpu.end):
                     column = report_schema.GPU_NUMBERS.get(part.number)
                     if column is not None and part.wire_type == VARINT:
-                        row[column] = _signed(part.value)
+                        row[column] = protobuf.signed(part.value)
                     if (
                         part.number == report_schema.GPU_NAME
                         and part.wire_type == BYTES
@@ -409,7 +421,8 @@ class NsysReportTables(Tables):
     ) -> Iterator[dict[str, Int64Array]]:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order."""
         releases = table in self._read_once and where is None
-        for pieces in _grouped(self._pieces.get(table, [])):
+        all_pieces = self._pieces.get(table, [])
+        for pieces in _grouped(all_pieces):
             chosen = [(piece, _rows_of(piece, where)) for piece in pieces]
             if any(len(rows) for _, rows in chosen):
                 yield {
@@ -520,8 +533,9 @@ def _unread(count: int, what: str, number: str) -> str:
     """Say how many things of a sort were not read: `14 events of kind 152 were not read`."""
     if count == 1:
         return f"1 {what} {number} was not read"
-    first, *others = what.split(" ")
-    return f"{count:,} {' '.join([f'{first}s'] + others)} {number} were not read"
+    noun, *others = what.split(" ")
+    plural = " ".join([f"{noun}s"] + others)
+    return f"{count:,} {plural} {number} were not read"
 
 
 def _messages(
@@ -529,18 +543,18 @@ def _messages(
 ) -> Iterator[protobuf.MessageField]:
     """The messages that are a field of a message."""
     for part in protobuf.fields(data, start, end):
-        if part.number == number and part.wire_type == BYTES:
+        if part.number != number:
+            continue
+        if part.wire_type == BYTES:
             yield part
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
 
 
 def _joined(texts: Iterable[str]) -> _Texts:
     encoded = [text.encode() for text in texts]
+    lengths = [len(text) for text in encoded]
     return _Texts(
-        b"".join(encoded), np.array([len(text) for text in encoded], dtype=np.int32)
+        joined=b"".join(encoded),
+        lengths=np.array(lengths, dtype=np.int32),
     )
 
 

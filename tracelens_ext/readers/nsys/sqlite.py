@@ -67,10 +67,11 @@ class NsysDatabase(Database):
     def _is_ours(self) -> bool:
         if any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables):
             return True
-        has_events = NVTX in self.tables or any(
-            name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables
-        )
-        return has_events and "StringIds" in self.tables
+        if "StringIds" not in self.tables:
+            return False
+        if NVTX in self.tables:
+            return True
+        return any(name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables)
 
 
 FORMAT = "Nsight Systems SQLite export"
@@ -145,7 +146,9 @@ class _TraceOfTables:
         self._database = database
         self._builder = TraceBuilder()
         self._identities = Identities(database, self._builder)
-        self._nvtx = NvtxEvents(database, self._builder, self._identities)
+        self._nvtx = NvtxEvents(
+            database=database, builder=self._builder, identities=self._identities
+        )
         self._notes = list(notes)
 
     def read(
@@ -250,16 +253,25 @@ class _TraceOfTables:
             name_id = chunk[name_columns[0]]
             for column in name_columns[1:]:
                 name_id = np.where(name_id == MISSING, chunk[column], name_id)
-            self._add_gpu(chunk, EventKind.KERNEL, self._names(name_id), "kernel")
+            self._add_gpu(
+                chunk=chunk,
+                kind=EventKind.KERNEL,
+                name=self._names(name_id),
+                category="kernel",
+            )
 
     def _add_copies_and_memsets(self) -> None:
         copy_columns = _GPU_COLUMNS + ("bytes", "copyKind") + MEMORY_KINDS
         for chunk in self._database.chunks(_COPIES, copy_columns):
             name = looked_up(chunk["copyKind"], self._copy_names)
-            self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
+            self._add_gpu(
+                chunk=chunk, kind=EventKind.MEMCPY, name=name, category="gpu_memcpy"
+            )
         for chunk in self._database.chunks(_MEMSETS, _GPU_COLUMNS + ("bytes",)):
             name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
-            self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
+            self._add_gpu(
+                chunk=chunk, kind=EventKind.MEMSET, name=name, category="gpu_memset"
+            )
 
     def _add_graphs(self) -> None:
         """Add graphs that were recorded whole: one GPU event each, called after its graph."""
@@ -271,7 +283,9 @@ class _TraceOfTables:
         count = 0
         for chunk in self._database.chunks(_GRAPHS, _GPU_COLUMNS + ("graphId",)):
             name = of_rows(name_of, chunk["graphId"])
-            self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
+            self._add_gpu(
+                chunk=chunk, kind=EventKind.KERNEL, name=name, category=WHOLE_GRAPH
+            )
             count += len(name)
         if count:
             self._notes.append(
@@ -418,6 +432,9 @@ def _run_export(path: str, export: Path, program_name: str) -> None:
 def _telling(output: bytes) -> str:
     """Return what a program says went wrong: its lines about errors, else its last line."""
     text = output.decode("utf-8", "replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TROUBLE.search(line)]
-    return one_line("; ".join(dict.fromkeys(telling or lines[-1:])))
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    about_errors = [line for line in lines if _TROUBLE.search(line)]
+    quoted = about_errors or lines[-1:]
+    distinct = dict.fromkeys(quoted)
+    return one_line("; ".join(distinct))

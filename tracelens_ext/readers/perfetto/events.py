@@ -132,11 +132,13 @@ def _wanted_arguments(*, is_text: bool) -> dict[str, WantedArgument]:
         names = set(plan.numbers)
         if is_text:
             names = set().union(*plan.texts)
-        for name in names - {FLOW_ID}:
-            kinds_by_name.setdefault(name, []).append(plan.wanted)
+        names.discard(FLOW_ID)
+        for name in names:
+            kinds = kinds_by_name.setdefault(name, [])
+            kinds.append(plan.wanted)
     wanted = {}
-    for name in sorted(kinds_by_name):
-        of_kind = np.any(kinds_by_name[name], axis=0)
+    for name, kinds in sorted(kinds_by_name.items()):
+        of_kind = np.any(kinds, axis=0)
         wanted[name] = WantedArgument(is_text=is_text, of_kind=of_kind)
     return wanted
 
@@ -247,10 +249,12 @@ class Events:
             self.tracks[uuid] = self._track(descriptor)
         packet, start, end = packets.contents(_TRACK_EVENT)
         track_events = fields_of(self._data, start, end)
-        self._add_track_events(time[packet], state[packet], track_events)
+        self._add_track_events(
+            time=time[packet], state=state[packet], fields=track_events
+        )
         packet, start, end = packets.contents(_STAGE_EVENT)
         stages = fields_of(self._data, start, end)
-        self._add_stages(time[packet], state[packet], stages)
+        self._add_stages(time=time[packet], state=state[packet], fields=stages)
         for number, event in packed.messages(self.raw, packets, _COUNTER_EVENT):
             time_of_event = int(time[number])
             state_of_event = int(state[number])
@@ -339,8 +343,20 @@ class Events:
         name_number = fields.numbers(_TrackEventField.NAME_NUMBER, count)
         category_number = fields.numbers(_TrackEventField.CATEGORY_NUMBER, count)
         starts = np.flatnonzero(event_type != END)
-        self._fill_interned(name, packed.NAME, name_number, state, starts)
-        self._fill_interned(category, packed.CATEGORY, category_number, state, starts)
+        self._fill_interned(
+            column=name,
+            number=packed.NAME,
+            text_number=name_number,
+            state=state,
+            rows=starts,
+        )
+        self._fill_interned(
+            column=category,
+            number=packed.CATEGORY,
+            text_number=category_number,
+            state=state,
+            rows=starts,
+        )
         event, start, end = fields.contents(_TrackEventField.SUBMISSION)
         if len(event):
             extension = fields_of(self._data, start, end)
@@ -348,7 +364,7 @@ class Events:
             call = self.count + event[extension.message[is_id]]
             self._submissions.add(call=call, id=extension.value[is_id])
         event, start, end = fields.contents(_TrackEventField.ANNOTATIONS)
-        self._add_annotations(event, state[event], start, end)
+        self._add_annotations(event=event, state=state[event], start=start, end=end)
         self._add(
             time=time,
             duration=np.zeros(count, dtype=np.int64),
@@ -400,10 +416,11 @@ class Events:
         """
         name, value_start = self._annotation_names(state, start, end)
         place = self._argument_places(name)
-        has_value = (value_start > 0) & (value_start < end)
-        is_kept = has_value & (place != NONE)
+        is_kept = place != NONE
+        is_kept &= value_start > 0
+        is_kept &= value_start < end
         value, form = self._annotation_values(
-            state[is_kept], value_start[is_kept], end[is_kept]
+            state=state[is_kept], start=value_start[is_kept], end=end[is_kept]
         )
         event_number = self.count + event[is_kept]
         self._arguments.add(
@@ -416,15 +433,18 @@ class Events:
         """Return the values of annotations, given where these begin, and their forms."""
         key = self._data[start]
         value, after = varints(self._data, start + 1)
-        is_varint = (key & WIRE_TYPE == VARINT) & (key < _HIGHEST_WHOLE_NUMBER)
-        is_whole = is_varint & (after > 0) & (after <= end)
+        is_whole = key & WIRE_TYPE == VARINT
+        is_whole &= key < _HIGHEST_WHOLE_NUMBER
+        is_whole &= after > 0
+        is_whole &= after <= end
         others = np.flatnonzero(~is_whole)
         value[others] = self._sequences.slices(start[others], end[others])
         form = np.where(is_whole, ValueForm.WHOLE, ValueForm.MESSAGE)
         first_byte, second_byte = _NUMBER_OF_TEXT
         next_key = self._data[start[others] + 1]
-        is_number = (key[others] == first_byte) & (next_key == second_byte)
-        numbered = others[is_number]
+        is_number_of_text = key[others] == first_byte
+        is_number_of_text &= next_key == second_byte
+        numbered = others[is_number_of_text]
         number, _ = varints(self._data, start[numbered] + 2)
         texts = self._sequences.interned[packed.TEXT]
         value[numbered] = texts.find(state[numbered], number)
@@ -488,7 +508,8 @@ class Events:
             queue_name = b"?"
             if queue != NONE:
                 queue_name = texts[queue]
-            return self.places[gpu, _number_at_end(queue_name)]
+            queue_number = _number_at_end(queue_name)
+            return self.places[gpu, queue_number]
 
         return of_rows(place_of, gpu, queue)
 
@@ -523,15 +544,18 @@ class Events:
         gpu = number_in(event, _CounterEventField.GPU) or counters.gpu
         names = counters.names or packed.counter_names(self.raw, event).names
         track = self.places[f"GPU {gpu} Counters", "?"]
-        for counter in packed.parts_of(self.raw, event, _CounterEventField.COUNTERS):
+        for counter in packed.parts_of(
+            data=self.raw, message=event, number=_CounterEventField.COUNTERS
+        ):
             counter_id = number_in(counter, _CounterField.ID)
             name = names.get(counter_id, f"counter {counter_id}")
-            value = json.dumps(self._counter_value(counter))
+            value = self._counter_value(counter)
+            token = json.dumps(value).encode()
             self._arguments.add(
                 event=_one(self.count),
                 name=_one(_PLACE_OF_NAME[""]),
                 form=_one(ValueForm.TOKEN),
-                value=_one(self.texts[value.encode()]),
+                value=_one(self.texts[token]),
             )
             self._add(
                 time=_one(time),
@@ -562,10 +586,11 @@ def _one(number: int) -> Int64Array:
 
 def _number_at_end(text: bytes) -> int | str:
     """Return 7 for `Stream 7`; the text itself without a number."""
-    number = _NUMBER.search(text)
-    if number is None:
+    match = _NUMBER.search(text)
+    if match is None:
         return text.decode("utf-8", "replace")
-    return int(number[1])
+    digits = match[1]
+    return int(digits)
 
 
 def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Array:
@@ -586,14 +611,18 @@ def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Arra
     is_same_track = np.diff(track[by_track]) == 0
     is_earlier = np.diff(time[by_track]) < 0
     if not (is_same_track & is_earlier).any():
-        _match_stacks(by_track, begins, track, end_of_begin)
+        _match_stacks(
+            order=by_track, begins=begins, track=track, end_of_begin=end_of_begin
+        )
         return end_of_begin
-    _match_runs(begins, track, time, end_of_begin)
+    _match_runs(begins=begins, track=track, time=time, end_of_begin=end_of_begin)
     is_unmatched = end_of_begin == NONE
     is_unmatched[end_of_begin[end_of_begin != NONE]] = False
     unmatched = np.flatnonzero(is_unmatched)
     by_time = np.lexsort((begins[unmatched], time[unmatched], track[unmatched]))
-    _match_stacks(unmatched[by_time], begins, track, end_of_begin)
+    _match_stacks(
+        order=unmatched[by_time], begins=begins, track=track, end_of_begin=end_of_begin
+    )
     return end_of_begin
 
 
@@ -619,7 +648,9 @@ def _match_runs(
     begin = np.repeat(bounds[runs], size) + place_in_run
     end = begin + np.repeat(size, size)
     fits = (track[begin] == track[end]) & (time[begin] <= time[end])
-    fits[1:] &= ~_crosses_previous(begin, track[begin], time[begin], time[end])
+    fits[1:] &= ~_crosses_previous(
+        begin=begin, track=track[begin], start_time=time[begin], end_time=time[end]
+    )
     does_run_fit = np.logical_and.reduceat(fits, start_in_runs)
     is_matched = np.repeat(does_run_fit, size)
     end_of_begin[begin[is_matched]] = end[is_matched]

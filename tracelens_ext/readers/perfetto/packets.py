@@ -100,7 +100,7 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
     place = 0
     while place < size:
         stop = min(place + _WINDOW, size)
-        start, end = _packets_between(data, place, stop, size)
+        start, end = _packets_between(data=data, first=place, stop=stop, size=size)
         if not len(start):
             rest = memoryview(data.data)[place:size]
             for _ in islice(wire.fields(rest), 2):
@@ -209,16 +209,19 @@ class Sequences:
             self._default_clock[state_of_packet] = number_in(defaults, CLOCK)
             for event in parts_of(self._raw, defaults, _EVENT_DEFAULTS):
                 self.track[state_of_packet] = number_in(event, _USUAL_TRACK)
-        return state, self._times(packets, count, sequence, state)
+        return state, self._times(
+            packets=packets, count=count, sequence=sequence, state=state
+        )
 
     def _find_states(self, sequence: Int64Array, is_cleared: BoolArray) -> Int64Array:
         """Number each packet's sequence, and how often that was cleared so far."""
         times_cleared = np.empty(len(sequence), dtype=np.int64)
         for number in np.unique(sequence).tolist():
             packets = np.flatnonzero(sequence == number)
-            before = self._times_cleared.get(number, 0)
-            times_cleared[packets] = before + np.cumsum(is_cleared[packets])
-            self._times_cleared[number] = int(times_cleared[packets[-1]])
+            cleared_before = self._times_cleared.get(number, 0)
+            cleared_so_far = cleared_before + np.cumsum(is_cleared[packets])
+            times_cleared[packets] = cleared_so_far
+            self._times_cleared[number] = int(cleared_so_far[-1])
 
         def number_of(sequence: int, times_cleared: int) -> int:
             return self._states[sequence, times_cleared]
@@ -241,7 +244,7 @@ class Sequences:
                 state_of_text, text_number, code = key_and_code
                 interned[state_of_text, text_number] = code
         for place in places.get(COUNTERS, []):
-            descriptor = message_at(self._raw, place.start, place.end)
+            descriptor = message_at(data=self._raw, start=place.start, end=place.end)
             key = (place.state, number_in(descriptor, _ENTRY_NUMBER))
             self.counters[key] = counter_names(self._raw, descriptor)
 
@@ -280,17 +283,22 @@ class Sequences:
             messages(self._raw, packets, CLOCKS), _MOST_SNAPSHOTS
         ):
             since_last = slice(first, packet)
-            self._convert(time[since_last], clock[since_last], sequence[since_last])
+            self._convert(
+                time=time[since_last],
+                clock=clock[since_last],
+                sequence=sequence[since_last],
+            )
             self._take_snapshot(snapshot, int(sequence[packet]))
             first = packet
-        self._convert(time[first:], clock[first:], sequence[first:])
+        self._convert(time=time[first:], clock=clock[first:], sequence=sequence[first:])
         return time
 
     def _take_snapshot(self, snapshot: Message, sequence: int) -> None:
         """Keep how the clocks of a `ClockSnapshot` relate to the time since boot."""
         clocks = {}
         for clock in parts_of(self._raw, snapshot, _CLOCK_ENTRIES):
-            clocks[number_in(clock, _CLOCK_NUMBER)] = clock
+            number = number_in(clock, _CLOCK_NUMBER)
+            clocks[number] = clock
         if _BOOT_TIME not in clocks:
             return
         boot_time = number_in(clocks[_BOOT_TIME], _CLOCK_TIME)
@@ -299,12 +307,16 @@ class Sequences:
             is_incremental = number_in(clock, _CLOCK_IS_INCREMENTAL) != 0
             offset = boot_time
             if not is_incremental:
-                offset -= number_in(clock, _CLOCK_TIME) * unit
+                ticks = number_in(clock, _CLOCK_TIME)
+                offset -= ticks * unit
             key = (0, number)
             if number in _CLOCKS_OF_SEQUENCE:
                 key = (sequence, number)
-            if abs(offset) < MOST and (is_incremental or key not in self._clocks):
-                self._clocks[key] = _TraceClock(offset, unit, is_incremental)
+            is_new = is_incremental or key not in self._clocks
+            if is_new and abs(offset) < MOST:
+                self._clocks[key] = _TraceClock(
+                    offset=offset, unit=unit, is_incremental=is_incremental
+                )
 
     def _convert(
         self, time: Int64Array, clock: Int64Array, sequence: Int64Array
@@ -324,7 +336,8 @@ class Sequences:
                 times = np.cumsum(times)
             time[has_clock] = known_clock.offset + times
             if known_clock.is_incremental:
-                last_time = int(time[has_clock][-1])
+                converted = time[has_clock]
+                last_time = int(converted[-1])
                 self._clocks[key] = known_clock._replace(offset=last_time)
 
 
@@ -333,9 +346,10 @@ def messages(
 ) -> Iterator[tuple[int, Message]]:
     """Yield the messages of a field, each with the message that has it; where there are few."""
     message, start, end = fields.contents(number)
-    for holder, first, last in zip(
-        message.tolist(), start.tolist(), end.tolist(), strict=True
-    ):
+    holders = message.tolist()
+    starts = start.tolist()
+    ends = end.tolist()
+    for holder, first, last in zip(holders, starts, ends, strict=True):
         yield holder, message_at(data, first, last)
 
 

@@ -137,7 +137,9 @@ class TraceMaker:
         is_slice_part = (event_type == packed.BEGIN) | (event_type == packed.END)
         slice_parts = np.flatnonzero(is_slice_part)
         is_begin = event_type[slice_parts] == packed.BEGIN
-        end_of_begin = ends_of(is_begin, track[slice_parts], time[slice_parts])
+        end_of_begin = ends_of(
+            begins=is_begin, track=track[slice_parts], time=time[slice_parts]
+        )
         begins_with_end = np.flatnonzero(end_of_begin != NONE)
         begins = slice_parts[begins_with_end]
         ends = slice_parts[end_of_begin[begins_with_end]]
@@ -272,12 +274,14 @@ class TraceMaker:
         self, name: str, row_of_packet: Int64Array, count: int
     ) -> BoolArray:
         """Tell which of `count` events have an argument."""
-        is_named = self._arguments["name"] == packed.ARGUMENT_NAMES.index(name)
+        number = packed.ARGUMENT_NAMES.index(name)
+        is_named = self._arguments["name"] == number
         packets = self._arguments["event"][is_named].to_numpy()
         rows = row_of_packet[packets]
-        result = np.zeros(count, dtype=bool)
-        result[rows[rows != NONE]] = True
-        return result
+        rows = rows[rows != NONE]
+        has_argument = np.zeros(count, dtype=bool)
+        has_argument[rows] = True
+        return has_argument
 
     # Arguments.
 
@@ -320,7 +324,9 @@ class TraceMaker:
         def decode(form: int, value: int) -> int:
             return code_of(self._value(form, value))
 
-        coded = np.flatnonzero((form != packed.ValueForm.WHOLE) | is_text)
+        is_coded = form != packed.ValueForm.WHOLE
+        is_coded |= is_text
+        coded = np.flatnonzero(is_coded)
         if not len(coded):
             return rows, values
         values[coded] = of_rows(decode, form[coded], values[coded])
@@ -482,7 +488,7 @@ def read(source: ByteSource) -> Trace:
     except MessageError:
         problem = f"is damaged after byte {place:,}"
         damage = damage or TraceFormatError(source.path, problem, AGAIN)
-    notes = salvage_notes(source, damage, place, events.count)
+    notes = salvage_notes(source=source, damage=damage, at=place, events=events.count)
     return TraceMaker(events).finish(source.path, FORMAT, size, tuple(notes))
 
 

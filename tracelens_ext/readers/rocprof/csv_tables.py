@@ -153,7 +153,8 @@ def read(source: ByteSource) -> Trace:
         tables = [_open_table(source)]
         for path in _tables_beside(source.file):
             try:
-                beside = opened.enter_context(ByteSource(path, reading=source.reading))
+                file = ByteSource(path, reading=source.reading)
+                beside = opened.enter_context(file)
                 tables.append(_open_table(beside))
             except TraceError as error:
                 note = f"{path.name}, which is next to it, is ignored: {error.problem}."
@@ -175,12 +176,15 @@ def _tables_beside(file: Path | None) -> list[Path]:
     prefix = own_name[1]
     same_prefix = []
     with suppress(OSError):  # a folder that cannot be listed
-        for path in sorted(file.absolute().parent.iterdir()):
+        folder = file.absolute().parent
+        for path in sorted(folder.iterdir()):
             name = _TABLE.fullmatch(path.name)
-            if name and name[1] == prefix and path.is_file():
+            has_prefix = name is not None and name[1] == prefix
+            if has_prefix and path.is_file():
                 same_prefix.append(path)
     table_names = [path.name.removesuffix(".gz") for path in same_prefix]
-    if prefix + _KERNELS not in table_names:
+    table_of_kernels = prefix + _KERNELS
+    if table_of_kernels not in table_names:
         return []
     return [path for path in same_prefix if path.name != file.name]
 
@@ -219,7 +223,7 @@ def _open_table(source: ByteSource) -> RocprofCsvTable:
     remedy = f"record with: {rocprof.RECORD}"
     rows = rows_of(source, remedy)
     _, titles = next(rows, (0, []))
-    table = RocprofCsvTable(source, titles, rows)
+    table = RocprofCsvTable(source=source, titles=titles, rows=rows)
     if table.kind != TableKind.UNKNOWN:
         return table
     problem = "is not a supported rocprofv3 table (kernels, copies, calls or markers)"
@@ -235,7 +239,8 @@ class _Piece(dict[str, Sequence[str]]):
         super().__init__()
         columns = list(zip(*rows, strict=True))
         for title, place in places.items():
-            self[title] = columns[place]
+            cells = columns[place]
+            self[title] = cells
         self.count = len(rows)
 
     def __missing__(self, title: str) -> Sequence[str]:
@@ -253,7 +258,8 @@ class _Piece(dict[str, Sequence[str]]):
         distinct: Interner[str] = Interner()
         index = distinct.codes(self[title], self.count)
         codes = [code_of(text) for text in distinct]
-        return np.array(codes, dtype=np.int64)[index]
+        code_of_distinct = np.array(codes, dtype=np.int64)
+        return code_of_distinct[index]
 
 
 class TableReader:
@@ -346,7 +352,10 @@ class TableReader:
             if whole_rows:
                 yield _Piece(table.places, whole_rows)
             notes = salvage_notes(
-                table.source, damage, table.source.bytes_read, row_count
+                source=table.source,
+                damage=damage,
+                at=table.source.bytes_read,
+                events=row_count,
             )
             self._records.notes += notes
             if notes:

@@ -96,7 +96,8 @@ def _record_type(places: Iterable[str]) -> type:
         elif name == "handle":
             members.append((name, int, 0))
         else:
-            members.append((name, _WholeNumber, _DEFAULTS.get(name, 0)))
+            default = _DEFAULTS.get(name, 0)
+            members.append((name, _WholeNumber, default))
     return msgspec.defstruct("Record", members, frozen=True)
 
 
@@ -185,7 +186,10 @@ def read(source: ByteSource) -> Trace:
         document.take(items)
     document.end_process()
     records.notes += salvage_notes(
-        source, document.damage, document.place, records.builder.present
+        source=source,
+        damage=document.damage,
+        at=document.place,
+        events=records.builder.present,
     )
     return records.finish(source.path, FORMAT, source.bytes_read)
 
@@ -240,10 +244,11 @@ class _Document(EventStream[list[Any]]):
         path = self._path[1:]
         is_root = self._path == (ROOT,)
         is_walked = len(path) == 1 and key in _WALKED
+        is_object_with_records = is_root or is_walked
         opening = self._next_byte()
         if is_root and opening == b"[":
             yield from self._processes()
-        elif opening == b"{" and (is_root or is_walked):
+        elif opening == b"{" and is_object_with_records:
             self._rest = self._rest[1:]
             yield from self._object()
         elif opening == b"[" and path:
@@ -304,15 +309,15 @@ class _Document(EventStream[list[Any]]):
     def take(self, items: list[Any]) -> None:
         """Keep items of the current list."""
         path = self._list_path
+        last_name = path[-1]
         item_type = _type_of(path)
         if item_type in _KIND_OF_RECORD:
             self._take_records(_KIND_OF_RECORD[item_type], items)
         elif item_type is not msgspec.Raw:
             self._items[item_type] += items
         elif path[0] in ("buffer_records", "callback_records"):
-            self.records.drop(
-                _LEFT_OUT.get(path[-1], "records of another kind"), len(items)
-            )
+            reason = _LEFT_OUT.get(last_name, "records of another kind")
+            self.records.drop(reason=reason, count=len(items))
 
     def _take_records(self, kind: EventKind, items: list[Any]) -> None:
         columns = self._columns[kind]
@@ -320,7 +325,8 @@ class _Document(EventStream[list[Any]]):
             values: Iterable[int] = map(attrgetter(place), items)
             if name.endswith("handle"):
                 values = map(self._handles.__getitem__, values)
-            columns[name].append(np.fromiter(values, np.int64, len(items)))
+            column = np.fromiter(values, np.int64, len(items))
+            columns[name].append(column)
 
     # A process.
 

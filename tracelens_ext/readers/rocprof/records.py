@@ -83,11 +83,11 @@ class Agent(msgspec.Struct):
         """Return the description of this agent as the GPU of that number."""
         memory_size = sum(bank.size_in_bytes for bank in self.mem_banks)
         return Device(
-            ordinal,
-            self.product_name or self.name,
-            _plausible_size(self.cu_count),
-            _plausible_size(self.wave_front_size),
-            _plausible_size(memory_size),
+            ordinal=ordinal,
+            name=self.product_name or self.name,
+            units=_plausible_size(self.cu_count),
+            warp=_plausible_size(self.wave_front_size),
+            memory_bytes=_plausible_size(memory_size),
         )
 
 
@@ -227,17 +227,16 @@ class RocprofRecords:
             lane_word = "stream"
             described["device"] = self._device_of_copy(columns)
         if GEOMETRY[0] in columns:
-            described["grid"] = _blocks([columns[name] for name in GEOMETRY])
+            geometry = [columns[name] for name in GEOMETRY]
+            described["grid"] = _blocks(geometry)
 
         def thread_of(process: int, device: int, lane: int) -> int:
             return self._thread(process, f"GPU {device} {lane_word} {lane}")
 
         device = described["device"]
         threads = of_rows(thread_of, columns["process"], device, columns["lane"])
-        domain: Int64Array | int
-        if "domain" in columns:
-            domain = columns["domain"]
-        else:
+        domain: Int64Array | int | None = columns.get("domain")
+        if domain is None:
             domain = self.builder.categories[DISPATCH]
         numbers = _known_numbers(described)
         self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)

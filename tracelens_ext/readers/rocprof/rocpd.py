@@ -74,7 +74,7 @@ def read(source: ByteSource) -> Trace:
                 raise TraceFormatError(source.path, problem, database.remedy)
             if source.progress is not None:
                 source.progress(database.size * number // len(guids), database.size)
-            _Tables(database, guid, records).read()
+            _Tables(database=database, guid=guid, records=records).read()
         versions = {_schema_version(database, guid) for guid in guids} - {""}
         format_name = FORMAT
         if versions:
@@ -177,7 +177,8 @@ class _Tables:
 
         What the table has no column for is taken from the track of each record.
         """
-        stored_columns = self._database.tables.get(table + self._guid, frozenset())
+        full_name = table + self._guid
+        stored_columns = self._database.tables.get(full_name, frozenset())
         stored = []
         of_track = []
         for name in columns + ("pid", "event_id"):
@@ -185,9 +186,8 @@ class _Tables:
                 stored.append(name)
             else:
                 of_track.append(name)
-        for chunk in self._database.chunks(
-            table + self._guid, tuple(stored) + ("track_id",)
-        ):
+        stored.append("track_id")
+        for chunk in self._database.chunks(full_name, tuple(stored)):
             chunk |= _columns_at(self._tracks, chunk["track_id"], *of_track)
             event = _columns_at(
                 self._events, chunk["event_id"], "stack_id", "category_id"
@@ -200,8 +200,10 @@ class _Tables:
     def _add_calls(self, chunk: Columns) -> None:
         chunk["name"] = looked_up(chunk["name_id"], self._texts_of)
         self._name_markers(chunk)
-        tid = _columns_at(self._threads, chunk["tid"], "tid")["tid"]
-        chunk["thread"] = np.where(tid == MISSING, chunk["tid"], tid)
+        number = chunk["tid"]
+        threads = _columns_at(self._threads, number, "tid")
+        tid = threads["tid"]
+        chunk["thread"] = np.where(tid == MISSING, number, tid)
         self._records.add(EventKind.RUNTIME, chunk)
 
     def _name_markers(self, chunk: Columns) -> None:
@@ -414,8 +416,8 @@ class ResultsDatabase(Database):
 
 def read_results(source: ByteSource) -> Trace:
     """Read a database or a document of rocprof."""
-    is_database = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
-    if is_database:
+    beginning = source.peek(len(SQLITE_MAGIC))
+    if beginning == SQLITE_MAGIC:
         kinds_and_records = _records_of_database(source)
     else:
         kinds_and_records = _records_of_json(source)
@@ -425,7 +427,8 @@ def read_results(source: ByteSource) -> Trace:
     records = rocprof.RocprofRecords()
     reader = TableReader(records)
     for kind, of_kind in records_of_kind.items():
-        reader.read(_csv_table(source, kind, of_kind))
+        table = _csv_table(source, kind, of_kind)
+        reader.read(table)
     return records.finish(source.path, "rocprof results", source.bytes_read)
 
 
@@ -435,7 +438,7 @@ def _csv_table(
     """Return records as rocprofv3 would have them in a table."""
     titles = _TITLES_BEFORE_NAME + (kind.title,) + _TITLES_AFTER_NAME
     rows = (list(record) + [kind.domain] for record in records)
-    table = RocprofCsvTable(source, titles, enumerate(rows))
+    table = RocprofCsvTable(source=source, titles=titles, rows=enumerate(rows))
     table.places["stream_id"] = table.places["queue_id"]
     table.places["source_agent_id"] = table.places["agent_id"]
     table.places["kind"] = table.places["domain"]
@@ -537,9 +540,14 @@ def _process_names(events: Sequence[dict[str, object]]) -> dict[str, str]:
     """Return the first name of each process."""
     names: dict[str, str] = {}
     for event in events:
+        if event.get("name") != "process_name":
+            continue
         args = event.get("args")
-        if event.get("name") == "process_name" and isinstance(args, dict):
-            names.setdefault(str(event.get("pid")), str(args.get("name")))
+        if not isinstance(args, dict):
+            continue
+        process = str(event.get("pid"))
+        name = str(args.get("name"))
+        names.setdefault(process, name)
     return names
 
 
@@ -547,8 +555,11 @@ def _flows(events: Sequence[dict[str, object]]) -> dict[_Place, list[str]]:
     """Return the ids of the flows at each place, the last one first."""
     flows: dict[_Place, list[str]] = defaultdict(list)
     for event in reversed(events):
-        if event.get("cat") == "DataFlow":
-            flows[_place_of(event)].append(str(event.get("id")))
+        if event.get("cat") != "DataFlow":
+            continue
+        place = _place_of(event)
+        flow_id = str(event.get("id"))
+        flows[place].append(flow_id)
     return flows
 
 

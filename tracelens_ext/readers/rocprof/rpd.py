@@ -122,10 +122,12 @@ class _NumberOfId(NamedTuple):
         """Return the numbers of some ids, `MISSING` of those that are not there."""
         if not len(self.ids):
             return np.full(len(ids), MISSING, dtype=np.int64)
+        last_place = len(self.ids) - 1
         place = np.searchsorted(self.ids, ids)
-        place = np.minimum(place, len(self.ids) - 1)
+        place = np.minimum(place, last_place)
         is_there = self.ids[place] == ids
-        return np.where(is_there, self.numbers[place], MISSING)
+        numbers = self.numbers[place]
+        return np.where(is_there, numbers, MISSING)
 
 
 class _RpdTables:
@@ -207,12 +209,12 @@ class _RpdTables:
             "Sequence number": described.sequence,
         }
         dims = {"Input Dims": described.dims}
-        self._add_ranges(chunk, described.kind, numbers, dims)
+        self._add_ranges(chunk=chunk, kind=described.kind, numbers=numbers, texts=dims)
 
     def _add_named_ranges(self, chunk: Columns) -> None:
         """Add ranges of a program's own domain."""
         kind = np.full_like(chunk["start"], EventKind.USER_ANNOTATION)
-        self._add_ranges(chunk, kind, {}, {})
+        self._add_ranges(chunk=chunk, kind=kind, numbers={}, texts={})
 
     def _add_ranges(
         self, chunk: Columns, kind: Int64Array, numbers: Columns, texts: Columns
@@ -221,7 +223,8 @@ class _RpdTables:
             return
         is_mark = chunk["start"] == chunk["end"]
         kind = np.where(is_mark, EventKind.INSTANT, kind)
-        chunk["domain"] = np.full_like(kind, self._categories[_MARKER_CATEGORY])
+        category = self._categories[_MARKER_CATEGORY]
+        chunk["domain"] = np.full_like(kind, category)
         self._records.add_ranges(chunk, kind, numbers, texts)
 
     # What ran on GPUs.
@@ -231,7 +234,9 @@ class _RpdTables:
         places = ("gpuId", "queueId", "sequenceId")
         texts = ("description_id", "opType_id")
         usage = self._gpu_usage()
-        launches = _LaunchTables(self._database, self._name_of_call)
+        launches = _LaunchTables(
+            database=self._database, name_of_call=self._name_of_call
+        )
         for chunk in self._operations("id", *times, *places, *texts):
             chunk["name"] = self._operation_names(chunk, launches)
             chunk["process"] = self._process(usage.processes(chunk))
@@ -252,9 +257,13 @@ class _RpdTables:
         """Return which processes used which GPUs."""
         pairs: set[_ProcessAndGpu] = set()
         for chunk in self._operations("id", "gpuId", "opType_id"):
-            is_sure = (chunk["pid"] != MISSING) & ~self._is_copy_without_gpu(chunk)
-            distinct = distinct_rows(chunk["pid"][is_sure], chunk["gpuId"][is_sure])
-            pairs |= {_ProcessAndGpu(*row) for row in distinct.rows}
+            process = chunk["pid"]
+            gpu = chunk["gpuId"]
+            is_sure = process != MISSING
+            is_sure &= ~self._is_copy_without_gpu(chunk)
+            distinct = distinct_rows(process[is_sure], gpu[is_sure])
+            for row in distinct.rows:
+                pairs.add(_ProcessAndGpu(*row))
         return _GpuUsage(self._processes.tolist(), pairs)
 
     def _is_copy_without_gpu(self, chunk: Columns) -> BoolArray:
@@ -263,8 +272,10 @@ class _RpdTables:
     def _operation_names(self, chunk: Columns, launches: _LaunchTables) -> Int64Array:
         """Return codes of names: the description, else the launched kernel, else the type."""
         described = looked_up(chunk["description_id"], self._codes_of_texts)
-        launched = looked_up(launches.kernel_names(chunk), self._codes_of_texts)
-        launched[~self._is_kernel(chunk)] = NONE
+        kernel_names = launches.kernel_names(chunk)
+        launched = looked_up(kernel_names, self._codes_of_texts)
+        is_kernel = self._is_kernel(chunk)
+        launched[~is_kernel] = NONE
         type_name = looked_up(chunk["opType_id"], self._name_codes)
         name = np.where(launched != NONE, launched, type_name)
         return np.where(described != NONE, described, name)
@@ -274,15 +285,20 @@ class _RpdTables:
 
     def _add_operations(self, chunk: Columns, launches: _LaunchTables) -> None:
         is_barrier = self._is_domain(chunk, _IS_BARRIER.match)
-        self._records.drop(_BARRIER, int(np.count_nonzero(is_barrier)))
-        is_fill = self._is_domain(chunk, _FILL.search) & ~is_barrier
-        is_copy = self._is_domain(chunk, _COPY.search) & ~is_barrier & ~is_fill
+        barriers = int(np.count_nonzero(is_barrier))
+        self._records.drop(_BARRIER, barriers)
+        is_fill = self._is_domain(chunk, _FILL.search)
+        is_fill &= ~is_barrier
+        is_copy = self._is_domain(chunk, _COPY.search)
+        is_copy &= ~(is_barrier | is_fill)
+        is_kernel = ~(is_barrier | is_fill | is_copy)
         self._add_gpu_events(EventKind.MEMSET, _selected(chunk, is_fill))
         copies = _selected(chunk, is_copy)
         copies["bytes"] = launches.bytes_of(copies, self._operations_of_call)
         self._add_gpu_events(EventKind.MEMCPY, copies)
-        kernels = _selected(chunk, ~(is_barrier | is_fill | is_copy))
-        self._add_gpu_events(EventKind.KERNEL, kernels | launches.geometry(kernels))
+        kernels = _selected(chunk, is_kernel)
+        kernels |= launches.geometry(kernels)
+        self._add_gpu_events(EventKind.KERNEL, kernels)
 
     def _add_gpu_events(self, kind: EventKind, chunk: Columns) -> None:
         if len(chunk["start"]):
@@ -447,8 +463,10 @@ class _LaunchTables:
 
     def _table(self, of_calls: str, of_operations: str) -> _LaunchTable:
         if of_calls in self._database.tables:
-            return _LaunchTable(of_calls, "api_ptr_id", "correlation")
-        return _LaunchTable(of_operations, "op_ptr_id", "id")
+            return _LaunchTable(
+                name=of_calls, id_column="api_ptr_id", key="correlation"
+            )
+        return _LaunchTable(name=of_operations, id_column="op_ptr_id", key="id")
 
     def _columns_by_id(
         self, table: _LaunchTable, *names: str
@@ -474,15 +492,17 @@ class _LaunchTables:
         grid = np.array([columns[name].numbers for name in _GRID])
         workgroup = np.array([columns[name].numbers for name in _WORKGROUP])
         is_in_items = self._is_launch_of_work_items(columns[_GRID[0]].ids)
-        is_multiple = (grid % np.maximum(workgroup, 1) == 0).all(axis=0)
-        blocks_are_counted = bool((~is_in_items & ~is_multiple).any())
-        most = 2**31
-        limited = np.clip(grid, 0, most) * np.clip(workgroup, 0, most)
-        items = np.where(is_in_items, grid, limited)
-        if not blocks_are_counted:
-            items = np.where(is_in_items, grid, NONE)
+        remainder = grid % np.maximum(workgroup, 1)
+        is_multiple = (remainder == 0).all(axis=0)
+        are_blocks = ~is_in_items & ~is_multiple
+        items_of_blocks: Int64Array | int = NONE
+        if are_blocks.any():
+            most = 2**31
+            items_of_blocks = np.clip(grid, 0, most) * np.clip(workgroup, 0, most)
+        items = np.where(is_in_items, grid, items_of_blocks)
         for name, numbers in zip(_GRID, items, strict=True):
-            columns[name] = _NumberOfId(columns[name].ids, numbers)
+            ids = columns[name].ids
+            columns[name] = _NumberOfId(ids, numbers)
         return columns
 
     def _is_launch_of_work_items(self, calls: Int64Array) -> BoolArray:

@@ -96,7 +96,8 @@ def _declare_field(message: Any, declaration: str) -> None:  # noqa: ANN401  # a
         field.label = FieldDescriptorProto.LABEL_REPEATED
     type_name = declared_type.rstrip("*")
     if type_name.islower():
-        field.type = FieldDescriptorProto.Type.Value(f"TYPE_{type_name.upper()}")
+        type_constant = f"TYPE_{type_name.upper()}"
+        field.type = FieldDescriptorProto.Type.Value(type_constant)
     else:
         field.type = FieldDescriptorProto.TYPE_MESSAGE
         field.type_name = f".{_PACKAGE}.{type_name}"
@@ -161,7 +162,7 @@ class Programs:
             ids_of_module = self._ids_by_name.get(module, set())
             if len(ids_of_module) != 1:
                 return None
-            program = next(iter(ids_of_module))
+            (program,) = ids_of_module
         decoded = self._decode(program)
         if decoded is None:
             return None
@@ -206,7 +207,8 @@ class _Program:
         self.arguments = cache(self._find_arguments)
 
     def _find_arguments(self, operation: str) -> Arguments | None:
-        place = self._place_of_name.get(operation.encode("utf-8", "replace"))
+        encoded_name = operation.encode("utf-8", "replace")
+        place = self._place_of_name.get(encoded_name)
         if place is None:
             return None
         instruction = self._instructions[place]
@@ -325,7 +327,9 @@ def arrays_of(shape: Message) -> list[Shape]:
             arrays += arrays_of(part)
         return arrays
     type_name = _NAMES.get(shape.element_type)
-    if type_name is None or len(shape.dimensions) > MOST_DIMENSIONS:
+    if type_name is None:
+        return []
+    if len(shape.dimensions) > MOST_DIMENSIONS:
         return []
     sizes = tuple(max(size, 0) for size in shape.dimensions)
     return [Shape(type_name, sizes)]

@@ -64,12 +64,14 @@ class Fields(NamedTuple):
 
     def contents(self, number: int) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return the texts or messages of a field: which message has each, its start and end."""
-        fields = np.flatnonzero(self.key == number << FIELD_SHIFT | LENGTH)
+        key = number << FIELD_SHIFT | LENGTH
+        fields = np.flatnonzero(self.key == key)
         by_message = np.argsort(self.message[fields], kind="stable")
         fields = fields[by_message]
+        message = self.message[fields]
         start = self.start[fields]
         end = start + self.value[fields]
-        return self.message[fields], start, end
+        return message, start, end
 
 
 _NO_FIELDS: Final = Fields(
@@ -82,11 +84,13 @@ _NO_FIELDS: Final = Fields(
 
 def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
     """Return messages in one padded array of bytes, and where each begins and ends."""
-    length = np.fromiter(map(len, messages), np.int64, len(messages))
+    lengths = [len(message) for message in messages]
+    length = np.array(lengths, dtype=np.int64)
     end = np.cumsum(length)
     start = end - length
     content = b"".join(messages) + PADDING
-    return np.frombuffer(content, dtype=np.uint8), start, end
+    data = np.frombuffer(content, dtype=np.uint8)
+    return data, start, end
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
@@ -151,7 +155,9 @@ def varints(data: Bytes, place: Int64Array) -> tuple[Int64Array, Int64Array]:
     is_longer = last_bit == 0
     if is_longer.any():
         longer = np.flatnonzero(is_longer)
-        _add_last_bytes(data, place[longer], longer, value, end)
+        _add_last_bytes(
+            data=data, place=place[longer], longer=longer, value=value, end=end
+        )
     return value, end
 
 
@@ -241,7 +247,7 @@ def fields(data: memoryview) -> Iterator[Field]:
             raise DamagedError(start, is_cut=False) from None
         if end > size:
             raise DamagedError(start, is_cut=True)
-        yield Field(number, start, content, end)
+        yield Field(number=number, start=start, content=content, end=end)
         place = end
 
 

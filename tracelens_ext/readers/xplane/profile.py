@@ -190,7 +190,9 @@ class XplaneProfile:
             rows = np.concatenate(self._stat_rows[stat])
             values = np.concatenate(self._stat_values[stat])
             distinct_rows, first = np.unique(rows, return_index=True)
-            self.stats[stat] = ArgColumn(distinct_rows.astype(np.int32), values[first])
+            self.stats[stat] = ArgColumn(
+                rows=distinct_rows.astype(np.int32), values=values[first]
+            )
         devices = []
         are_of_host = []
         for process, _ in self.builder.threads:
@@ -213,11 +215,13 @@ class XplaneProfile:
         steps = self.stats["step_num"]
         is_annotation = self.kind[steps.rows] == EventKind.USER_ANNOTATION
         rows = steps.rows[is_annotation]
+        name_column = self.columns["name"]
         names = list(self.builder.names)
-        codes = self.columns["name"][rows].tolist()
+        codes = name_column[rows].tolist()
         numbers = steps.at(rows).tolist()
         for row, code, number in zip(rows.tolist(), codes, numbers, strict=True):
-            self.columns["name"][row] = self.builder.names[f"{names[code]}#{number}"]
+            numbered_name = f"{names[code]}#{number}"
+            name_column[row] = self.builder.names[numbered_name]
 
     def _kinds(self, is_on_host: BoolArray) -> Int64Array:
         """Return the kind of each event; what is written later overrides what is before."""

@@ -100,7 +100,9 @@ def read(source: ByteSource) -> Trace:
     devices = [reader.devices[ordinal] for ordinal in sorted(reader.devices)]
     return reader.profile.finish(
         reader.programs,
-        salvage_notes(source, damage, place, reader.profile.present),
+        salvage_notes(
+            source=source, damage=damage, at=place, events=reader.profile.present
+        ),
         path=source.path,
         format_name=FORMAT,
         bytes_read=len(data),
@@ -175,7 +177,9 @@ class _ProfileReader:
         elif gpu_plane:
             ordinal = int(gpu_plane[1])
             self.devices[ordinal] = _device(ordinal, stats)
-        reader = _LineReader(self.profile, plane, name, stat_names)
+        reader = _LineReader(
+            profile=self.profile, plane=plane, name=name, stats=stat_names
+        )
         for start, content in parts.lines:
             line = _decoded("XLine", content, start)
             try:
@@ -188,8 +192,10 @@ class _ProfileReader:
             stats = _named_stats(stat_names, entry.value.stats)
             for stat in _HLO_STATS:
                 content = stats.get(stat)
-                if isinstance(content, bytes):
-                    self.programs.add(_text(entry.value.name), content)
+                if not isinstance(content, bytes):
+                    continue
+                name = _text(entry.value.name)
+                self.programs.add(name, content)
 
 
 def _plane_parts(data: memoryview, place: int) -> _PlaneParts:
@@ -247,7 +253,8 @@ class _LineReader:
             MessageError: an event is damaged.
         """
         lane = (self._process, line.id)
-        self._profile.lines[lane] = _text(line.display_name or line.name)
+        name = line.display_name or line.name
+        self._profile.lines[lane] = _text(name)
         lane_code = self._profile.builder.threads[lane]
         for first in range(0, len(line.events), _EVENTS_AT_ONCE):
             events = line.events[first : first + _EVENTS_AT_ONCE]
@@ -346,11 +353,11 @@ def _device(ordinal: int, stats: Mapping[str, object]) -> Device:
     if vendor == "AMD":
         warp = _AMD_WARP
     return Device(
-        ordinal,
-        name,
-        _plausible_size(stats.get("core_count")),
-        warp,
-        _plausible_size(stats.get("memory_size")),
+        ordinal=ordinal,
+        name=name,
+        units=_plausible_size(stats.get("core_count")),
+        warp=warp,
+        memory_bytes=_plausible_size(stats.get("memory_size")),
     )
 
 
@@ -473,7 +480,9 @@ def read_json(source: ByteSource) -> Trace:
     profile = json_events.profile
     return profile.finish(
         Programs(),
-        salvage_notes(source, stream.damage, stream.place, profile.present),
+        salvage_notes(
+            source=source, damage=stream.damage, at=stream.place, events=profile.present
+        ),
         path=source.path,
         format_name=JSON_FORMAT,
         bytes_read=source.bytes_read,
@@ -496,4 +505,5 @@ def _nanoseconds(values: Sequence[Any], missing: float) -> Int64Array:
             microseconds[place] = float(value)
     is_usable = np.abs(microseconds) < _MOST_US
     usable = np.where(is_usable, microseconds, -_MOST_US)
-    return np.rint(usable * _NS_PER_US).astype(np.int64)
+    nanoseconds = np.rint(usable * _NS_PER_US)
+    return nanoseconds.astype(np.int64)

@@ -76,7 +76,8 @@ class Chart:
         needed = {self.label_column, self.value_column}
         if self.series_column is not None:
             needed.add(self.series_column)
-        return needed <= set(self.prepared(frame).columns)
+        columns = set(self.prepared(frame).columns)
+        return needed <= columns
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         labels = CodedTexts(one_for_all, [""])
     else:
         series = CodedTexts(one_for_all, [chart.value_column])
-    sums = _sums(_numbers(frame, chart), labels, series)
+    numbers = _numbers(frame, chart)
+    sums = _sums(numbers, labels, series)
     has_several_series = chart.series_column is not None or chart.kind == "stacked"
     only_series: Sequence[str] = ()
     only_labels: Sequence[str] = chart.only
@@ -136,7 +138,9 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         only_labels = ()
     by_series = ranked(NamedRows(series.texts, sums), only_series, MOST_SERIES)
     by_label = ranked(
-        NamedRows(labels.texts, by_series.values.T), only_labels, chart.top
+        rows=NamedRows(names=labels.texts, values=by_series.values.T),
+        only=only_labels,
+        most=chart.top,
     )
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     index = pd.Index(by_label.names, dtype=object)
@@ -177,7 +181,8 @@ def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
         raise ValueError(
             f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}"
         )
-    return frame.iloc[:, columns.index(name)]
+    place = columns.index(name)
+    return frame.iloc[:, place]
 
 
 def ranked(rows: NamedRows, only: Sequence[str], most: int) -> NamedRows:
@@ -197,7 +202,9 @@ def ranked(rows: NamedRows, only: Sequence[str], most: int) -> NamedRows:
         order = np.argsort(-sizes, kind="stable").tolist()
     order = [row for row in order if rows.values[row].any()]
     if len(order) <= most + 1:  # one row more is shown rather than called "1 others"
-        return NamedRows([rows.names[row] for row in order], rows.values[order])
+        return NamedRows(
+            names=[rows.names[row] for row in order], values=rows.values[order]
+        )
     chosen = order[:most]
     others = order[most:]
     names = [rows.names[row] for row in chosen]

@@ -47,12 +47,16 @@ def in_current_form(table: Table) -> Table:
     parameters = list(inspect.signature(table.table).parameters.values())
     if parameters and parameters[0].name == _GPU_EVENTS:
         _warn(
-            table, "a function of GPU events", "one of a context, and its `gpu_events`"
+            table=table,
+            earlier="a function of GPU events",
+            current="one of a context, and its `gpu_events`",
         )
         table = replace(table, table=_of_context(table.table))
     if len(parameters) > 1 and _is_required(parameters[1]):
         _warn(
-            table, "a function of all options", "keyword arguments and `Table.options`"
+            table=table,
+            earlier="a function of all options",
+            current="keyword arguments and `Table.options`",
         )
         names = [field.name for field in fields(ReportOptions)]
         table = replace(table, table=_of_named_options(table.table), options=names)
@@ -73,14 +77,15 @@ def columns_of_text(text: str, table: str) -> list[Column]:
         PluginAnswerError: a line describes no column.
     """
     columns: list[Column] = []
-    for line in _CONTINUATION.sub(" ", inspect.cleandoc(text)).splitlines():
+    unwrapped = _CONTINUATION.sub(" ", inspect.cleandoc(text))
+    for line in unwrapped.splitlines():
         description = _DESCRIPTION.fullmatch(line)
         if description is None:
             raise PluginAnswerError(f"sheet {table!r}: {line!r} describes no column")
-        columns += [
-            Column(name, description["meaning"], description["unit"])
-            for name in description["names"].split(", ")
-        ]
+        meaning = description["meaning"]
+        unit = description["unit"]
+        names = description["names"].split(", ")
+        columns += [Column(name=name, meaning=meaning, unit=unit) for name in names]
     return columns
 
 
@@ -89,7 +94,8 @@ def screen_of_text(text: str) -> ScreenView:
     title, _, columns = text.partition(": ")
     if not columns:
         return ScreenView(title)
-    return ScreenView(title, columns.split(", "))
+    names = columns.split(", ")
+    return ScreenView(title, names)
 
 
 def _of_context(function: TableFunction) -> TableFunction:

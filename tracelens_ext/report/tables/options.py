@@ -165,7 +165,8 @@ class ReportOptions:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            check_option(option.name, getattr(self, option.name))
+            value = getattr(self, option.name)
+            check_option(option.name, value)
         user_pattern(self.annotation, "annotation")
         if self.kernel_summary is None:
             object.__setattr__(self, "kernel_summary", self.tracelens_sheets)

@@ -27,12 +27,13 @@ def offered_tables(
     offered_by_name: dict[str, hooks.Offered[Table]] = {}
     for offered in own_offers + plugin_offers:
         name = offered.item.name
+        key = name.lower()
         with registry.guard(offered.plugin.name):
-            if name.lower() in offered_by_name:
+            if key in offered_by_name:
                 raise hooks.PluginAnswerError(
                     f"sheet {name!r}: the report already has one"
                 )
-            offered_by_name[name.lower()] = _in_current_form(offered)
+            offered_by_name[key] = _in_current_form(offered)
     return list(offered_by_name.values())
 
 

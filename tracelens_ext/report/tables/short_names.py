@@ -39,7 +39,9 @@ def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]
         group = open_groups.pop()
         differ_at = len(commonprefix(group))  # noqa: RUF071  # of texts, not of paths
         for text in group:
-            labels[text] = _with_difference(text, differ_at, width, mark)
+            labels[text] = _with_difference(
+                text=text, differ_at=differ_at, width=width, mark=mark
+            )
         for still_alike in _alike(labels, group):
             if len(still_alike) < len(group):
                 open_groups.append(still_alike)

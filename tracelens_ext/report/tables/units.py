@@ -150,16 +150,21 @@ _COUNT_WORDS = frozenset(
     {"count", "counts", "calls", "num", "number", "nelems", "occurrences"}
 )
 _DIFFERENCE_WORDS = frozenset({"difference", "diff", "delta", "change", "changed"})
-_US = Unit(Quantity.TIME, "µs", 3)
+_US = Unit(quantity=Quantity.TIME, symbol="µs", decimals=3)
 _SIZES = ("kB", "KiB", "MB", "MiB", "GB", "GiB")
 #: Units by the word that names them in a column's name.
 _NAMED = {
     "ns": Unit(Quantity.TIME, "ns"),
     **dict.fromkeys(("us", "µs", "\u03bcs"), _US),  # the last has the Greek letter
-    "ms": Unit(Quantity.TIME, "ms", 3),
-    **dict.fromkeys(("s", "sec", "seconds"), Unit(Quantity.TIME, "s", 3)),
+    "ms": Unit(quantity=Quantity.TIME, symbol="ms", decimals=3),
+    **dict.fromkeys(
+        ("s", "sec", "seconds"), Unit(quantity=Quantity.TIME, symbol="s", decimals=3)
+    ),
     **dict.fromkeys(("bytes", "byte"), Unit(Quantity.BYTES, "B")),
-    **{size.lower(): Unit(Quantity.RATE, size, 3) for size in _SIZES},
+    **{
+        size.lower(): Unit(quantity=Quantity.RATE, symbol=size, decimals=3)
+        for size in _SIZES
+    },
 }
 _IDENTIFIER_WORDS = frozenset(
     {
@@ -198,7 +203,10 @@ _PLURALS = frozenset(
 )
 #: What words tell where no unit is named, the most telling first.
 _TELLING = (
-    (frozenset({"ratio", "speedup", "factor"}), Unit(Quantity.RATIO, "x", 2)),
+    (
+        frozenset({"ratio", "speedup", "factor"}),
+        Unit(quantity=Quantity.RATIO, symbol="x", decimals=2),
+    ),
     (frozenset({"time", "duration", "dur", "latency", "gap", "busy", "idle"}), _US),
     (_IDENTIFIER_WORDS, Unit(Quantity.IDENTIFIER)),
     (_PLURALS, Unit(Quantity.COUNT)),
@@ -220,12 +228,12 @@ def unit_of(column: str) -> Unit:
 def _unsigned_unit(column: str, words: list[str]) -> Unit:
     """Try what a name can say, the most telling first: `Kernel duration (µs)_count` is a count."""
     if _PERCENT.search(column.lower()):
-        return Unit(Quantity.PERCENT, "%", 2)
+        return Unit(quantity=Quantity.PERCENT, symbol="%", decimals=2)
     if column in _SPELLED_RATES:
-        return Unit(Quantity.RATE, _SPELLED_RATES[column], 3)
+        return Unit(quantity=Quantity.RATE, symbol=_SPELLED_RATES[column], decimals=3)
     rate = _RATE.search(column)
     if rate is not None:
-        return Unit(Quantity.RATE, rate.group(0), 2)
+        return Unit(quantity=Quantity.RATE, symbol=rate.group(0), decimals=2)
     if not _COUNT_WORDS.isdisjoint(words):
         return Unit(Quantity.COUNT)
     for word in reversed(words):  # the unit stands at the end of a name
@@ -255,7 +263,8 @@ def fitting_unit(unit: str, largest: float) -> FittingUnit:
             ladder = units
     step = ladder.index(unit)
     factor = 1.0
-    while step + 1 < len(ladder) and largest * factor >= _LARGE:
+    last_step = len(ladder) - 1
+    while step < last_step and largest * factor >= _LARGE:
         step += 1
         factor /= 1e3
     while step > 1 and 0 < largest * factor < _SMALL:
