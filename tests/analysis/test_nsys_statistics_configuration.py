@@ -160,7 +160,7 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
         lambda: csv_input(format=None),
         "inputs[0].format: expected one of csv, nsys-rep, sqlite, got",
     ),
-    (lambda: csv_input(title=5), "inputs[0].title: expected a text, got 5"),
+    (lambda: csv_input(title=5), "inputs[0].title: expected a string, got 5"),
     (
         lambda: csv_input(analysis_args=None),
         "inputs[0].analysis_args: expected an object, got not",

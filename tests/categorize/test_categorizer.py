@@ -366,7 +366,9 @@ def test_plugins_are_chosen_by_name() -> None:
         UsageError, match="'broken' failed: ImportError: no module named nothing"
     ):
         chosen("broken")
-    with pytest.raises(UsageError, match="no categorizer is called 'nobody'; known: "):
+    with pytest.raises(
+        UsageError, match="there is no categorizer called 'nobody'; known: "
+    ):
         chosen("nobody")
     assert KernelCategorizer.create(registry=plugins).categorize(["k"]).category == [
         "aa k"

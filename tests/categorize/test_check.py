@@ -52,11 +52,11 @@ def test_a_sound_pack_has_no_findings() -> None:
         ),
         (
             [Rule("A", "foo", examples=names("bar"))],
-            "rule 1: does not find its example 'bar'",
+            "rule 1: does not match its example 'bar'",
         ),
         (
             [Rule("A", "foo", examples=names("foo"), not_examples=names("xfoo"))],
-            "rule 1: finds its not_example 'xfoo'",
+            "rule 1: matches its not_example 'xfoo'",
         ),
         (
             [
@@ -115,9 +115,11 @@ def test_a_rule_behind_one_that_finds_all_its_names_is_named(
     first: Rule, second: Rule, hidden: bool
 ) -> None:
     found = [
-        problem for _, problem in findings(first, second) if "can never win" in problem
+        problem
+        for _, problem in findings(first, second)
+        if "can never match" in problem
     ]
-    expected = "can never win: x:1 comes first and matches every name that it matches"
+    expected = "can never match: x:1 comes first and matches every name that it matches"
     assert found == [expected] * hidden
 
 

@@ -275,7 +275,7 @@ def test_a_plugin_that_does_not_answer_is_given_up(
     found = problem_of(
         plugin(tracelens_categorize_kernels=tracelens_categorize_kernels)
     )
-    assert found == f"no answer within 0.2 s; {SECONDS_VARIABLE} sets the limit"
+    assert found == f"no answer within 0.2 s; change the limit with {SECONDS_VARIABLE}"
     assert time.perf_counter() - started < 0.9
 
 
@@ -325,7 +325,9 @@ def test_each_item_that_is_offered_is_checked_for_itself() -> None:
 
     def check(item: object) -> None:
         if not isinstance(item, str):
-            raise PluginAnswerError(f"tracelens_sheets: expected a text, got {item!r}")
+            raise PluginAnswerError(
+                f"tracelens_sheets: expected a string, got {item!r}"
+            )
 
     plugins = registry(
         b=plugin(tracelens_sheets=tracelens_sheets),
@@ -336,7 +338,7 @@ def test_each_item_that_is_offered_is_checked_for_itself() -> None:
         (o.item, o.plugin.name) for o in plugins.offers("tracelens_sheets", check)
     ]
     assert offered == [("five", "z"), ("four", "a"), ("one", "b"), ("three", "b")]
-    assert plugins.problems == ["b: tracelens_sheets: expected a text, got 2"]
+    assert plugins.problems == ["b: tracelens_sheets: expected a string, got 2"]
 
 
 def test_a_generator_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +352,7 @@ def test_a_generator_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     plugins = registry(p=plugin(tracelens_readers=tracelens_readers))
     assert offered_readers(plugins) == []
     assert plugins.problems == [
-        f"p: no answer within 0.1 s; {SECONDS_VARIABLE} sets the limit"
+        f"p: no answer within 0.1 s; change the limit with {SECONDS_VARIABLE}"
     ]
 
 

@@ -142,10 +142,10 @@ def test_a_scale_that_was_not_recorded_has_its_default() -> None:
     [
         (_operation("aten::gone", _tensor(1)), "has no aten::gone"),
         (_operation("c10d::allreduce_", _tensor(1)), "communication"),
-        (_operation("ProfilerStep#1", _tensor(1)), "no operation of PyTorch"),
+        (_operation("ProfilerStep#1", _tensor(1)), "not a PyTorch operation"),
         (_operation("aten::mm", _tensor(1)), "no overload of aten::mm"),
         (RecordedOperation(1, RecordedCall("aten::mm")), "record_shapes=True"),
-        (_operation("aten::neg", ("float", (-1,), (1,), "")), "are no sizes"),
+        (_operation("aten::neg", ("float", (-1,), (1,), "")), "are invalid"),
         (_operation("aten::neg", ("float", (2,), (), "")), "strides"),
         (_operation("aten::neg", ("MyType", (2,), (1,), "")), "no type 'MyType'"),
         (_operation("aten::index", _tensor(4), _NOTHING), "indices are not recorded"),

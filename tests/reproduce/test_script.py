@@ -103,10 +103,10 @@ def test_a_damaged_specification_is_refused_with_its_name(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"operations\.json: has version 9"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations", "version": 1}', "utf-8")
-    with pytest.raises(UsageError, match="is no specification of operations"):
+    with pytest.raises(UsageError, match="is not a specification of operations"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations"', "utf-8")
-    with pytest.raises(UsageError, match="is no valid JSON"):
+    with pytest.raises(UsageError, match="is not valid JSON"):
         read_stored_operations(path)
 
 
@@ -171,5 +171,5 @@ def test_whatever_a_trace_says_the_script_is_source_that_only_defines(
 
 def test_a_document_of_other_types_is_refused() -> None:
     document = {"version": 1, "source": "x", "operations": [{"number": "one"}]}
-    with pytest.raises(UsageError, match="is no specification"):
+    with pytest.raises(UsageError, match="is not a specification"):
         specification_of(document, Path("x.json"))

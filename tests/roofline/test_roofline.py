@@ -150,7 +150,7 @@ def test_shorter_operations_beyond_the_bound_are_one_row(
     assert others["why_no_model"] == "only the 3 longest operations of a trace have one"
     for column in ("count", "gpu_time_ms"):
         assert cut[column].sum() == pytest.approx(whole[column].sum())
-    assert "the largest without: (other operations)" in str(
+    assert "the largest without one: (other operations)" in str(
         modelled(analyzer.roofline())
     )
     assert len(analyzed(*each[:3]).get_df_roofline()) == 3
@@ -280,7 +280,7 @@ def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
         (
             [100_000, 1000],
             H100,
-            "does not fit the cache, so the performance model counts too much",
+            "does not fit into the cache, so the performance model counts too much",
         ),
         ([1000, 1000], "GeForce GTX 1650", "an unknown cache held the data"),
     ],
@@ -290,7 +290,7 @@ def test_what_is_over_the_roofline_is_explained(
 ) -> None:
     analyzer = analyzed(("aten::add", arguments(size, size), 0.5), device=device)
     (note,) = advice(analyzer.work, analyzer.roofline())
-    assert note.startswith("Over 100 % of roofline: ")
+    assert note.startswith("More than 100 % of the roofline, because ")
     assert why in note
     assert "(aten::add)" in note
 
@@ -338,7 +338,7 @@ def test_shapes_as_a_person_reads_them() -> None:
         (
             "aten::_softmax",
             arguments([8, 12, 64, 64], []),
-            "attention that is not fused",
+            "attention scores of unfused attention",
         ),
         ("aten::add", arguments([4], [4]), "too small to fill the GPU"),
     ],
@@ -502,7 +502,7 @@ def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--family", "x"], "the trace has BinaryElementwise, GEMM"),
+        (["--family", "x"], "this trace has BinaryElementwise, GEMM"),
         (["--device-peaks", "x"], "x: cannot be read"),
         (["--pstep", "9"], "there is no ProfilerStep#9"),
     ],

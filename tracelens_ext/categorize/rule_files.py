@@ -47,15 +47,15 @@ _RULE_KEYS: Final = (
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
 _EXPECTED_TYPES: Final = {
-    str: "an integer",
-    int: "a whole number",
+    str: "a string",
+    int: "an integer",
     bool: "true or false",
 }
 _FOUND_TYPES: Final = {
     bool: "a boolean",
     int: "a number",
     float: "a number",
-    str: "a text",
+    str: "a string",
 }
 #: Stand before the pattern of an own name. Mangled names of at:: are left to rules that know
 #: those kernels: nothing ends their own name.

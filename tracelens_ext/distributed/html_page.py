@@ -64,7 +64,7 @@ _OTHERS = "others"
 #: What stands for the time outside of iterations.
 _OUTSIDE = "outside"
 _BEST_TITLES = {
-    CallSpan.NODE: "Best across nodes",
+    CallSpan.NODE: "Best within a node",
     CallSpan.ACROSS: "Best across nodes",
 }
 

@@ -148,7 +148,7 @@ class EventStream(Generic[B]):
             yield from self._object()
         else:
             self._refuse(
-                "give a trace that a profiler wrote as .json or .json.gz",
+                "is not JSON",
                 "give a trace that a profiler wrote as .json or .json.gz",
             )
         if (

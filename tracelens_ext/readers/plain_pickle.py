@@ -64,7 +64,7 @@ def unpickled(path: str, data: bytes, what: str, remedy: str) -> object:
         return loaded.result()
     if isinstance(error, EOFError) or "truncated" in str(error):
         raise TraceCutOffError(
-            path, "the pickle ends in the middle", "the pickle ends prematurely"
+            path, "the pickle ends prematurely", "copy or record it again"
         )
     if isinstance(error, MemoryError):
         reason = "it asks for more memory than it can need"

@@ -110,10 +110,10 @@ def plain_text(text: str) -> str:
 
 def _docstring(specification: Specification) -> str:
     source = plain_text(specification.source).replace("\\", "/").replace('"', "'")
-    return f'''{BEGINNING}{source}, to run alone.
+    return f'''{BEGINNING}{source}, in isolation.
 
 Each operation gets inputs like those of the trace; its time is printed beside the recorded one.
-`--help` shows the options. A comment at an argument says what is guessed.
+`--help` shows the options. A comment on an argument marks what is guessed.
 Written by tracelens-ext, with the schemas of PyTorch {schema_table().version}.
 """
 '''

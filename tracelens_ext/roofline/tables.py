@@ -140,9 +140,7 @@ _FAMILY_MEASUREMENTS = [
     Column("Input type_first", "tuples as text"),
     Column("Input Strides_first", "tuples as text"),
     Column("Concrete Inputs_first", "tuples as text"),
-    Column(
-        "GPU time of a call, and of all calls", "GPU time of a call, and of all calls"
-    ),
+    Column("Kernel Time (µs)_mean", "GPU time of a call, and of all calls"),
     Column("Kernel Time (µs)_sum", "GPU time of a call, and of all calls"),
     Column("name_count", "calls", unit="operations"),
     _BOUND,

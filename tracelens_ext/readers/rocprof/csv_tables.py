@@ -295,7 +295,7 @@ class TableReader:
         total = np.maximum(piece.whole("totaldurationns"), 0)
         if calls.sum(dtype=np.float64) > _MOST_CALLS:
             raise TraceFormatError(
-                "has more than {_MOST_CALLS} calls", "create it again", "make it again"
+                "the table", f"has more than {_MOST_CALLS:,} calls", "create it again"
             )
         mean, remainder = np.divmod(total, np.maximum(calls, 1))
         first_kernel = np.cumsum(calls) - calls
