@@ -132,19 +132,19 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
         (RULE + "cpu_op = '[a'", "rule 1: cpu_op: expected a regular expression"),
         (
             RULE + "priority = '1'",
-            "rule 1: priority: expected a whole number, got a text ('1')",
+            "rule 1: priority: expected an integer, got a string ('1')",
         ),
         (
             RULE + "priority = true",
-            "rule 1: priority: expected a whole number, got a boolean",
+            "rule 1: priority: expected an integer, got a boolean",
         ),
         (
             RULE + "priority = 1.5",
-            "rule 1: priority: expected a whole number, got a number (1.5)",
+            "rule 1: priority: expected an integer, got a number (1.5)",
         ),
         (
             RULE + "examples = 'a'",
-            "rule 1: examples: expected a list of kernel names, got a text",
+            "rule 1: examples: expected a list of kernel names, got a string",
         ),
         (
             RULE + "examples = [1]",
