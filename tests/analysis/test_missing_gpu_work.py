@@ -91,8 +91,8 @@ def test_nsight_systems_is_quoted_where_it_explains_the_missing_kernels() -> Non
     )
     said = no_gpu_work(TreePerfAnalyzer(trace).work)
     assert said == (
-        f"1 kernel was launched, but not recorded. Nsight Systems says: {CUDA_FAILED}. "
-        f"Nsight Systems says: {NO_EVENTS}"
+        f"1 kernel was launched, but not recorded. Nsight Systems reports: {CUDA_FAILED}. "
+        f"Nsight Systems reports: {NO_EVENTS}"
     )
 
 

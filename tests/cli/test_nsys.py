@@ -262,7 +262,7 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
         (
             [*ALL, "--kernels", "empty.csv"],
             1,
-            "empty.csv: holds no report cuda_gpu_kern_sum",
+            "empty.csv: does not contain the report cuda_gpu_kern_sum",
         ),
         (
             [*ALL, "--kernels", "header.csv"],

@@ -367,7 +367,7 @@ def test_a_dump_that_cannot_be_read_does_not_cost_the_others(
     captured = capsys.readouterr()
     assert captured.out.startswith("Missing rank: rank 1")
     assert captured.err.count("\n") == 1
-    assert "the pickle ends in the middle" in captured.err
+    assert "the pickle ends prematurely" in captured.err
 
 
 @pytest.mark.parametrize("command", ["kernels", "report"])

@@ -148,7 +148,7 @@ def test_nvtx_with_domains_and_registered_texts(read: Any) -> None:
     assert trace.dur[rows].tolist() == [100, 60, 0, 0]
     domain = trace.arg("NVTX domain")
     assert [domain.texts[code] for code in domain.values.tolist()] == ['"MINE"']
-    assert "open when recording ended" in trace.provenance.notes[0]
+    assert "open when the recording ended" in trace.provenance.notes[0]
 
 
 def test_threads_processes_and_gpus(read: Any) -> None:
@@ -200,7 +200,7 @@ def test_warnings_of_the_profiler_without_paths(read: Any) -> None:
     trace = read(report([call(LAUNCH, 0, 5), *diagnostics], strings=NAMES))
     (note,) = trace.provenance.notes
     assert note == (
-        "Nsight Systems says: CUPTI is missing in (a path) see '(a path)' and /proc/sys/x"
+        "Nsight Systems reports: CUPTI is missing in (a path) see '(a path)' and /proc/sys/x"
     )
 
 
@@ -333,8 +333,11 @@ REFUSED = {
         changed(WHOLE, b"Raw Sampling Data", b"Raw Sampling Dust"),
         "no section of",
     ),
-    "other events": (report(raw_mark=b"QDTEXT01"), "stored in an unknown way"),
-    "other compression": (report(compression="zstd"), "compressed in an unknown way"),
+    "other events": (report(raw_mark=b"QDTEXT01"), "stored in an unknown format"),
+    "other compression": (
+        report(compression="zstd"),
+        "compressed in an unknown format",
+    ),
     "too few events": (
         report(counts={1: 5}),
         "it contains 0 events, but its header says 5",
@@ -347,7 +350,7 @@ REFUSED = {
         report(counts={5: 5}),
         "it contains 0 threads, but its header says 5",
     ),
-    "something behind": (report(layouts=block(b"") + b"?"), "behind its last part"),
+    "something behind": (report(layouts=block(b"") + b"?"), "after its last part"),
 }
 
 
@@ -371,7 +374,7 @@ def test_layouts_of_nvtx_are_passed_over(read: Any) -> None:
 def test_a_block_cannot_claim_more_than_it_can_hold(read: Any) -> None:
     content, starts = three_blocks()
     damaged = content[: starts[1]] + HUGE + content[starts[1] + len(HUGE) :]
-    with pytest.raises(TraceCutOffError, match="cannot be as long as it says"):
+    with pytest.raises(TraceCutOffError, match="cannot have its stated length"):
         read(damaged)
     with pytest.raises(lz4_block.DamagedBlockError):
         lz4_block.unpack(b"x" * 10, 2551)

@@ -181,7 +181,7 @@ def test_an_error_of_the_disk_is_told() -> None:
 
 def test_gzip_cut_off_anywhere() -> None:
     for length in range(2, len(ZIPPED)):
-        with pytest.raises(TraceCutOffError, match="gzip stream ends in the middle"):
+        with pytest.raises(TraceCutOffError, match="gzip stream ends prematurely"):
             everything(ByteSource(io.BytesIO(ZIPPED[:length])))
 
 

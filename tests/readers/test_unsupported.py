@@ -160,7 +160,7 @@ def test_json_without_events() -> None:
     "text", ["[]", '{"traceEvents": []}', '{"traceEvents": [], "a": 1}']
 )
 def test_no_events(text: str) -> None:
-    assert "holds no events" in refused(text.encode())
+    assert "contains no events" in refused(text.encode())
 
 
 def test_only_events_that_say_nothing() -> None:

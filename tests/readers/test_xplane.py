@@ -685,7 +685,7 @@ def test_a_cut_file_is_refused_and_whole_planes_are_salvaged() -> None:
         if isinstance(saved, Trace):
             assert len(saved) <= whole
             assert saved.provenance.notes[0].startswith(
-                "Salvaged (the profile ends in the middle"
+                "Salvaged (the profile ends prematurely"
             )
             seen.add(len(saved))
     assert seen

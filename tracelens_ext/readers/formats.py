@@ -246,7 +246,7 @@ _MAGIC = (
     (b"<", "HTML or XML", ""),
 )
 _NSIGHT_COMPUTE = (
-    "is a Nsight Compute report, which measures single kernels and has no timeline"
+    "is an Nsight Compute report, which measures single kernels and has no timeline"
 )
 _RECORD_TIMELINE = "record one with nsys profile -t cuda, or with torch.profiler"
 _A_FLIGHT_DUMP = "is a dump of PyTorch's flight recorder, not a trace"

@@ -78,8 +78,9 @@ class Database(Tables):
                 raise
         if not self._is_ours():
             self.close()
+            article = "an" if self.format.startswith("Nsight") else "a"
             problem = (
-                f"is an SQLite database, but not a {self.format} "
+                f"is an SQLite database, but not {article} {self.format} "
                 f"({self._tables_in_words()})"
             )
             raise OtherDatabaseError(self.path, problem, self.remedy)

@@ -59,7 +59,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         report = ReportFile(file, size)
     except DamagedReportError:
         problem = (
-            f"is not a Nsight Systems report: it does not begin with {MAGIC.decode()!r}"
+            f"is not an Nsight Systems report: it does not begin with {MAGIC.decode()!r}"
         )
         remedy = f"if it is one, copy it again, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None

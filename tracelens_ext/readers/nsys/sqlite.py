@@ -133,7 +133,7 @@ def trace_of(
     other_tables = (NVTX, "OSRT_API", "COMPOSITE_EVENTS")
     recorded = [table for table in other_tables if tables.has_rows(table)]
     content = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
-    problem = f"is a Nsight Systems recording without CUDA events ({content})"
+    problem = f"is an Nsight Systems recording without CUDA events ({content})"
     raise TraceFormatError(
         tables.path, problem, "record with `nsys profile -t cuda,nvtx`"
     )
@@ -354,7 +354,7 @@ def _exported(source: ByteSource) -> Iterator[Path]:
     """Provide the export of a report while it is read: from the cache, or made and kept there."""
     path = source.path
     if source.file is None or source.compressed:
-        problem = "is a Nsight Systems report that is gzipped or an open file"
+        problem = "is an Nsight Systems report that is gzipped or an open file"
         raise TraceFormatError(path, problem, "unpack it and give its path")
     cache = source.cache
     folder_for_export = None
@@ -389,7 +389,7 @@ def _run_export(path: str, export: Path, program_name: str) -> None:
     program = shutil.which(program_name)
     if program is None:
         problem = (
-            f"is a Nsight Systems report, and the program {program_name} to convert "
+            f"is an Nsight Systems report, and the program {program_name} to convert "
             "it was not found"
         )
         remedy = (
