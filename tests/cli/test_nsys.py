@@ -256,7 +256,7 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
         (
             [*ALL, "--mem", "run_cuda_gpu_kern_sum.csv"],
             1,
-            "holds the report cuda_gpu_kern_sum, not",
+            "contains the report cuda_gpu_kern_sum instead of",
         ),
         ([*ALL, "--kernels", "absent.csv"], 1, "absent.csv: no such file"),
         (

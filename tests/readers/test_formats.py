@@ -200,7 +200,7 @@ def test_what_a_reader_may_answer(tmp_path: Path) -> None:
     plugins = others(LineReader("x", 7))
     with pytest.raises(TraceFormatError, match="is not a trace in a known format"):
         read_trace(path, registry=plugins)
-    assert plugins.problems == ["a: x: int is no trace"]
+    assert plugins.problems == ["a: x: int is not a trace"]
     with pytest.raises(TraceFormatError, match="contains no events"):
         read_trace(path, registry=others(LineReader("x", {"traceEvents": []})))
 

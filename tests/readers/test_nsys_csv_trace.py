@@ -95,6 +95,6 @@ def test_tables_of_sums_and_empty_ones_are_no_traces(path: Path) -> None:
         read_trace(path)
     path.write_text(KERNELS, encoding="utf-8")
     with pytest.raises(
-        TraceFormatError, match="holds the report cuda_gpu_kern_sum, not"
+        TraceFormatError, match="contains the report cuda_gpu_kern_sum instead of"
     ):
         read_trace(path)

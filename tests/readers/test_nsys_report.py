@@ -186,7 +186,7 @@ def test_graphs_that_were_recorded_whole(read: Any) -> None:
     trace = read(report([call(LAUNCH, 0, 5, 4), launch], strings=NAMES))
     (row,) = trace.rows_of(EventKind.KERNEL).tolist()
     assert trace.names[trace.name[row]] == "CUDA graph"
-    assert any("recorded whole" in note for note in trace.provenance.notes)
+    assert any("recorded as a whole" in note for note in trace.provenance.notes)
 
 
 def test_warnings_of_the_profiler_without_paths(read: Any) -> None:

@@ -145,7 +145,7 @@ def test_graphs_recorded_whole() -> None:
     assert CallTree(trace).by_graph.all()
     assert trace.provenance.dropped == {"no time collected (start and end are 0)": 1}
     (note,) = trace.provenance.notes
-    assert note.startswith("CUDA graphs recorded whole, one GPU event each: 4;")
+    assert note.startswith("CUDA graphs recorded as a whole, one GPU event each: 4;")
     assert "--cuda-graph-trace=node" in note
 
 
@@ -160,7 +160,7 @@ def test_no_rule_is_asked_for_graphs_recorded_whole(
     assert whole_graphs(analyzer.trace) == {"CUDA graph 3"}
     assert analyzer.coverage.uncategorized_percent == 100.0
     told = advice(analyzer.work, analyzer.coverage)
-    assert [note for note in told if note.startswith("No rule knows")] == [
+    assert [note for note in told if note.startswith("No rule matches")] == [
         "No rule matches zz_unheard_of, which takes 33.3 % of GPU time."
     ]
     assert sum("--cuda-graph-trace=node" in note for note in told) == 1

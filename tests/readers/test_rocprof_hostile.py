@@ -213,7 +213,7 @@ def test_a_table_of_another_tool(tmp_path: Path) -> None:
         tmp_path / "x_kernel_trace.csv",
         b"My_Name,Start_Timestamp,End_Timestamp\na,1,2\n",
     )
-    assert "is no table of rocprofv3 that is read" in refused(path)
+    assert "is not a supported rocprofv3 table" in refused(path)
 
 
 def test_counters_alone(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_counters_alone(tmp_path: Path) -> None:
 def test_a_table_that_is_cut_off(tmp_path: Path) -> None:
     path = training().write_csv(tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(TraceCutOffError, match=r"cut off.*--salvage"):
+    with pytest.raises(TraceCutOffError, match=r"incomplete.*--salvage"):
         read_trace(path)
     assert len(read(path, salvage=True).gpu_rows) == 2 + 9
 
@@ -309,6 +309,6 @@ def test_damaged_text_is_no_crash(
 def test_a_database_without_its_kernel_table_is_damaged(tmp_path: Path) -> None:
     path = changed(tmp_path, "ALTER TABLE `rocpd_kernel_dispatch{}` RENAME TO other")
     with pytest.raises(
-        TraceError, match=r"is a damaged database of rocprofv3 \(it has no table"
+        TraceError, match=r"is a damaged rocprofv3 database \(it has no table"
     ):
         read_trace(path)

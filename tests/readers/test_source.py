@@ -199,7 +199,7 @@ def test_gzip_damaged_anywhere() -> None:
     for place in range(10, len(ZIPPED)):
         damaged = ZIPPED[:place] + bytes([ZIPPED[place] ^ 0xFF]) + ZIPPED[place + 1 :]
         with pytest.raises(
-            TraceCutOffError, match=r"gzip stream (is damaged|ends in the mid)"
+            TraceCutOffError, match=r"gzip stream (is damaged|ends prema)"
         ):
             everything(ByteSource(io.BytesIO(damaged)))
 

@@ -72,7 +72,7 @@ def test_databases_of_other_tools_are_named(tool: str, tmp_path: Path) -> None:
 def test_a_report_of_nsight_compute_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.ncu-rep"
     path.write_bytes(b"NVR\0\x01\x02 anything")
-    assert "is a report of Nsight Compute" in refused(path)
+    assert "is an Nsight Compute report" in refused(path)
     assert "nsys profile" in refused(path)
 
 
@@ -134,7 +134,7 @@ def test_json_of_other_tools_is_named(what: str) -> None:
 @pytest.mark.parametrize(
     ("name", "what", "remedy"),
     [
-        ("snapshot.pickle", "is a pickle, no trace", "tracelens-ext memory"),
+        ("snapshot.pickle", "is a pickle, not a trace", "tracelens-ext memory"),
         ("snapshot.pickle.gz", "is a pickle", "tracelens-ext memory"),
     ],
 )
@@ -149,7 +149,9 @@ def test_files_that_their_names_tell(
 
 
 def test_json_without_events() -> None:
-    assert "is JSON without traceEvents (it has: a, b)" in refused(b'{"a": 1, "b": 2}')
+    assert "is JSON without traceEvents (it contains: a, b)" in refused(
+        b'{"a": 1, "b": 2}'
+    )
     assert "is JSON without traceEvents (it is empty)" in refused({})
     many = {f"member {i}": i for i in range(20)}
     assert "member 5 …)" in refused(many)

@@ -421,8 +421,9 @@ class EventStream(Generic[B]):
 
     def _decoded_or_repaired(self, text: str, values: list[object]) -> B:
         """Return a batch of events: decoded quickly, if none is odd, else of their values."""
-        document = f"[{text}]".encode()
         try:
+            # Lone surrogates cannot be encoded, which REFUSED includes.
+            document = f"[{text}]".encode()
             return self._decoder.decode(document)
         except REFUSED:
             return self._decoder.repair(values)
