@@ -29,6 +29,7 @@ from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.report.tables.registry import check_names, offered_tables
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.table import ONLY_BY_NAME, Table
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.roofline.peaks import recognized_products
@@ -110,6 +111,7 @@ class _ReportBuilder:
             page_sheets=self.page_tables,
             units=self._units(declared),
             answers=answers,
+            row_commands=self._row_commands(),
         )
 
     def _asks_for_simulation(self) -> bool:
@@ -267,6 +269,23 @@ class _ReportBuilder:
             for name, frame in frames.items()
             if name in declared
         }
+
+    def _row_commands(self) -> dict[str, RowCommand]:
+        """Return the command for the rows of each table that has one."""
+        commands = {}
+        for offered in self.offered:
+            name = offered.item.name
+            if name not in self.tables:
+                continue
+            command = self._ask(
+                offered, f"The command for the rows of {name}", self._row_command_of
+            )
+            if command is not None:
+                commands[name] = command
+        return commands
+
+    def _row_command_of(self, table: Table) -> RowCommand | None:
+        return table.row_command(self.analyzer, self.options)
 
     def _ask(
         self, offered: Offered[Table], part: str, function: Callable[[Table], Result]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gzip
 import json
@@ -411,6 +412,10 @@ def test_sql_that_does_more_than_read_or_does_not_end_is_refused(
         ("explain_kernel", {"name": "x" * 100_000}),
         ("what_if", {"changes": ["GEMM"]}),
         ("what_if", {"changes": ["GEMM=0.5"] * 1000}),
+        ("reproduce", {"op": "no such operation"}),
+        ("reproduce", {"row": 100_000}),
+        ("reproduce", {"finding": "no-such-finding"}),
+        ("reproduce", {"top": 0}),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(
@@ -471,6 +476,23 @@ def test_a_bug_is_told_without_its_text(
     )
 
 
+def test_a_script_is_returned_as_its_text(folder: Path) -> None:
+    import mcp
+
+    server = make_server([folder])
+
+    async def asked() -> Any:
+        async with mcp.Client(server) as client:
+            arguments = {"path": "plain.json.gz", "op": "^aten::mm$", "top": 2}
+            return await client.call_tool("reproduce", arguments)
+
+    (content,) = asyncio.run(asked()).content
+    module = ast.parse(content.text)
+    names = [node.name for node in module.body if isinstance(node, ast.FunctionDef)]
+    operations = [name for name in names if name.startswith("operation_")]
+    assert operations == ["operation_1", "operation_2"]
+
+
 def test_an_answer_that_is_too_long_is_cut_and_says_so(ask: Callable[..., Any]) -> None:
     wide = "select " + ", ".join(f"printf('%.*c', 900, 'x') as c{n}" for n in range(40))
     answer = ask("sql", path="plain.json.gz", query=f"{wide} from events limit 30")
@@ -526,6 +548,7 @@ def test_the_command_serves_a_client_over_stdio(folder: Path) -> None:
         "compare",
         "what_if",
         "sql",
+        "reproduce",
     }
     assert json.loads(result.content[0].text)["findings"][0]["id"] == "dataloader"
 

@@ -264,7 +264,7 @@ def test_what_cannot_be_compared() -> None:
         compare([measured(host_only)] * 2)
     one_sided = compare([measured(training(2)), measured(host_only)])
     assert of_row(one_sided.tables["categories"], "GEMM")["B_time_ms"] == 0
-    assert any(note == "B holds no GPU events." for note in one_sided.notes)
+    assert any(note == "B contains no GPU events." for note in one_sided.notes)
     with pytest.raises(UsageError, match="use_kernel_name_categories=True"):
         measure(TreePerfAnalyzer(training(1).document()).work)
 

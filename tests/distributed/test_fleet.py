@@ -299,7 +299,7 @@ def test_a_rerun_does_only_what_is_missing(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = fleet(ranks, out)
     before = {path: path.stat().st_mtime_ns for path in out.glob("*/*.parquet")}
-    assert len(before) == 4 * 10
+    assert len(before) == 4 * 12
     assert states(fleet(ranks, out)) == ["kept"] * 4
     (next((out / ".done").glob("rank0*"))).unlink()  # as if its worker had died
     write_ranks(ranks, {2: 100})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,45 @@ def test_clocks_are_aligned_where_batches_end_late(tmp_path: Path) -> None:
     job = PipelineJob(stages=2, micro_batches=1, is_batched=True, iterations=2)
     found, truth = simulated(tmp_path, job)
     assert_true(found, truth, job)
+
+
+@pytest.mark.slow
+def test_a_slow_link_is_found_where_batches_have_transfers_of_several_links(
+    tmp_path: Path,
+) -> None:
+    """The kernels of all stages end late; their clocks must not seem apart for that."""
+    job = PipelineJob(
+        schedule="interleaved",
+        is_batched=True,
+        iterations=1,
+        link_factors={frozenset((0, 1)): 6.0},
+        clock_offset_us=500.0,
+    )
+    found, truth = simulated(tmp_path, job)
+    table = found.table()
+    bubbles = [truth[stage, 3]["bubble"] for stage in range(4)]
+    assert table["bubble_ms"].tolist() == pytest.approx(bubbles, rel=TOLERANCE)
+    (verdict,) = find_pipeline_verdicts(found)
+    assert verdict.verdict is VerdictKind.SLOW_TRANSFER
+    assert verdict.rank == 0
+
+
+def test_interleaved_stages_take_turns_with_whole_groups_of_micro_batches() -> None:
+    schedule = Schedule(ScheduleKind.INTERLEAVED, 8, 8, 3)
+    assert schedule.can_be_simulated
+    assert not replace(schedule, micro_batches=11).can_be_simulated
+
+
+@pytest.mark.slow
+def test_an_interleaved_pipeline_with_few_micro_batches(tmp_path: Path) -> None:
+    job = PipelineJob(
+        stages=8, micro_batches=8, schedule="interleaved", chunks=3, iterations=1
+    )
+    job = replace(job, transfer_us=10.0)
+    found, _ = simulated(tmp_path, job)
+    (verdict,) = find_pipeline_verdicts(found)
+    assert verdict.verdict is VerdictKind.TOO_FEW_MICRO_BATCHES
+    assert "the same batch in 16 micro-batches" in verdict.evidence
 
 
 @pytest.mark.slow

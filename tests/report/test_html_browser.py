@@ -31,6 +31,7 @@ from tests.support.report_html_helpers import (
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.html_figures import in_one_line
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.writing import PAGE, write_report
 
 pytestmark = [
@@ -582,4 +583,31 @@ def test_the_call_tree_is_searched_and_a_finding_in_time_opens_its_card(
     )
     browser.click(title)
     browser.wait_for(f"{card}.open")
+    assert browser.complaints() == []
+
+
+def test_a_row_copies_its_command_whatever_the_order(
+    browser: Browser, folder: Path
+) -> None:
+    table = pd.DataFrame(
+        {
+            "name": ["aten::mm", "cudaLaunchKernel", "aten::add"],
+            "Input Dims": ["((2, 2), (2, 2))", "", "((2,), (2,), ())"],
+            "total_direct_kernel_time_ms": [1.0, 2.0, 3.0],
+        }
+    )
+    command = RowCommand(
+        "tracelens-ext reproduce 'a b.json' --row {row}", "reproduce", "Input Dims"
+    )
+    path = folder / "commands.html"
+    write_page(path, {"ops": table}, row_commands={"ops": command})
+    browser.open(path)
+    browser.click(selector(0, "thead th:nth-child(3) button"))  # the longest first
+    titles = browser.value("[...document.querySelectorAll('.copy')].map(b => b.title)")
+    assert titles == [
+        "tracelens-ext reproduce 'a b.json' --row 3",
+        "tracelens-ext reproduce 'a b.json' --row 1",
+    ]
+    browser.click(".copy")
+    browser.wait_for("document.querySelector('.copy').textContent === 'copied'")
     assert browser.complaints() == []

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.support.simulated_job import write_demo_trace
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
+from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.reproduce.reproduction import Reproduction
-from tracelens_ext.reproduce.script import write_script
+from tracelens_ext.reproduce.script import string_literal, write_script
 from tracelens_ext.reproduce.specification import (
     RecordedCall,
     RecordedOperation,
@@ -100,10 +101,10 @@ def test_the_specification_gives_the_same_script(
 def test_a_damaged_specification_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "operations.json"
     path.write_text('{"format": "tracelens-ext operations", "version": 9}', "utf-8")
-    with pytest.raises(UsageError, match=r"operations\.json: has version 9"):
+    with pytest.raises(UsageError, match=r"operations\.json: its version is 9"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations", "version": 1}', "utf-8")
-    with pytest.raises(UsageError, match="is not a specification of operations"):
+    with pytest.raises(UsageError, match="not a valid specification"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations"', "utf-8")
     with pytest.raises(UsageError, match="is not valid JSON"):
@@ -171,5 +172,27 @@ def test_whatever_a_trace_says_the_script_is_source_that_only_defines(
 
 def test_a_document_of_other_types_is_refused() -> None:
     document = {"version": 1, "source": "x", "operations": [{"number": "one"}]}
-    with pytest.raises(UsageError, match="is not a specification"):
+    with pytest.raises(UsageError, match="not a valid specification"):
         specification_of(document, Path("x.json"))
+
+
+def test_a_page_copies_the_command_for_a_row(analyzer: TreePerfAnalyzer) -> None:
+    report = build_perf_report(analyzer)
+    path = analyzer.trace.provenance.path
+    command = report.row_commands["ops_unique_args"]
+    assert command.text == f"tracelens-ext reproduce {path} --row {{row}} -o bench.py"
+    assert command.needed_column in report.sheets["ops_unique_args"]
+
+
+def test_rows_that_the_command_numbers_differently_have_none(
+    analyzer: TreePerfAnalyzer,
+) -> None:
+    report = build_perf_report(analyzer, group_by_num_kernels=True)
+    assert report.row_commands == {}
+
+
+def test_a_text_is_one_ascii_literal_whatever_it_contains() -> None:
+    text = 'a"b\\c\nd\u2028e\U0001f600"""\x00'
+    literal = string_literal(text)
+    assert literal.isascii()
+    assert ast.literal_eval(literal) == text

@@ -152,10 +152,12 @@ class KernelCategorizer:
         `other` is that of an operation without a rule.
         """
         _refuse_text("op_names", op_names)
-        verdicts = self._decide([(name, None) for name in op_names], kind="op")
-        return [
-            OTHER_OP if verdict is UNKNOWN else verdict.category for verdict in verdicts
-        ]
+        names_without_op = [(name, None) for name in op_names]
+        categories = []
+        for verdict in self._decide(names_without_op, kind="op"):
+            category = OTHER_OP if verdict is UNKNOWN else verdict.category
+            categories.append(category)
+        return categories
 
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
         """Return what kernels (or operations) pass through, in order."""

@@ -165,7 +165,8 @@ def _problems_of_not_examples(bound: BoundRule) -> Iterator[_Problem]:
     for example in bound.rule.not_examples:
         if not bound.finds(example.name):
             continue
-        if example.cpu_op is None or bound.allows(example.cpu_op):
+        is_allowed = example.cpu_op is None or bound.allows(example.cpu_op)
+        if is_allowed:
             yield _error(f"matches its not_example {example.name!r}")
 
 

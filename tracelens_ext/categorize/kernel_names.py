@@ -37,12 +37,14 @@ def short_name(name: str) -> str:
     `reduce_kernel<512, 1>`, and `_ZN5aiter3mlaILi8EEEvPf` becomes `mla<8>`. A name that
     is no C++ signature stays as it is.
     """
-    if name.isidentifier() and not name.startswith("_Z"):
+    is_mangled = name.startswith("_Z")
+    if name.isidentifier() and not is_mangled:
         return name  # nothing to cut, as in the names of Triton's kernels
     text = _CLONE.sub("", name.strip()).removeprefix("void ")
     if text.startswith("_Z"):
         return _demangled(text)
-    short = _QUALIFIER.sub("", _without_parameters(text))
+    signature = _without_parameters(text)
+    short = _QUALIFIER.sub("", signature)
     return short or name
 
 

@@ -189,8 +189,10 @@ class Matcher:
         """
         verdicts = []
         for kernel in kernels:
-            winner = self.winner(kernel[0], kernel[1])
-            verdicts.append(winner.verdict if winner else None)
+            name, cpu_op = kernel
+            winner = self.winner(name, cpu_op)
+            verdict = winner.verdict if winner else None
+            verdicts.append(verdict)
         return verdicts
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
@@ -209,7 +211,8 @@ class Matcher:
         for number in self._prefilter.always:
             bound = self.rules[number]
             # A pattern that may take too long is asked only when it is its turn.
-            is_asked_later = bound.limited or not bound.rule.takes_any_name
+            needs_name = not bound.rule.takes_any_name
+            is_asked_later = bound.limited or needs_name
             if is_asked_later or bound.allows(cpu_op):
                 numbers.append(number)
         return frozenset(numbers)

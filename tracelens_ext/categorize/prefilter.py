@@ -184,8 +184,11 @@ class Prefilter:
             always: which patterns count of those that need no text; None: all of them.
         """
         folded = fold(name)
-        numbers = set(self.always if always is None else always)
-        for piece in self._known_pieces.intersection(_pieces(folded)):
+        if always is None:
+            always = self.always
+        numbers = set(always)
+        pieces = self._known_pieces.intersection(_pieces(folded))
+        for piece in pieces:
             for text, patterns in self._texts_of_piece[piece]:
                 if text in folded:
                     numbers.update(patterns)

@@ -49,7 +49,8 @@ class Stopping:
             # Windows has no SIGHUP; other threads than the main one cannot.
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 number = getattr(signal, name)
-                if signal.getsignal(number) != signal.SIG_IGN:
+                is_ignored = signal.getsignal(number) == signal.SIG_IGN
+                if not is_ignored:
                     signal.signal(number, self._receive)
 
     @property
@@ -64,9 +65,10 @@ class Stopping:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1
+        exit_code = _BASE_EXIT_CODE + number
         is_worker = os.getpid() != self._process  # that inherited this: it just ends
         if is_worker or self._signals >= _LAST_SIGNAL:
-            os._exit(_BASE_EXIT_CODE + number)
+            os._exit(exit_code)
         if self._signals == 1:
             self._first_signal = number
             raise KeyboardInterrupt
@@ -106,7 +108,9 @@ def run(
     if columns and not (columns.isdecimal() and int(columns) >= _MIN_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
     with contextlib.suppress(KeyboardInterrupt):
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        if arguments is None:
+            arguments = sys.argv[1:]
+        code = _run(list(arguments))
         if code != _INTERRUPTED:
             return code
     stopping = stopping or Stopping()

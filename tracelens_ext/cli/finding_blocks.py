@@ -114,10 +114,12 @@ def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
 def _simulation_sentence(findings: Findings) -> str:
     """Return how good the simulation is that the savings are from."""
     model = findings.model
-    if model["state"] == "good":
-        error = f"{model['error_percent']:+.2f} %"
-        return f"Savings are simulated (error {error}) and do not add up."
-    return f"Savings are upper bounds: {model['reason']}."
+    if model["state"] != "good":
+        reason = model["reason"]
+        return f"Savings are upper bounds: {reason}."
+    error_percent = model["error_percent"]
+    error = f"{error_percent:+.2f} %"
+    return f"Savings are simulated (error {error}) and do not add up."
 
 
 def _title_lines(finding: Finding, width: int) -> list[str]:

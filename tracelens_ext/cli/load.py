@@ -90,7 +90,8 @@ def without_repetitions(paths: Iterable[Path]) -> list[Path]:
     """Return each file once, by the first name given for it."""
     path_of_file: dict[str, Path] = {}
     for path in paths:
-        path_of_file.setdefault(os.path.realpath(path), path)
+        file = os.path.realpath(path)
+        path_of_file.setdefault(file, path)
     return list(path_of_file.values())
 
 

@@ -53,6 +53,7 @@ _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:")
 _MOST_ROWS = 200
 _MOST_DEPTH = 100
 _MOST_CHANGES = 50
+_MOST_OPERATIONS = 50
 # in memory; looked at in a folder
 _MOST_TRACES = 4
 _MOST_FILES = 10_000
@@ -239,11 +240,11 @@ class Questions:
                 f"no operation called {node!r} launches GPU work; see tree(path)"
             )
         kept = tree.kept(depth)
-        some = np.zeros_like(kept)
-        some[
-            np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]
-        ] = True
-        rows = tree_rows(tree, kept & some)
+        kept_first = np.where(kept, -tree.busy_ns, 1)
+        longest = np.argsort(kept_first, kind="stable")[:_MOST_ROWS]
+        is_among_longest = np.zeros_like(kept)
+        is_among_longest[longest] = True
+        rows = tree_rows(tree, kept & is_among_longest)
         units = {"busy_time_ms": "ms"}
         more = (
             "tree(path, node, depth) with a name from this answer; "
@@ -308,6 +309,30 @@ class Questions:
             **_answer(frame=rows, total=len(rows), units=_units(rows), following=said),
             "more": more,
         }
+
+    def reproduce(
+        self,
+        path: str,
+        op: str | None = None,
+        row: int | None = None,
+        finding: str | None = None,
+        top: int = 5,
+    ) -> str:
+        """A Python script that runs operations of the trace one by one; it needs PyTorch only.
+
+        It has the `top` operations with the most GPU time, of those whose name matches the regular
+        expression `op`, of row `row` of the table ops_unique_args, or behind the finding `finding`.
+        """
+        _check("top", top, _MOST_OPERATIONS)
+        reproduction = self._analyzer(path).reproduction(
+            op, row=row, finding=finding, top=top
+        )
+        if not reproduction.count:
+            reasons = "; ".join(refusal.sentence for refusal in reproduction.refusals)
+            raise UsageError(f"no script can run these operations: {reasons}")
+        if len(reproduction.script) > LONGEST:
+            raise UsageError("the script is too long; request fewer operations (top)")
+        return reproduction.script
 
     def _find(self, path: str) -> Path:
         """The trace, or the folder, that a relative path names; never one behind a link out."""
@@ -425,6 +450,7 @@ _TOOLS = (
     "compare",
     "what_if",
     "sql",
+    "reproduce",
 )
 #: What the types of arguments are called.
 _MEANT = {
@@ -480,11 +506,13 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
     server = Server("tracelens-ext", instructions=_INSTRUCTIONS, log_level="ERROR")
     one_at_a_time = threading.Lock()
 
-    def as_text(tool: Callable[..., Answer]) -> Callable[..., str]:
+    def as_text(tool: Callable[..., Answer | str]) -> Callable[..., str]:
         @functools.wraps(tool)
         def call(**arguments: Any) -> str:  # noqa: ANN401  # the tool's own
             with one_at_a_time:
                 answer = tool(**arguments)
+                if isinstance(answer, str):
+                    return answer
                 return answer_text(questions.with_notes(arguments["path"], answer))
 
         return call

@@ -274,12 +274,12 @@ def _numbered_where_equal(folders: Sequence[Path], stems: Sequence[str]) -> list
     numbered_stems = []
     for folder, stem in zip(folders, stems, strict=True):
         candidate = stem
+        key = (folder, candidate.casefold())
         number = 1
-        while (key := (folder, candidate.casefold())) in used or (
-            number > 1 and key in unnumbered
-        ):
+        while key in used or (number > 1 and key in unnumbered):
             number += 1
             candidate = f"{stem}_{number}"
+            key = (folder, candidate.casefold())
         used.add(key)
         numbered_stems.append(candidate)
     return numbered_stems

@@ -197,7 +197,8 @@ def _begin(parent: Connection, bytes_read: object) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
+    watcher = threading.Thread(target=_stop_with, args=(parent,), daemon=True)
+    watcher.start()
 
 
 def _stop_with(parent: Connection) -> None:

@@ -122,4 +122,8 @@ def tables_of_device(
     if device not in devices:
         known = ", ".join(map(str, devices)) or "none"
         raise UsageError(f"{refusal} {device}; the {recording} has {known}")
-    return {name: table[table["device"] == device] for name, table in tables.items()}
+    tables_of_device = {}
+    for name, table in tables.items():
+        is_of_device = table["device"] == device
+        tables_of_device[name] = table[is_of_device]
+    return tables_of_device

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import Any
 
 from tracelens_ext.cli.screen import Block
 from tracelens_ext.lazy import pd
@@ -17,10 +18,23 @@ def verdict_blocks(verdicts: pd.DataFrame) -> Iterator[Block]:
     # Parquet files give numbers with gaps as floats.
     texts = verdicts.astype({"rank": "Int64"}).astype(object)
     for row in texts.where(texts.notna(), "").to_dict("records"):
-        places = [
-            f"{column} {row[column]}" for column in _PLACE_COLUMNS if row[column] != ""
-        ]
-        cause = f" ({row['cause']})" if row["cause"] else ""
-        verdict = str(row["verdict"]).replace("_", " ")
-        title = f"{verdict.capitalize()}: {', '.join(places)}{cause}"
-        yield f"{title}: {row['evidence']}."
+        yield _sentence(row)
+
+
+def _sentence(row: dict[Hashable, Any]) -> str:
+    """Return a verdict in words: `Slow rank: rank 3 (computation): …`."""
+    parts = [_words(row["verdict"]).capitalize()]
+    places = [
+        f"{_words(column)} {row[column]}"
+        for column in _PLACE_COLUMNS
+        if row[column] != ""
+    ]
+    if places:
+        parts.append(", ".join(places))
+    if row["cause"] and row["cause"] != row["verdict"]:
+        parts[-1] += f" ({_words(row['cause'])})"
+    return f"{': '.join(parts)}: {row['evidence']}."
+
+
+def _words(name: str) -> str:
+    return name.replace("micro_batches", "micro-batches").replace("_", " ")

@@ -189,7 +189,8 @@ def _chain_key(
         is_compared = length >= depth if deeper else length == depth
         if not is_compared:
             return None
-        return (scope(leaf.place), leaf.place.plain[:depth])
+        beginning = leaf.place.plain[:depth]
+        return (scope(leaf.place), beginning)
 
     return key
 

@@ -119,7 +119,8 @@ class Comparison:
             if not ratios.work:
                 return False
             ratio = count / first_count / ratios.work
-            if abs(ratio - 1) > _PERIODS_AGREE:
+            deviation = abs(ratio - 1)
+            if deviation > _PERIODS_AGREE:
                 return False
         return True
 

@@ -80,8 +80,10 @@ class Figures:
     def whole(self, column: Literal["ns", "count"]) -> int | None:
         """Return the sum over all GPU events; None if a report does not have it."""
         for name in STAND_INS:
-            if name in self.tables:
-                return int(self.tables[name][column].sum())
+            table = self.tables.get(name)
+            if table is None:
+                continue
+            return int(table[column].sum())
         return None
 
 

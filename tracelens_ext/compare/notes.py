@@ -99,12 +99,15 @@ def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
 
 def notes_of(comparison: ComparedTraces) -> list[str]:
     """Return how total time changed; then how the comparison was made, a sentence each."""
-    notes = list(_total_time_notes(comparison)) + list(_basis_notes(comparison))
-    empty = [
-        letter for letter, measurement in comparison.named if measurement.events == 0
-    ]
+    notes = list(_total_time_notes(comparison))
+    notes.extend(_basis_notes(comparison))
+    empty = []
+    for letter, measurement in comparison.named:
+        if measurement.events == 0:
+            empty.append(letter)
     if empty:
-        notes.append(f"{_subject(empty, 'contains', 'contain')} no GPU events.")
+        subject = _subject(empty, "contains", "contain")
+        notes.append(f"{subject} no GPU events.")
     notes.extend(_report_notes(comparison))
     notes.extend(_different_kernels_notes(comparison))
     return notes

@@ -216,9 +216,11 @@ def _typical_count(
         return 0.0
     ratio = count_of_name[is_typical] / typical[is_typical]
     whole_ratio = np.rint(ratio)
-    agreeing_time = np.where(ratio == whole_ratio, typical_time[is_typical], 0.0)
+    is_whole = ratio == whole_ratio
+    agreeing_time = np.where(is_whole, typical_time[is_typical], 0.0)
     time_of_ratio = np.bincount(whole_ratio.astype(np.int64), agreeing_time)
     most_frequent = int(time_of_ratio.argmax())
     if time_of_ratio[most_frequent] >= _MIN_COVERED_SHARE * total_time:
         return most_frequent
-    return float((count_of_name * mean_duration).sum() / total_time)
+    time_of_name = count_of_name * mean_duration
+    return float(time_of_name.sum() / total_time)

@@ -24,10 +24,10 @@ class _Color(NamedTuple):
 
     def mixed_with(self, other: _Color, share: float) -> _Color:
         """Return the color between this one (share 0) and another (share 1)."""
-        parts = [
-            round(part + (other_part - part) * share)
-            for part, other_part in zip(self, other, strict=True)
-        ]
+        parts = []
+        for part, other_part in zip(self, other, strict=True):
+            difference = other_part - part
+            parts.append(round(part + difference * share))
         return _Color(*parts)
 
     def as_hex(self) -> str:

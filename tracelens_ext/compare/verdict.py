@@ -82,11 +82,11 @@ def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> st
     text = ""
     compared = "the same work"
     if ratios.work is not None:
-        if abs(ratios.work - 1) < _SAME_WORK:
+        if abs(ratios.work - 1) >= _SAME_WORK:
+            text = work_text(letter, ratios.work, baseline)
+        else:
             text = f"{letter} did the same work as {baseline}"
             compared = "it"
-        else:
-            text = work_text(letter, ratios.work, baseline)
     if ratios.speed is not None:
         change_percent = 100 * (ratios.speed - 1)
         if abs(change_percent) < _SAME_SPEED_PERCENT:

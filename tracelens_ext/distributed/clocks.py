@@ -60,7 +60,9 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
         solution = inverse @ lateness_of_rank[members]
         offset[members] = solution - solution[0]
         is_here = component[samples.rank] == number
-        deviation = _deviation(samples, offset, is_here, len(members))
+        deviation = _deviation(
+            samples=samples, offset=offset, is_here=is_here, rank_count=len(members)
+        )
         variance = np.diag(inverse) + inverse[0, 0] - 2 * inverse[:, 0]
         error[members] += (
             _ERROR_DEVIATIONS * deviation * np.sqrt(np.maximum(variance, 0.0))
@@ -81,7 +83,9 @@ def _samples(kernels: pd.DataFrame, ranks: Int64Array) -> _Samples:
     end = kernels["end"].to_numpy(np.int64)
     since_first = end - end.min(initial=np.iinfo(np.int64).max)
     rank = np.searchsorted(ranks, kernels["rank"].to_numpy())
-    return _Samples(call.astype(np.int64), rank, since_first.astype(np.float64))
+    return _Samples(
+        call=call.astype(np.int64), rank=rank, end=since_first.astype(np.float64)
+    )
 
 
 def _call_sets(samples: _Samples, set_of_kernel: pd.Series) -> list[_CallSet]:

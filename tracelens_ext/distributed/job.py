@@ -115,7 +115,7 @@ def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
     try:
         about = _analyze_and_write(job, progress)
     except Exception as error:  # noqa: BLE001  # one trace's trouble must not stop the others
-        return _failure(progress.stage, job.source, error)
+        return _failure(stage=progress.stage, source=job.source, error=error)
     return JobOutcome(
         about,
         problems=tuple(progress.problems),
@@ -138,14 +138,16 @@ def _analyze_and_write(job: TraceJob, progress: _JobProgress) -> dict[str, Any]:
         trace = read_trace(path, cache=cache or False, reading=job.options.reading)
         ranks = find_merged_ranks(trace)
         if not ranks:
-            return _analyze_trace(job, trace, cache, progress, started)
+            return _analyze_trace(
+                job=job, trace=trace, cache=cache, progress=progress, started=started
+            )
         for rank in ranks:
             about = _analyze_trace(
-                job.of_rank(rank.number),
-                trace_of_rank(trace, rank),
-                None,
-                progress,
-                started,
+                job=job.of_rank(rank.number),
+                trace=trace_of_rank(trace, rank),
+                cache=None,
+                progress=progress,
+                started=started,
             )
             progress.abouts_of_ranks[rank.number] = about
             started = time.perf_counter()
@@ -199,7 +201,7 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
     gpu_events = analyzer.work
     source = job.source
     devices = np.unique(trace.device).tolist()
-    hints = rank_hints(trace.metadata, source.url, devices)
+    hints = rank_hints(metadata=trace.metadata, url=source.url, devices=devices)
     # The other traces are not known here: where they matter, the numbers are assigned again.
     ranks = number_ranks([hints], first_place=job.place)[0]
     tables = trace_tables(analyzer, source.name, ranks)
@@ -212,7 +214,9 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
         "identity": dict(source.identity) if source.identity else None,
         **ranks_as_json(hints, ranks),
         "world_size": world_size,
-        "communication": communication_about(groups, tables, ranks.numbers, world_size),
+        "communication": communication_about(
+            configured=groups, tables=tables, ranks=ranks.numbers, world_size=world_size
+        ),
         # Needed again only where the rank may still change.
         "configured_groups": groups if ranks.source is RankSource.ORDER else {},
         "format": trace.provenance.format,
@@ -246,14 +250,18 @@ def ranks_as_json(hints: RankHints, ranks: TraceRanks) -> dict[str, Any]:
 def ranks_in_marker(about: Mapping[str, Any]) -> TraceRanks:
     """Return the ranks that a marker notes."""
     of_device = {int(device): rank for device, rank in about["rank_of_device"].items()}
-    return TraceRanks(about["rank"], RankSource(about["rank_from"]), of_device)
+    return TraceRanks(
+        first=about["rank"], source=RankSource(about["rank_from"]), of_device=of_device
+    )
 
 
 def hints_in_marker(about: Mapping[str, Any]) -> RankHints:
     """Return what a marker notes of how the rank of a trace could be known."""
     noted = about["rank_hints"]
     return RankHints(
-        noted["recorded"], noted["in_name"], tuple(noted["separate_devices"])
+        recorded=noted["recorded"],
+        in_name=noted["in_name"],
+        separate_devices=tuple(noted["separate_devices"]),
     )
 
 
@@ -272,7 +280,11 @@ def _failure(stage: Stage, source: FleetInput, error: Exception) -> JobOutcome:
             isinstance(error, errors.TraceCutOffError) and source.is_remote
         )
         is_final = not was_cut_off_on_its_way
-        message = _one_line(errors.TraceError(source.name, error.problem, error.remedy))
+        message = _one_line(
+            errors.TraceError(
+                path=source.name, problem=error.problem, remedy=error.remedy
+            )
+        )
     return JobOutcome(stage=str(stage), message=message, final=is_final)
 
 

@@ -208,7 +208,10 @@ def _aligned_calls(unequal: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]
     }
     for rank, kernels in kernels_of_rank.items():
         offset = _clock_offset(
-            end_of_sure.get(rank), end_of_sure.get(first_rank), known, kernels
+            sure_ends=end_of_sure.get(rank),
+            first_sure_ends=end_of_sure.get(first_rank),
+            known=known,
+            kernels=kernels,
         )
         if known["like"].tolist() == kernels["like"].tolist():
             everything = np.arange(len(kernels))
@@ -284,7 +287,8 @@ def _pairs_by_end(known: pd.DataFrame, kernels: pd.DataFrame, offset: float) -> 
     )
     nearest = nearest.drop_duplicates("second")
     return _Pairs(
-        nearest["first"].to_numpy(np.int64), nearest["second"].to_numpy(np.int64)
+        first=nearest["first"].to_numpy(np.int64),
+        second=nearest["second"].to_numpy(np.int64),
     )
 
 

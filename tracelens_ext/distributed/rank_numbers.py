@@ -118,7 +118,9 @@ def number_ranks(
     next_number = first_place
     for hints in traces:
         if hints.known is not None:
-            numbered.append(TraceRanks(hints.known, hints.source, {}))
+            numbered.append(
+                TraceRanks(first=hints.known, source=hints.source, of_device={})
+            )
             next_number += 1  # its place in the order is used up
             continue
         numbers = []
@@ -130,7 +132,9 @@ def number_ranks(
         of_device = {}
         if hints.separate_devices:
             of_device = dict(zip(hints.separate_devices, numbers, strict=True))
-        numbered.append(TraceRanks(numbers[0], hints.source, of_device))
+        numbered.append(
+            TraceRanks(first=numbers[0], source=hints.source, of_device=of_device)
+        )
     return numbered
 
 

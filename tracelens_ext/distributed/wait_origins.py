@@ -88,7 +88,8 @@ def without_origins(kernels: pd.DataFrame) -> Origins:
     table = pd.DataFrame(columns=ORIGIN_KEYS + ["wait_ms"])
     types = {"cause": "str", "rank": "Int64", "process_group": "str"}
     return Origins(
-        kernels, table.astype({**types, "iteration": "str", "wait_ms": "float64"})
+        kernels=kernels,
+        table=table.astype({**types, "iteration": "str", "wait_ms": "float64"}),
     )
 
 
@@ -222,7 +223,8 @@ class _Timelines:
         of_waiting = self.row_of(shared_call, self.rank[waiting])
         is_known = (of_late != NONE) & (of_waiting != NONE)
         return _SharedCalls(
-            np.where(is_known, of_late, NONE), np.where(is_known, of_waiting, NONE)
+            of_late_rank=np.where(is_known, of_late, NONE),
+            of_waiting_rank=np.where(is_known, of_waiting, NONE),
         )
 
     def spent(self, after: Int64Array, until: Int64Array) -> Float64Array:

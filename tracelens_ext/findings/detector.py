@@ -67,6 +67,8 @@ def detector(
     """
 
     def make(detect: Detect) -> Detector:
-        return Detector(ident, detect, remedy, kinds, text.advice_for)
+        return Detector(
+            id=ident, detect=detect, remedy=remedy, kinds=kinds, advice=text.advice_for
+        )
 
     return make

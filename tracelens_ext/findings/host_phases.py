@@ -74,7 +74,9 @@ class ShapedClaim:
         self.shapes: GapShapes = shapes_of_gaps(inspection.work)
         self._gap_count = len(self.shapes.shape)
         #: the claimed time of each gap, ns, (k,)
-        self.ns_of_gap: Int64Array = sums(intervals.gap, self._length, self._gap_count)
+        self.ns_of_gap: Int64Array = sums(
+            number=intervals.gap, values=self._length, groups=self._gap_count
+        )
 
     @cached_property
     def ms_by_shape(self) -> dict[str, float]:
@@ -90,18 +92,18 @@ class ShapedClaim:
         for pause in self.shapes.pauses[:1]:
             share = int(self.ns_of_gap[pause.gaps].sum()) / total
             if share >= _PAUSE_SHARE:
-                return Lead("pauses", _pause_in_words(pause), share)
+                return Lead(variant="pauses", words=_pause_in_words(pause), share=share)
         tail = np.flatnonzero(self.shapes.shape == Shape.TAIL.code)
         share = int(self.ns_of_gap[tail].sum()) / total
         if share >= _MOST:
-            return Lead("tail", self._gaps_in_words(tail), share)
+            return Lead(variant="tail", words=self._gaps_in_words(tail), share=share)
         long_gaps = np.flatnonzero(self.shapes.shape != Shape.SHORT.code)
         long_gaps = long_gaps[self.ns_of_gap[long_gaps] > 0]
         large = self._similar_to_longest(long_gaps)
         for gaps in (large, long_gaps):
             share = int(self.ns_of_gap[gaps].sum()) / total
             if share >= _MOST:
-                return Lead("few", self._gaps_in_words(gaps), share)
+                return Lead(variant="few", words=self._gaps_in_words(gaps), share=share)
         return Lead()
 
     def _similar_to_longest(self, gaps: Int64Array) -> Int64Array:
@@ -126,10 +128,10 @@ class ShapedClaim:
         named = zip(gaps.tolist(), begin_ms.tolist(), self._cpu_in(gaps), strict=True)
         return [
             Evidence(
-                f"long gap at {start_ms:,.1f} ms, {activity}",
-                float(self.ns_of_gap[gap]) / NS_PER_MS,
-                "ms",
-                "gaps",
+                what=f"long gap at {start_ms:,.1f} ms, {activity}",
+                value=float(self.ns_of_gap[gap]) / NS_PER_MS,
+                unit="ms",
+                see="gaps",
             )
             for gap, start_ms, activity in named
         ]
@@ -146,7 +148,10 @@ class ShapedClaim:
         activities = ["nothing recorded"] * len(gaps)
         for column in reversed(_COLUMNS):
             rows = innermost_during(
-                self._work.trace, HOST_KINDS[column], times, _IGNORED
+                trace=self._work.trace,
+                kinds=HOST_KINDS[column],
+                intervals=times,
+                ignored=_IGNORED,
             )
             code, labels = event_labels(self._work.trace, rows)
             names = [labels[number] for number in code.tolist()]

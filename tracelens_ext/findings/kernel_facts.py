@@ -22,7 +22,9 @@ def blocks_of_events(inspection: Inspection) -> Float64Array:
     rows = inspection.work.rows
     if trace.arg("grid").texts is None:
         return trace.arg("grid").at(rows, 0).astype(np.float64)
-    code, blocks = argument_values(trace, rows, "grid", _blocks_of_grid, 0.0)
+    code, blocks = argument_values(
+        trace=trace, rows=rows, name="grid", convert=_blocks_of_grid, missing=0.0
+    )
     return np.array(blocks, dtype=np.float64)[code]
 
 

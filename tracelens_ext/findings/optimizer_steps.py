@@ -39,7 +39,10 @@ def launched_within(inspection: Inspection, rows: Int64Array) -> OptimizerSteps:
         return OptimizerSteps(rows, np.full(len(launch), NONE))
     launched_at = trace.ts[launch]
     step = last_before(
-        trace.thread[rows], trace.ts[rows], trace.thread[launch], launched_at + 1
+        group=trace.thread[rows],
+        time=trace.ts[rows],
+        asked_group=trace.thread[launch],
+        asked_time=launched_at + 1,
     )
     is_inside = tree.linked & (step != NONE) & (launched_at < trace.end_of(rows[step]))
     return OptimizerSteps(rows, np.where(is_inside, step, NONE))

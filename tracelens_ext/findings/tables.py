@@ -158,12 +158,12 @@ FINDINGS = Table(
     answer_if_empty=_heading_without_findings,
     answer_columns=[
         "title",
-        "saving",
         "% of judged time",
-        "advice",
         "confidence",
-        "largest_place",
+        "advice",
         "see",
+        "saving",
+        "largest_place",
     ],
     answer_links="see",
 )

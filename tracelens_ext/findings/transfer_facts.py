@@ -77,7 +77,9 @@ def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
     for (collective, group, ranks), sum_ns, count in largest.itertuples():
         if collective:
             label = _collective_label(collective, group, ranks)
-            places.append(Place(label, float(sum_ns) / NS_PER_MS, int(count)))
+            places.append(
+                Place(name=label, saving_ms=float(sum_ns) / NS_PER_MS, count=int(count))
+            )
     return places
 
 

@@ -88,7 +88,12 @@ class WaitingCalls:
         trace = self._work.trace
         calls = blocking_calls(self._work)
         thread = values_at(trace.thread, classified.launch[intervals.gap])
-        last = last_before(trace.thread[calls], trace.ts[calls], thread, intervals.end)
+        last = last_before(
+            group=trace.thread[calls],
+            time=trace.ts[calls],
+            asked_group=thread,
+            asked_time=intervals.end,
+        )
         call = values_at(calls, last)
         ended = values_at(trace.ts, call) + values_at(trace.dur, call)
         is_during = (call != NONE) & (ended > intervals.start)
@@ -101,9 +106,13 @@ class WaitingCalls:
         operation = self._operations()
         name = np.where(operation != NONE, trace.name[operation], NONE)
         return {
-            "operations": ranked(name, trace.names, self.ns),
-            "python_frames": frames_around(self._work, self.calls, self.ns),
-            "calls": ranked(trace.name[self.calls], trace.names, self.ns),
+            "operations": ranked(code=name, labels=trace.names, ns=self.ns),
+            "python_frames": frames_around(
+                work=self._work, calls=self.calls, ns=self.ns
+            ),
+            "calls": ranked(
+                code=trace.name[self.calls], labels=trace.names, ns=self.ns
+            ),
         }
 
     def _operations(self) -> IntArray:
@@ -184,10 +193,10 @@ class WaitingCalls:
         events = events[order]
         launches = launches[order]
         last = last_before(
-            trace.thread[launches],
-            trace.ts[launches],
-            trace.thread[self.calls],
-            trace.ts[self.calls] + 1,
+            group=trace.thread[launches],
+            time=trace.ts[launches],
+            asked_group=trace.thread[self.calls],
+            asked_time=trace.ts[self.calls] + 1,
         )
         awaited = values_at(events, last)
         copies = awaited[(awaited != NONE) & work.is_copy[awaited]]

@@ -199,6 +199,7 @@ def page_of(
         descriptions=report.descriptions,
         most_rows=most_rows,
         failures=failures,
+        commands=report.row_commands,
     )
     facts = [_fact(label, value) for label, value in report.facts]
     findings: dict[str, object] = {}

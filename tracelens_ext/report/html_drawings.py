@@ -159,6 +159,7 @@ def _logarithmic(title: str, ends: Sequence[float]) -> plot.Plotly:
         "exponentformat": "none",
         "range": [math.log10(end) for end in ends],
         "title": {"text": title},
+        "automargin": True,
     }
 
 
@@ -481,6 +482,9 @@ _ROW = 130
 _ROW_TITLE = 22
 _BELOW_ROW = 10
 _FINDING = 32
+#: Pixels beside the title of a finding, and of a character in it.
+_TITLE_MARGIN = 68
+_TITLE_DIGIT = 6.4
 #: Of the strips of findings: none is the color of a category.
 _FINDING_COLORS = (
     "#1d3557",
@@ -531,8 +535,6 @@ def time_axis_figures(
         bins=int(frame["bin"].max()) + 1,
         height=len(devices) * _ROW + height_of_findings,
     )
-    data: list[plot.Plotly] = []
-    names: list[plot.Plotly] = []
     layout: plot.Plotly = {
         "barmode": "overlay",
         "height": axis.height + 70,
@@ -543,24 +545,16 @@ def time_axis_figures(
             "position": 0,
             "title": _SINCE,
         },
-        "annotations": names,
         "shapes": _shapes(marks_of_kind),
     }
+    data: list[plot.Plotly] = []
+    device_names: list[plot.Plotly] = []
     categories = [str(name) for name in sums.index]
     for row, (device, part) in enumerate(devices):
         number = str(row + 1) if row else ""
         top = 1 - row * _ROW / axis.height
         layout[f"yaxis{number}"] = _axis_of_row(top, axis.height)
-        names.append(
-            {
-                "text": f"GPU {device}",
-                "y": top,
-                "yref": "paper",
-                "yanchor": "top",
-                "x": 0,
-                "xref": "paper",
-            }
-        )
+        device_names.append(_device_name(str(device), top))
         for area in _areas(
             frame=part, categories=categories, bins=axis.bins, step=axis.step
         ):
@@ -576,31 +570,24 @@ def time_axis_figures(
         "range": [len(findings) - 0.5, -0.75],
         "visible": False,
     }
-    axis_name = f"y{number_of_findings}"
+    finding_axis = f"y{number_of_findings}"
+    titles: dict[str, str] = {}
     for row, (finding_id, part) in enumerate(findings):
         card = f"finding-{cleaned(str(finding_id))}"
-        title = plot.plotly_text(plot.elided(part["name"].iloc[0], plot.LABEL))
+        titles[card] = part["name"].iloc[0]
         strip = _finding_strip(
             part=part,
             row=row,
             least_length=axis.step / 4,
-            yaxis=axis_name,
-            name=title,
+            yaxis=finding_axis,
+            name=plot.plotly_text(plot.elided(titles[card], plot.LABEL)),
             customdata=[card] * len(part),
         )
         data.append(strip)
-        names.append(
-            {
-                "text": title,
-                "name": card,
-                "captureevents": True,
-                "borderpad": 0,
-                "y": row,
-                "yref": axis_name,
-                "x": 0,
-                "xref": "paper",
-            }
-        )
+
+    def layout_of_room(room: int) -> plot.Plotly:
+        return {"annotations": device_names + _titles(titles, finding_axis, room)}
+
     return [
         plot.Figure(
             key="time-axis",
@@ -608,9 +595,41 @@ def time_axis_figures(
             summary=plot.gpu_work_in_words(sums),
             legend=[(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]],
             sheet="time_axis",
-            spec=plot.spec_of(data, layout),
+            spec=plot.spec_of(data, layout, layout_of_room),
         )
     ]
+
+
+def _device_name(device: str, top: float) -> plot.Plotly:
+    """The name of a device above its areas; `top` is a share of the height."""
+    return {
+        "text": f"GPU {device}",
+        "y": top,
+        "yref": "paper",
+        "yanchor": "top",
+        "x": 0,
+        "xref": "paper",
+    }
+
+
+def _titles(titles: Mapping[str, str], axis: str, room: int) -> list[plot.Plotly]:
+    """The titles of findings, by their cards, above their strips, cut to the room, in pixels."""
+    width = int((room - _TITLE_MARGIN) / _TITLE_DIGIT)
+    annotations = []
+    for row, (card, title) in enumerate(titles.items()):
+        annotations.append(
+            {
+                "text": plot.plotly_text(plot.elided(title, width)),
+                "name": card,
+                "captureevents": True,
+                "borderpad": 0,
+                "y": row,
+                "yref": axis,
+                "x": 0,
+                "xref": "paper",
+            }
+        )
+    return annotations
 
 
 def _shapes(marks_of_kind: Mapping[str, pd.DataFrame]) -> list[plot.Plotly]:

@@ -24,6 +24,7 @@ from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
 from tracelens_ext.text import with_units_attached
 
@@ -102,6 +103,7 @@ class HtmlTable:
     columns: list[HtmlColumn]  #: the columns
     embedded: int  #: rows in the page
     total: int  #: rows in all
+    command: RowCommand | None = None  #: what a row offers to copy
 
     @property
     def searchable(self) -> bool:
@@ -112,12 +114,20 @@ class HtmlTable:
 
     def for_script(self) -> dict[str, object]:
         """Return what the page's script needs of it."""
-        return {
+        table: dict[str, object] = {
             "key": self.key,
             "rows": self.embedded,
             "total": self.total,
             "columns": [column.for_script() for column in self.columns],
         }
+        headers = [column.header for column in self.columns]
+        if self.command is not None and self.command.needed_column in headers:
+            table["command"] = {
+                "text": self.command.text,
+                "label": self.command.label,
+                "column": headers.index(self.command.needed_column),
+            }
+        return table
 
 
 @dataclass
@@ -132,7 +142,12 @@ class PageTables:
     notes: list[str] = field(default_factory=list)
 
     def add(
-        self, name: str, frame: pd.DataFrame, description: str, most_rows: int
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        description: str,
+        most_rows: int,
+        command: RowCommand | None = None,
     ) -> None:
         """Prepare a table, and note what of it is cut."""
         rows, texts = _texts_that_fit(frame, most_rows)
@@ -166,6 +181,7 @@ class PageTables:
             columns=columns,
             embedded=rows if columns else 0,
             total=total,
+            command=command,
         )
 
 
@@ -175,6 +191,7 @@ def page_tables(
     most_rows: int = MOST_ROWS,
     failures: PartFailures | None = None,
     pool: dict[str, int] | None = None,
+    commands: Mapping[str, RowCommand] | None = None,
 ) -> PageTables:
     """Prepare tables for a page.
 
@@ -184,6 +201,7 @@ def page_tables(
         most_rows: rows of each that the page has.
         failures: takes the tables that cannot be shown.
         pool: the texts that the page has already, and their numbers; more are added.
+        commands: the command that each row of a table offers to copy, by the table's name.
     """
     if failures is None:
         failures = PartFailures()
@@ -192,7 +210,9 @@ def page_tables(
         contents.pool = pool
     for name, frame in sheets.items():
         with failures.isolate(f"The table {name} of the page"):
-            contents.add(name, frame, descriptions.get(name, ""), most_rows)
+            description = descriptions.get(name, "")
+            command = (commands or {}).get(name)
+            contents.add(name, frame, description, most_rows, command)
     return contents
 
 

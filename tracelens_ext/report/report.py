@@ -14,6 +14,7 @@ from tracelens_ext.report.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
     from tracelens_ext.report.tables.charts import Chart  # which imports numpy
+    from tracelens_ext.report.tables.row_command import RowCommand
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Report:
     members: Mapping[str, object] = field(default_factory=dict)
     #: where a page links lines of Python, with `{path}` and `{line}`
     source_url: str = ""
+    #: the command that a page offers to copy for each row of a table, by its name
+    row_commands: Mapping[str, RowCommand] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rows = ", ".join(

@@ -1,28 +1,32 @@
-"""The call of an operation, as a script has it: a line of source for each argument."""
+"""The call of an operation in a script: its overload and the source of each argument."""
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
 from typing import Final
 
-from tracelens_ext.reproduce.element_types import (
-    LAYOUTS_BY_NUMBER,
-    MEMORY_FORMATS_BY_NUMBER,
-    TORCH_TYPES,
-    TYPES_BY_NUMBER,
+from tracelens_ext.reproduce.argument_source import ArgumentSource
+from tracelens_ext.reproduce.element_types import TORCH_TYPES
+from tracelens_ext.reproduce.indexing import index_argument, is_indexing
+from tracelens_ext.reproduce.input_rules import (
+    Filling,
+    filling_of,
+    is_index,
+    list_filling_of,
 )
-from tracelens_ext.reproduce.indexing import index_lines, is_indexing
-from tracelens_ext.reproduce.input_rules import Filling, filling_of, list_filling_of
+from tracelens_ext.reproduce.number_source import (
+    number_argument,
+    number_text,
+    numbers_argument,
+    numbers_list,
+)
 from tracelens_ext.reproduce.overloads import Argument, BoundCall, bind
 from tracelens_ext.reproduce.packages import package_of
 from tracelens_ext.reproduce.recorded_values import (
     NotReproducibleError,
-    Number,
     RecordedNothing,
     RecordedNumber,
     RecordedNumbers,
@@ -32,63 +36,64 @@ from tracelens_ext.reproduce.recorded_values import (
     recorded_values,
 )
 from tracelens_ext.reproduce.schemas import Parameter, schema_table
-from tracelens_ext.reproduce.source_lines import SourceLine
 from tracelens_ext.reproduce.specification import RecordedOperation
-from tracelens_ext.reproduce.unrecorded_texts import text_of
+from tracelens_ext.reproduce.tensor_source import (
+    HALF,
+    tensor_argument,
+    tensor_list_argument,
+    type_in_lists,
+)
+from tracelens_ext.reproduce.unrecorded_texts import text_argument
 from tracelens_ext.roofline.element_types import short_type
-from tracelens_ext.roofline.operation import Operation
 
 _ATEN: Final = "aten::"
-_HALF: Final = "c10::Half"
-_BFLOAT16: Final = "c10::BFloat16"
 _NAME: Final = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 _COLLECTIVE: Final = re.compile(
-    r"^(c10d|_c10d_functional|nccl|record_param_comms|gloo)\b"
+    r"(c10d|_c10d_functional|nccl|record_param_comms|gloo)\b"
 )
-#: Types of tensors without dimensions that Python numbers become.
+#: Values of the tensors without dimensions that Python numbers become, by their types.
 _NUMBER_TENSORS: Final = {"double": "1.5", "long int": "2", "long": "2", "__int64": "2"}
-#: Operations that take a Python number where they have a tensor (`python_arg_parser.cpp`).
-_TAKE_NUMBERS: Final = (
-    "add",
-    "sub",
-    "subtract",
-    "mul",
-    "multiply",
-    "div",
-    "divide",
-    "true_divide",
-    "floor_divide",
+#: Operations that accept a Python number in place of a tensor (`python_arg_parser.cpp`).
+_ACCEPT_NUMBERS: Final = frozenset(
+    [
+        "add",
+        "sub",
+        "subtract",
+        "mul",
+        "multiply",
+        "div",
+        "divide",
+        "true_divide",
+        "floor_divide",
+    ]
 )
-#: What is drawn by chance, copied to or read takes no number from the CPU.
-_NO_NUMBERS: Final = ("copy", "_local_scalar_dense", "nonzero", "fill", "zero")
+#: Operations whose tensors without dimensions are on the device like all others.
+_WITHOUT_NUMBERS: Final = frozenset(
+    ["copy", "_local_scalar_dense", "nonzero", "fill", "zero"]
+)
+_NUMBER_IS_GUESSED: Final = "guessed: a Python number"
 _HOST_TO_DEVICE: Final = "HtoD"
 _DEVICE_TO_HOST: Final = "DtoH"
 _LONGEST_SUMMARY: Final = 60
+#: The width of the indentation of the arguments of a call in the script.
+_INDENT: Final = 8
 
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """A call, as a script has it."""
+    """A call in the script."""
 
-    opening: str  #: what its first line ends with, such as `Call(`
-    lines: tuple[str, ...]  #: what is called, and the arguments, a line each
-    summary: str  #: the arguments, in short
-
-
-def usual_half_type(operations: Sequence[RecordedOperation]) -> str:
-    """Return the type of two bytes that most operations have: a list of tensors may have it."""
-    counts = Counter[str]()
-    for operation in operations:
-        counts.update(set(operation.call.types) & {_BFLOAT16, _HALF})
-    return _HALF if counts[_HALF] > counts[_BFLOAT16] else _BFLOAT16
+    opening: str  #: the end of its first line, such as `Call(`
+    lines: tuple[str, ...]  #: the lines between the brackets, not indented
+    summary: str  #: a summary of the arguments
 
 
-def script_call(operation: RecordedOperation, half_type: str = _HALF) -> ScriptCall:
+def script_call(operation: RecordedOperation, half_type: str = HALF) -> ScriptCall:
     """Return the call of an operation.
 
     Args:
-        operation: what was recorded of it.
-        half_type: the type of two bytes that tensors of unknown type have.
+        operation: what was recorded about it.
+        half_type: the type of 16-bit floats in lists if nothing shows it.
 
     Raises:
         NotReproducibleError: it cannot be called as it was.
@@ -96,26 +101,31 @@ def script_call(operation: RecordedOperation, half_type: str = _HALF) -> ScriptC
     name = operation.call.name
     if _COLLECTIVE.match(name):
         raise NotReproducibleError(
-            "it is communication, which needs the other ranks of the job"
+            "it is a collective operation, which needs the other ranks of the job"
         )
     if not _NAME.fullmatch(name):
         raise NotReproducibleError(
-            "it is not a PyTorch operation, so it cannot be called"
+            "it is not an operation of PyTorch's dispatcher, so a script cannot call it"
         )
     values = recorded_values(operation.call)
-    summary = _summary(values)
-    if not name.startswith(_ATEN):
-        list_type = _list_type(operation, half_type)
-        return _package_call(name, values, list_type, summary)
-    call = bind(name, values, schema_table())
-    list_type = _list_type(operation, half_type)
-    writer = _CallWriter(operation, call, list_type)
-    lines = [f"{_function(call)},", *(line.text for line in writer.lines())]
-    return ScriptCall("Call(", tuple(lines), summary)
+    if name.startswith(_ATEN):
+        call = bind(name, values, schema_table())
+        list_type = type_in_lists(operation, half_type)
+        opening = "Call("
+        lines = [f"{_function(call)},"]
+        arguments = list(_CallArguments(operation, call, list_type).sources())
+    else:
+        list_type = type_in_lists(operation, half_type)
+        opening = "package_call("
+        lines = [f'"{name}",', f'"{package_of(name)}",']
+        arguments = [_unnamed_argument(value, list_type) for value in values]
+    for argument in arguments:
+        lines += argument.lines(_INDENT)
+    return ScriptCall(opening, tuple(lines), _summary(values))
 
 
 def _function(call: BoundCall) -> str:
-    """Return what is called: `torch.ops.aten.mm.default`."""
+    """Return the overload that is called: `torch.ops.aten.mm.default`."""
     packet = f"torch.ops.aten.{call.schema.name.removeprefix(_ATEN)}"
     overload = call.schema.overload
     if keyword.iskeyword(overload):
@@ -123,41 +133,37 @@ def _function(call: BoundCall) -> str:
     return f"{packet}.{overload}"
 
 
-def _package_call(
-    name: str, values: list[RecordedValue], list_type: str, summary: str
-) -> ScriptCall:
-    """Return the call of an operation that a package adds to PyTorch.
+def _unnamed_argument(value: RecordedValue, list_type: str) -> ArgumentSource:
+    """Return an argument of an operation whose schema is unknown here.
 
-    Its schema is not known here, so the arguments are in recorded order.
+    Raises:
+        NotReproducibleError: it is a number that was not recorded.
     """
-    lines = [f'"{name}",', f'"{package_of(name)}",']
-    lines += [_unnamed_argument(value, list_type).text for value in values]
-    return ScriptCall("package_call(", tuple(lines), summary)
-
-
-def _unnamed_argument(value: RecordedValue, list_type: str) -> SourceLine:
     if isinstance(value, RecordedTensor):
         torch_type = TORCH_TYPES[value.element_type or "float"]
-        if torch_type == "bool":
-            return tensor_line(value, torch_type, Filling("mask"))
-        is_float = "float" in torch_type or "complex" in torch_type
-        filling = Filling("normal" if is_float else "integers")
-        return tensor_line(value, torch_type, filling)
+        return tensor_argument(value, torch_type, _plain_filling(torch_type))
     if isinstance(value, RecordedTensors):
-        return list_line(value, list_type, Filling("normal"))
-    if isinstance(value, RecordedNumber):
-        if value.value is None:
-            raise NotReproducibleError("the values of its numbers were not recorded")
-        return SourceLine(number_text(value.value))
-    if isinstance(value, RecordedNumbers):
-        if value.values is None:
-            raise NotReproducibleError("the values of its numbers were not recorded")
-        return SourceLine(numbers_text(value.values))
-    return SourceLine("None", "guessed: not recorded")
+        return tensor_list_argument(value, list_type, Filling("normal"))
+    if isinstance(value, RecordedNumber) and value.value is not None:
+        return ArgumentSource(number_text(value.value))
+    if isinstance(value, RecordedNumbers) and value.values is not None:
+        return numbers_list(value.values)
+    if isinstance(value, RecordedNothing):
+        return ArgumentSource("None", comment="guessed: nothing was recorded")
+    raise NotReproducibleError("the values of its numbers were not recorded")
 
 
-class _CallWriter:
-    """Writes the arguments of a call of one of PyTorch's operations."""
+def _plain_filling(torch_type: str) -> Filling:
+    """Return how to create a tensor whose meaning is unknown."""
+    if torch_type == "bool":
+        return Filling("mask")
+    if "float" in torch_type or "complex" in torch_type:
+        return Filling("normal")
+    return Filling("integers")
+
+
+class _CallArguments:
+    """The arguments of a call of one of PyTorch's own operations as source code."""
 
     def __init__(
         self, operation: RecordedOperation, call: BoundCall, list_type: str
@@ -165,51 +171,55 @@ class _CallWriter:
         self._operation = operation
         self._call = call
         self._list_type = list_type
-        tensors = [
-            argument.value
-            for argument in call.arguments
-            if isinstance(argument.value, RecordedTensor)
-        ]
-        self._tensors: list[RecordedTensor] = tensors
+        self._tensors: list[RecordedTensor] = []
+        for argument in call.arguments:
+            if isinstance(argument.value, RecordedTensor):
+                self._tensors.append(argument.value)
 
-    def lines(self) -> Iterator[SourceLine]:
-        """Yield a line for each argument that has to be passed."""
+    def sources(self) -> Iterator[ArgumentSource]:
+        """Yield the source of each argument that has to be passed.
+
+        Raises:
+            NotReproducibleError: an argument was not recorded and cannot be guessed.
+        """
         needed = self._needed_positions()
         for position, argument in enumerate(self._call.arguments):
             parameter = argument.parameter
             if parameter.is_keyword:
-                line = self._keyword(argument)
+                if self._is_left_out(argument):
+                    continue
+                yield self._argument(argument).named(parameter.name)
             elif position < needed:
-                line = self._argument(argument)
-            else:
-                line = None
-            if line is None:
-                continue
-            if parameter.is_keyword:
-                line = line.named(parameter.name)
-            yield line
+                yield self._argument(argument)
 
     def _needed_positions(self) -> int:
-        """Return how many positional arguments are passed: up to the last that is recorded."""
+        """Return how many positional arguments are passed: up to the last recorded one."""
         needed = 0
-        for position, (parameter, value) in enumerate(self._call.arguments):
-            if parameter.is_keyword:
+        for position, argument in enumerate(self._call.arguments):
+            if argument.parameter.is_keyword:
                 break
-            is_left_out = parameter.has_default and _is_default(parameter, value)
-            if not is_left_out:
+            if not self._is_left_out(argument):
                 needed = position + 1
         return needed
 
-    def _keyword(self, argument: Argument) -> SourceLine | None:
-        """Return an argument that is passed by its name; None where its default says the same."""
-        parameter = argument.parameter
+    def _is_left_out(self, argument: Argument) -> bool:
+        """Return whether the default of a parameter stands for an argument."""
+        parameter, value = argument
         if parameter.base == "Device" and not self._tensors:
-            return SourceLine("inputs.device")
-        if parameter.has_default and _is_default(parameter, argument.value):
-            return None
-        return self._argument(argument)
+            return False
+        if not parameter.has_default:
+            return False
+        if parameter.base == "str":
+            return value is None  # else the script says that it is guessed
+        if isinstance(value, RecordedNothing):
+            return parameter.default is None
+        if isinstance(value, RecordedNumber):
+            return value.value is None
+        if isinstance(value, RecordedNumbers):
+            return value.values is None
+        return value is None
 
-    def _argument(self, argument: Argument) -> SourceLine:
+    def _argument(self, argument: Argument) -> ArgumentSource:
         parameter = argument.parameter
         value = argument.value
         if isinstance(value, RecordedTensor):
@@ -217,36 +227,39 @@ class _CallWriter:
         if isinstance(value, RecordedTensors):
             return self._tensor_list(parameter, value)
         if isinstance(value, RecordedNumber):
-            return _number(parameter, value)
+            return number_argument(parameter, value)
         if isinstance(value, RecordedNumbers):
-            return _numbers(parameter, value)
+            return numbers_argument(parameter, value)
         return self._unrecorded(parameter)
 
-    def _tensor(self, parameter: Parameter, tensor: RecordedTensor) -> SourceLine:
+    def _tensor(self, parameter: Parameter, tensor: RecordedTensor) -> ArgumentSource:
         torch_type = TORCH_TYPES[tensor.element_type or "float"]
         if self._is_number(parameter, tensor):
             value = _NUMBER_TENSORS[tensor.element_type or ""]
-            if self._call.short_name not in _TAKE_NUMBERS or parameter.name == "self":
-                value = f"torch.tensor({value}, dtype=torch.{torch_type})"
-            return SourceLine(value, "guessed: a number")
+            name = self._call.short_name
+            if name not in _ACCEPT_NUMBERS or parameter.name == "self":
+                value = f"inputs.number({value}, torch.{torch_type})"
+            return ArgumentSource(value, comment=_NUMBER_IS_GUESSED)
         filling = filling_of(self._call, parameter.name, tensor, torch_type)
-        line = tensor_line(tensor, torch_type, filling)
+        source = tensor_argument(tensor, torch_type, filling)
         if self._is_on_host(parameter):
-            line = line.with_options(self._host_options())
-        return line
+            return source.with_items(self._host_options())
+        return source
 
     def _is_number(self, parameter: Parameter, tensor: RecordedTensor) -> bool:
         """Return whether a tensor without dimensions was probably a Python number."""
         if tensor.sizes or tensor.element_type not in _NUMBER_TENSORS:
             return False
-        if parameter.is_keyword or self._call.short_name in _NO_NUMBERS:
+        if parameter.is_keyword or self._call.short_name in _WITHOUT_NUMBERS:
+            return False
+        if is_index(self._call, parameter.name):
             return False
         if self._call.is_in_place and parameter.name == "self":
             return False
         return any(other.sizes for other in self._tensors)
 
     def _is_on_host(self, parameter: Parameter) -> bool:
-        """Return whether a tensor of a copy is in the memory of the host."""
+        """Return whether a tensor of a copy is in host memory."""
         if self._call.short_name != "copy":
             return False
         kernels = " ".join(self._operation.kernels)
@@ -254,44 +267,44 @@ class _CallWriter:
             return _HOST_TO_DEVICE in kernels
         return parameter.name == "self" and _DEVICE_TO_HOST in kernels
 
-    def _host_options(self) -> dict[str, object]:
-        options: dict[str, object] = {"on_host": True}
+    def _host_options(self) -> list[str]:
+        options = ["on_host=True"]
         if any("Pinned" in kernel for kernel in self._operation.kernels):
-            options["pinned"] = True
+            options.append("pinned=True")
         return options
 
-    def _tensor_list(self, parameter: Parameter, value: RecordedTensors) -> SourceLine:
+    def _tensor_list(
+        self, parameter: Parameter, value: RecordedTensors
+    ) -> ArgumentSource:
         if not value.tensors and self._is_first_list(parameter):
             raise NotReproducibleError(
-                "its list of tensors was recorded as empty, as PyTorch does for more "
-                "than 30 tensors"
+                "its list of tensors was recorded empty, as PyTorch does for lists of"
+                " more than 30 tensors"
             )
         filling = list_filling_of(self._call, parameter.name, value)
         torch_type = self._list_type
         if filling.method == "constant":
             torch_type = "float32"
-        return list_line(value, torch_type, filling)
+        return tensor_list_argument(value, torch_type, filling)
 
     def _is_first_list(self, parameter: Parameter) -> bool:
-        lists = [
-            argument.parameter.name
-            for argument in self._call.arguments
-            if isinstance(argument.value, RecordedTensors)
-        ]
-        return lists[:1] == [parameter.name]
+        for argument in self._call.arguments:
+            if isinstance(argument.value, RecordedTensors):
+                return argument.parameter.name == parameter.name
+        return False
 
-    def _unrecorded(self, parameter: Parameter) -> SourceLine:
-        """Return an argument of which nothing was recorded."""
+    def _unrecorded(self, parameter: Parameter) -> ArgumentSource:
+        """Return an argument about which nothing was recorded."""
         if parameter.has_optional_items and is_indexing(self._call):
-            return index_lines(self._operation, self._call)
-        if parameter.base == "Device" and not self._tensors:
-            return SourceLine("inputs.device")
-        if parameter.is_optional and parameter.base != "str":
-            return SourceLine("None")
+            return index_argument(self._operation, self._call)
+        if parameter.base == "Device" and not (parameter.is_optional and self._tensors):
+            return ArgumentSource("inputs.device")
         if parameter.base == "str":
-            return text_of(self._operation, self._call, parameter)
+            return text_argument(self._operation, self._call, parameter)
+        if parameter.is_optional:
+            return ArgumentSource("None")
         if parameter.is_tensor and not parameter.is_list:
-            return SourceLine("None")
+            return ArgumentSource("None")
         if parameter.is_list and parameter.is_tensor:
             raise NotReproducibleError(
                 f"the tensors of the list `{parameter.name}` were not recorded"
@@ -299,104 +312,10 @@ class _CallWriter:
         raise NotReproducibleError(f"the value of `{parameter.name}` was not recorded")
 
 
-def _is_default(parameter: Parameter, value: RecordedValue | None) -> bool:
-    """Return whether an argument says what its default says, or nothing."""
-    if value is None:
-        return True
-    if isinstance(value, RecordedNothing):
-        return parameter.default is None or parameter.base == "str"
-    if isinstance(value, RecordedNumber):
-        return value.value is None
-    if isinstance(value, RecordedNumbers):
-        return value.values is None
-    return False
-
-
-def _number(parameter: Parameter, recorded: RecordedNumber) -> SourceLine:
-    value = recorded.value
-    if value is None:
-        if parameter.has_default:
-            return SourceLine(_default_text(parameter), "guessed: the default")
-        return SourceLine("1.0", "guessed: a scale, not recorded")
-    names = {
-        "ScalarType": TYPES_BY_NUMBER,
-        "Layout": LAYOUTS_BY_NUMBER,
-        "MemoryFormat": MEMORY_FORMATS_BY_NUMBER,
-    }.get(parameter.base)
-    if names is None:
-        return SourceLine(number_text(value))
-    name = names.get(value) if type(value) is int else None
-    if name is None:
-        raise NotReproducibleError(
-            f"`{parameter.name}` is {value}, which is not a {parameter.base} of PyTorch"
-        )
-    return SourceLine(f"torch.{name}")
-
-
-def _default_text(parameter: Parameter) -> str:
-    return repr(parameter.default)
-
-
-def _numbers(parameter: Parameter, recorded: RecordedNumbers) -> SourceLine:
-    if recorded.values is None:
-        return SourceLine(_default_text(parameter), "guessed: the default")
-    return SourceLine(numbers_text(recorded.values))
-
-
-def number_text(value: Number) -> str:
-    """Return a number as Python writes it."""
-    if isinstance(value, float) and not isfinite(value):
-        return f'float("{value}")'
-    if isinstance(value, complex):
-        return f"complex({number_text(value.real)}, {number_text(value.imag)})"
-    return repr(value)
-
-
-def numbers_text(values: tuple[Number, ...]) -> str:
-    """Return a list of numbers as Python writes it."""
-    return f"[{', '.join(map(number_text, values))}]"
-
-
-def tensor_line(
-    tensor: RecordedTensor, torch_type: str, filling: Filling
-) -> SourceLine:
-    """Return what makes a tensor: `inputs.normal((4, 8), torch.float32)`."""
-    options = dict(filling.options)
-    arguments = [repr(tensor.sizes)]
-    if filling.method == "constant":
-        arguments.insert(0, repr(filling.value))
-    if filling.method != "mask":
-        arguments.append(f"torch.{torch_type}")
-    if tensor.strides is not None and not tensor.is_contiguous:
-        options = {"strides": tensor.strides, **options}
-    arguments += [f"{name}={value!r}" for name, value in options.items()]
-    return SourceLine(f"inputs.{filling.method}({', '.join(arguments)})")
-
-
-def list_line(value: RecordedTensors, torch_type: str, filling: Filling) -> SourceLine:
-    """Return what makes a list of tensors."""
-    if not value.tensors:
-        return SourceLine("[]")
-    items = [tensor_line(tensor, torch_type, filling).code for tensor in value.tensors]
-    comment = f"guessed: {torch_type}, because types in lists are not recorded"
-    return SourceLine.of_list(items, comment)
-
-
-def _list_type(operation: RecordedOperation, half_type: str) -> str:
-    """Return the probable type of the tensors of a list: that in the names of the kernels."""
-    recorded = Operation(operation.call.name, kernels=operation.kernels)
-    element_type = recorded.kind_in_kernels
-    if element_type is None:
-        return "float32"
-    is_named = any(element_type in kernel for kernel in operation.kernels)
-    if element_type == _HALF and not is_named:
-        element_type = half_type  # the kernel knows their size only
-    return TORCH_TYPES[element_type]
-
-
 def _summary(values: list[RecordedValue]) -> str:
-    """Return arguments in short: `bf16[4096,256] fp32[256] 1`."""
-    text = " ".join(filter(None, map(_short, values)))
+    """Return a summary of arguments: `bf16[4096,256] fp32[256] 1`."""
+    texts = map(_short, values)
+    text = " ".join(text for text in texts if text)
     if len(text) <= _LONGEST_SUMMARY:
         return text
     return text[: _LONGEST_SUMMARY - 3] + "..."
@@ -408,8 +327,8 @@ def _short(value: RecordedValue) -> str:
         return f"{short_type(value.element_type or '')}[{sizes}]"
     if isinstance(value, RecordedTensors):
         return f"{len(value.tensors)} tensors"
-    if isinstance(value, RecordedNumber):
-        return "" if value.value is None else str(value.value)
+    if isinstance(value, RecordedNumber) and value.value is not None:
+        return str(value.value)
     if isinstance(value, RecordedNumbers):
         numbers = ",".join(map(str, value.values or ()))
         return f"[{numbers}]"

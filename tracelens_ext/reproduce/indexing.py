@@ -1,6 +1,6 @@
-"""The indices of `aten::index` and `aten::index_put_`: what the operations below it tell.
+"""The indices of `aten::index` and `aten::index_put_`, as the operations below them show.
 
-The profiler records nothing of a list that may have None in it. But PyTorch prepares indexing
+The profiler records nothing about a list that may contain None. But PyTorch prepares indexing
 (`TensorAdvancedIndexing.cpp`) with operations that it does record: `nonzero` for each mask,
 `expand` for each index that is broadcast, `permute` where indexed dimensions are not adjacent,
 `as_strided` for the tensor, with strides of 0 where it is indexed, and `reshape` for each index.
@@ -13,31 +13,34 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, NamedTuple
 
+from tracelens_ext.reproduce.argument_source import ArgumentSource
 from tracelens_ext.reproduce.element_types import TORCH_TYPES
 from tracelens_ext.reproduce.overloads import BoundCall
 from tracelens_ext.reproduce.recorded_values import (
     NotReproducibleError,
     RecordedTensor,
     numbers_of,
+    sizes_of,
 )
-from tracelens_ext.reproduce.source_lines import SourceLine
 from tracelens_ext.reproduce.specification import RecordedCall, RecordedOperation
 
-_INDEXING: Final = ("index", "_unsafe_index", "_unsafe_masked_index")
-_PUTTING: Final = ("index_put", "_index_put_impl", "_unsafe_index_put")
-#: The operations whose children a specification keeps.
-TOLD_BY_CHILDREN: Final = frozenset(
-    f"aten::{name}{ending}" for name in (*_INDEXING, *_PUTTING) for ending in ("", "_")
+_READING: Final = ("index", "_unsafe_index", "_unsafe_masked_index")
+_WRITING: Final = ("index_put", "_index_put_impl", "_unsafe_index_put")
+#: The operations whose children a specification includes.
+SHOWN_BY_CHILDREN: Final = frozenset(
+    f"aten::{name}{ending}" for name in _READING + _WRITING for ending in ("", "_")
 )
-_NOT_TOLD: Final = (
-    "its indices are not recorded and cannot be inferred from the operations below it"
+_NOT_SHOWN: Final = (
+    "its indices were not recorded, and the operations below it do not show them"
 )
+_SHOWN: Final = "reconstructed from the operations that it called"
+_IS_GUESSED: Final = "guessed: one index into the first dimension"
 
 Sizes = tuple[int, ...]
 
 
-class _Restrided(NamedTuple):
-    """The view of the tensor that is indexed: strides are 0 where it is."""
+class _StridedView(NamedTuple):
+    """The view of the indexed tensor: its strides are 0 in the indexed dimensions."""
 
     sizes: Sizes
     strides: Sizes
@@ -45,133 +48,174 @@ class _Restrided(NamedTuple):
 
 @dataclass(frozen=True)
 class _Index:
-    """An index before it is broadcast."""
+    """An index before broadcasting."""
 
     sizes: Sizes
     torch_type: str
     is_on_host: bool = False
 
+    def source(self, size: int) -> ArgumentSource:
+        """Return what creates it, given the size of the dimension that it indexes."""
+        arguments = [repr(self.sizes), f"torch.{self.torch_type}", f"high={size}"]
+        if self.is_on_host:
+            arguments.append("on_host=True")
+        return ArgumentSource.of_call("inputs.integers", arguments)
+
 
 @dataclass(frozen=True)
 class _Mask:
-    """Truth values that stand for as many indices as they have dimensions."""
+    """A boolean mask, which stands for one index per dimension of the mask."""
 
     sizes: Sizes
     true_count: int | None
 
+    @property
+    def source(self) -> ArgumentSource:
+        """What creates it."""
+        arguments = [repr(self.sizes)]
+        if self.true_count is not None and self.true_count <= prod(self.sizes):
+            arguments.append(f"true_count={self.true_count}")
+        return ArgumentSource.of_call("inputs.mask", arguments)
+
+    def fits(self, sizes: Sizes, dimension: int) -> bool:
+        """Return whether it has the sizes of the dimensions that it would index."""
+        end = dimension + len(self.sizes)
+        return sizes[dimension:end] == self.sizes
+
 
 def is_indexing(call: BoundCall) -> bool:
     """Return whether a call takes a list of indices."""
-    return call.schema.name in TOLD_BY_CHILDREN
+    return call.schema.name in SHOWN_BY_CHILDREN
 
 
-def index_lines(operation: RecordedOperation, call: BoundCall) -> SourceLine:
+def index_argument(operation: RecordedOperation, call: BoundCall) -> ArgumentSource:
     """Return the list of indices.
 
     Raises:
-        NotReproducibleError: the operations below it do not tell them.
+        NotReproducibleError: the operations below it do not show them.
     """
     tensor = call.tensor("self")
     if tensor is None:
-        raise NotReproducibleError(_NOT_TOLD)
+        raise NotReproducibleError(_NOT_SHOWN)
     children = _Children(operation.children, tensor.sizes)
     if children.reshapes:
-        return SourceLine.of_list(
-            _items(children), "inferred from the operations below it"
-        )
+        return ArgumentSource.of_list(_items(children), _SHOWN)
     values = call.tensor("values")
-    if call.short_name in _PUTTING and values is not None:
+    if call.short_name in _WRITING and values is not None:
         return _guessed_index(tensor, values)
-    raise NotReproducibleError(_NOT_TOLD)
+    raise NotReproducibleError(_NOT_SHOWN)
 
 
-def _guessed_index(tensor: RecordedTensor, values: RecordedTensor) -> SourceLine:
-    """Return one index into the first dimension, if the values that are put there fit it."""
-    remaining = tensor.sizes[1:]
-    index_rank = len(values.sizes) - len(remaining)
-    if index_rank < 0 or not tensor.sizes or values.sizes[index_rank:] != remaining:
-        raise NotReproducibleError(_NOT_TOLD)
+def _guessed_index(tensor: RecordedTensor, values: RecordedTensor) -> ArgumentSource:
+    """Return one index into the first dimension if the values fit that."""
+    if not tensor.sizes:
+        raise NotReproducibleError(_NOT_SHOWN)
+    row_sizes = tensor.sizes[1:]
+    index_rank = len(values.sizes) - len(row_sizes)
+    if index_rank < 0 or values.sizes[index_rank:] != row_sizes:
+        raise NotReproducibleError(_NOT_SHOWN)
     index = _Index(values.sizes[:index_rank], "int64")
-    item = _index_item(index, tensor.sizes[0])
-    return SourceLine.of_list([item], "guessed: one index, into the first dimension")
+    return ArgumentSource.of_list([index.source(tensor.sizes[0])], _IS_GUESSED)
 
 
 class _Children:
-    """What the operations below an indexing one say, given the sizes of what is indexed."""
+    """What the operations below an indexing operation show about its indices.
+
+    Attributes:
+        sizes: those of the indexed tensor.
+        order: the dimensions in the order in which they are indexed.
+        reshapes: the operation that reshapes each index.
+        masks: the masks, in order.
+        view: the view of the indexed tensor, if there is one.
+    """
 
     def __init__(self, calls: Sequence[RecordedCall], sizes: Sizes) -> None:
         self.sizes = sizes
+        self.order = tuple(range(len(sizes)))
         self.reshapes: list[RecordedCall] = []
         self.masks: list[_Mask] = []
+        self.view: _StridedView | None = None
         self._is_broadcast: list[bool] = []
-        self._expanded: list[Sizes] = []
-        self._copied: list[Sizes] = []
-        self.order = tuple(range(len(sizes)))
-        self.restrided: _Restrided | None = None
+        self._sizes_before_broadcast: list[Sizes] = []
+        self._copied_sizes: list[Sizes] = []
         for position, call in enumerate(calls):
             self._read(call, calls[position + 1 :])
 
+    @property
+    def permuted_sizes(self) -> Sizes:
+        """The sizes of the indexed tensor in the order of `order`."""
+        return tuple(self.sizes[dimension] for dimension in self.order)
+
     def _read(self, call: RecordedCall, later: Sequence[RecordedCall]) -> None:
-        name = call.name.removeprefix("aten::")
-        sizes = _sizes_of(call)
+        """Read one operation, given those after it."""
+        sizes = _first_sizes(call)
         if sizes is None:
             return
+        name = call.name.removeprefix("aten::")
         if name == "nonzero":
             self.masks.append(_Mask(sizes, _true_count(len(sizes), later)))
         elif name == "expand":
-            self._expanded.append(sizes)
+            self._sizes_before_broadcast.append(sizes)
         elif name == "_to_copy":
-            self._copied.append(sizes)
+            self._copied_sizes.append(sizes)
         elif name == "permute" and sizes == self.sizes:
             self.order = _numbers(call, 1) or self.order
-        elif name == "as_strided":
-            self._read_view(call, sizes)
-        elif name == "reshape" and self.restrided is not None:
+        elif name == "as_strided" and sizes == self.permuted_sizes:
+            self._read_view(call)
+        elif name == "reshape" and self.view is not None:
             self.reshapes.append(call)
-            following = later[0].name if later else ""
-            self._is_broadcast.append(following != "aten::view")
+            is_followed_by_view = bool(later) and later[0].name == "aten::view"
+            self._is_broadcast.append(not is_followed_by_view)
 
-    def _read_view(self, call: RecordedCall, sizes: Sizes) -> None:
-        """The last view of the tensor with as many sizes as it has is the one that counts."""
-        permuted = tuple(self.sizes[dimension] for dimension in self.order)
-        view_sizes = _numbers(call, 1)
+    def _read_view(self, call: RecordedCall) -> None:
+        """Read a view of the tensor; the last one is the one that is indexed."""
+        sizes = _numbers(call, 1)
         strides = _numbers(call, 2)
-        if sizes == permuted and view_sizes is not None and strides is not None:
-            self.restrided = _Restrided(view_sizes, strides)
+        if sizes is not None and strides is not None:
+            self.view = _StridedView(sizes, strides)
 
     def indices(self) -> list[_Index]:
-        """Return the indices, each before it was broadcast."""
-        expanded = iter(self._expanded)
+        """Return the indices before they were broadcast."""
+        sizes_before_broadcast = iter(self._sizes_before_broadcast)
         indices = []
         for call, is_broadcast in zip(self.reshapes, self._is_broadcast, strict=True):
-            sizes = _sizes_of(call) or ()
+            sizes = _first_sizes(call) or ()
             if is_broadcast:
-                sizes = next(expanded, sizes)
+                sizes = next(sizes_before_broadcast, sizes)
             torch_type = TORCH_TYPES.get(call.types[0], "int64")
-            indices.append(_Index(sizes, torch_type, sizes in self._copied))
+            is_on_host = sizes in self._copied_sizes
+            indices.append(_Index(sizes, torch_type, is_on_host))
         return indices
 
     def first_dimension(self) -> int:
-        """Return where the indexed dimensions begin, in the order of `permute`."""
-        if self.restrided is None:
+        """Return the position in `order` of the first indexed dimension.
+
+        Raises:
+            NotReproducibleError: the view does not show it.
+        """
+        if self.view is None:
             return 0
-        index_sizes = _sizes_of(self.reshapes[0]) or ()
+        sizes = self.permuted_sizes
+        index_sizes = _first_sizes(self.reshapes[0]) or ()
         count = len(self.reshapes)
-        permuted = tuple(self.sizes[dimension] for dimension in self.order)
-        for first in range(len(permuted) - count + 1):
+        for first in range(len(sizes) - count + 1):
+            expected = sizes[:first] + index_sizes + sizes[first + count :]
             end = first + len(index_sizes)
-            expected = (*permuted[:first], *index_sizes, *permuted[first + count :])
-            is_indexed = not any(self.restrided.strides[first:end])
-            if expected == self.restrided.sizes and is_indexed:
+            is_indexed = not any(self.view.strides[first:end])
+            if expected == self.view.sizes and is_indexed:
                 return first
-        raise NotReproducibleError(_NOT_TOLD)
+        raise NotReproducibleError(_NOT_SHOWN)
 
 
-def _items(children: _Children) -> list[str]:
-    """Return an item for each dimension up to the last that is indexed; a mask has several."""
+def _items(children: _Children) -> list[ArgumentSource]:
+    """Return the list of indices: None for a dimension that is not indexed.
+
+    Raises:
+        NotReproducibleError: there are more indices than dimensions.
+    """
     indices = children.indices()
     if len(indices) > len(children.sizes):
-        raise NotReproducibleError(_NOT_TOLD)
+        raise NotReproducibleError(_NOT_SHOWN)
     first = children.first_dimension()
     index_of_dimension: dict[int, _Index] = {}
     for position, index in enumerate(indices):
@@ -181,71 +225,49 @@ def _items(children: _Children) -> list[str]:
     dimension = 0
     while index_of_dimension:
         if dimension not in index_of_dimension:
-            items.append("None")
+            items.append(ArgumentSource("None"))
             dimension += 1
-            continue
-        index = index_of_dimension.pop(dimension)
-        if masks and _fits(masks[0], children.sizes, dimension):
+        elif masks and masks[0].fits(children.sizes, dimension):
             mask = masks.pop(0)
-            items.append(_mask_item(mask))
-            end = dimension + len(mask.sizes)
-            covered = range(dimension + 1, end)
-            index_of_dimension = {
-                other: value
-                for other, value in index_of_dimension.items()
-                if other not in covered
-            }
-            dimension = end - 1
+            items.append(mask.source)
+            for _ in range(max(len(mask.sizes), 1)):
+                index_of_dimension.pop(dimension, None)
+                dimension += 1
         else:
-            items.append(_index_item(index, children.sizes[dimension]))
-        dimension += 1
+            index = index_of_dimension.pop(dimension)
+            items.append(index.source(children.sizes[dimension]))
+            dimension += 1
     return items
 
 
-def _fits(mask: _Mask, sizes: Sizes, dimension: int) -> bool:
-    """Return whether a mask has the sizes of the dimensions that it would index."""
-    return sizes[dimension : dimension + len(mask.sizes)] == mask.sizes
-
-
-def _mask_item(mask: _Mask) -> str:
-    count = ""
-    if mask.true_count is not None and mask.true_count <= prod(mask.sizes):
-        count = f", true_count={mask.true_count}"
-    return f"inputs.mask({mask.sizes}{count})"
-
-
-def _index_item(index: _Index, size: int) -> str:
-    on_host = ", on_host=True" if index.is_on_host else ""
-    arguments = f"{index.sizes}, torch.{index.torch_type}, high={size}{on_host}"
-    return f"inputs.integers({arguments})"
-
-
 def _true_count(dimensions: int, later: Sequence[RecordedCall]) -> int | None:
-    """Return how many truth values are true: as many as `nonzero` returned rows."""
+    """Return how many elements of a mask are true: the rows of the result of `nonzero`.
+
+    PyTorch selects the columns of that result, which show its sizes.
+
+    Args:
+        dimensions: those of the mask.
+        later: the operations after `nonzero`.
+    """
     for call in later:
-        sizes = _sizes_of(call)
-        is_row_of_result = call.name == "aten::select" and sizes is not None
-        if (
-            is_row_of_result
-            and len(sizes or ()) == 2
-            and (sizes or ())[1] == dimensions
-        ):
-            return (sizes or ())[0]
         if call.name == "aten::nonzero":
             return None
+        sizes = _first_sizes(call)
+        if call.name != "aten::select" or sizes is None or len(sizes) != 2:
+            continue
+        rows, columns = sizes
+        if columns == dimensions:
+            return rows
     return None
 
 
-def _sizes_of(call: RecordedCall) -> Sizes | None:
-    """Return the sizes of the first argument; None where they are no sizes."""
-    if not call.dims or not isinstance(call.dims[0], tuple):
-        return None
-    sizes = [size for size in call.dims[0] if type(size) is int and size >= 0]
-    return tuple(sizes) if len(sizes) == len(call.dims[0]) else None
+def _first_sizes(call: RecordedCall) -> Sizes | None:
+    """Return the sizes of the first argument, or None if it is not a tensor."""
+    return sizes_of(call.dims[0]) if call.dims else None
 
 
 def _numbers(call: RecordedCall, position: int) -> Sizes | None:
-    """Return an argument that is a list of whole numbers; None where it is none."""
+    """Return an argument that is a list of integers, or None for another one."""
     if call.concrete is None or position >= len(call.concrete):
         return None
     try:

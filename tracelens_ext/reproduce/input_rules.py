@@ -1,8 +1,8 @@
 """What the inputs of an operation contain: values that the operation accepts.
 
-Values are not recorded. Floats are normally distributed, whole numbers small, and half of all truth
-values true, except where an operation needs others: indices within the tensor that they index,
-probabilities, offsets in order.
+Values are not recorded. By default floats are normally distributed, integers are small, and half of
+all booleans are true. Some operations need other values: indices within the tensor that they index,
+probabilities, ascending offsets.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tracelens_ext.reproduce.recorded_values import RecordedTensor, RecordedTens
 
 
 class Filling(NamedTuple):
-    """How a script makes a tensor."""
+    """How a script creates a tensor."""
 
     method: str  #: of `Inputs` in the script
     options: Mapping[str, object] = {}  #: its keyword arguments
-    value: object = None  #: what `constant` is filled with
+    value: object = None  #: the value everywhere, of `constant`
 
 
 Rule = Callable[[BoundCall, RecordedTensor], Filling]
@@ -30,34 +30,56 @@ _NORMAL: Final = Filling("normal")
 _SHARE: Final = Filling("share")
 _POSITIVE: Final = Filling("positive")
 _POSITIVE_DEFINITE: Final = Filling("positive_definite")
+_FLOAT_METHODS: Final = ("normal", "positive", "share", "positive_definite")
+#: Parameters that index another tensor: they are on its device, even if they are single numbers.
+_INDICES: Final = ("index", "indices", "target", "targets", "offsets")
 
 
 def filling_of(
     call: BoundCall, parameter: str, tensor: RecordedTensor, torch_type: str
 ) -> Filling:
-    """Return how to make the tensor of a parameter."""
+    """Return how to create the tensor of a parameter."""
     if is_quantized(torch_type):
         return Filling("quantized")
+    rule = _rule_of(call, parameter)
     if torch_type == "bool":
-        return Filling("mask")
-    rule = _RULES.get(call.short_name, {}).get(parameter)
-    if rule is None:
-        rule = _RULES_OF_PARAMETERS.get(parameter)
-    filling = Filling("integers") if is_whole(torch_type) else _NORMAL
+        filling = Filling("mask")
+    elif is_whole(torch_type):
+        filling = Filling("integers")
+    else:
+        filling = _NORMAL
     if rule is not None:
         filling = rule(call, tensor)
     return _fitting(filling, torch_type)
 
 
+def list_filling_of(
+    call: BoundCall, parameter: str, tensors: RecordedTensors
+) -> Filling:
+    """Return how to create each tensor of a list, whose types are not recorded."""
+    rule = _RULES.get(call.short_name, {}).get(parameter)
+    if rule is None or not tensors.tensors:
+        return _NORMAL
+    return _fitting(rule(call, tensors.tensors[0]), "float32")
+
+
+def is_index(call: BoundCall, parameter: str) -> bool:
+    """Return whether a parameter indexes another tensor of the call."""
+    return parameter in _INDICES and _rule_of(call, parameter) is not None
+
+
+def _rule_of(call: BoundCall, parameter: str) -> Rule | None:
+    rule = _RULES.get(call.short_name, {}).get(parameter)
+    return rule or _RULES_OF_PARAMETERS.get(parameter)
+
+
 def _fitting(filling: Filling, torch_type: str) -> Filling:
-    """Return a filling that elements of a type can have."""
-    makes_floats = filling.method in (
-        "normal",
-        "positive",
-        "share",
-        "positive_definite",
-    )
-    if is_whole(torch_type) and makes_floats:
+    """Return a filling that is possible for elements of a type."""
+    if torch_type == "bool":
+        return filling if filling.method == "mask" else Filling("mask")
+    if filling.method == "mask":
+        return Filling("integers", {"high": 2}) if is_whole(torch_type) else _NORMAL
+    if is_whole(torch_type) and filling.method in _FLOAT_METHODS:
         return Filling("integers", {"low": 1})
     if filling.method == "integers" and not is_whole(torch_type):
         return _NORMAL
@@ -65,7 +87,7 @@ def _fitting(filling: Filling, torch_type: str) -> Filling:
 
 
 def always(filling: Filling) -> Rule:
-    """Return the rule of a filling that depends on nothing."""
+    """Return the rule that always gives the same filling."""
 
     def rule(_call: BoundCall, _tensor: RecordedTensor) -> Filling:
         return filling
@@ -74,22 +96,22 @@ def always(filling: Filling) -> Rule:
 
 
 def constant(value: object) -> Rule:
-    """Return the rule of a tensor that has one value everywhere."""
+    """Return the rule of a tensor with the same value everywhere."""
     return always(Filling("constant", value=value))
 
 
 def integers(low: int, high: int) -> Rule:
-    """Return the rule of whole numbers within limits."""
+    """Return the rule of integers of at least `low` and less than `high`."""
     return always(Filling("integers", {"low": low, "high": high}))
 
 
 def _below(limit: int | None) -> Filling:
-    """Return whole numbers from 0 to less than a limit; zeros where it is not known."""
+    """Return integers from 0 to less than a limit; zeros if it is unknown."""
     return Filling("integers", {"high": max(limit or 1, 1)})
 
 
 def below_size(parameter: str, dimension: int | str) -> Rule:
-    """Return the rule of indices along a dimension, a number or the parameter that has it."""
+    """Return the rule of indices along a dimension: a number, or the parameter that has it."""
 
     def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
         chosen = dimension if isinstance(dimension, int) else call.whole(dimension)
@@ -99,7 +121,7 @@ def below_size(parameter: str, dimension: int | str) -> Rule:
 
 
 def below_elements(parameter: str, dimensions: int | None = None) -> Rule:
-    """Return the rule of indices into all elements of a tensor, or its last dimensions."""
+    """Return the rule of indices into the elements of a tensor, or of its last dimensions."""
 
     def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
         tensor = call.tensor(parameter)
@@ -114,7 +136,7 @@ def below_elements(parameter: str, dimensions: int | None = None) -> Rule:
 
 
 def below_number(parameter: str) -> Rule:
-    """Return the rule of whole numbers that are less than another argument."""
+    """Return the rule of integers below another argument."""
 
     def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
         return _below(call.whole(parameter))
@@ -123,7 +145,7 @@ def below_number(parameter: str) -> Rule:
 
 
 def below_product(parameter: str) -> Rule:
-    """Return the rule of whole numbers that are less than the product of a list."""
+    """Return the rule of integers below the product of a list."""
 
     def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
         return _below(prod(call.wholes(parameter)))
@@ -132,7 +154,7 @@ def below_product(parameter: str) -> Rule:
 
 
 def distinct_below_product(parameter: str) -> Rule:
-    """Return the rule of different numbers, less than the product of a list."""
+    """Return the rule of distinct integers below the product of a list."""
 
     def rule(call: BoundCall, _tensor: RecordedTensor) -> Filling:
         return Filling("distinct", {"high": prod(call.wholes(parameter))})
@@ -141,12 +163,12 @@ def distinct_below_product(parameter: str) -> Rule:
 
 
 def ascending_to_size(parameter: str, dimension: int, *, from_first: bool) -> Rule:
-    """Return the rule of offsets: in order, the last one the size of a dimension.
+    """Return the rule of ascending offsets, up to the size of a dimension.
 
     Args:
         parameter: the tensor that the offsets divide.
-        dimension: along which they divide it.
-        from_first: whether the first offset is 0, else it is the end of the first part.
+        dimension: the dimension that they divide.
+        from_first: whether the first offset is 0; else it is the end of the first part.
     """
 
     def rule(call: BoundCall, tensor: RecordedTensor) -> Filling:
@@ -160,8 +182,25 @@ def ascending_to_size(parameter: str, dimension: int, *, from_first: bool) -> Ru
     return rule
 
 
+def _ends_of_groups(call: BoundCall, tensor: RecordedTensor) -> Filling:
+    """Return the ends of the groups of a grouped product, all of the same size.
+
+    Groups divide the dimension that only one operand of three dimensions lacks: the rows of `self`,
+    the columns of `mat2`, or, where neither has three, what the product sums over.
+    """
+    parameter = "self"
+    dimension = -1
+    left = call.tensor("self")
+    right = call.tensor("mat2")
+    if left is not None and len(left.sizes) == 3:
+        parameter = "mat2"
+    elif right is not None and len(right.sizes) == 3:
+        dimension = 0
+    return ascending_to_size(parameter, dimension, from_first=False)(call, tensor)
+
+
 def _offsets_of_bags(call: BoundCall, tensor: RecordedTensor) -> Filling:
-    """Return where bags begin: the last one before the end of the indices."""
+    """Return the first index of each bag, before the end of the indices."""
     indices = call.tensor("indices")
     index_count = prod(indices.sizes) if indices is not None else 0
     bag_count = max(prod(tensor.sizes), 1)
@@ -169,8 +208,29 @@ def _offsets_of_bags(call: BoundCall, tensor: RecordedTensor) -> Filling:
     return Filling("ascending", {"low": 0, "high": high})
 
 
+def _rows_of_compressed(call: BoundCall, _tensor: RecordedTensor) -> Filling:
+    """Return ascending row numbers."""
+    rows = call.whole("size") or 1
+    return Filling("ascending", {"low": 0, "high": rows - 1})
+
+
+def _selected_elements(call: BoundCall, tensor: RecordedTensor) -> Filling:
+    """Return a mask that selects no more elements than `source` has.
+
+    The mask is broadcast to the sizes of `self`.
+    """
+    target = call.tensor("self")
+    source = call.tensor("source")
+    if target is None or source is None:
+        return Filling("mask")
+    mask_elements = prod(tensor.sizes)
+    repeats = max(prod(target.sizes), 1) // max(mask_elements, 1)
+    available = prod(source.sizes) // max(repeats, 1)
+    return Filling("mask", {"true_count": min(available, mask_elements)})
+
+
 def _target_classes(call: BoundCall, _tensor: RecordedTensor) -> Filling:
-    """Return classes: `self` has them in its second dimension, or its only one."""
+    """Return classes, along the second dimension of `self`, or along its only one."""
     scores = call.tensor("self")
     if scores is None or not scores.sizes:
         return _below(None)
@@ -179,7 +239,7 @@ def _target_classes(call: BoundCall, _tensor: RecordedTensor) -> Filling:
 
 
 def _pivots(_call: BoundCall, tensor: RecordedTensor) -> Filling:
-    """Return pivots that exchange no rows: each row's own number, from 1."""
+    """Return pivots that exchange no rows: the number of each row, from 1."""
     size = tensor.sizes[-1] if tensor.sizes else 1
     return Filling("ascending", {"low": 1, "high": size})
 
@@ -189,7 +249,7 @@ def _sorted_numbers(_call: BoundCall, _tensor: RecordedTensor) -> Filling:
 
 
 def _second_operand(_call: BoundCall, tensor: RecordedTensor) -> Filling:
-    """Return a divisor, an exponent or a shift: whole numbers among them are from 1 to 3."""
+    """Return a divisor, an exponent or a shift; integers are from 1 to 3."""
     name = TORCH_TYPES.get(tensor.element_type or "", "")
     if not is_whole(name):
         return _NORMAL
@@ -220,7 +280,7 @@ _CUMULATIVE_SEQUENCES: Final = {
     "seqused_k": below_size("key", 1),
 }
 
-#: The fillings of parameters that have one meaning in all operations.
+#: Rules of parameters that have the same meaning in all operations.
 _RULES_OF_PARAMETERS: Final[dict[str, Rule]] = {
     "running_var": always(_POSITIVE),
     "save_var": always(_POSITIVE),
@@ -244,6 +304,7 @@ _RULES_OF_PARAMETERS: Final[dict[str, Rule]] = {
     **_CUMULATIVE_SEQUENCES,
 }
 
+#: Rules of the parameters of an operation, by its name.
 _RULES: Final[dict[str, dict[str, Rule]]] = {
     "index_select": _INDEX_OF_DIM,
     "gather": _INDEX_OF_DIM,
@@ -254,7 +315,6 @@ _RULES: Final[dict[str, dict[str, Rule]]] = {
     "index_copy": _INDEX_OF_DIM,
     "index_fill": _INDEX_OF_DIM,
     "index_reduce": _INDEX_OF_DIM,
-    "_index_put_impl": {},
     "take": {"index": below_elements("self")},
     "put": {"index": below_elements("self")},
     "embedding": {"indices": below_size("weight", 0)},
@@ -363,20 +423,16 @@ _RULES: Final[dict[str, dict[str, Rule]]] = {
     "_fused_adamw": _ADAM,
     "_fused_adagrad": {**_ADAM, "state_sums": always(_POSITIVE)},
     "_fused_sgd": _ADAM,
-    "_grouped_mm": {"offs": ascending_to_size("self", 0, from_first=False)},
-    "_scaled_grouped_mm": {"offs": ascending_to_size("self", 0, from_first=False)},
+    "_grouped_mm": {"offs": _ends_of_groups},
+    "_scaled_grouped_mm": {"offs": _ends_of_groups},
+    "_scaled_grouped_mm_v2": {"offs": _ends_of_groups},
     "repeat_interleave": {"repeats": integers(1, 4)},
     "_pack_padded_sequence": {"lengths": constant(1)},
     "bincount": {"self": integers(0, 100)},
-    "segment_reduce": {"lengths": constant(1)},
+    "segment_reduce": {
+        "lengths": constant(1),
+        "offsets": ascending_to_size("data", 0, from_first=True),
+    },
+    "masked_scatter": {"mask": _selected_elements},
+    "_convert_indices_from_coo_to_csr": {"self": _rows_of_compressed},
 }
-
-
-def list_filling_of(
-    call: BoundCall, parameter: str, tensors: RecordedTensors
-) -> Filling:
-    """Return how to make each tensor of a list, whose types are not recorded."""
-    rule = _RULES.get(call.short_name, {}).get(parameter)
-    if rule is None or not tensors.tensors:
-        return _NORMAL
-    return _fitting(rule(call, tensors.tensors[0]), "float32")

@@ -16,20 +16,21 @@ from tracelens_ext.reproduce.recorded_values import (
 )
 from tracelens_ext.reproduce.schemas import Parameter, Schema, SchemaTable
 
-#: Numbers that only scale a result. Where none were recorded, they are left at their defaults.
+#: Numbers that only scale a result: they have their defaults if they were not recorded.
 _SCALES: Final = ("alpha", "beta", "scale", "eps", "negative_slope", "lambd", "value")
+_NUMBERS: Final = ("Scalar", "int", "float", "bool")
 _ENUMERATIONS: Final = ("ScalarType", "Layout", "MemoryFormat")
-#: Types that the profiler records nothing of.
+#: Types about which the profiler records nothing.
 _UNRECORDED: Final = ("str", "Device", "Generator", "Storage", "Stream")
 
-#: How well a value fits a parameter: `_NO_FIT`, else the less the better.
+#: How badly a value fits a parameter; `_NO_FIT` if it cannot be its value.
 _NO_FIT: Final = None
 _EXACT: Final = 0
 _LOOSE: Final = 1
 
 
 class Argument(NamedTuple):
-    """A parameter, and what was recorded for it."""
+    """A parameter and its recorded value."""
 
     parameter: Parameter
     value: RecordedValue | None  #: None where the trace has fewer arguments
@@ -44,44 +45,44 @@ class BoundCall:
 
     @property
     def short_name(self) -> str:
-        """Its name without the library, and without the `_` of an operation in place."""
+        """Its name without the library and without the `_` of in-place operations."""
         name = self.schema.name.removeprefix("aten::")
         return name.removesuffix("_")
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it writes its first argument, as PyTorch's names say."""
+        """Whether it writes to its first argument, by PyTorch's naming convention."""
         name = self.schema.name
         return name.endswith("_") and not name.endswith("__")
 
     def value(self, name: str) -> RecordedValue | None:
-        """Return what was recorded for a parameter, by its name; None for nothing."""
+        """Return the recorded value of a parameter, or None if there is none."""
         for argument in self.arguments:
             if argument.parameter.name == name:
                 return argument.value
         return None
 
     def tensor(self, name: str) -> RecordedTensor | None:
-        """Return the tensor that was recorded for a parameter; None where it is none."""
+        """Return the recorded tensor of a parameter, or None if it is not a tensor."""
         value = self.value(name)
         return value if isinstance(value, RecordedTensor) else None
 
     def whole(self, name: str) -> int | None:
-        """Return the whole number that was recorded for a parameter; None where it is none."""
+        """Return the recorded integer of a parameter, or None if it is not an integer."""
         value = self.value(name)
         if isinstance(value, RecordedNumber) and type(value.value) is int:
             return value.value
         return None
 
     def wholes(self, name: str) -> list[int]:
-        """Return the list of numbers that was recorded for a parameter; empty without one."""
+        """Return the recorded integers of a parameter; empty if it is not a list."""
         value = self.value(name)
         if not isinstance(value, RecordedNumbers):
             return []
         return [number for number in value.values or () if type(number) is int]
 
     def size(self, name: str, dimension: int | None) -> int | None:
-        """Return a size of the tensor of a parameter; None where there is no such dimension."""
+        """Return a size of the tensor of a parameter, or None without such a dimension."""
         tensor = self.tensor(name)
         if tensor is None or dimension is None:
             return None
@@ -94,13 +95,13 @@ class BoundCall:
 
 
 def bind(name: str, values: list[RecordedValue], table: SchemaTable) -> BoundCall:
-    """Return the call of the overload that recorded arguments fit best.
+    """Return the call of the overload that the recorded arguments fit best.
 
-    That is the one with the fewest parameters beyond what was recorded, then the one that takes
-    the values as they are, then the first.
+    That is the one with the fewest parameters beyond the recorded ones, then the one that accepts
+    the values without conversion, then the first.
 
     Raises:
-        NotReproducibleError: no overload takes them, or an argument without a default is missing.
+        NotReproducibleError: no overload accepts them, or a number was not recorded.
     """
     overloads = table.overloads(name)
     if not overloads:
@@ -117,7 +118,7 @@ def bind(name: str, values: list[RecordedValue], table: SchemaTable) -> BoundCal
             chosen = schema
     if chosen is None:
         raise NotReproducibleError(
-            f"no overload of {name} in PyTorch {table.version} takes"
+            f"no overload of {name} in PyTorch {table.version} accepts"
             f" the {len(values)} recorded arguments"
         )
     padded: list[RecordedValue | None] = list(values)
@@ -132,7 +133,7 @@ def bind(name: str, values: list[RecordedValue], table: SchemaTable) -> BoundCal
 
 
 def _misfit(schema: Schema, values: list[RecordedValue]) -> int | None:
-    """Return how badly recorded values fit an overload; None where it cannot take them."""
+    """Return how badly values fit an overload, or None if it cannot accept them."""
     if len(values) > len(schema.parameters):
         return _NO_FIT
     total = 0
@@ -148,7 +149,7 @@ def _misfit(schema: Schema, values: list[RecordedValue]) -> int | None:
 
 
 def _misfit_of(parameter: Parameter, value: RecordedValue) -> int | None:
-    """Return how badly a recorded value fits a parameter; None where it cannot be its value."""
+    """Return how badly a value fits a parameter, or None if it cannot be its value."""
     if isinstance(value, RecordedTensor):
         fits = parameter.is_tensor and not parameter.is_list
         return _EXACT if fits else _NO_FIT
@@ -166,7 +167,7 @@ def _misfit_of_number(parameter: Parameter, recorded: RecordedNumber) -> int | N
     value = recorded.value
     base = parameter.base
     if value is None:
-        is_number = base in ("Scalar", "int", "float", "bool", *_ENUMERATIONS)
+        is_number = base in _NUMBERS or base in _ENUMERATIONS
         return _EXACT if is_number else _NO_FIT
     if base == "Scalar":
         return _EXACT
@@ -184,20 +185,12 @@ def _misfit_of_number(parameter: Parameter, recorded: RecordedNumber) -> int | N
 def _misfit_of_numbers(parameter: Parameter, recorded: RecordedNumbers) -> int | None:
     if recorded.values == () and parameter.is_list and parameter.is_tensor:
         return _LOOSE  # an empty list has no type
-    if not parameter.is_list or parameter.base not in (
-        "int",
-        "float",
-        "bool",
-        "Scalar",
-    ):
+    if not parameter.is_list or parameter.base not in _NUMBERS:
         return _NO_FIT
     item = Parameter(parameter.name, parameter.base)
-    misfits = [
-        _misfit_of_number(item, RecordedNumber(value))
-        for value in recorded.values or ()
-    ]
     total = 0
-    for misfit in misfits:
+    for value in recorded.values or ():
+        misfit = _misfit_of_number(item, RecordedNumber(value))
         if misfit is None:
             return _NO_FIT
         total += misfit
@@ -205,37 +198,40 @@ def _misfit_of_numbers(parameter: Parameter, recorded: RecordedNumbers) -> int |
 
 
 def _misfit_of_nothing(parameter: Parameter) -> int | None:
-    """Nothing stands for None, and for what the profiler does not record."""
+    """Nothing is recorded for None and for types that the profiler does not record."""
     if parameter.is_optional:
         return _EXACT
     if parameter.base in _UNRECORDED or parameter.has_optional_items:
         return _EXACT
-    # A tensor may be undefined; lists were not recorded in old traces.
+    # Tensors may be undefined, and old traces lack lists.
     if parameter.is_list or parameter.is_tensor:
         return _LOOSE
     return _NO_FIT
 
 
 def _check_numbers(call: BoundCall) -> None:
-    """Refuse a call whose numbers are not known: padding, stride and dim are never made up.
+    """Refuse a call whose numbers are unknown: padding, stride and dim are never made up.
 
     Raises:
         NotReproducibleError: a number without a default was not recorded.
     """
     for parameter, value in call.arguments:
-        is_unknown_number = isinstance(value, RecordedNumber) and value.value is None
-        is_unknown_list = isinstance(value, RecordedNumbers) and value.values is None
-        is_missing_list = (
-            isinstance(value, RecordedNothing)
-            and parameter.is_list
-            and not parameter.is_optional
-            and not parameter.is_tensor
-        )
-        if not (is_unknown_number or is_unknown_list or is_missing_list):
-            continue
         if parameter.default is not None or parameter.name in _SCALES:
             continue
-        raise NotReproducibleError(
-            f"the value of `{parameter.name}` was not recorded (PyTorch records"
-            " `Concrete Inputs` since version 2.0)"
-        )
+        if _is_unknown_number(parameter, value):
+            raise NotReproducibleError(
+                f"the value of `{parameter.name}` was not recorded (PyTorch records"
+                " numbers since version 2.0, and lists of at most 30 of them)"
+            )
+
+
+def _is_unknown_number(parameter: Parameter, value: RecordedValue | None) -> bool:
+    """Return whether a number, or a list of them, was passed but not recorded."""
+    if isinstance(value, RecordedNumber):
+        return value.value is None
+    if isinstance(value, RecordedNumbers):
+        return value.values is None
+    if not isinstance(value, RecordedNothing):
+        return False
+    is_list = parameter.is_list and not parameter.is_tensor
+    return is_list and not parameter.is_optional

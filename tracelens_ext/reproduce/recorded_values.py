@@ -20,6 +20,7 @@ from tracelens_ext.reproduce.specification import RecordedCall
 _NUMBER_TYPES: Final = ("Scalar", "Int", "Double", "Bool")
 _NOTHING_TYPES: Final = ("", "None", "GenericList")
 _COMPLEX: Final = re.compile(r"\(([^,()]+),([^,()]+)\)")
+_SIZE_LIMIT: Final = 2**63  # sizes and strides are signed integers of 64 bits
 
 Number = bool | int | float | complex
 
@@ -94,8 +95,9 @@ def recorded_values(call: RecordedCall) -> list[RecordedValue]:
     """
     count = len(call.types)
     if not count or not call.dims:
+        missing = "types" if call.dims else "shapes and types"
         raise NotReproducibleError(
-            "its shapes were not recorded; record them with"
+            f"the {missing} of its arguments were not recorded; record them with"
             " torch.profiler.profile(record_shapes=True)"
         )
     strides = call.strides or ((),) * count
@@ -136,12 +138,16 @@ def _value(
 
 
 def _tensor(dims: object, strides: object, element_type: str | None) -> RecordedTensor:
-    sizes = _whole_numbers(dims)
+    sizes = sizes_of(dims)
     if sizes is None:
         raise NotReproducibleError("the recorded sizes of a tensor are invalid")
     if strides is None:
         return RecordedTensor(sizes, element_type, None)
-    steps = _whole_numbers(strides)
+    steps = sizes_of(strides)
+    if sizes and steps == ():
+        raise NotReproducibleError(
+            "a tensor was recorded without strides, as sparse tensors are"
+        )
     if steps is None or len(steps) != len(sizes):
         raise NotReproducibleError(
             "the recorded strides of a tensor do not match its sizes"
@@ -165,12 +171,16 @@ def _tensors(dims: object, strides: object) -> RecordedTensors:
     return RecordedTensors(tuple(tensors))
 
 
-def _whole_numbers(value: object) -> tuple[int, ...] | None:
-    """Return a list of numbers that are neither negative nor beyond 63 bits; None for others."""
+def sizes_of(value: object) -> tuple[int, ...] | None:
+    """Return sizes or strides; None for a value that cannot be either."""
     if not isinstance(value, tuple | list):
         return None
-    numbers = [item for item in value if type(item) is int and 0 <= item < 2**63]
-    return tuple(numbers) if len(numbers) == len(value) else None
+    sizes = []
+    for item in value:
+        if type(item) is not int or not 0 <= item < _SIZE_LIMIT:
+            return None
+        sizes.append(item)
+    return tuple(sizes)
 
 
 def number_of(text: str) -> Number:

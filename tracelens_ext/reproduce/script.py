@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from tracelens_ext.reproduce.calls import ScriptCall, script_call, usual_half_type
+from tracelens_ext.reproduce.argument_source import ArgumentSource
+from tracelens_ext.reproduce.calls import ScriptCall, script_call
 from tracelens_ext.reproduce.recorded_values import NotReproducibleError
 from tracelens_ext.reproduce.schemas import schema_table
 from tracelens_ext.reproduce.specification import (
@@ -19,22 +19,25 @@ from tracelens_ext.reproduce.specification import (
     RecordedTimes,
     Specification,
 )
+from tracelens_ext.reproduce.tensor_source import usual_half_type
 from tracelens_ext.text import encodable
 
 _TEMPLATE: Final = Path(__file__).with_name("templates") / "runtime.py"
-#: How each script begins.
+#: The first characters of each script.
 BEGINNING: Final = '"""Operations of '
 _OPERATIONS_MARK: Final = "# OPERATIONS\n"
 _STAND_INS_MARK: Final = "# STAND-INS\n"
 _MEASUREMENT_MARK: Final = "# MEASUREMENT\n"
-#: What must not stand in a comment or a docstring: ends of lines and other controls.
+#: Line ends and other controls, which must not stand in a docstring.
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+#: Operations that need a stand-in only where they convert 16-bit floats to float32.
+_CONVERTING: Final = ("aten::_softmax", "aten::_log_softmax")
 _MOST_NAME_CHARACTERS: Final = 120
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """An operation that is not in a script."""
+    """An operation that a script cannot run."""
 
     number: int
     name: str
@@ -42,66 +45,93 @@ class Refusal:
 
     @property
     def sentence(self) -> str:
-        """Return what a person reads of it."""
+        """The message for the user."""
         return f"operation {self.number}, {self.name}, is not reproduced: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script, and what could not be part of it."""
+    """A script and the operations that it cannot run."""
 
     text: str
     count: int  #: operations that it runs
     refusals: tuple[Refusal, ...]
 
 
-class _Template(NamedTuple):
-    """The parts of the script that are the same for all operations."""
+@dataclass(frozen=True)
+class _TemplateFunction:
+    """A function of the template that only some scripts need."""
+
+    name: str
+    source: str
+    operation: str | None  #: the operation that it stands in for; None for a helper
+
+
+@dataclass(frozen=True)
+class _Template:
+    """The parts of a script that are the same for all operations."""
 
     before: str
-    stand_ins: dict[
-        str, str
-    ]  #: the function that stands in for an operation, by its name
-    helpers: str  #: what stand-ins call
+    functions: tuple[_TemplateFunction, ...]
     after: str
+
+    def functions_for(self, operations: Collection[str]) -> list[str]:
+        """Return the stand-ins for operations, and the helpers that these call."""
+        sources: dict[str, str] = {}
+        for function in self.functions:
+            if function.operation in operations:
+                sources[function.name] = function.source
+        helpers = [function for function in self.functions if not function.operation]
+        for helper in reversed(helpers):
+            call = re.compile(rf"\b{helper.name}\(")
+            if any(call.search(source) for source in sources.values()):
+                sources[helper.name] = helper.source
+        return [
+            function.source for function in self.functions if function.name in sources
+        ]
 
 
 def write_script(specification: Specification) -> Script:
     """Return the script that runs the operations of a specification."""
-    template = _template()
     half_type = usual_half_type(specification.operations)
     refusals: list[Refusal] = []
-    parts: list[str] = []
-    names: set[str] = set()
+    operations: list[str] = []
+    names_with_stand_ins: set[str] = set()
     for operation in specification.operations:
-        name = plain_text(operation.call.name)
         try:
             call = script_call(operation, half_type)
         except NotReproducibleError as error:
+            name = plain_text(operation.call.name)
             reason = plain_text(str(error))
             refusals.append(Refusal(operation.number, name, reason))
-            parts.append(_refusal_text(refusals[-1]))
+            operations.append(_refusal_source(refusals[-1]))
             continue
-        names.add(operation.call.name)
-        parts.append(_operation_text(operation, call))
-    stand_ins = [text for name, text in template.stand_ins.items() if name in names]
-    if any("attention" in text for text in stand_ins):
-        stand_ins.append(template.helpers)
-    text = "\n\n".join(
-        part.strip("\n") + "\n"
-        for part in (
-            _docstring(specification),
-            template.before,
-            *parts,
-            *stand_ins,
-            template.after,
+        operations.append(_operation_source(operation, call))
+        if _may_need_stand_in(operation):
+            names_with_stand_ins.add(operation.call.name)
+    template = _template()
+    stand_ins = template.functions_for(names_with_stand_ins)
+    text = _docstring(specification) + _joined([template.before] + operations)
+    text += "\n\n" + _joined(stand_ins + [template.after])
+    return Script(text, len(operations) - len(refusals), tuple(refusals))
+
+
+def _may_need_stand_in(operation: RecordedOperation) -> bool:
+    """Return whether a backend may have no kernel for an operation."""
+    if operation.call.name in _CONVERTING:
+        return bool(operation.call.concrete) and "True" in (
+            operation.call.concrete or ()
         )
-    )
-    return Script(text, len(parts) - len(refusals), tuple(refusals))
+    return True
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Return parts of a module, two empty lines apart."""
+    return "\n\n".join(part.strip("\n") + "\n" for part in parts)
 
 
 def plain_text(text: str) -> str:
-    """Return a text of a trace as it may stand in a line of the script."""
+    """Return a text from a trace so that it can stand on one line of a script."""
     single_line = _CONTROLS.sub(" ", encodable(text))
     if len(single_line) <= _MOST_NAME_CHARACTERS:
         return single_line
@@ -110,29 +140,30 @@ def plain_text(text: str) -> str:
 
 def _docstring(specification: Specification) -> str:
     source = plain_text(specification.source).replace("\\", "/").replace('"', "'")
-    return f'''{BEGINNING}{source}, in isolation.
+    return f'''{BEGINNING}{source}, to run one by one.
 
-Each operation gets inputs like those of the trace; its time is printed beside the recorded one.
-`--help` shows the options. A comment on an argument marks what is guessed.
-Written by tracelens-ext, with the schemas of PyTorch {schema_table().version}.
+The inputs of each operation have the recorded shapes, strides and types. The script prints the
+time of each operation beside the recorded one. A comment marks each argument that is a guess,
+because the trace does not show it. See `--help` for the options.
+
+Written by tracelens-ext with the operation schemas of PyTorch {schema_table().version}.
 """
+
 '''
 
 
-def _operation_text(operation: RecordedOperation, call: ScriptCall) -> str:
+def _operation_source(operation: RecordedOperation, call: ScriptCall) -> str:
     """Return the function of an operation."""
     facts = [
         str(operation.number),
-        _string(operation.call.name),
-        _string(call.summary),
+        string_literal(operation.call.name),
+        string_literal(call.summary),
         f"calls={operation.calls}",
     ]
-    for name, times in (
-        ("recorded_us", operation.gpu_us),
-        ("before_us", operation.before_us),
-    ):
-        if times is not None:
-            facts.append(f"{name}={_times_text(times)}")
+    if operation.gpu_us is not None:
+        facts.append(f"recorded_us={_times_text(operation.gpu_us)}")
+    if operation.before_us is not None:
+        facts.append(f"before_us={_times_text(operation.before_us)}")
     if operation.flops is not None:
         facts.append(f"flops={operation.flops}")
     if operation.moved_bytes is not None:
@@ -149,48 +180,48 @@ def _operation_text(operation: RecordedOperation, call: ScriptCall) -> str:
 
 def _times_text(times: RecordedTimes) -> str:
     """Return the median, the shortest and the longest time as a tuple."""
-    shown = (times.median, times.shortest, times.longest)
-    return f"({', '.join(repr(round(time, 3)) for time in shown)})"
+    rounded = [round(time, 3) for time in (times.median, times.shortest, times.longest)]
+    return repr(tuple(rounded))
 
 
-def _refusal_text(refusal: Refusal) -> str:
-    name = _string(refusal.name)
-    reason = _string(refusal.reason)
-    return f"not_reproduced({refusal.number}, {name}, {reason})\n"
+def _refusal_source(refusal: Refusal) -> str:
+    arguments = [
+        str(refusal.number),
+        string_literal(refusal.name),
+        string_literal(refusal.reason),
+    ]
+    call = ArgumentSource.of_call("not_reproduced", arguments)
+    return "\n".join(call.lines(indent=0, ending="")) + "\n"
 
 
-def _string(text: str) -> str:
-    """Return a text as a Python literal in double quotes."""
-    return json.dumps(encodable(text), ensure_ascii=True)
+def string_literal(text: str) -> str:
+    """Return a text as a Python literal in double quotes that has ASCII characters only."""
+    escaped = encodable(text).encode("unicode_escape").decode("ascii")
+    quoted = escaped.replace('"', '\\"')
+    return f'"{quoted}"'
 
 
 @cache
 def _template() -> _Template:
-    """Return the parts of the file that scripts are made of."""
+    """Return the parts of the template."""
     text = _TEMPLATE.read_text(encoding="utf-8")
     before, _, rest = text.partition(_OPERATIONS_MARK)
     _, _, rest = rest.partition(_STAND_INS_MARK)
     functions, _, after = rest.partition(_MEASUREMENT_MARK)
-    stand_ins: dict[str, str] = {}
-    helpers: list[str] = []
-    for source, name in _functions(functions):
-        if name is None:
-            helpers.append(source)
-        else:
-            stand_ins[name] = source
-    return _Template(before, stand_ins, "\n\n\n".join(helpers), after)
+    return _Template(before, tuple(_functions(functions)), after)
 
 
-def _functions(source: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each function of a source, and the operation that it stands in for, if it does."""
+def _functions(source: str) -> Iterator[_TemplateFunction]:
+    """Yield each function of a part of the template."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if not isinstance(node, ast.FunctionDef):
             continue
         first = node.lineno
-        name: str | None = None
+        operation: str | None = None
         for decorator in node.decorator_list:
             first = min(first, decorator.lineno)
             if isinstance(decorator, ast.Call):
-                name = ast.literal_eval(decorator.args[0])
-        yield "\n".join(lines[first - 1 : node.end_lineno]), name
+                operation = ast.literal_eval(decorator.args[0])
+        text = "\n".join(lines[first - 1 : node.end_lineno])
+        yield _TemplateFunction(node.name, text, operation)

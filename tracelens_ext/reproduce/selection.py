@@ -21,7 +21,7 @@ from tracelens_ext.categorize.user_patterns import user_pattern
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.lazy import pd
-from tracelens_ext.reproduce.indexing import TOLD_BY_CHILDREN
+from tracelens_ext.reproduce.indexing import SHOWN_BY_CHILDREN
 from tracelens_ext.reproduce.specification import (
     RecordedCall,
     RecordedOperation,
@@ -248,7 +248,7 @@ def _operations(
     for place, group in enumerate(chosen.tolist()):
         call = recorded_calls[place]
         children: tuple[RecordedCall, ...] = ()
-        if call.name in TOLD_BY_CHILDREN:
+        if call.name in SHOWN_BY_CHILDREN:
             children = _children(context, int(first_rows[place]))
         operation = RecordedOperation(
             number=place + 1,

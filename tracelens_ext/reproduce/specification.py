@@ -1,6 +1,6 @@
-"""What was recorded of operations: all that a script needs, without the trace.
+"""What was recorded about operations: all that a script needs, without the trace.
 
-The same as JSON is what `tracelens-ext reproduce --json` prints.
+`tracelens-ext reproduce --json` prints it as JSON.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,15 +22,15 @@ VERSION: Final = 1
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """An operation and its arguments, as PyTorch's profiler writes them, n of them."""
+    """An operation and its n arguments, as PyTorch's profiler writes them."""
 
     name: str  #: such as `aten::mm`
-    #: sizes of each argument, a list of sizes for a list of tensors, empty for others, (n,)
+    #: the sizes of each tensor; a list of sizes for a list of tensors; empty for others, (n,)
     dims: tuple[Any, ...] = ()
     types: tuple[str, ...] = ()  #: such as `float`, `Scalar` or `TensorList`, (n,)
-    #: in elements, as `dims`; None where the trace has none, (n,)
+    #: in elements, structured like `dims`; None if the trace has none, (n,)
     strides: tuple[Any, ...] | None = None
-    #: numbers and lists as text, empty for others; None where the trace has none, (n,)
+    #: numbers and lists as text, empty for others; None if the trace has none, (n,)
     concrete: tuple[str, ...] | None = None
 
 
@@ -42,21 +43,27 @@ class RecordedTimes:
     longest: float
     total: float
 
+    @property
+    def are_finite(self) -> bool:
+        """Whether all of them are numbers that a script can have."""
+        times = (self.median, self.shortest, self.longest, self.total)
+        return all(map(isfinite, times))
+
 
 @dataclass(frozen=True)
 class RecordedOperation:
-    """An operation of a trace: equal arguments are one."""
+    """An operation of a trace; calls with equal arguments are one operation."""
 
     number: int  #: in the script, from 1
     call: RecordedCall
-    calls: int = 1  #: how often the trace has it
+    calls: int = 1  #: number of its calls in the trace
     gpu_us: RecordedTimes | None = None
     before_us: RecordedTimes | None = None  #: in the earlier of two traces
     kernels: tuple[str, ...] = ()  #: the names of the GPU events of a call
-    #: the operations that a call consists of, where they tell what its arguments do not
+    #: the operations below a call, if they show what its arguments do not
     children: tuple[RecordedCall, ...] = ()
-    flops: int | None = None  #: of a call, by its performance model
-    moved_bytes: int | None = None  #: that a call must move, by its performance model
+    flops: int | None = None  #: of one call, by its performance model
+    moved_bytes: int | None = None  #: that one call must move, by its performance model
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Specification:
 
 
 def _without_defaults(operation: RecordedOperation) -> dict[str, Any]:
-    """Return an operation as JSON has it: without what was not recorded."""
+    """Return an operation for JSON, without the facts that were not recorded."""
     document = {
         field.name: getattr(operation, field.name)
         for field in fields(operation)
@@ -101,32 +108,42 @@ def is_specification(document: object) -> bool:
 
 
 def specification_of(document: Mapping[str, Any], path: Path) -> Specification:
-    """Return the specification that a JSON document stands for.
+    """Return the specification in a JSON document.
 
     Raises:
-        UsageError: it does not have the form of one.
+        UsageError: the document is not a valid specification.
     """
     if document.get("version") != VERSION:
         raise UsageError(
-            f"{path}: has version {document.get('version')!r} of the specification, "
-            f"but this program reads version {VERSION}; write it again with "
-            "`reproduce --json`"
+            f"{path}: its version is {document.get('version')!r}, and this program reads"
+            f" version {VERSION}; write it again with `tracelens-ext reproduce --json`"
         )
-    parts = {key: _as_tuples(document.get(key)) for key in ("source", "operations")}
     try:
+        parts = {
+            "source": document.get("source"),
+            "operations": _as_tuples(document.get("operations")),
+        }
         specification = msgspec.convert(parts, Specification)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise UsageError(
-            f"{path}: is not a specification of operations: {error}"
+            f"{path}: not a valid specification of operations: {error}"
         ) from None
     numbers = [operation.number for operation in specification.operations]
     if len(set(numbers)) != len(numbers):
-        raise UsageError(f"{path}: has two operations with the same number")
+        raise UsageError(f"{path}: two of its operations have the same number")
+    if min(numbers, default=1) < 1:
+        raise UsageError(f"{path}: the number of an operation is less than 1")
+    for operation in specification.operations:
+        for times in (operation.gpu_us, operation.before_us):
+            if times is not None and not times.are_finite:
+                raise UsageError(
+                    f"{path}: operation {operation.number} has a time that is not finite"
+                )
     return specification
 
 
 def _as_tuples(value: object) -> object:
-    """Return a part of a JSON document with its lists as tuples."""
+    """Return a part of a JSON document with tuples in place of lists."""
     if isinstance(value, list):
         return tuple(map(_as_tuples, value))
     if isinstance(value, dict):

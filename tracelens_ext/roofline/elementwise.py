@@ -154,11 +154,13 @@ def _add_model(
 
     def model(operation: Operation) -> Cost:
         inputs = operation.leading(inputs_count)
-        return elementwise(operation, inputs, result_type(operation, inputs))
+        type_of_result = result_type(operation, inputs)
+        return elementwise(operation, inputs, type_of_result)
 
     model.__name__ = model_name
     in_place = [f"{name}_" for name in names]
-    MODELS.add(*names, *in_place)(model)
+    add_model = MODELS.add(*names, *in_place)
+    add_model(model)
 
 
 _add_model(
@@ -366,7 +368,8 @@ def masked_fill(operation: Operation, target: Tensor, mask: Tensor) -> Cost:
 def _copied(
     source: Tensor, dims: tuple[int, ...], result_type: str, **more_parameters: object
 ) -> Cost:
-    written = source.bytes_of(math.prod(dims), result_type)
+    elements = math.prod(dims)
+    written = source.bytes_of(elements, result_type)
     parameters = _parameters(dims, [source], result_type)
     parameters.update(more_parameters)
     return vector_cost("UnaryElementwise", source, 0, written, source, **parameters)

@@ -73,8 +73,10 @@ def _reasons_of_vector_work(operation: Operation, cost: Cost) -> list[str]:
     reasons = []
     if any(_is_strided(tensor) for tensor in operation.tensors):
         reasons.append("strided input")
-    is_softmax = cost.family == "Softmax"
-    if is_softmax and len(operation.tensors[0].dims) >= _DIMENSIONS_OF_SCORES:
+    if cost.family != "Softmax":
+        return reasons
+    dimensions = len(operation.tensors[0].dims)
+    if dimensions >= _DIMENSIONS_OF_SCORES:
         reasons.append("attention scores of unfused attention")
     return reasons
 
@@ -132,9 +134,11 @@ def _old_kernels(operation: Operation, peaks: DevicePeaks) -> list[str]:
     """Name the kernels for an older GPU, if there are any."""
     capability = capability_of(peaks.name)  # of NVIDIA's alone
     for old in _OLD_KERNELS:
-        is_newer = capability >= old.newer_capability
-        if is_newer and any(old.pattern.search(kernel) for kernel in operation.kernels):
-            return [old.label]
+        if capability < old.newer_capability:
+            continue
+        for kernel in operation.kernels:
+            if old.pattern.search(kernel):
+                return [old.label]
     return []
 
 

@@ -315,10 +315,13 @@ class Worker:
     def _bytes_of_update(self, message: Message) -> int:
         """Return the bytes of the second operand, which is written into the first."""
         operands = message.operand_ids
-        update = self._by_id.get(operands[1]) if len(operands) > 1 else None
+        if len(operands) < 2:
+            return 0
+        update = self._by_id.get(operands[1])
         if update is None:
             return 0
-        return _bytes(xla.arrays_of(update.shape))
+        arrays = xla.arrays_of(update.shape)
+        return _bytes(arrays)
 
 
 class _Computation(NamedTuple):

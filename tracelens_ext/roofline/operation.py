@@ -205,7 +205,11 @@ class Operation:
     @cached_property
     def attributes(self) -> dict[str, str]:
         """What the HLO says of an instruction, such as `opcode`; empty for other operations."""
-        attributes = dict(text.split("=", 1) for text in self.concrete if "=" in text)
+        attributes = {}
+        for text in self.concrete:
+            name, sign, value = text.partition("=")
+            if sign:
+                attributes[name] = value
         if "opcode" not in attributes:
             return {}
         return attributes
@@ -237,7 +241,9 @@ class Operation:
         if tensor is not None:
             return tensor
         require(self.types, "no shapes were recorded")
-        kind = self.types[position] if position < len(self.types) else ""
+        kind = ""
+        if position < len(self.types):
+            kind = self.types[position]
         is_known = kind in ELEMENT_BYTES or kind in _TYPES_OF_OTHERS
         require(is_known, f"unknown element type {kind!r}")
         raise NoModelError(
@@ -352,8 +358,11 @@ class Operation:
         Raises:
             NoModelError: there is none.
         """
-        candidates = [self.tensor(position) for position in range(count)]
-        tensors = [tensor for tensor in candidates if tensor is not None]
+        tensors = []
+        for position in range(count):
+            tensor = self.tensor(position)
+            if tensor is not None:
+                tensors.append(tensor)
         if not tensors:
             self.need(0)
         require(tensors, "no argument is a tensor with a recorded shape")

@@ -206,7 +206,8 @@ def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
     first_of_pair, _ = number_groups([group, name])
     names: list[list[str]] = [[] for _ in range(count)]
     for event in first_of_pair.tolist():
-        names[group[event]].append(work.trace.names[name[event]])
+        kernel = work.trace.names[name[event]]
+        names[group[event]].append(kernel)
     is_host_copy = work.trace.named(name, _HOST_COPY.search)
     duration = work.duration[linked_gpu]
     return _Kernels(

@@ -90,12 +90,12 @@ def foreach(operation: Operation) -> Cost:
         read_lists = lists[1:]
         flops_of_element = 0
     if name == "norm":
-        written = len(first) * first[0].element_bytes
+        bytes_of_number = first[0].element_bytes
+        written = len(first) * bytes_of_number
     else:
         written = sum(tensor.written for tensor in first)
-    return _cost_of_lists(
-        first, flops_of_element, written, *chain.from_iterable(read_lists)
-    )
+    read_tensors = chain.from_iterable(read_lists)
+    return _cost_of_lists(first, flops_of_element, written, *read_tensors)
 
 
 @MODELS.add("_amp_foreach_non_finite_check_and_unscale_")

@@ -232,8 +232,9 @@ def computed_peaks(
     has_matrix_units = "GTX" not in name
     if has_matrix_units:
         for data_type, rate in rates.get("matrix", {}).items():
-            is_halved = "GeForce" in name and data_type in _HALVED_TYPES
-            matrix[data_type] = rate * scale / (2 if is_halved else 1)
+            matrix[data_type] = rate * scale
+            if "GeForce" in name and data_type in _HALVED_TYPES:
+                matrix[data_type] /= 2
     return DevicePeaks(
         name=name,
         matrix=matrix,
@@ -270,8 +271,9 @@ def find_peaks(
     if card is not None or not units:
         return card
     for device in builtin_peaks():
-        is_alike = device.units == units and device.warp == warp
-        if is_alike and _has_memory(device, memory_bytes):
+        if device.units != units or device.warp != warp:
+            continue
+        if _has_memory(device, memory_bytes):
             return device
     return None
 
@@ -336,7 +338,8 @@ def recognized_products(trace: Trace) -> dict[int, str]:
         device = trace.described(number)
         if peaks is None or device is None:
             continue
-        if not device.name or _GENERIC_NAME.search(device.name):
+        tells_product = bool(device.name) and not _GENERIC_NAME.search(device.name)
+        if not tells_product:
             products[number] = peaks.name
     return products
 
@@ -349,10 +352,13 @@ def device_models(
     A device without known peaks goes by the name that the trace gives it. Devices that are judged
     by the same peaks are one model, as all are by those that a user gives.
     """
-    models = {
-        number: _model_name(trace, number, known) for number, known in peaks.items()
-    }
-    return models if len(set(models.values())) > 1 else {}
+    models = {}
+    for number, known_peaks in peaks.items():
+        models[number] = _model_name(trace, number, known_peaks)
+    has_several = len(set(models.values())) > 1
+    if not has_several:
+        return {}
+    return models
 
 
 def _model_name(trace: Trace, number: int, peaks: DevicePeaks | None) -> str:

@@ -165,7 +165,9 @@ def quantized_gemm(operation: Operation) -> Cost:
 def _written_matrix(matrices: list[Tensor], shape: tuple[int, int]) -> Tensor | None:
     """Return the first matrix of the shape of the result."""
     for matrix in matrices:
-        if matrix.dims == shape and not _is_small(matrix):
+        if matrix.dims != shape:
+            continue
+        if not _is_small(matrix):
             return matrix
     return None
 
@@ -277,7 +279,9 @@ def _positions_of_rank(operation: Operation, rank: int) -> list[int]:
     positions = []
     for position in range(len(operation.types)):
         tensor = operation.tensor(position)
-        if tensor is not None and len(tensor.dims) == rank:
+        if tensor is None:
+            continue
+        if len(tensor.dims) == rank:
             positions.append(position)
     return positions
 

@@ -122,7 +122,8 @@ def _chosen_type(operation: Operation, *, names_dimensions: bool) -> str | None:
     if name == "linalg_vector_norm":
         return operation.scalar_type(4)
     if name in _SUMS or name == "mean":
-        return operation.scalar_type(3 if names_dimensions else 1)
+        position = 3 if names_dimensions else 1
+        return operation.scalar_type(position)
     return None
 
 

@@ -102,7 +102,9 @@ def _query_position(operation: Operation) -> int:
     if operation.name.startswith("flashinfer::"):  # several buffers come before
         for position in range(len(operation.types)):
             tensor = operation.tensor(position)
-            if tensor is not None and len(tensor.dims) == 3:
+            if tensor is None:
+                continue
+            if len(tensor.dims) == 3:
                 return position
     return _QUERY_POSITIONS.get(operation.name, 0)
 

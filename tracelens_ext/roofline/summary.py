@@ -304,7 +304,8 @@ def _whole_trace(
 ) -> _IterationSpans:
     """Return the time from the first to the last GPU event of an operation."""
     has_operation = roofline.groups.of_gpu != NONE
-    start = work.start[has_operation].min(initial=np.iinfo(np.int64).max)
+    latest_time = np.iinfo(np.int64).max
+    start = work.start[has_operation].min(initial=latest_time)
     end = work.end[has_operation].max(initial=0)
     wall_ns = max(int(end - start), 0)
     return _IterationSpans(

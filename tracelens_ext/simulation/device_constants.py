@@ -119,10 +119,10 @@ def _starts_idle_stream(nodes: Nodes) -> BoolArray:
     ordered_launch = nodes.launch[by_launch]
     is_first_of_launch = np.zeros(len(nodes), dtype=bool)
     is_first_of_launch[by_launch] = begins_run(ordered_launch)
-    is_stream_idle = nodes.reach_before <= nodes.call
-    starts_idle = nodes.follows_event & nodes.is_called
-    starts_idle &= is_first_of_launch
-    starts_idle &= is_stream_idle
+    starts_idle = is_first_of_launch
+    starts_idle &= nodes.follows_event
+    starts_idle &= nodes.is_called
+    starts_idle &= nodes.reach_before <= nodes.call
     return starts_idle
 
 

@@ -450,6 +450,7 @@ def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:
 def _begins_in(time: Int64Array, intervals: Union) -> BoolArray:
     """Return which times lie in an interval, or are its start."""
     begun = np.searchsorted(intervals.start, time, "right")
-    end_of_last = values_at(intervals.end, begun - 1)
+    last = begun - 1
+    end_of_last = values_at(intervals.end, last)
     is_inside: BoolArray = time < end_of_last
     return is_inside

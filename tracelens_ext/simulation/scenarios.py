@@ -361,8 +361,10 @@ class _ChangedProgram:
     def _scaled_nodes(
         self, duration: Int64Array, nodes: BoolArray, factor: float
     ) -> Int64Array:
-        work_ns = np.rint((duration - self.waiting) * factor).astype(np.int64)
-        return np.where(nodes, self.waiting + work_ns, duration)
+        work_ns = duration - self.waiting
+        scaled_work_ns = np.rint(work_ns * factor).astype(np.int64)
+        scaled_duration = self.waiting + scaled_work_ns
+        return np.where(nodes, scaled_duration, duration)
 
 
 def _single_change(name: str, factor: float) -> Named:

@@ -297,12 +297,13 @@ class _Processes:
         self._gpu_rows = gpu_rows[trace.correlation[gpu_rows] > 0]
         self._gpu_process = self._codes(self._gpu_rows)
         launches = trace.rows_of(*LAUNCH_KINDS)
-        if np.count_nonzero(np.bincount(self._codes(launches))) < 2:
-            launches = launches[:0]  # as in an ordinary trace, at no cost
-        is_used = np.isin(
-            trace.correlation[launches], trace.correlation[self._gpu_rows]
-        )
-        launches = launches[is_used]
+        launching_processes = np.count_nonzero(np.bincount(self._codes(launches)))
+        if launching_processes < 2:
+            # The trace is an ordinary one, for which the rest would cost time for nothing.
+            launches = launches[:0]
+        else:
+            ids_of_gpu = trace.correlation[self._gpu_rows]
+            launches = launches[np.isin(trace.correlation[launches], ids_of_gpu)]
         order = np.lexsort((trace.ts[launches], trace.correlation[launches]))
         self._launches = launches[order]
         self._launch_process = self._codes(self._launches)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
@@ -21,6 +23,7 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, NO_GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions, check_option
+from tracelens_ext.report.tables.row_command import ROW, RowCommand
 from tracelens_ext.report.tables.table import Table, Tables
 
 #: What the statistics of `ops_unique_args` are.
@@ -255,6 +258,25 @@ OPS_SUMMARY = Table(
         )
     ],
 )
+
+
+def _reproduce_command(
+    context: AnalysisContext, options: ReportOptions
+) -> RowCommand | None:
+    """Return the command that writes a script of the operation in a row.
+
+    There is none without a file, or where rows have other numbers than the command counts.
+    """
+    path = context.trace.provenance.path
+    if options.group_by_num_kernels or not Path(path).is_file():
+        return None
+    return RowCommand(
+        text=f"tracelens-ext reproduce {shlex.quote(path)} --row {ROW} -o bench.py",
+        label="reproduce",
+        needed_column="Input Dims",
+    )
+
+
 OPS_UNIQUE_ARGS = Table(
     name="ops_unique_args",
     shows="GPU time by operation and arguments, without communication",
@@ -356,6 +378,7 @@ OPS_UNIQUE_ARGS = Table(
         "include_call_stack",
         "include_first_occurrence_time",
     ],
+    row_command=_reproduce_command,
     method="get_df_kernel_launchers_unique_args()",
 )
 

@@ -286,7 +286,10 @@ def _warn_of_amounts(comparison: Comparison) -> None:
     baseline, *others = comparison.letters
     for letter, verdict in zip(others, comparison.verdicts, strict=False):
         ratio = verdict.work_ratio
-        if ratio is not None and abs(ratio - 1) > _SAME_AMOUNT:
+        if ratio is None:
+            continue
+        deviation = abs(ratio - 1)
+        if deviation > _SAME_AMOUNT:
             text = work_text(letter, ratio, baseline)
             tell(f"{text}: budgets on time compare different amounts of work")
 

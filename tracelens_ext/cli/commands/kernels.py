@@ -164,9 +164,11 @@ def kernels(
 def _refuse_gap_options(options: GapOptions) -> None:
     """Refuse options about gaps where nobody asks for gaps."""
     given = given_options(options)
-    if given:
-        verb = "need" if len(given) > 1 else "needs"
-        raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
+    if not given:
+        return
+    names = ", ".join(given)
+    verb = "need" if len(given) > 1 else "needs"
+    raise UsageError(f"{names} {verb} --gaps (or --gap-output FILE)")
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,10 @@ class _KernelReport:
         if not len(analyzer.work):
             return [no_gpu_work(analyzer.work)]
         statistics = self.tables.get("kernel_statistics")
-        if statistics is not None and not len(statistics):
-            return [f"No GPU event matches {self.selection.text}, so all counts are 0."]
-        return []
+        if statistics is None or len(statistics):
+            return []
+        text = self.selection.text
+        return [f"No GPU event matches {text}, so all counts are 0."]
 
     def text(self) -> str:
         """Return the text for a file."""
@@ -256,13 +259,16 @@ class _KernelReport:
     def _totals(self, statistics: pd.DataFrame) -> list[str]:
         """Return how many kernels there are, a line each."""
         names = int(statistics["full_names"].sum())
-        more = f" ({names} full names)" if names > len(statistics) else ""
+        launches = int(statistics["count"].sum())
+        more = ""
+        if names > len(statistics):
+            more = f" ({names} full names)"
         lines = []
         if self.selected:
             lines.append(f"Selected: {self.selected}")
         lines += [
             f"Total unique kernel types found: {len(statistics)}{more}",
-            f"Total kernel launches: {int(statistics['count'].sum())}",
+            f"Total kernel launches: {launches}",
             f"Results sorted by: {self.sorted_by}",
         ]
         return lines

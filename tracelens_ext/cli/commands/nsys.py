@@ -243,7 +243,8 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
 
 def _places(csv: Path | None, xlsx: Path | None) -> Places:
     """Return the files to write."""
-    if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
+    looks_like_file = csv is not None and csv.suffix.lower() == ".csv"
+    if csv is not None and looks_like_file and not csv.is_dir():
         raise UsageError(
             f"{csv}: is a single file, but there are several tables; give a folder"
         )

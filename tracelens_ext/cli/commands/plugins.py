@@ -46,13 +46,17 @@ def _lines(status: PluginStatus) -> Iterator[str]:
     """Yield all about a plugin."""
     plugin = status.plugin
     state = "ok"
-    if status.problems:
-        state = "partly ok" if status.works else "FAILED"
+    if status.problems and status.works:
+        state = "partly ok"
+    elif status.problems:
+        state = "FAILED"
     yield f"{plugin.name}  {state}  {plugin.distribution}  ({plugin.module})"
     if plugin.hooks:
-        yield f"    hooks: {', '.join(plugin.hooks)}"
+        hooks = ", ".join(plugin.hooks)
+        yield f"    hooks: {hooks}"
     if status.packs:
-        yield f"    rule packs: {', '.join(status.packs)}"
+        packs = ", ".join(status.packs)
+        yield f"    rule packs: {packs}"
     for problem in status.problems:
         yield f"    error: {problem}"
 

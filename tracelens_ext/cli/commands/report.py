@@ -42,6 +42,7 @@ from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.report.writing import Places
 from tracelens_ext.trace_files import with_rank
@@ -304,6 +305,16 @@ class _ReportRun:
             return self._snapshot(trace, places, inputs)
         return self._trace(trace=trace, places=places, inputs=inputs, progress=progress)
 
+    def _row_commands(self, perf_report: Report) -> Mapping[str, RowCommand]:
+        """Return the commands for rows, which name the rank of a file with several."""
+        rank = self.analysis.reading.rank
+        if rank is None:
+            return perf_report.row_commands
+        return {
+            name: command.with_option(f"--rank {rank}")
+            for name, command in perf_report.row_commands.items()
+        }
+
     def _trace(
         self,
         trace: Path,
@@ -319,7 +330,11 @@ class _ReportRun:
         options = self.report_options
         for_page = self.outputs.html is not None
         perf_report = build_perf_report(analyzer, options, for_page=for_page)
-        perf_report = replace(perf_report, source_url=self.source_url)
+        perf_report = replace(
+            perf_report,
+            source_url=self.source_url,
+            row_commands=self._row_commands(perf_report),
+        )
         measurement = None
         if self.compare:
             from tracelens_ext.compare.report import measured_for_comparison

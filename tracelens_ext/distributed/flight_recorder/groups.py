@@ -132,7 +132,9 @@ def signature_of(calls: Sequence[FlightCall]) -> Signature:
             elements.append(call.input_elements)
         if call.operation not in _INPUTS_ALONE:
             elements.append(call.output_elements)
-    return Signature(operations, tuple(elements), tuple(sorted(dtypes)))
+    return Signature(
+        operations=operations, elements=tuple(elements), dtypes=tuple(sorted(dtypes))
+    )
 
 
 def exchanges_any_sizes(calls: Sequence[FlightCall]) -> bool:
@@ -152,7 +154,7 @@ def group_calls(dumps: Sequence[FlightDump]) -> list[GroupCalls]:
             of_rank = collectives.setdefault(key, {}).setdefault(dump.rank, {})
             placed = replace(call, group=key)
             if call.source is not None and call.target is not None:
-                pair = Pair(call.source, call.target)
+                pair = Pair(source=call.source, target=call.target)
                 table = sends if call.operation == "send" else receives
                 table.setdefault(key, {}).setdefault(pair, []).append(placed)
             elif not call.is_p2p and call.operation != _END_OF_COALESCED:

@@ -213,7 +213,9 @@ def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     trace = gpu_events.trace
     described = collectives.described_by(gpu_events, kernels)
     annotation = _annotations_above(gpu_events, kernels)
-    own = _rows_of(gpu_events, _Describing(kernels, described, annotation))
+    own = _rows_of(
+        gpu_events, _Describing(kernel=kernels, row=described, annotation=annotation)
+    )
     is_named = own["direction"] != ""
     is_batch = own["collective"].str.contains(_BATCH) | (own["collective"] == "")
     kernel_names = trace.named(gpu_events.name[kernels], _SEND_RECV_KERNEL.search)
@@ -257,7 +259,7 @@ def _rows_of(gpu_events: GpuEvents, describing: _Describing) -> pd.DataFrame:
         columns[column] = pd.Series(values, dtype="str")
     for column, argument in _NUMBERS.items():
         columns[column] = collectives.number_argument(
-            gpu_events, argument, describing.row
+            work=gpu_events, name=argument, rows=describing.row
         )
     rows = pd.DataFrame(columns)
     # The annotation is the record itself where that has no arguments.
@@ -329,7 +331,7 @@ def _batched_records(
     records = np.setdiff1d(records, _records_with_launches(gpu_events, records))
     nothing = np.zeros(0, dtype=np.int64)
     if not len(launches) or not len(records):
-        return _Describing(nothing, nothing, nothing)
+        return _Describing(kernel=nothing, row=nothing, annotation=nothing)
     # An instant of a thread as one number: threads follow one another.
     thread_span = np.int64(trace.ts.max()) + 1
     launch_key = trace.thread[launches].astype(np.int64) * thread_span
@@ -343,7 +345,11 @@ def _batched_records(
     has_launch &= trace.thread[launches[launch]] == trace.thread[records]
     records = records[has_launch]
     kernels = bare_kernels[launch[has_launch]]
-    return _Describing(kernels, records, np.full(len(records), NONE, dtype=np.int64))
+    return _Describing(
+        kernel=kernels,
+        row=records,
+        annotation=np.full(len(records), NONE, dtype=np.int64),
+    )
 
 
 def _records_with_launches(gpu_events: GpuEvents, records: Int64Array) -> Int64Array:
@@ -387,7 +393,7 @@ def _activity(
     described = collectives.described_by(gpu_events, kernels[is_communication])
     group = np.full(len(kernels), "", dtype=object)
     group[is_communication] = collectives.text_argument(
-        gpu_events, _TEXTS["group"], described
+        work=gpu_events, name=_TEXTS["group"], rows=described
     )
     frame = pd.DataFrame(
         {

@@ -72,10 +72,14 @@ class Schedule:
     @property
     def can_be_simulated(self) -> bool:
         """True if the order of the work of each stage is known."""
-        return self.micro_batches > 0 and self.kind in (
+        if self.micro_batches == 0:
+            return False
+        if self.kind is ScheduleKind.INTERLEAVED:
+            # Stages take turns with groups of as many micro-batches as there are stages.
+            return self.micro_batches % self.stages == 0
+        return self.kind in (
             ScheduleKind.ONE_FORWARD_ONE_BACKWARD,
             ScheduleKind.GPIPE,
-            ScheduleKind.INTERLEAVED,
             ScheduleKind.FORWARD_ONLY,
         )
 

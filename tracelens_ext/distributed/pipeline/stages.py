@@ -93,7 +93,9 @@ def named_pipelines(
             is_wrapped = (
                 rows["rank"].isin(ends) & rows["peer"].isin(ends) & (len(chain) > 2)
             )
-            pipelines.append(Pipeline(tuple(chain), bool(is_wrapped.any())))
+            pipelines.append(
+                Pipeline(ranks=tuple(chain), is_ring=bool(is_wrapped.any()))
+            )
     return pipelines
 
 
@@ -240,10 +242,10 @@ def _is_filled_in_order(
         first_send = sends["start"].min()
         own = computation[computation["rank"] == rank]
         computed = covered(
-            own["start"].to_numpy(np.int64),
-            own["end"].to_numpy(np.int64),
-            np.array([first_end], dtype=np.int64),
-            np.array([first_send], dtype=np.int64),
+            start=own["start"].to_numpy(np.int64),
+            end=own["end"].to_numpy(np.int64),
+            window_start=np.array([first_end], dtype=np.int64),
+            window_end=np.array([first_send], dtype=np.int64),
         )
         if first_send < first_end or computed[0] < _MIN_COMPUTATION_NS:
             return False

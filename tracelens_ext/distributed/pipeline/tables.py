@@ -121,11 +121,11 @@ def analyze_pipelines(
         groups_within = groups_within_pipeline(own_calls, own_activity)
         for name in sorted(set(own_calls["iteration"])):
             iteration = _iteration(
-                pipeline,
-                own_calls[own_calls["iteration"] == name],
-                own_activity[own_activity["iteration"] == name],
-                name,
-                groups_within,
+                pipeline=pipeline,
+                calls=own_calls[own_calls["iteration"] == name],
+                activity=own_activity[own_activity["iteration"] == name],
+                name=name,
+                groups_within=groups_within,
             )
             if iteration is not None:
                 iterations.append(iteration)
@@ -140,7 +140,13 @@ def _iteration(
     groups_within: Mapping[int, set[str]],
 ) -> PipelineIteration | None:
     """Return one iteration of a replica; None if fewer than two stages recorded it."""
-    times = iteration_times(pipeline, calls, activity, name, groups_within)
+    times = iteration_times(
+        pipeline=pipeline,
+        calls=calls,
+        activity=activity,
+        iteration=name,
+        groups_within=groups_within,
+    )
     if not times:
         return None
     computations: dict[int, Intervals] = {
@@ -149,7 +155,9 @@ def _iteration(
     schedule = recognize(pipeline, calls, computations)
     if not schedule.micro_batches:
         return None
-    return PipelineIteration(pipeline, name, schedule, times, calls)
+    return PipelineIteration(
+        pipeline=pipeline, iteration=name, schedule=schedule, times=times, calls=calls
+    )
 
 
 def _rows(iteration: PipelineIteration) -> list[dict[str, object]]:

@@ -74,7 +74,7 @@ class Intervals(NamedTuple):
         return int((self.end - self.start).sum())
 
 
-_NOTHING = Intervals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+_NOTHING = Intervals(start=np.zeros(0, dtype=np.int64), end=np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,15 @@ def iteration_times(
         own_activity = activity[activity["rank"] == rank]
         if len(own_calls) and (own_activity["kind"] == COMPUTATION).any():
             groups = groups_within.get(rank, set())
-            recorded.append(_recorded(pipeline, stage, own_calls, own_activity, groups))
+            recorded.append(
+                _recorded(
+                    pipeline=pipeline,
+                    stage=stage,
+                    calls=own_calls,
+                    activity=own_activity,
+                    groups_within=groups,
+                )
+            )
     if len(recorded) < 2:
         return []
     first = recorded[0]
@@ -172,7 +180,11 @@ def iteration_times(
     times = []
     for rank_iteration in recorded:
         parts = _partition(
-            pipeline, rank_iteration, window_start, window_end, has_free_sends
+            pipeline=pipeline,
+            rank=rank_iteration,
+            window_start=window_start,
+            window_end=window_end,
+            has_free_sends=has_free_sends,
         )
         times.append(
             StageTimes(
@@ -198,7 +210,12 @@ def _recorded(
     computation = _intervals(activity[activity["kind"] == COMPUTATION])
     receives = calls[calls["direction"] == RECEIVE]
     last_receive = int((receives if len(receives) else calls)["end"].max())
-    end = _end_of_pipeline(activity, computation, last_receive, groups_within)
+    end = _end_of_pipeline(
+        activity=activity,
+        computation=computation,
+        after=last_receive,
+        groups_within=groups_within,
+    )
     computation = _clipped(computation, np.iinfo(np.int64).min, end)
     is_other = activity["kind"] == COMMUNICATION
     communication = _intervals(activity[is_other])
@@ -232,7 +249,9 @@ def _end_of_pipeline(
     late = others[(others["start"] >= after) & ~is_within]
     start = late["start"].to_numpy(np.int64)
     end = late["end"].to_numpy(np.int64)
-    hidden = covered(computation.start, computation.end, start, end)
+    hidden = covered(
+        start=computation.start, end=computation.end, window_start=start, window_end=end
+    )
     is_exposed = hidden < _MAX_COVERED * (end - start)
     ends += start[is_exposed].tolist()
     return int(min(ends))
@@ -249,8 +268,8 @@ def _clipped(intervals: Intervals, start: int, end: int) -> Intervals:
     """Return what of some intervals lies in a window."""
     is_inside = (intervals.start < end) & (intervals.end > start)
     return Intervals(
-        np.maximum(intervals.start[is_inside], start),
-        np.minimum(intervals.end[is_inside], end),
+        start=np.maximum(intervals.start[is_inside], start),
+        end=np.minimum(intervals.end[is_inside], end),
     )
 
 
@@ -264,7 +283,12 @@ def _sends_beside_computation(recorded: Sequence[_RankIteration]) -> bool:
         sends = rank.calls[is_pure_send]
         start = sends["start"].to_numpy(np.int64)
         end = sends["end"].to_numpy(np.int64)
-        hidden = covered(rank.computation.start, rank.computation.end, start, end)
+        hidden = covered(
+            start=rank.computation.start,
+            end=rank.computation.end,
+            window_start=start,
+            window_end=end,
+        )
         count += len(sends)
         covered_count += int((hidden > _MIN_COVERED * (end - start)).sum())
     return covered_count > _MIN_SHARE_OF_SENDS * count
@@ -301,8 +325,10 @@ def _partition(
     if has_free_sends:
         kernels = kernels[kernels["receives"]].reset_index(drop=True)
     regions = _governed(idle, kernels)
-    waits = Intervals(regions.start, np.maximum(regions.begin, regions.start))
-    transfers = Intervals(np.maximum(regions.begin, regions.start), regions.end)
+    waits = Intervals(start=regions.start, end=np.maximum(regions.begin, regions.start))
+    transfers = Intervals(
+        start=np.maximum(regions.begin, regions.start), end=regions.end
+    )
     is_for_previous = _waits_for_previous(pipeline, rank.stage, kernels)
     not_computing = _outside(computation, window_start, window_end)
     filled = _first_transfer(pipeline, rank, window_start)
@@ -346,7 +372,7 @@ def _governed(idle: Intervals, kernels: pd.DataFrame) -> _Regions:
     region_start = end.copy()
     region_end = end.copy()
     if not len(idle.start):
-        return _Regions(region_start, begin, region_end)
+        return _Regions(start=region_start, begin=begin, end=region_end)
     order = np.argsort(end, kind="stable")
     gap = np.searchsorted(idle.start, end[order], side="left") - 1
     is_in_gap = gap >= 0
@@ -365,7 +391,7 @@ def _governed(idle: Intervals, kernels: pd.DataFrame) -> _Regions:
     region_start[order[is_governing]] = own_start[is_governing]
     region_end[order[is_governing]] = limit[is_governing].astype(np.int64)
     begin = np.minimum(np.maximum(begin, region_start), region_end)
-    return _Regions(region_start, begin, region_end)
+    return _Regions(start=region_start, begin=begin, end=region_end)
 
 
 def _waits_for_previous(
@@ -399,26 +425,28 @@ def _first_transfer(pipeline: Pipeline, rank: _RankIteration, window_start: int)
 def _outside(intervals: Intervals, start: int, end: int) -> Intervals:
     """Return what of a window lies outside of some intervals."""
     parts = outside(
-        np.array([start], dtype=np.int64),
-        np.array([end], dtype=np.int64),
-        intervals.start,
-        intervals.end,
+        start=np.array([start], dtype=np.int64),
+        end=np.array([end], dtype=np.int64),
+        first=intervals.start,
+        last=intervals.end,
     )
     is_part = parts.end > parts.start
-    return Intervals(parts.start[is_part], parts.end[is_part])
+    return Intervals(start=parts.start[is_part], end=parts.end[is_part])
 
 
 def _without(intervals: Intervals, others: Intervals) -> Intervals:
     """Return what of some intervals lies outside of others."""
     others = Intervals(*union(others.start, others.end))
-    parts = outside(intervals.start, intervals.end, others.start, others.end)
+    parts = outside(
+        start=intervals.start, end=intervals.end, first=others.start, last=others.end
+    )
     is_part = parts.end > parts.start
-    return Intervals(parts.start[is_part], parts.end[is_part])
+    return Intervals(start=parts.start[is_part], end=parts.end[is_part])
 
 
 def _selected(intervals: Intervals, is_chosen: np.ndarray) -> Intervals:
     """Return some of the intervals."""
-    return Intervals(intervals.start[is_chosen], intervals.end[is_chosen])
+    return Intervals(start=intervals.start[is_chosen], end=intervals.end[is_chosen])
 
 
 def _sorted(intervals: Intervals) -> Intervals:
@@ -426,4 +454,4 @@ def _sorted(intervals: Intervals) -> Intervals:
     is_part = intervals.end > intervals.start
     start = intervals.start[is_part]
     order = np.argsort(start, kind="stable")
-    return Intervals(start[order], intervals.end[is_part][order])
+    return Intervals(start=start[order], end=intervals.end[is_part][order])

@@ -27,8 +27,8 @@ _USUAL_FACTOR = 1.5
 _USUAL_QUANTILE = 0.1
 #: The share of the pairs of two ranks that must end together to tell the offset of their clocks.
 _MIN_SHARE_OF_ENDS = 0.3
-#: Equally frequent offsets that are tried.
-_MAX_TIES = 16
+#: Times of two clocks that are compared may be off by this.
+_CLOCK_JITTER_NS = 20_000
 #: Groups whose names say that they are none of a pipeline, and words that say the opposite.
 _OTHER_GROUPS = (
     r"(?i)context|expert|tensor|sequence|(?:^|[_\W])(?:cp|ep|tp|sp)(?:$|[_\W])"
@@ -217,16 +217,7 @@ def _offsets(calls: pd.DataFrame) -> dict[int, int]:
     of their ends lie; it is followed from rank to rank.
     """
     neighbors: dict[int, dict[int, int]] = {rank: {} for rank in calls["rank"].unique()}
-    both = _both_sides(calls)
-    is_forward = both["source"] < both["target"]
-    low = both["source"].where(is_forward, both["target"])
-    high = both["target"].where(is_forward, both["source"])
-    pairs = pd.DataFrame({"low": low, "high": high})
-    for time in ("start", "end"):
-        source = both[f"{time}_source"]
-        target = both[f"{time}_target"]
-        pairs[f"{time}_low"] = source.where(is_forward, target)
-        pairs[f"{time}_high"] = target.where(is_forward, source)
+    pairs = _pairs_of_ranks(_both_sides(calls))
     for _, rows in pairs.groupby(["low", "high"], sort=True):
         first = int(rows["low"].iloc[0])
         second = int(rows["high"].iloc[0])
@@ -252,68 +243,158 @@ def _clock_difference(pairs: pd.DataFrame) -> int:
     """Return how far the second of two clocks is ahead, ns.
 
     The kernel of a batch ends with its last transfer, and the other kernels of its transfers may
-    end long before. Where such differences are as frequent as those of kernels that end together,
-    the offset is that with which most kernels overlap: no transfer is over before both run.
+    end long before. So the most frequent difference of ends counts only if no receive then ends
+    before its send begins. If none is like that, the offset is in the middle of what is possible.
 
     Args:
-        pairs: the transfers between two ranks: `start_low`, `end_low`, `start_high`, `end_high`.
+        pairs: the transfers between two ranks, of `_pairs_of_ranks`.
     """
-    start_low = pairs["start_low"].to_numpy(np.int64)
-    end_low = pairs["end_low"].to_numpy(np.int64)
-    start_high = pairs["start_high"].to_numpy(np.int64)
-    end_high = pairs["end_high"].to_numpy(np.int64)
-    ordered = np.sort(end_high - end_low)
+    frequent = _frequent_offsets(pairs)
+    possible = _possible_offsets(pairs)
+    for offset in frequent:
+        is_late_enough = offset >= possible.lowest - _CLOCK_JITTER_NS
+        is_early_enough = offset <= possible.highest + _CLOCK_JITTER_NS
+        if is_late_enough and is_early_enough:
+            return offset
+    is_limited = np.isfinite(possible.lowest) and np.isfinite(possible.highest)
+    if is_limited and possible.lowest <= possible.highest:
+        return int((possible.lowest + possible.highest) / 2)
+    return frequent[0] if frequent else 0
+
+
+def _frequent_offsets(pairs: pd.DataFrame) -> list[int]:
+    """Return offsets with which many kernels end together, the most frequent first, ns."""
+    ahead = pairs["end_high"] - pairs["end_low"]
+    ordered = np.sort(ahead.to_numpy(np.int64))
+    first = np.arange(len(ordered))
     beyond = np.searchsorted(ordered, ordered + _SAME_END_NS, side="right")
-    counts = beyond - np.arange(len(ordered))
-    most = int(counts.max())
-    if most < _MIN_SHARE_OF_ENDS * len(ordered):
-        return 0
-    best_offset = 0
-    best_overlaps = -1
-    for densest in np.flatnonzero(counts == most)[:_MAX_TIES]:
-        offset = int(np.median(ordered[densest : beyond[densest]]))
-        has_both = (start_high - offset < end_low) & (start_low < end_high - offset)
-        overlaps = int(has_both.sum())
-        if overlaps > best_overlaps:
-            best_offset = offset
-            best_overlaps = overlaps
-    return best_offset
+    counts = beyond - first
+    offsets: list[int] = []
+    while counts.max(initial=0) >= _MIN_SHARE_OF_ENDS * len(ordered):
+        densest = int(np.argmax(counts))
+        together = ordered[densest : beyond[densest]]
+        offsets.append(int(np.median(together)))
+        overlaps = (beyond > densest) & (first < beyond[densest])
+        counts = np.where(overlaps, 0, counts)
+    return offsets
+
+
+class _PossibleOffsets(NamedTuple):
+    """Between which limits the offset of two clocks is, ns; infinite where nothing tells."""
+
+    lowest: float
+    highest: float
+
+
+def _possible_offsets(pairs: pd.DataFrame) -> _PossibleOffsets:
+    """Return the offsets with which no kernel ends before its transfer can begin.
+
+    A receive never does. A send may be buffered, unless it is part of a batch.
+    """
+    low_is_bound = pairs["is_batch"] | ~pairs["is_upward"]
+    high_is_bound = pairs["is_batch"] | pairs["is_upward"]
+    until_end_of_low = (pairs["start_high"] - pairs["end_low"])[low_is_bound]
+    until_end_of_high = (pairs["end_high"] - pairs["start_low"])[high_is_bound]
+    return _PossibleOffsets(
+        lowest=float(until_end_of_low.max()) if low_is_bound.any() else -np.inf,
+        highest=float(until_end_of_high.min()) if high_is_bound.any() else np.inf,
+    )
+
+
+def _pairs_of_ranks(both: pd.DataFrame) -> pd.DataFrame:
+    """Return the times of both kernels of each pair by rank instead of by direction.
+
+    Args:
+        both: of `_both_sides`.
+
+    Returns:
+        `low` and `high`, the two ranks; `is_upward`, true if the lower one sends; `is_batch`; and
+        `start_low`, `end_low`, `start_high`, `end_high`.
+    """
+    is_upward = both["source"] < both["target"]
+    pairs = pd.DataFrame({"is_upward": is_upward, "is_batch": both["is_batch"]})
+    pairs["low"] = both["source"].where(is_upward, both["target"])
+    pairs["high"] = both["target"].where(is_upward, both["source"])
+    for time in ("start", "end"):
+        of_source = both[f"{time}_source"]
+        of_target = both[f"{time}_target"]
+        pairs[f"{time}_low"] = of_source.where(is_upward, of_target)
+        pairs[f"{time}_high"] = of_target.where(is_upward, of_source)
+    return pairs
 
 
 def _both_sides(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each pair: `source`, `target`, and the times of both kernels."""
-    columns = ["pair", "source", "target", "start", "end"]
+    """Return a row for each pair of a send and its receive.
+
+    Returns:
+        `pair`, `source`, `target`, `iteration`; `start_source`, `end_source`, `start_target`,
+        `end_target`, of the two kernels; `is_batch`, true if one of them has further transfers.
+    """
     paired = calls[calls["pair"] >= 0]
-    sends = paired.loc[paired["direction"] == SEND, columns]
-    receives = paired.loc[
-        paired["direction"] == RECEIVE, ["pair", "start", "end", "iteration"]
-    ]
-    return sends.merge(receives, on="pair", suffixes=("_source", "_target"))
+    parts = calls.groupby(["rank", "kernel"], sort=False)["rank"].transform("size")
+    paired = paired.assign(is_batch=parts[paired.index] > 1)
+    columns = ["pair", "start", "end", "is_batch"]
+    is_send = paired["direction"] == SEND
+    sends = paired.loc[is_send, columns + ["source", "target", "iteration"]]
+    receives = paired.loc[~is_send, columns]
+    both = sends.merge(receives, on="pair", suffixes=("_source", "_target"))
+    both["is_batch"] = both["is_batch_source"] | both["is_batch_target"]
+    return both
 
 
 # Transfers.
 
 
 def _with_begins(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls with `other_start`, and `begin` of their kernel's last transfer."""
+    """Return the calls with what is known of their transfers.
+
+    Returns:
+        `other_start`, of the kernel on the other side; `part_begin` and `part_end`, of the
+        transfer itself; `is_decisive`, true for the part of a kernel that ends it; `begin`, of the
+        transfer that ends the kernel.
+    """
     both = _both_sides(calls).set_index("pair")
-    start_of_source = calls["pair"].map(both["start_source"])
-    start_of_target = calls["pair"].map(both["start_target"])
     is_send = calls["direction"] == SEND
-    other_start = start_of_target.where(is_send, start_of_source)
-    calls = calls.assign(other_start=other_start)
-    has_other = other_start.notna()
-    begin = calls["start"].astype("float64").clip(lower=other_start).where(has_other)
-    begin = begin.mask(_is_buffered(calls, both), calls["start"])
-    usual = _usual_transfer(calls, begin)
-    begin = begin.fillna(calls["end"] - usual)
-    begin = begin.clip(lower=calls["start"], upper=calls["end"])
-    calls["part_begin"] = begin
-    kernels = calls.groupby(["rank", "kernel"], sort=False)
-    calls["begin"] = kernels["part_begin"].transform("max").astype("int64")
-    # The part that the kernel waited for longest says for whom it waited.
-    calls["is_decisive"] = begin == calls["begin"]
-    return calls
+    other = {}
+    for time in ("start", "end"):
+        of_source = calls["pair"].map(both[f"{time}_source"])
+        of_target = calls["pair"].map(both[f"{time}_target"])
+        other[time] = of_target.where(is_send, of_source)
+    calls = calls.assign(other_start=other["start"])
+    # It is over when the first of both kernels ends; the other one may have further transfers.
+    calls["part_end"] = calls["end"].astype("float64").clip(upper=other["end"])
+    calls["part_end"] = calls["part_end"].fillna(calls["end"])
+    calls["part_begin"] = _part_begins(calls, both)
+    calls["is_decisive"] = _ends_its_kernel(calls)
+    kernels = [calls["rank"], calls["kernel"]]
+    decisive_begin = calls["part_begin"].where(calls["is_decisive"])
+    begin = decisive_begin.groupby(kernels, sort=False).transform("max")
+    return calls.assign(begin=begin.astype("int64"))
+
+
+def _part_begins(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
+    """Return when each transfer began: when both kernels ran, ns."""
+    start = calls["start"].astype("float64")
+    has_other = calls["other_start"].notna()
+    begin = start.clip(lower=calls["other_start"]).where(has_other)
+    begin = begin.mask(_is_buffered(calls, both), start)
+    begin = begin.fillna(calls["end"] - _usual_transfer(calls, begin))
+    result: pd.Series = begin.clip(lower=calls["start"], upper=calls["end"])
+    return result
+
+
+def _ends_its_kernel(calls: pd.DataFrame) -> pd.Series:
+    """Return which parts end their kernels: those that end last if each takes as long as usual."""
+    duration = (calls["part_end"] - calls["part_begin"]).clip(lower=0)
+    is_known = calls["other_start"].notna()
+    low = calls["source"].clip(upper=calls["target"])
+    high = calls["source"].clip(lower=calls["target"])
+    links = duration.where(is_known).groupby([low, high], sort=False)
+    usual = links.transform("quantile", _USUAL_QUANTILE)
+    likely_end = calls["part_begin"] + usual.fillna(duration)
+    kernels = [calls["rank"], calls["kernel"]]
+    result: pd.Series = likely_end == likely_end.groupby(kernels).transform("max")
+    return result
 
 
 def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
@@ -323,17 +404,14 @@ def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
         calls: with `pair`.
         both: of `_both_sides`, by pair.
     """
-    duration_of_source = both["end_source"] - both["start_source"]
-    links = duration_of_source.groupby([both["source"], both["target"]])
+    duration = both["end_source"] - both["start_source"]
+    links = duration.groupby([both["source"], both["target"]])
     usual = links.transform("quantile", _USUAL_QUANTILE)
-    is_short = duration_of_source <= _USUAL_FACTOR * usual
+    is_short = duration <= _USUAL_FACTOR * usual
     ends_earlier = both["end_source"] < both["end_target"] - _BUFFERED_END_NS
+    is_buffered = is_short & ends_earlier & ~both["is_batch"]
+    buffered_pairs = both.index[is_buffered]
     is_send = calls["direction"] == SEND
-    parts = calls.groupby(["rank", "kernel"], sort=False)
-    is_alone = parts["direction"].transform("size") == 1
-    alone_of_pair = is_alone[calls["pair"] >= 0].groupby(calls["pair"]).all()
-    buffered = both.index.isin(alone_of_pair.index[alone_of_pair])
-    buffered_pairs = both.index[buffered & is_short & ends_earlier]
     return is_send & calls["pair"].isin(buffered_pairs)
 
 

@@ -6,6 +6,7 @@ transfers, against the same with the fault removed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -29,10 +30,10 @@ _MIN_DEVIATION = 0.08
 _SLOW_LINK_FACTOR = 1.5
 #: All transfers are slow if stages spend this share of an iteration on them, or if an iteration
 #: without them would be shorter by it.
-_MAX_TRANSFER_SHARE = 0.07
+_MAX_TRANSFER_SHARE = 0.06
 #: What is less than this share of an iteration is not worth a verdict.
 _MIN_SAVING = 0.02
-_MIN_LINK_SAVING = 0.005
+_MIN_LINK_SAVING = 0.003
 #: With four times as many micro-batches as stages, the bubble is small (Huang et al., GPipe, 2019,
 #: section 2.3).
 _ENOUGH_MICRO_BATCHES = 4
@@ -69,20 +70,27 @@ class _Saving:
 def find_pipeline_verdicts(job: PipelineJob) -> list[Verdict]:
     """Return the verdicts on the pipeline of a job; none where it has no pipeline.
 
-    Too few micro-batches are a verdict only where no other change to the stages or links helps:
-    the bubble is then that of the schedule itself.
+    Too few micro-batches are a verdict only where no change to the stages or links saves much: the
+    bubble is then that of the schedule itself.
     """
     means = _means(job)
     if means is None:
         return []
-    uneven = _uneven_stage(means)
-    slow_stage = _slow_stage(means) if uneven is None else None
-    transfer = _slow_transfer(means)
-    too_few = None
-    if uneven is None and transfer is None:
-        too_few = _too_few_micro_batches(means)
-    verdicts = (uneven, slow_stage, transfer, too_few)
+    verdicts = [_uneven_stage(means), _slow_transfer(means)]
+    if not any(_saves_much(means, verdict) for verdict in verdicts):
+        verdicts.append(_too_few_micro_batches(means))
+    if verdicts[0] is None:
+        verdicts.insert(0, _slow_stage(means))
     return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _saves_much(means: _PipelineMeans, verdict: Verdict | None) -> bool:
+    """Tell whether there is a verdict whose saving is large, or not known."""
+    if verdict is None:
+        return False
+    if verdict.ms is None:
+        return True
+    return verdict.ms >= _MIN_SAVING * means.window / NS_PER_MS
 
 
 # The means.
@@ -157,7 +165,7 @@ def _link_transfers(iterations: Sequence[PipelineIteration]) -> Float64Array:
         link = first.where(~is_wrap, stages - 1)
         # A batch ends with its last transfer: only that is known to take until the end.
         is_known = calls["is_decisive"] & calls["other_start"].notna()
-        duration = (calls["end"] - calls["part_begin"]).where(is_known)
+        duration = (calls["part_end"] - calls["part_begin"]).where(is_known)
         parts.append(pd.DataFrame({"link": link, "duration": duration}))
     durations = pd.concat(parts, ignore_index=True)
     median = durations.groupby("link")["duration"].median()
@@ -216,7 +224,7 @@ def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
     saving = _saving(means, replace(means, computation=even))
     if saving is not None and saving.share < _MIN_SAVING:
         return None
-    change = "the same work spread evenly over the stages"
+    change = "spreading the same work evenly over the stages"
     advice = _saving_text(saving, change)
     return _stage_verdict(means, deviation, saving, advice)
 
@@ -281,10 +289,9 @@ def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
     if not _are_transfers_slow(means, saving):
         return None
     evidence = (
-        f"stages spend {100 * means.transfer_share:.1f} % of an iteration on "
-        "transfers that computation does not hide (median "
-        f"{np.median(transfer) / NS_PER_MS:,.3f} ms per stage); "
-        f"{_saving_text(saving, 'transfers hidden behind computation')}"
+        f"stages spend {100 * means.transfer_share:.1f} % of an iteration on transfers that no"
+        f" computation hides (median {np.median(transfer) / NS_PER_MS:,.3f} ms each);"
+        f" {_saving_text(saving, 'hiding all transfers behind computation')}"
     )
     return Verdict(
         verdict=VerdictKind.SLOW_TRANSFER,
@@ -311,11 +318,11 @@ def _slow_link(
     transfer = means.transfer[link]
     next_stage = (link + 1) % means.schedule.stages
     evidence = (
-        f"a transfer between stage {link} ({_ranks_text(means, link)}) and stage "
-        f"{next_stage} ({_ranks_text(means, next_stage)}) takes "
-        f"{transfer / NS_PER_MS:,.3f} ms; one between other stages takes "
-        f"{usual / NS_PER_MS:,.3f} ms ({transfer / max(usual, 1.0):.2f} times); "
-        f"{_saving_text(saving, 'a link as fast as the others')}"
+        f"a transfer between stage {link} ({_ranks_text(means, link)}) and stage {next_stage}"
+        f" ({_ranks_text(means, next_stage)}) takes {transfer / NS_PER_MS:,.3f} ms,"
+        f" {transfer / max(usual, 1.0):.1f} times as long as between other stages"
+        f" ({usual / NS_PER_MS:,.3f} ms);"
+        f" {_saving_text(saving, 'a link as fast as the others')}"
     )
     return Verdict(
         verdict=VerdictKind.SLOW_TRANSFER,
@@ -339,7 +346,9 @@ def _too_few_micro_batches(means: _PipelineMeans) -> Verdict | None:
     if not is_plain or has_enough or means.bubble_share < _MIN_SAVING:
         return None
     # Interleaving stays as it is: the micro-batches of all chunks count.
-    wanted = -(-enough // schedule.chunks)
+    wanted = math.ceil(enough / schedule.chunks)
+    if schedule.chunks > 1:
+        wanted = schedule.stages * math.ceil(wanted / schedule.stages)
     more = replace(schedule, micro_batches=wanted)
     smaller = means.transfer * schedule.micro_batches / wanted
     saving = _saving(means, replace(means, schedule=more, transfer=smaller))

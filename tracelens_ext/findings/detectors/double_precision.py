@@ -40,8 +40,10 @@ TEXT: Final = FindingText(
     ),
     reason="other kernels run in lower precision; accuracy may need these doubles",
     evidence={
-        "events": EvidenceText("double-precision kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(
+            what="double-precision kernels", unit="GPU events", see="kernels"
+        ),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
 )
 

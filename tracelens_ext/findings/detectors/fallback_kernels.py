@@ -31,8 +31,8 @@ TEXT: Final = FindingText(
     confidence="low",
     reason="the kernel names show what they are; how much faster others are is assumed",
     evidence={
-        "events": EvidenceText("such kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
     variants={
         "library": VariantText(
@@ -108,12 +108,14 @@ class _Fallback:
 
 _FALLBACKS: Final = (
     _Fallback(
-        "naive kernels",
-        r"(?<![a-z])naive|[_:]ref(erence)?_kernel|reference_(gemm|conv)",
-        0.75,
+        label="naive kernels",
+        pattern=r"(?<![a-z])naive|[_:]ref(erence)?_kernel|reference_(gemm|conv)",
+        saved_share=0.75,
     ),
     _Fallback(
-        "im2col for a product", r"im2col|Im[23]d2Col|col2im|vol2col|col2vol", 1.0
+        label="im2col for a product",
+        pattern=r"im2col|Im[23]d2Col|col2im|vol2col|col2vol",
+        saved_share=1.0,
     ),
 )
 #: PyTorch's passes by names of kernels, a letter each.

@@ -57,8 +57,10 @@ TEXT: Final = FindingText(
     ),
     reason="newer kernels are 1.5 to 2 times as fast for long sequences; 1.5 times is assumed",
     evidence={
-        "events": EvidenceText("FlashAttention 2 kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(
+            what="FlashAttention 2 kernels", unit="GPU events", see="kernels"
+        ),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
 )
 

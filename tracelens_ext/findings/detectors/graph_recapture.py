@@ -46,8 +46,8 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the CPU was capturing or instantiating during all of this idle time",
     evidence={
-        "captures": EvidenceText("captures", "captures", "tree"),
-        "graph_launches": EvidenceText("graph launches", "calls", "tree"),
+        "captures": EvidenceText(what="captures", unit="captures", see="tree"),
+        "graph_launches": EvidenceText(what="graph launches", unit="calls", see="tree"),
     },
 )
 

@@ -26,8 +26,12 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="products with weights of one shape differ in their rows, in a model with experts",
     evidence={
-        "most_rows": EvidenceText("rows of the largest expert", "tokens", "roofline"),
-        "percent": EvidenceText("share of their products", "%", "roofline"),
+        "most_rows": EvidenceText(
+            what="rows of the largest expert", unit="tokens", see="roofline"
+        ),
+        "percent": EvidenceText(
+            what="share of their products", unit="%", see="roofline"
+        ),
     },
     informs_only=True,
 )

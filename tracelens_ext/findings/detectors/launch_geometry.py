@@ -42,10 +42,14 @@ TEXT: Final = FindingText(
     confidence="low",
     reason="an upper bound: as if the work could be spread over all multiprocessors",
     evidence={
-        "events": EvidenceText("such kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "mean_blocks": EvidenceText("blocks, weighted by time", "blocks", "kernels"),
-        "multiprocessors": EvidenceText("multiprocessors", "units", "roofline"),
+        "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
+        "mean_blocks": EvidenceText(
+            what="blocks, weighted by time", unit="blocks", see="kernels"
+        ),
+        "multiprocessors": EvidenceText(
+            what="multiprocessors", unit="units", see="roofline"
+        ),
     },
 )
 

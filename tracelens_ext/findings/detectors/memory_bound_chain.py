@@ -56,10 +56,12 @@ TEXT: Final = FindingText(
         "before wrote is not recorded"
     ),
     evidence={
-        "chains": EvidenceText("chains", "chains", "roofline"),
-        "passes": EvidenceText("passes in them", "passes", "roofline"),
-        "time_ms": EvidenceText("their time", "ms", "roofline"),
-        "gigabytes": EvidenceText("bytes that they move", "GB", "roofline"),
+        "chains": EvidenceText(what="chains", unit="chains", see="roofline"),
+        "passes": EvidenceText(what="passes in them", unit="passes", see="roofline"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="roofline"),
+        "gigabytes": EvidenceText(
+            what="bytes that they move", unit="GB", see="roofline"
+        ),
     },
 )
 
@@ -97,7 +99,9 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
     duration = work.duration[is_member]
     total_ns = np.bincount(chain, duration)
     pass_ns = sums(pass_number, duration, len(work))
-    longest_pass_ns = maxima(chain, pass_ns[pass_number], len(total_ns))
+    longest_pass_ns = maxima(
+        number=chain, values=pass_ns[pass_number], groups=len(total_ns)
+    )
     share = np.zeros(len(work))
     share[is_member] = (1.0 - longest_pass_ns / np.maximum(total_ns, 1))[chain]
     claim = inspection.wall.claim_events(is_member, share)

@@ -116,8 +116,8 @@ TEXT: Final = FindingText(
         "and accuracy must allow it"
     ),
     evidence={
-        "events": EvidenceText("such kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
 )
 

@@ -47,8 +47,8 @@ TEXT: Final = FindingText(
     confidence="low",
     reason="kernel names show the architecture; newer instructions are assumed to save 40 %",
     evidence={
-        "events": EvidenceText("such kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
 )
 

@@ -45,7 +45,9 @@ TEXT: Final = FindingText(
     confidence="low",
     reason="estimated at 0.5 µs per Python frame and 1 µs per operation with shapes",
     evidence={
-        "percent": EvidenceText("estimated for the launching threads", "%", "cpu_ops"),
+        "percent": EvidenceText(
+            what="estimated for the launching threads", unit="%", see="cpu_ops"
+        ),
     },
 )
 

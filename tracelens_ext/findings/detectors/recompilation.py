@@ -66,7 +66,7 @@ TEXT: Final = FindingText(
     reason="the CPU was compiling during all of this idle time",
     evidence={
         "compilations": EvidenceText(
-            "compilations and their parts", "events", "cpu_ops"
+            what="compilations and their parts", unit="events", see="cpu_ops"
         ),
     },
 )

@@ -87,9 +87,9 @@ TEXT: Final = FindingText(
     ),
     reason="such kernels are assumed to reach 40 % of the peak matrix rate",
     evidence={
-        "events": EvidenceText("such kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "rate": EvidenceText("their rate", "TFLOP/s", "roofline"),
+        "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
+        "rate": EvidenceText(what="their rate", unit="TFLOP/s", see="roofline"),
     },
 )
 

@@ -41,12 +41,14 @@ TEXT: Final = FindingText(
     title="Transfers far below the rate of the link: {saving}",
     reason="an upper bound: as if all of them reached the rate of their link",
     evidence={
-        "events": EvidenceText("such transfers", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(what="such transfers", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
         "rate": EvidenceText(
-            "their rate (collectives: on the bus)", "GB/s", "coll_analysis"
+            what="their rate (collectives: on the bus)",
+            unit="GB/s",
+            see="coll_analysis",
         ),
-        "link_rate": EvidenceText("rate of the link", "GB/s", "roofline"),
+        "link_rate": EvidenceText(what="rate of the link", unit="GB/s", see="roofline"),
     },
     variants={
         "host": VariantText(
@@ -123,7 +125,9 @@ def slow_link(inspection: Inspection) -> Finding | None:
     crosses_link |= work.trace.named(work.name, _BETWEEN_GPUS.match)
     moved = np.where(crosses_link, copied_bytes(inspection), 0.0)
     transfer_ns = work.duration.astype(np.float64)
-    _set_collectives(inspection, far_rate, moved, transfer_ns)
+    _set_collectives(
+        inspection=inspection, far_rate=far_rate, moved=moved, transfer_ns=transfer_ns
+    )
     needed_ns = moved / np.maximum(rate, 1)
     is_slow = (moved >= _LARGE_BYTES) & (moved < far_rate * transfer_ns)
     is_slow &= (between_gpus == 0) | (needed_ns >= _LARGE_NS)

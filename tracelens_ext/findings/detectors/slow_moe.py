@@ -23,8 +23,8 @@ TEXT: Final = FindingText(
     confidence="low",
     reason="assumed to reach half of the best case; unevenly spread tokens make it worse",
     evidence={
-        "events": EvidenceText("such kernels", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
 )
 

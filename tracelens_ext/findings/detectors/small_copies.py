@@ -49,9 +49,9 @@ TEXT: Final = FindingText(
     ),
     reason="most of such a copy is its start and end; how many become one depends on the code",
     evidence={
-        "events": EvidenceText("small copies", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "launches": EvidenceText("launches of them", "calls", "kernels"),
+        "events": EvidenceText(what="small copies", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
+        "launches": EvidenceText(what="launches of them", unit="calls", see="kernels"),
     },
 )
 

@@ -70,10 +70,16 @@ TEXT: Final = FindingText(
     ),
     reason="most of such a kernel is its start and end; each run of them is assumed to become one",
     evidence={
-        "kernels": EvidenceText("short kernels", "GPU events", "short_kernels_summary"),
-        "runs": EvidenceText("uninterrupted runs of them", "runs", "kernels"),
-        "median_us": EvidenceText("median duration", "µs", "short_kernels_summary"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "kernels": EvidenceText(
+            what="short kernels", unit="GPU events", see="short_kernels_summary"
+        ),
+        "runs": EvidenceText(
+            what="uninterrupted runs of them", unit="runs", see="kernels"
+        ),
+        "median_us": EvidenceText(
+            what="median duration", unit="µs", see="short_kernels_summary"
+        ),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
 )
 

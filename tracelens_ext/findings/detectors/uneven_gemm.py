@@ -43,8 +43,8 @@ TEXT: Final = FindingText(
     ),
     reason="an upper bound: as if each took the median time of the others of its size and type",
     evidence={
-        "events": EvidenceText("slow products", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "events": EvidenceText(what="slow products", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
 )
 

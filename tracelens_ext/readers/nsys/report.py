@@ -58,9 +58,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
     try:
         report = ReportFile(file, size)
     except DamagedReportError:
-        problem = (
-            f"is not an Nsight Systems report: it does not begin with {MAGIC.decode()!r}"
-        )
+        problem = f"is not an Nsight Systems report: it does not begin with {MAGIC.decode()!r}"
         remedy = f"if it is one, copy it again, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None
     tables = NsysReportTables(

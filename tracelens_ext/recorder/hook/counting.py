@@ -49,7 +49,9 @@ class OptimizerSteps:
     def add(self, optimizer: Any) -> None:
         """Expect an optimizer that was made."""
         key = id(optimizer)
-        self._uses[key] = _Use(optimizer, self.number, self._fastest)
+        self._uses[key] = _Use(
+            optimizer=optimizer, count=self.number, fastest=self._fastest
+        )
         self._behind.add(key)
 
     def forget(self, optimizer: Any) -> None:
@@ -62,7 +64,7 @@ class OptimizerSteps:
         key = id(optimizer)
         use = self._uses.get(key)
         if use is None or use.optimizer() is not optimizer:
-            use = _Use(optimizer, self.number, self._fastest)
+            use = _Use(optimizer=optimizer, count=self.number, fastest=self._fastest)
             self._uses[key] = use
         use.count += 1
         self._fastest = max(self._fastest, use.count)

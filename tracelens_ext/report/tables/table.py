@@ -16,6 +16,7 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column, units_of_columns
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.short_names import with_short_names
 
 #: In `Table.asked_by`: a report has the table only when its option `tables` names it.
@@ -48,6 +49,10 @@ def _no_heading(_context: Context, _options: ReportOptions) -> str:
     return ""
 
 
+def _no_command(_context: Context, _options: ReportOptions) -> RowCommand | None:
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """A table, declared once: for reports, commands, `TreePerfAnalyzer` and the reference.
@@ -75,6 +80,7 @@ class Table:
         answer_links: the one of them that names the sheets to look at next.
         screen: how a command shows it.
         short_names: the column of kernel names that a report puts short ones beside.
+        row_command: returns the command that a page offers to copy for each row, or None.
     """
 
     name: str
@@ -95,6 +101,7 @@ class Table:
     answer_links: str = ""
     screen: ScreenView = ScreenView(title="")
     short_names: str = ""
+    row_command: Callable[[Context, ReportOptions], RowCommand | None] = _no_command
 
     @property
     def call(self) -> str:

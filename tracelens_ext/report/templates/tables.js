@@ -113,6 +113,8 @@ class ReportTable {
       if (this.open && scrollTop + clientHeight > scrollHeight - NEAR_END) this.extend();
     });
     this.body.addEventListener("click", (event) => {
+      const button = event.target.closest(".copy");
+      if (button) this.copyCommand(button);
       const clip = event.target.closest(".clip");
       if (clip && getSelection().isCollapsed) clip.classList.toggle("open");
     });
@@ -174,7 +176,25 @@ class ReportTable {
       const value = column.values[row];
       line.append(column.kind === "number" ? numberCell(value, column) : this.textCell(value, place));
     });
+    const command = this.table.command;
+    if (command && this.textOf(row, command.column)) line.firstChild.append(commandButton(command, row));
     return line;
+  }
+
+  textOf(row, place) {
+    const code = this.table.columns[place].values[row];
+    return code < 0 ? "" : this.texts[code];
+  }
+
+  async copyCommand(button) {
+    const { label } = this.table.command;
+    const command = button.title;
+    if (!(await copied(command))) {
+      this.status.textContent = `Copy this command: ${command}`;
+      return;
+    }
+    button.textContent = "copied";
+    setTimeout(() => { button.textContent = label; }, 1500);
   }
 
   textCell(code, place) {
@@ -202,6 +222,32 @@ class ReportTable {
     this.more.hidden = found <= this.firstRows;
     this.more.textContent = this.open ? "Show fewer" : `Show all ${shownCount(found)}`;
     this.more.setAttribute("aria-expanded", this.open);
+  }
+}
+
+function commandButton(command, row) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = command.label;
+  button.title = command.text.replace("{row}", () => String(row + 1));
+  button.setAttribute("aria-label", `Copy the command: ${button.title}`);
+  return button;
+}
+
+/** Copy a text, also where a browser has no clipboard for pages; gives whether that worked. */
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const worked = document.execCommand("copy");
+    area.remove();
+    return worked;
   }
 }
 

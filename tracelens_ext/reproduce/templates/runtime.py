@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gzip
@@ -17,26 +15,27 @@ from pathlib import Path
 
 import torch
 
+#: The operations of this script, in order.
 OPERATIONS = []
-#: operations that cannot be reproduced: number, name and why
+#: Operations that this script cannot run: their number, name and the reason.
 NOT_REPRODUCED = []
-#: what runs an operation that a backend has no kernel for: name, function and backends
+#: Replacements for operations without a kernel: the name, function and backends of each.
 STAND_INS = []
 
 
 class Operation:
-    """An operation of the trace, and how long it took there.
+    """An operation of the trace and its recorded times.
 
     Attributes:
         number: its number in this script.
-        name: as in the trace.
-        make: makes its inputs, and returns them as a `Call`.
-        arguments: its arguments, in short.
-        calls: how often the trace has it.
-        recorded_us: median, shortest and longest GPU time of its calls there, in microseconds.
-        before_us: the same in the earlier of two traces.
-        flops: floating point operations of a call, where they are known.
-        moved_bytes: bytes that a call must move at the least, where they are known.
+        name: its name in the trace.
+        make: creates its inputs and returns them as a `Call`.
+        arguments: a summary of its arguments.
+        calls: number of calls in the trace.
+        recorded_us: median, shortest and longest recorded GPU time, in microseconds.
+        before_us: the same in the earlier of two compared traces.
+        flops: floating-point operations of one call, if known.
+        moved_bytes: minimum number of bytes that one call moves, if known.
     """
 
     def __init__(self, number, name, make, arguments, facts):
@@ -51,23 +50,8 @@ class Operation:
         self.moved_bytes = facts.get("moved_bytes")
 
 
-def not_reproduced(number, name, reason):
-    """Add an operation to those that this script names, but cannot run."""
-    NOT_REPRODUCED.append((number, name, reason))
-
-
-def operation(number, name, arguments, **facts):
-    """Return a decorator that adds a function to the operations of this script."""
-
-    def add(make):
-        OPERATIONS.append(Operation(number, name, make, arguments, facts))
-        return make
-
-    return add
-
-
 class Call:
-    """An operation with its arguments, ready to run."""
+    """A function of `torch.ops` with its arguments."""
 
     def __init__(self, function, *arguments, **keywords):
         self.function = function
@@ -77,44 +61,60 @@ class Call:
     def __call__(self):
         return self.function(*self.arguments, **self.keywords)
 
-    def changed(self, change):
-        """Return the same call with each of its arguments changed."""
-        arguments = [change_all(argument, change) for argument in self.arguments]
+    def with_arguments(self, change):
+        """Return the same call with `change` applied to each argument."""
+        arguments = [apply(change, argument) for argument in self.arguments]
         keywords = {
-            name: change_all(argument, change)
-            for name, argument in self.keywords.items()
+            name: apply(change, argument) for name, argument in self.keywords.items()
         }
         return Call(self.function, *arguments, **keywords)
 
     def tensors(self):
         """Return all tensors among the arguments."""
-        return tensors_in([*self.arguments, *self.keywords.values()])
+        return tensors_in(self.arguments + list(self.keywords.values()))
 
 
-def change_all(value, change):
-    """Return an argument, or a list of them, changed."""
-    if isinstance(value, (list, tuple)):
-        return [change_all(item, change) for item in value]
-    return change(value)
+def operation(number, name, arguments, **facts):
+    """Register the decorated function as an operation of this script."""
+
+    def register(make):
+        OPERATIONS.append(Operation(number, name, make, arguments, facts))
+        return make
+
+    return register
 
 
-def tensors_in(value):
-    """Return the tensors in an argument, or in a result."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
+def not_reproduced(number, name, reason):
+    """Register an operation of the trace that this script cannot run."""
+    NOT_REPRODUCED.append((number, name, reason))
 
 
 def stand_in(name, *backends):
-    """Return a decorator for what runs an operation where a backend has no kernel for it."""
+    """Register the decorated function for backends without a kernel for an operation."""
 
-    def add(function):
+    def register(function):
         STAND_INS.append((name, function, backends))
         return function
 
-    return add
+    return register
+
+
+def apply(change, argument):
+    """Apply a function to an argument, or to each item of a list."""
+    if isinstance(argument, (list, tuple)):
+        return [apply(change, item) for item in argument]
+    return change(argument)
+
+
+def tensors_in(value):
+    """Return the tensors in an argument or a result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    tensors = []
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            tensors += tensors_in(item)
+    return tensors
 
 
 # OPERATIONS
@@ -128,10 +128,23 @@ def cudnn_convolution(
     self, weight, padding, stride, dilation, groups, *_benchmark_deterministic_tf32
 ):
     """Run the general convolution."""
-    no_padding = [0] * len(padding)
-    return torch.ops.aten.convolution.default(
-        self, weight, None, stride, padding, dilation, False, no_padding, groups
-    )
+    return convolve(self, weight, None, stride, padding, dilation, groups)
+
+
+@stand_in("aten::cudnn_convolution_relu", "Meta", "CPU", "CUDA")
+def cudnn_convolution_relu(self, weight, bias, stride, padding, dilation, groups):
+    """Run the general convolution and ReLU."""
+    return convolve(self, weight, bias, stride, padding, dilation, groups).relu_()
+
+
+@stand_in("aten::cudnn_convolution_add_relu", "Meta", "CPU", "CUDA")
+def cudnn_convolution_add_relu(
+    self, weight, z, alpha, bias, stride, padding, dilation, groups
+):
+    """Run the general convolution, addition and ReLU."""
+    result = convolve(self, weight, bias, stride, padding, dilation, groups)
+    scale = 1 if alpha is None else alpha
+    return result.add_(z, alpha=scale).relu_()
 
 
 @stand_in("aten::miopen_convolution", "Meta", "CPU", "CUDA")
@@ -139,10 +152,23 @@ def miopen_convolution(
     self, weight, bias, padding, stride, dilation, groups, *_benchmark_deterministic
 ):
     """Run the general convolution."""
-    no_padding = [0] * len(padding)
-    return torch.ops.aten.convolution.default(
-        self, weight, bias, stride, padding, dilation, False, no_padding, groups
-    )
+    return convolve(self, weight, bias, stride, padding, dilation, groups)
+
+
+@stand_in("aten::miopen_convolution_relu", "Meta", "CPU", "CUDA")
+def miopen_convolution_relu(self, weight, bias, stride, padding, dilation, groups):
+    """Run the general convolution and ReLU."""
+    return convolve(self, weight, bias, stride, padding, dilation, groups).relu_()
+
+
+@stand_in("aten::miopen_convolution_add_relu", "Meta", "CPU", "CUDA")
+def miopen_convolution_add_relu(
+    self, weight, z, alpha, bias, stride, padding, dilation, groups
+):
+    """Run the general convolution, addition and ReLU."""
+    result = convolve(self, weight, bias, stride, padding, dilation, groups)
+    scale = 1 if alpha is None else alpha
+    return result.add_(z, alpha=scale).relu_()
 
 
 @stand_in("aten::miopen_depthwise_convolution", "Meta", "CPU", "CUDA")
@@ -150,10 +176,21 @@ def miopen_depthwise_convolution(
     self, weight, bias, padding, stride, dilation, groups, *_benchmark_deterministic
 ):
     """Run the general convolution."""
-    no_padding = [0] * len(padding)
-    return torch.ops.aten.convolution.default(
-        self, weight, bias, stride, padding, dilation, False, no_padding, groups
-    )
+    return convolve(self, weight, bias, stride, padding, dilation, groups)
+
+
+@stand_in("aten::_conv_depthwise2d", "Meta", "CPU")
+def conv_depthwise2d(self, weight, _kernel_size, bias, stride, padding, dilation):
+    """Run the general convolution with a group per channel."""
+    channels = self.shape[-3]
+    return convolve(self, weight, bias, stride, padding, dilation, channels)
+
+
+@stand_in("aten::conv_depthwise3d", "Meta", "CPU")
+def conv_depthwise3d(self, weight, _kernel_size, bias, stride, padding, dilation):
+    """Run the general convolution with a group per channel."""
+    channels = self.shape[-4]
+    return convolve(self, weight, bias, stride, padding, dilation, channels)
 
 
 @stand_in("aten::cudnn_convolution_transpose", "Meta", "CPU", "CUDA")
@@ -167,7 +204,7 @@ def cudnn_convolution_transpose(
     groups,
     *_benchmark_deterministic_tf32,
 ):
-    """Run the general convolution."""
+    """Run the general transposed convolution."""
     return torch.ops.aten.convolution.default(
         self, weight, None, stride, padding, dilation, True, output_padding, groups
     )
@@ -185,7 +222,7 @@ def miopen_convolution_transpose(
     groups,
     *_benchmark_deterministic,
 ):
-    """Run the general convolution."""
+    """Run the general transposed convolution."""
     return torch.ops.aten.convolution.default(
         self, weight, bias, stride, padding, dilation, True, output_padding, groups
     )
@@ -206,10 +243,10 @@ def cudnn_batch_norm(
 def cudnn_batch_norm_backward(
     self, grad, weight, running_mean, running_var, mean, variance, epsilon, _reserve
 ):
-    """Run the general backward of a batch norm."""
-    statistics_of_batch = (running_mean, running_var, mean, variance)
+    """Run the general batch norm backward."""
+    batch_statistics = (running_mean, running_var, mean, variance)
     return torch.ops.aten.native_batch_norm_backward.default(
-        grad, self, weight, *statistics_of_batch, True, epsilon, [True, True, True]
+        grad, self, weight, *batch_statistics, True, epsilon, [True, True, True]
     )
 
 
@@ -227,11 +264,26 @@ def miopen_batch_norm(
 def miopen_batch_norm_backward(
     self, grad, weight, running_mean, running_var, mean, variance, epsilon
 ):
-    """Run the general backward of a batch norm."""
-    statistics_of_batch = (running_mean, running_var, mean, variance)
+    """Run the general batch norm backward."""
+    batch_statistics = (running_mean, running_var, mean, variance)
     return torch.ops.aten.native_batch_norm_backward.default(
-        grad, self, weight, *statistics_of_batch, True, epsilon, [True, True, True]
+        grad, self, weight, *batch_statistics, True, epsilon, [True, True, True]
     )
+
+
+@stand_in("aten::_softmax", "Meta", "CPU")
+def softmax_to_float(self, dim, half_to_float):
+    """Compute the softmax in float32: only CUDA converts within the operation."""
+    values = self.float() if half_to_float else self
+    exponentials = (values - values.amax(dim, keepdim=True)).exp()
+    return exponentials / exponentials.sum(dim, keepdim=True)
+
+
+@stand_in("aten::_log_softmax", "Meta", "CPU")
+def log_softmax_to_float(self, dim, half_to_float):
+    """Compute the log softmax in float32: only CUDA converts within the operation."""
+    values = self.float() if half_to_float else self
+    return values - values.logsumexp(dim, keepdim=True)
 
 
 @stand_in("aten::_flash_attention_forward", "CPU")
@@ -250,11 +302,36 @@ def flash_attention_forward(
     scale=None,
     **_others,
 ):
-    """Run the general attention; sequences of different lengths count as one."""
-    result = general_attention((query, key, value), None, dropout_p, is_causal, scale)
-    sums = query.new_zeros(query.shape[:-1], dtype=torch.float32)
-    nothing = query.new_zeros(2, dtype=torch.uint64)
-    return result, sums, nothing, nothing[0].clone(), query.new_empty(0)
+    """Run general attention, with packed sequences as a single one."""
+    result = attention(query, key, value, None, dropout_p, is_causal, scale)
+    logsumexp = query.new_zeros(query.shape[:-1], dtype=torch.float32)
+    no_seed = query.new_zeros(2, dtype=torch.uint64)
+    return result, logsumexp, no_seed, no_seed[0].clone(), query.new_empty(0)
+
+
+@stand_in("aten::_flash_attention_backward", "CPU")
+def flash_attention_backward(
+    grad_out,
+    query,
+    key,
+    value,
+    out,
+    logsumexp,
+    cum_seq_q,
+    cum_seq_k,
+    max_q,
+    max_k,
+    dropout_p,
+    is_causal,
+    rng_state,
+    unused,
+    *,
+    scale=None,
+    **_others,
+):
+    """Run the backward of general attention, with packed sequences as a single one."""
+    tensors = (query, key, value)
+    return attention_gradients(grad_out, tensors, None, dropout_p, is_causal, scale)
 
 
 @stand_in("aten::_efficient_attention_forward", "CPU")
@@ -274,38 +351,87 @@ def efficient_attention_forward(
     scale=None,
     **_others,
 ):
-    """Run the general attention; sequences of different lengths count as one."""
+    """Run general attention, with packed sequences as a single one."""
     is_causal = custom_mask_type != 0 and bias is None
-    result = general_attention((query, key, value), bias, dropout_p, is_causal, scale)
-    sums = query.new_zeros(query.shape[:-1], dtype=torch.float32)
-    nothing = query.new_zeros((), dtype=torch.int64)
-    return result, sums, nothing, nothing.clone(), query.shape[1], key.shape[1]
+    result = attention(query, key, value, bias, dropout_p, is_causal, scale)
+    logsumexp = query.new_zeros(query.shape[:-1], dtype=torch.float32)
+    no_seed = query.new_zeros((), dtype=torch.int64)
+    return result, logsumexp, no_seed, no_seed.clone(), query.shape[1], key.shape[1]
 
 
-def general_attention(tensors, bias, dropout_p, is_causal, scale):
-    """Return attention of tensors (batch, sequence, heads, size), or without a batch."""
-    is_packed = tensors[0].dim() == 3
-    batched = [tensor[None] if is_packed else tensor for tensor in tensors]
-    query, key, value = (tensor.transpose(1, 2) for tensor in batched)
+@stand_in("aten::_efficient_attention_backward", "CPU")
+def efficient_attention_backward(
+    grad_out,
+    query,
+    key,
+    value,
+    bias,
+    out,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    logsumexp,
+    dropout_p,
+    philox_seed,
+    philox_offset,
+    custom_mask_type,
+    bias_requires_grad,
+    *,
+    scale=None,
+    **_others,
+):
+    """Run the backward of general attention, with packed sequences as a single one."""
+    is_causal = custom_mask_type != 0 and bias is None
+    gradients = attention_gradients(
+        grad_out, (query, key, value), bias, dropout_p, is_causal, scale
+    )
+    bias_gradient = query.new_empty(0) if bias is None else torch.zeros_like(bias)
+    return (*gradients, bias_gradient)
+
+
+def convolve(image, weight, bias, stride, padding, dilation, groups):
+    """Run the general convolution, which is not transposed."""
+    no_output_padding = [0] * len(padding)
+    return torch.ops.aten.convolution.default(
+        image, weight, bias, stride, padding, dilation, False, no_output_padding, groups
+    )
+
+
+def attention(query, key, value, bias, dropout_p, is_causal, scale):
+    """Run attention on tensors of shape (batch, sequence, heads, size), batch optional."""
+    is_packed = query.dim() == 3
+    if is_packed:
+        query = query[None]
+        key = key[None]
+        value = value[None]
     result = torch.nn.functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
         bias,
         dropout_p,
         is_causal,
         scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=query.shape[2] != key.shape[2],
     )
     result = result.transpose(1, 2)
     return result[0] if is_packed else result
+
+
+def attention_gradients(grad_out, tensors, bias, dropout_p, is_causal, scale):
+    """Return the gradients of `attention` with respect to query, key and value."""
+    inputs = [tensor.detach().requires_grad_() for tensor in tensors]
+    with torch.enable_grad():
+        result = attention(*inputs, bias, dropout_p, is_causal, scale)
+    return torch.autograd.grad(result, inputs, grad_out)
 
 
 # MEASUREMENT
 
 
 class Inputs:
-    """Makes the inputs of an operation: the same ones in each run."""
+    """Creates the inputs of an operation, with the same values in each run."""
 
     def __init__(self, device, scale=None):
         self.device = torch.device(device)
@@ -314,102 +440,104 @@ class Inputs:
 
     def normal(self, sizes, dtype, strides=None, **place):
         """Return a tensor of normally distributed numbers."""
-        return self._tensor(sizes, dtype, strides, place, _normal)
+        return self._tensor(sizes, dtype, strides, place, torch.randn)
 
     def positive(self, sizes, dtype, strides=None, **place):
-        """Return a tensor of positive numbers, from 0.5 to 1.5."""
-        return self._tensor(sizes, dtype, strides, place, _positive)
+        """Return a tensor of numbers from 0.5 to 1.5."""
+
+        def values(count, *, device):
+            return torch.rand(count, device=device) + 0.5
+
+        return self._tensor(sizes, dtype, strides, place, values)
 
     def share(self, sizes, dtype, strides=None, **place):
         """Return a tensor of numbers between 0 and 1."""
-        return self._tensor(sizes, dtype, strides, place, _share)
+        return self._tensor(sizes, dtype, strides, place, torch.rand)
 
     def constant(self, value, sizes, dtype, strides=None, **place):
-        """Return a tensor that has one value everywhere."""
+        """Return a tensor with the same value everywhere."""
 
-        def make(count, device):
+        def values(count, *, device):
             return torch.full((count,), value, device=device)
 
-        return self._tensor(sizes, dtype, strides, place, make)
+        return self._tensor(sizes, dtype, strides, place, values)
 
     def integers(self, sizes, dtype, strides=None, low=0, high=10, **place):
-        """Return a tensor of whole numbers, from `low` to less than `high`."""
-        high = self._scaled_limit(high)
+        """Return a tensor of integers of at least `low` and less than `high`."""
+        limit = max(self._scaled_limit(high), low + 1)
 
-        def make(count, device):
-            return torch.randint(low, max(high, low + 1), (count,), device=device)
+        def values(count, *, device):
+            return torch.randint(low, limit, (count,), device=device)
 
-        return self._tensor(sizes, dtype, strides, place, make)
+        return self._tensor(sizes, dtype, strides, place, values)
 
     def mask(self, sizes, strides=None, true_count=None, **place):
-        """Return truth values: half of them true, or so many."""
+        """Return booleans, of which `true_count` are true: half of them by default."""
 
-        def make(count, device):
-            order = torch.rand(count, device=device).argsort()
+        def values(count, *, device):
             wanted = count // 2 if true_count is None else true_count
+            order = torch.rand(count, device=device).argsort()
             return order < wanted
 
-        return self._tensor(sizes, torch.bool, strides, place, make)
+        return self._tensor(sizes, torch.bool, strides, place, values)
 
     def distinct(self, sizes, dtype, strides=None, high=None, **place):
-        """Return whole numbers that differ from each other, where `high` lets them."""
+        """Return integers below `high`, all different if there are enough of them."""
 
-        def make(count, device):
-            several = max(high or count, count)
-            return torch.randperm(several, device=device)[:count] % max(
-                high or count, 1
-            )
+        def values(count, *, device):
+            limit = max(high or count, 1)
+            shuffled = torch.randperm(max(limit, count), device=device)
+            return shuffled[:count] % limit
 
-        return self._tensor(sizes, dtype, strides, place, make)
+        return self._tensor(sizes, dtype, strides, place, values)
 
     def ascending(self, sizes, dtype, strides=None, low=0, high=1, **place):
-        """Return evenly spaced numbers, from `low` to `high`, along the last dimension."""
+        """Return evenly spaced numbers from `low` to `high` along the last dimension."""
         steps = sizes[-1] if sizes else 1
 
-        def make(count, device):
+        def values(count, *, device):
             row = torch.linspace(low, high, steps, device=device, dtype=torch.float64)
-            return row.repeat(max(count // max(steps, 1), 1))[:count]
+            rows = max(count // max(steps, 1), 1)
+            return row.repeat(rows)[:count]
 
-        return self._tensor(sizes, dtype, strides, place, make)
+        return self._tensor(sizes, dtype, strides, place, values)
 
     def positive_definite(self, sizes, dtype, strides=None, **place):
-        """Return matrices that have a Cholesky factor."""
-        tensor = self.normal(sizes, dtype, strides, **place)
-        if tensor.device.type != "meta":
-            product = tensor @ tensor.mH
-            product.diagonal(dim1=-2, dim2=-1).add_(sizes[-1])
-            tensor.copy_(product)
-        return tensor
+        """Return positive definite matrices."""
+        matrices = self.normal(sizes, dtype, strides, **place)
+        if matrices.device.type == "meta":
+            return matrices
+        product = matrices @ matrices.mH
+        product.diagonal(dim1=-2, dim2=-1).add_(sizes[-1])
+        return matrices.copy_(product)
 
     def quantized(self, sizes, dtype):
-        """Return a quantized tensor; neither its scale nor its zero point is recorded."""
+        """Return a quantized tensor; traces have neither its scale nor its zero point."""
         return torch._empty_affine_quantized(
             sizes, scale=0.1, zero_point=0, dtype=dtype, device=self.device
         )
 
-    def _tensor(self, sizes, dtype, strides, place, make):
-        """Return a tensor whose elements a function makes, for the number of them."""
-        device = torch.device("cpu") if place.get("on_host") else self.device
-        if self.device.type == "meta":
-            device = self.device
+    def number(self, value, dtype):
+        """Return a number as a tensor without dimensions, which stays on the CPU."""
+        device = "meta" if self.device.type == "meta" else "cpu"
+        return torch.tensor(value, dtype=dtype, device=device)
+
+    def _tensor(self, sizes, dtype, strides, place, values):
+        """Return a tensor whose elements `values(count, device=…)` creates."""
+        device = self.device
+        if place.get("on_host") and device.type != "meta":
+            device = torch.device("cpu")
         sizes, strides = self._scaled(sizes, strides)
         if device.type == "meta":
             if strides is None:
                 return torch.empty(sizes, dtype=dtype, device=device)
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
-        count = math.prod(sizes)
-        if strides is not None and count:
-            # Strides may overlap: what is made is the memory, which the tensor then looks at.
-            reach = [(size - 1) * stride for size, stride in zip(sizes, strides)]
-            needed = 1 + sum(reach)
-        else:
-            needed = count
-        elements = make(needed, device).to(dtype)
+        memory = values(elements_in_memory(sizes, strides), device=device).to(dtype)
         if place.get("pinned") and self.device.type == "cuda":
-            elements = elements.pin_memory()
+            memory = memory.pin_memory()
         if strides is None:
-            return elements.reshape(sizes)
-        return elements.as_strided(sizes, strides)
+            return memory.reshape(sizes)
+        return memory.as_strided(sizes, strides)
 
     def _scaled(self, sizes, strides):
         """Return sizes and strides after `--scale`."""
@@ -424,172 +552,187 @@ class Inputs:
         return limit if self.scale is None else self.scale.of_size(limit)
 
 
-def _normal(count, device):
-    return torch.randn(count, device=device)
-
-
-def _positive(count, device):
-    return torch.rand(count, device=device) + 0.5
-
-
-def _share(count, device):
-    return torch.rand(count, device=device)
+def elements_in_memory(sizes, strides):
+    """Return how many elements of memory a tensor spans; strides may overlap."""
+    count = math.prod(sizes)
+    if strides is None or not count:
+        return count
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
 
 
 class Scale:
-    """Makes the largest size of an operation smaller, wherever it occurs."""
+    """Reduces the largest size of an operation wherever it occurs."""
 
     def __init__(self, factor, largest):
         self.factor = factor
         self.largest = largest
 
     def of_size(self, size):
-        """Return a size, a limit or another whole number after scaling."""
+        """Return a size after scaling."""
         if size != self.largest:
             return size
         return max(1, int(size * self.factor))
 
     def of_strides(self, sizes, strides):
-        """Return strides in the same order as before, without what is between rows."""
-        result = list(strides)
+        """Return strides in the same order as before, without padding between rows."""
+        scaled = list(strides)
         step = 1
-        for index in sorted(range(len(sizes)), key=lambda index: strides[index]):
-            if strides[index]:
-                result[index] = step
-                step *= self.of_size(sizes[index])
-        return result
+        for dimension in sorted(range(len(sizes)), key=strides.__getitem__):
+            if strides[dimension]:
+                scaled[dimension] = step
+                step *= self.of_size(sizes[dimension])
+        return scaled
 
     def of_argument(self, argument):
-        """Return an argument of a call after scaling."""
+        """Return an argument after scaling."""
         if type(argument) is int and self.largest > 64:
             return self.of_size(argument)
         return argument
 
 
 class SkippedError(Exception):
-    """An operation cannot run here; says why."""
-
-
-def package_operation(name, package):
-    """Return an operation that a package adds to PyTorch.
-
-    Raises:
-        SkippedError: the package is not installed, or has no such operation.
-    """
-    namespace, _, short_name = name.partition("::")
-    # A package may fail in any way while it is imported; that costs its operations only.
-    with contextlib.suppress(Exception):
-        importlib.import_module(package)
-    found = getattr(getattr(torch.ops, namespace), short_name, None)
-    if found is None:
-        raise SkippedError(f"the package {package} is not installed, or has no {name}")
-    return found
+    """An operation cannot run here; the message says why."""
 
 
 def package_call(name, package, *arguments):
-    """Return the call of an operation of a package, with its arguments in recorded order."""
-    packet = package_operation(name, package)
+    """Return the call of an operation that a package adds to PyTorch.
+
+    Raises:
+        SkippedError: the package is not installed or has no such operation.
+    """
+    # Whatever goes wrong while importing a package affects only its own operations.
+    with contextlib.suppress(Exception):
+        importlib.import_module(package)
+    namespace, _, short_name = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), short_name, None)
+    if packet is None:
+        raise SkippedError(f"the package {package} is not installed or has no {name}")
     for overload_name in packet.overloads():
         overload = getattr(packet, overload_name)
         parameters = overload._schema.arguments
         if len(parameters) < len(arguments):
             continue
-        given = list(zip(parameters, arguments))
-        positional = [value for parameter, value in given if not parameter.kwarg_only]
-        keywords = {
-            parameter.name: value for parameter, value in given if parameter.kwarg_only
-        }
+        positional = []
+        keywords = {}
+        for parameter, argument in zip(parameters, arguments):
+            if parameter.kwarg_only:
+                keywords[parameter.name] = argument
+            else:
+                positional.append(argument)
         return Call(overload, *positional, **keywords)
-    raise SkippedError(f"no {name} of this version takes {len(arguments)} arguments")
+    raise SkippedError(
+        f"the installed {package} has no {name} with {len(arguments)} arguments"
+    )
 
 
-class Measured:
-    """What a run has measured, in microseconds a call."""
-
-    def __init__(self, times_us, back_to_back_us=None):
-        self.times_us = times_us
-        self.back_to_back_us = back_to_back_us
-
-    @property
-    def median(self):
-        return statistics.median(self.times_us) if self.times_us else None
-
-
-def largest_size(operation):
-    """Return the largest size of the tensors of an operation."""
-    tensors = operation.make(Inputs("meta")).tensors()
-    return max((size for tensor in tensors for size in tensor.shape), default=1)
-
-
-def made(operation, options):
-    """Return the call of an operation, with new inputs."""
-    if options.scale == 1.0:
-        return operation.make(Inputs(options.device))
-    scale = Scale(options.scale, largest_size(operation))
-    call = operation.make(Inputs(options.device, scale))
-    return call.changed(scale.of_argument)
+def make_call(operation, device, factor=1.0):
+    """Return the call of an operation with new inputs, scaled by a factor."""
+    if factor == 1.0:
+        return operation.make(Inputs(device))
+    original = operation.make(Inputs("meta")).tensors()
+    sizes = [size for tensor in original for size in tensor.shape]
+    scale = Scale(factor, max(sizes, default=1))
+    call = operation.make(Inputs(device, scale))
+    return call.with_arguments(scale.of_argument)
 
 
 def bytes_of(tensors):
-    """Return the bytes that tensors take, each piece of memory once."""
-    memory = {}
-    for tensor in tensors:
-        reach = [
-            (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())
-        ]
-        elements = 1 + sum(reach) if tensor.numel() else 0
-        memory[id(tensor)] = elements * tensor.element_size()
-    return sum(memory.values())
+    """Return the memory that tensors take, in bytes."""
+    total = 0
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        if tensor.layout == torch.strided:
+            elements = elements_in_memory(tensor.shape, tensor.stride())
+            total += elements * tensor.element_size()
+    return total
 
 
 def free_memory(device):
-    """Return the bytes that are free on a device; None where that is not known."""
+    """Return the free memory of a device in bytes, or None if it is unknown."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
 def check_memory(operation, options):
-    """Refuse an operation whose inputs need more than half of the free memory."""
+    """Refuse an operation whose inputs need more than half of the free memory.
+
+    Raises:
+        SkippedError: the inputs are too large.
+    """
     if options.device == "meta":
         return
-    planned = made(operation, argparse.Namespace(device="meta", scale=options.scale))
-    needed = bytes_of(planned.tensors())
+    needed = bytes_of(make_call(operation, "meta", options.scale).tensors())
     free = free_memory(options.device)
     if free is not None and needed > free / 2:
         raise SkippedError(
-            f"its inputs need {needed / 1000000000.0:.1f} GB, more than half of the "
-            f"{free / 1000000000.0:.1f} GB that are free; try --scale 0.5"
+            f"its inputs need {needed / 1e9:.1f} GB, more than half of the"
+            f" {free / 1e9:.1f} GB of free memory; try --scale 0.5"
         )
 
 
 BACKENDS = {"cuda": "CUDA", "cpu": "CPU", "meta": "Meta"}
-#: the library that stand-ins are registered with: they stay as long as it does
+#: Stand-ins are registered here, and stay as long as this object.
 LIBRARY = torch.library.Library("aten", "IMPL")
-#: operations that a stand-in runs
+#: Names of operations that stand-ins run.
 REPLACED = set()
+#: Names of operations that have a kernel, but not for the arguments in this script.
+INCOMPLETE = ("aten::_softmax", "aten::_log_softmax")
+SHARED_KERNELS = (
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
 
 
 def has_kernel(name, backend):
-    """Return whether PyTorch can run an operation on a backend."""
-    keys = (backend, "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    """Return whether PyTorch has a kernel for an operation on a backend."""
     return any(
-        torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys
+        torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+        for key in (backend,) + SHARED_KERNELS
     )
 
 
 def register_stand_ins(device):
-    """Register the stand-ins of operations that PyTorch has no kernel for on this device."""
-    used = {BACKENDS[device], "CPU"}
+    """Register the stand-ins for operations that have no kernel on this device."""
+    own_backend = BACKENDS[device]
     for name, function, backends in STAND_INS:
-        for backend in sorted(used.intersection(backends)):
-            if has_kernel(name, backend):
+        # The reference of --check runs on the CPU, whatever the device.
+        for backend in sorted({own_backend, "CPU"}.intersection(backends)):
+            if has_kernel(name, backend) and name not in INCOMPLETE:
                 continue
             LIBRARY.impl(name, function, backend)
-            if backend == BACKENDS[device]:
+            if backend == own_backend:
                 REPLACED.add(name)
+
+
+def why_it_cannot_run(error, call, device):
+    """Return why an operation cannot run on a device at all, or None for another error."""
+    name = getattr(call.function, "_name", "")
+    if device == "meta" and is_value_dependent(call.function):
+        return "its result depends on values, which the meta device does not have"
+    if not isinstance(error, NotImplementedError) or not name.startswith("aten::"):
+        return None
+    if has_kernel(name, BACKENDS[device]):
+        return None
+    return f"PyTorch {torch.__version__} has no {device} kernel for it"
+
+
+def is_value_dependent(function):
+    """Return whether the shape or type of the result depends on values."""
+    tags = getattr(function, "tags", ())
+    name = getattr(function, "_name", "")
+    if name.startswith(("aten::index", "aten::_unsafe_index")):
+        return True
+    return (
+        torch.Tag.data_dependent_output in tags
+        or torch.Tag.dynamic_output_shape in tags
+    )
 
 
 def synchronize(device):
@@ -597,24 +740,47 @@ def synchronize(device):
         torch.cuda.synchronize()
 
 
+class Times:
+    """Measured times of an operation in microseconds.
+
+    Attributes:
+        calls: the time of each call; empty on the meta device.
+        back_to_back: mean time of calls without a pause between them; None on a CPU.
+    """
+
+    def __init__(self, calls, back_to_back=None):
+        self.calls = calls
+        self.back_to_back = back_to_back
+
+
 def measure(operation, options):
-    """Run an operation, and return how long it takes."""
-    call = made(operation, options)
-    call()
-    synchronize(options.device)
+    """Run an operation and return its times.
+
+    Raises:
+        SkippedError: it cannot run on this device.
+    """
+    call = make_call(operation, options.device, options.scale)
+    try:
+        call()
+        synchronize(options.device)
+    except Exception as error:
+        reason = why_it_cannot_run(error, call, options.device)
+        if reason is None:
+            raise
+        raise SkippedError(reason) from error
     if options.device == "meta":
-        return Measured([])
+        return Times([])
     if options.device == "cpu":
-        return Measured(cpu_times(call))
+        return Times(cpu_times(call))
     calls = rotation(operation, options, call)
     for warm_up in (calls * 3)[:10]:
         warm_up()
     torch.cuda.synchronize()
-    return Measured(gpu_times(calls), back_to_back_time(calls))
+    return Times(gpu_times(calls), back_to_back_time(calls))
 
 
 def cpu_times(call, most=5, seconds=1.0):
-    """Return the times of up to five calls, or of those of a second."""
+    """Return the times of up to five calls, or of those that a second allows."""
     times = []
     while len(times) < most and sum(times) < seconds * 1e6:
         start = time.perf_counter()
@@ -624,19 +790,22 @@ def cpu_times(call, most=5, seconds=1.0):
 
 
 def rotation(operation, options, call):
-    """Return calls with different inputs, which together do not fit into the L2 cache."""
+    """Return calls with different inputs, together twice as large as the L2 cache."""
     if options.warm:
         return [call]
-    cache = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or 2**27
+    properties = torch.cuda.get_device_properties(0)
+    cache = getattr(properties, "L2_cache_size", 0) or 2**27
     own_bytes = max(bytes_of(call.tensors()), 1)
-    count = math.ceil(2 * cache / own_bytes)
+    needed = math.ceil(2 * cache / own_bytes)
     affordable = int(free_memory(options.device) / 4 / own_bytes)
-    more = min(count, affordable, 256) - 1
-    return [call, *(made(operation, options) for _ in range(more))]
+    calls = [call]
+    while len(calls) < min(needed, affordable, 256):
+        calls.append(make_call(operation, options.device, options.scale))
+    return calls
 
 
 def back_to_back_time(calls, least_ms=10.0):
-    """Return the time of a call among calls without a pause, by the clock of the GPU."""
+    """Return the mean time of calls without a pause, measured with CUDA events."""
     repeats = 10
     while True:
         start = torch.cuda.Event(enable_timing=True)
@@ -649,11 +818,12 @@ def back_to_back_time(calls, least_ms=10.0):
         elapsed_ms = start.elapsed_time(end)
         if elapsed_ms >= least_ms or repeats >= 100_000:
             return elapsed_ms * 1e3 / repeats
-        repeats *= max(2, min(10, math.ceil(least_ms / max(elapsed_ms, 0.01))))
+        missing = math.ceil(least_ms / max(elapsed_ms, 0.01))
+        repeats *= max(2, min(10, missing))
 
 
 def gpu_times(calls, count=20):
-    """Return the GPU time of calls, as the profiler records it for their kernels."""
+    """Return the GPU times of calls, as the profiler records them for their kernels."""
     with recorder("cuda") as profiler:
         for number in range(count):
             with torch.profiler.record_function("measured call"):
@@ -667,41 +837,38 @@ def gpu_times(calls, count=20):
 
 
 def kernel_times(events):
-    """Return the time of the kernels that each measured call has launched, in microseconds."""
-    marks = [
-        event
-        for event in events
-        if event.get("cat") == "user_annotation" and event["name"] == "measured call"
-    ]
+    """Return the time of the kernels that each measured call launched, in microseconds."""
+    marks = []
     launches = {}
     kernels = {}
     for event in events:
+        category = event.get("cat")
         correlation = event.get("args", {}).get("correlation")
-        if event.get("cat") in ("cuda_runtime", "cuda_driver"):
+        if category == "user_annotation" and event["name"] == "measured call":
+            marks.append(event)
+        elif category in ("cuda_runtime", "cuda_driver"):
             launches[correlation] = event["ts"]
-        elif event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+        elif category in ("kernel", "gpu_memcpy", "gpu_memset"):
             kernels.setdefault(correlation, []).append((event["ts"], event["dur"]))
     times = []
     for mark in marks:
         end = mark["ts"] + mark["dur"]
-        intervals = [
-            interval
-            for correlation, start in launches.items()
-            if mark["ts"] <= start <= end
-            for interval in kernels.get(correlation, ())
-        ]
+        intervals = []
+        for correlation, start in launches.items():
+            if mark["ts"] <= start <= end:
+                intervals += kernels.get(correlation, [])
         times.append(united_length(intervals))
     return times
 
 
 def united_length(intervals):
-    """Return how long at least one of some intervals (start, duration) lasts."""
+    """Return how long at least one of the intervals (start, duration) lasts."""
     total = 0.0
-    reached = -math.inf
+    covered_until = -math.inf
     for start, duration in sorted(intervals):
         end = start + duration
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+        total += max(0.0, end - max(start, covered_until))
+        covered_until = max(covered_until, end)
     return total
 
 
@@ -713,107 +880,120 @@ def recorder(device):
     return torch.profiler.profile(activities=activities, record_shapes=True)
 
 
+#: PyTorch's profiler records longer lists of tensors as empty lists.
+LONGEST_RECORDED_LIST = 30
+
+
 def record(operations, options):
-    """Run each operation once with new inputs, and write a trace of that.
+    """Run each operation once with new inputs and write a trace of that.
 
     Returns:
-        Why an operation could not be recorded, by its number.
+        What the trace lacks: a sentence for each operation, by its number.
     """
     calls = {}
-    failures = {}
+    lacks = {}
     for chosen in operations:
         try:
             check_memory(chosen, options)
-            calls[chosen.number] = made(chosen, options)
-        except Exception as error:  # noqa: BLE001  # any kind
-            failures[chosen.number] = one_line(error)
+            call = make_call(chosen, options.device, options.scale)
+        except Exception as error:  # noqa: BLE001  # the others are still recorded
+            lacks[chosen.number] = f"not in the trace: {one_line(error)}"
+            continue
+        calls[chosen.number] = call
+        longest = max(map(list_length, call.arguments), default=0)
+        if longest > LONGEST_RECORDED_LIST:
+            lacks[chosen.number] = (
+                f"the trace lacks its list of {longest} tensors: PyTorch's profiler"
+                f" records lists of more than {LONGEST_RECORDED_LIST} tensors as empty"
+            )
     with recorder(options.device) as profiler:
         for chosen in operations:
             if chosen.number not in calls:
                 continue
             label = f"operation {chosen.number}: {chosen.name}"
-            try:
-                with torch.profiler.record_function(label):
-                    calls[chosen.number]()
-            except Exception as error:  # noqa: BLE001  # any kind
-                failures[chosen.number] = one_line(error)
+            # The table has the error already; the trace has the operation all the same.
+            mark = torch.profiler.record_function(label)
+            with contextlib.suppress(Exception), mark:
+                calls[chosen.number]()
         synchronize(options.device)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        if options.trace.endswith(".gz"):
-            with path.open("rb") as text, gzip.open(options.trace, "wb") as packed:
-                shutil.copyfileobj(text, packed)
-        else:
-            shutil.copyfile(path, options.trace)
-    return failures
+        opened = gzip.open if options.trace.endswith(".gz") else open
+        with path.open("rb") as source, opened(options.trace, "wb") as target:
+            shutil.copyfileobj(source, target)
+    return lacks
+
+
+def list_length(argument):
+    return len(argument) if isinstance(argument, (list, tuple)) else 0
 
 
 def check(operation, options):
-    """Compare the results of an operation with those of the same operation in float64.
+    """Compare the results of an operation with a reference in float64.
 
     Returns:
-        Whether they agree (None: there is no reference), and a sentence.
+        Whether they agree (None if there is no reference) and a description.
     """
-    call = made(operation, options)
+    call = make_call(operation, options.device, options.scale)
     if torch.Tag.nondeterministic_seeded in getattr(call.function, "tags", ()):
         return None, "no reference: the operation is random"
     if "::empty" in operation.name or "::new_empty" in operation.name:
-        return None, "no reference: its result has no defined values"
+        return None, "no reference: its result is uninitialized memory"
     try:
-        reference = call.changed(as_float64)
-        expected = results_of(reference)
-    except Exception as error:  # noqa: BLE001  # any kind
+        reference = call.with_arguments(as_float64)
+        expected_results = results_of(reference)
+    except Exception as error:  # noqa: BLE001  # such as a missing float64 kernel
         return None, f"no reference: {one_line(error)}"
-    results = results_of(call)
-    pairs = [
-        (result.cpu(), wanted)
-        for result, wanted in zip(results, expected)
-        if is_float(result) and is_float(wanted) and result.shape == wanted.shape
-    ]
+    pairs = []
+    for result, expected in zip(results_of(call), expected_results):
+        are_floats = is_dense_float(result) and is_dense_float(expected)
+        if are_floats and result.shape == expected.shape:
+            pairs.append((result.cpu(), expected))
     if not pairs:
         return None, "no reference: no result is a float"
     rounding = max(rounding_of(result.dtype, operation) for result, _ in pairs)
-    worst = max(relative_difference(result, wanted) for result, wanted in pairs)
-    sentence = f"differs from float64 by {worst / rounding:.2g} roundings"
-    return worst <= 10 * rounding, sentence
+    worst = max(relative_difference(result, expected) for result, expected in pairs)
+    description = f"differs from float64 by {worst / rounding:.2g} roundings"
+    return worst <= 10 * rounding, description
 
 
 def results_of(call):
-    """Run a call, and return its results and the arguments that it changes."""
+    """Run a call and return its results and the arguments that it changes."""
     results = tensors_in(call())
     schema = getattr(call.function, "_schema", None)
     if schema is None:
         return results
     names = [argument.name for argument in schema.arguments]
-    given = dict(zip(names, call.arguments), **call.keywords)
+    values = dict(zip(names, call.arguments))
+    values.update(call.keywords)
     for argument in schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            results += tensors_in(given.get(argument.name))
+            results += tensors_in(values.get(argument.name))
     return results
 
 
 def as_float64(argument):
-    """Return an argument of the reference: a float in float64, on the CPU."""
+    """Return an argument for the reference: floats as float64, tensors on the CPU."""
     if isinstance(argument, torch.Tensor):
-        argument = argument.detach().clone().cpu()
-        if argument.is_complex():
-            return argument.to(torch.complex128)
-        return argument.double() if argument.is_floating_point() else argument
+        copy = argument.detach().clone().cpu()
+        if copy.is_complex():
+            return copy.to(torch.complex128)
+        return copy.double() if copy.is_floating_point() else copy
     if isinstance(argument, torch.dtype) and argument.is_floating_point:
         return torch.float64
     return argument
 
 
-def is_float(tensor):
-    return tensor.is_floating_point() or tensor.is_complex()
+def is_dense_float(tensor):
+    is_float = tensor.is_floating_point() or tensor.is_complex()
+    return is_float and tensor.layout == torch.strided
 
 
 def rounding_of(dtype, operation):
-    """Return the rounding of a type; that of TF32 where PyTorch may compute with it."""
-    is_convolution = "convolution" in operation.name
+    """Return the relative rounding error of a type, or of TF32 where PyTorch may use it."""
     allows_tf32 = torch.backends.cuda.matmul.allow_tf32
-    if is_convolution:
+    if "convolution" in operation.name:
         allows_tf32 = torch.backends.cudnn.allow_tf32
     if dtype == torch.float32 and torch.cuda.is_available() and allows_tf32:
         return 2.0**-10
@@ -821,142 +1001,196 @@ def rounding_of(dtype, operation):
 
 
 def relative_difference(result, expected):
-    """Return the norm of the difference, as a share of the norm of the expected result."""
-    kind = torch.complex128 if result.is_complex() else torch.float64
-    result = result.to(kind)
-    expected = expected.to(kind)
-    same = (result == expected) | (result.isnan() & expected.isnan())
-    difference = torch.where(same, torch.zeros_like(expected), result - expected)
-    size = torch.where(expected.isfinite(), expected, torch.zeros_like(expected))
-    norm = float(torch.linalg.vector_norm(size))
+    """Return the norm of the difference relative to the norm of the expected result."""
+    dtype = torch.complex128 if result.is_complex() else torch.float64
+    result = result.to(dtype)
+    expected = expected.to(dtype)
+    is_same = (result == expected) | (result.isnan() & expected.isnan())
+    zero = torch.zeros_like(expected)
+    difference = torch.where(is_same, zero, result - expected)
+    finite = torch.where(expected.isfinite(), expected, zero)
     distance = float(torch.linalg.vector_norm(difference))
+    norm = float(torch.linalg.vector_norm(finite))
     if not math.isfinite(distance):
         return math.inf
     return distance / norm if norm else distance
 
 
 def one_line(error):
-    """Return an error as one line."""
+    """Return the message of an error as one line."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]}…"
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+CLOCK_COMMANDS = (
+    ["nvidia-smi", "--query-gpu=name,clocks.sm,clocks.mem", "--format=csv,noheader"],
+    ["amd-smi", "metric", "--clock"],
+)
 
 
 def clocks():
-    """Return the clocks of the GPU, where a tool of its vendor tells them."""
-    commands = (
-        [
-            "nvidia-smi",
-            "--query-gpu=name,clocks.sm,clocks.mem",
-            "--format=csv,noheader",
-        ],
-        ["amd-smi", "metric", "--clock"],
-    )
-    for command in commands:
+    """Return the clocks of the GPU, if a tool of its vendor reports them."""
+    for command in CLOCK_COMMANDS:
         if shutil.which(command[0]) is None:
             continue
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            answer = subprocess.run(  # noqa: S603  # one of the two above
+            output = subprocess.run(
                 command, capture_output=True, text=True, timeout=20, check=True
-            )
-            lines = [
-                line.strip() for line in answer.stdout.splitlines() if line.strip()
-            ]
+            ).stdout
+            lines = [line.strip() for line in output.splitlines() if line.strip()]
             return f"clocks ({command[0]}): " + "; ".join(lines[:8])
     return "clocks: unknown"
 
 
-def spread_text(median, shortest, longest):
-    """Return `12.3 (11.9-14.0)`."""
-    return f"{median:,.1f} ({shortest:,.1f}-{longest:,.1f})"
+#: Columns of text; all others are numbers, which are aligned to the right.
+TEXT_COLUMNS = ("operation", "arguments", "check", "note")
+#: Widths of the columns that are unknown before the operations have run.
+WIDTHS = {
+    "measured µs": 28,
+    "back to back µs": 15,
+    "ratio": 6,
+    "TFLOP/s": 8,
+    "GB/s": 9,
+    "check": 40,
+    "note": 4,
+}
 
 
-def row_of(operation, measured, options):
-    """Return the row of the table for an operation that ran."""
-    row = {
+class Table:
+    """Prints a row per operation as soon as it has run."""
+
+    def __init__(self, operations, options):
+        known = [recorded_cells(operation) for operation in operations]
+        self.widths = {}
+        for cells in known:
+            for header, text in cells.items():
+                width = max(len(header), len(text), self.widths.get(header, 0))
+                self.widths[header] = width
+        if options.device != "meta":
+            self.widths["measured µs"] = WIDTHS["measured µs"]
+        if options.device == "cuda":
+            self.widths["back to back µs"] = WIDTHS["back to back µs"]
+            self.widths["ratio"] = WIDTHS["ratio"]
+        if options.device != "meta" and options.scale == 1.0:
+            self.widths["TFLOP/s"] = WIDTHS["TFLOP/s"]
+            self.widths["GB/s"] = WIDTHS["GB/s"]
+        if options.check:
+            self.widths["check"] = WIDTHS["check"]
+        self.widths["note"] = WIDTHS["note"]
+
+    def print_header(self):
+        self.print_row({header: header for header in self.widths})
+
+    def print_row(self, cells):
+        texts = []
+        for header, width in self.widths.items():
+            text = cells.get(header, "")
+            is_text = header in TEXT_COLUMNS
+            texts.append(text.ljust(width) if is_text else text.rjust(width))
+        print("  ".join(texts).rstrip(), flush=True)
+
+
+def recorded_cells(operation):
+    """Return the cells of a row that the trace tells."""
+    cells = {
         "N": str(operation.number),
         "operation": operation.name,
         "arguments": operation.arguments,
         "calls": str(operation.calls or ""),
     }
     if operation.before_us is not None:
-        row["before µs"] = spread_text(*operation.before_us)
+        cells["before µs"] = spread_text(*operation.before_us)
     if operation.recorded_us is not None:
-        row["recorded µs"] = spread_text(*operation.recorded_us)
+        cells["recorded µs"] = spread_text(*operation.recorded_us)
+    return cells
+
+
+def measured_cells(operation, times, options):
+    """Return the cells of a row that this run tells."""
+    cells = {}
     if operation.name in REPLACED:
-        row["note"] = "the general operation stands in"
-    median = measured.median
-    if median is None:
-        return row | {"result": "ran"}
-    row["measured µs"] = spread_text(
-        median, min(measured.times_us), max(measured.times_us)
-    )
-    if measured.back_to_back_us is not None:
-        row["back to back µs"] = f"{measured.back_to_back_us:,.1f}"
+        cells["note"] = f"a stand-in: no {options.device} kernel"
+    if not times.calls:
+        return cells
+    median = statistics.median(times.calls)
+    cells["measured µs"] = spread_text(median, min(times.calls), max(times.calls))
+    if times.back_to_back is not None:
+        cells["back to back µs"] = f"{times.back_to_back:,.1f}"
     if options.scale != 1.0 or not median:
-        return row
-    if operation.recorded_us is not None and options.device == "cuda":
-        recorded_median = operation.recorded_us[0]
-        if recorded_median:
-            row["ratio"] = f"{median / recorded_median:.2f}"
+        return cells
+    if operation.recorded_us is not None and operation.recorded_us[0]:
+        cells["ratio"] = f"{median / operation.recorded_us[0]:.2f}"
     if operation.flops:
-        row["TFLOP/s"] = f"{operation.flops / median / 1e6:,.2f}"
+        cells["TFLOP/s"] = f"{operation.flops / median / 1e6:,.2f}"
     if operation.moved_bytes:
-        row["GB/s"] = f"{operation.moved_bytes / median / 1e3:,.1f}"
-    return row
+        cells["GB/s"] = f"{operation.moved_bytes / median / 1e3:,.1f}"
+    return cells
 
 
-def print_table(rows):
-    """Print rows below each other; a column that no row has is left out."""
-    headers = list(dict.fromkeys(header for row in rows for header in row))
-    widths = {
-        header: max(len(header), *(len(row.get(header, "")) for row in rows))
-        for header in headers
-    }
-    for row in [dict(zip(headers, headers)), *rows]:
-        cells = []
-        for header in headers:
-            text = row.get(header, "")
-            width = widths[header]
-            is_text = header in ("operation", "arguments", "note", "result", "check")
-            cells.append(text.ljust(width) if is_text else text.rjust(width))
-        print("  ".join(cells).rstrip())
+def spread_text(median, shortest, longest):
+    """Return times such as `12.3 (11.9-14.0)`."""
+    return f"{median:,.1f} ({shortest:,.1f}-{longest:,.1f})"
 
 
-def parsed_options():
+def parse_options():
     parser = argparse.ArgumentParser(
-        description="Run operations of a trace in isolation, and compare their times."
+        description="Run operations of a trace one by one and compare their times."
     )
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cuda", "cpu", "meta"), default=default)
     parser.add_argument(
-        "--only", type=int, action="append", metavar="N", help="run only operation N"
+        "--device",
+        choices=sorted(BACKENDS),
+        default=default,
+        help="where to run; meta runs each operation once, without data"
+        f" (default: {default})",
     )
     parser.add_argument(
-        "--trace", metavar="FILE", help="write a trace of each operation, run once"
+        "--only",
+        type=int,
+        action="append",
+        metavar="N",
+        help="run only operation N (repeatable)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="compare the results with float64"
+        "--check",
+        action="store_true",
+        help="compare the results with a reference in float64",
     )
     parser.add_argument(
-        "--warm", action="store_true", help="use the same inputs for each call"
+        "--trace",
+        metavar="FILE",
+        help="also write a trace (.json or .json.gz) in which each operation runs once",
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="scale down the largest size, e.g. 0.5"
+        "--warm",
+        action="store_true",
+        help="use the same inputs for each call, so that caches may hold them",
     )
-    return parser.parse_args()
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="multiply the largest size of each operation by F, such as 0.5",
+    )
+    options = parser.parse_args()
+    if not 0.0 < options.scale <= 1.0:
+        parser.error("--scale: expected a factor above 0 and up to 1, such as 0.5")
+    return options
 
 
 def chosen_operations(options):
-    """Return the operations that `--only` names; all by default."""
+    """Return the operations that `--only` names, or all of them."""
     if not options.only:
         return OPERATIONS
-    chosen = [entry for entry in OPERATIONS if entry.number in options.only]
-    unknown = set(options.only) - {entry.number for entry in chosen}
-    if unknown:
-        sys.exit(
-            f"--only {min(unknown)}: this script has no operation with this number"
-        )
-    return chosen
+    reasons = {number: reason for number, _, reason in NOT_REPRODUCED}
+    known = {operation.number for operation in OPERATIONS}
+    for number in options.only:
+        if number in reasons:
+            sys.exit(f"--only {number}: this script cannot run it: {reasons[number]}")
+        if number not in known:
+            sys.exit(f"--only {number}: this script has no operation {number}")
+    return [entry for entry in OPERATIONS if entry.number in options.only]
 
 
 def print_machine(device):
@@ -969,44 +1203,52 @@ def print_machine(device):
 
 
 def run(operation, options):
-    """Run an operation, and return its row of the table, and whether its results are right."""
+    """Run an operation; return its row of the table and whether its results are right."""
     check_memory(operation, options)
-    row = row_of(operation, measure(operation, options), options)
+    times = measure(operation, options)
+    row = recorded_cells(operation)
+    row.update(measured_cells(operation, times, options))
     if not options.check or options.device == "meta":
         return row, True
-    agrees, sentence = check(operation, options)
-    row["check"] = sentence if agrees is not False else f"WRONG: {sentence}"
-    return row, agrees is not False
+    agrees, description = check(operation, options)
+    is_right = agrees is not False
+    row["check"] = description if is_right else f"WRONG: {description}"
+    return row, is_right
+
+
+def run_all(operations, options):
+    """Run operations and print the table; return whether all of them succeeded."""
+    table = Table(operations, options)
+    table.print_header()
+    succeeded = True
+    for entry in operations:
+        try:
+            row, is_right = run(entry, options)
+        except SkippedError as error:
+            print(f"{entry.number} {entry.name}: skipped: {one_line(error)}")
+            continue
+        except Exception as error:  # noqa: BLE001  # the others still run
+            print(f"{entry.number} {entry.name}: failed: {one_line(error)}")
+            succeeded = False
+            continue
+        table.print_row(row)
+        succeeded = succeeded and is_right
+    return succeeded
 
 
 def main():
-    options = parsed_options()
-    if not 0.0 < options.scale <= 1.0:
-        sys.exit("--scale: give a factor above 0 and up to 1, such as 0.5")
+    options = parse_options()
     operations = chosen_operations(options)
     print_machine(options.device)
     if not options.only:
         for number, name, reason in NOT_REPRODUCED:
             print(f"{number} {name}: skipped: {reason}")
     register_stand_ins(options.device)
-    rows = []
-    succeeded = True
-    for entry in operations:
-        try:
-            row, is_right = run(entry, options)
-            rows.append(row)
-            succeeded = succeeded and is_right
-        except SkippedError as error:
-            print(f"{entry.number} {entry.name}: skipped: {one_line(error)}")
-        except Exception as error:  # noqa: BLE001  # of any kind: the others still run
-            print(f"{entry.number} {entry.name}: failed: {one_line(error)}")
-            succeeded = False
-    if rows:
-        print_table(rows)
+    succeeded = run_all(operations, options)
     if options.trace:
-        for number, reason in record(operations, options).items():
-            print(f"{number}: not in the trace: {reason}")
-        print(f"{options.trace}: written")
+        for number, sentence in record(operations, options).items():
+            print(f"{number}: {sentence}")
+        print(f"wrote {options.trace}")
     sys.exit(0 if succeeded else 1)
 
 

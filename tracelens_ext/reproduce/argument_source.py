@@ -1,0 +1,76 @@
+"""Arguments as source code, wrapped as `ruff format` wraps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+_LINE_WIDTH: Final = 88
+_INDENT: Final = "    "
+
+
+@dataclass(frozen=True)
+class ArgumentSource:
+    """An argument: a plain value, or a call or list with items of its own."""
+
+    opening: str  #: the whole code of a plain value, else up to the first bracket
+    items: tuple[ArgumentSource, ...] = ()
+    closing: str = ""  #: the last bracket; empty for a plain value
+    comment: str = ""  #: what is guessed about it; empty for nothing
+    has_item_per_line: bool = False  #: whatever its width
+
+    @classmethod
+    def of_call(cls, function: str, arguments: Iterable[str]) -> ArgumentSource:
+        """Return the call of a function."""
+        return cls(f"{function}(", tuple(map(cls, arguments)), ")")
+
+    @classmethod
+    def of_list(cls, items: Sequence[ArgumentSource], comment: str) -> ArgumentSource:
+        """Return a list with one item per line."""
+        return cls("[", tuple(items), "]", comment, has_item_per_line=True)
+
+    @property
+    def flat(self) -> str:
+        """The code on a single line."""
+        items = ", ".join(item.flat for item in self.items)
+        return f"{self.opening}{items}{self.closing}"
+
+    def named(self, name: str) -> ArgumentSource:
+        """Return it as a keyword argument."""
+        return replace(self, opening=f"{name}={self.opening}")
+
+    def with_items(self, added: Iterable[str]) -> ArgumentSource:
+        """Return a call with more arguments."""
+        return replace(self, items=self.items + tuple(map(ArgumentSource, added)))
+
+    def lines(self, indent: int, ending: str = ",") -> list[str]:
+        """Return its lines, without the indentation that all of them have.
+
+        Args:
+            indent: the width of that indentation.
+            ending: what follows the code.
+        """
+        lines = self._code_lines(indent, ending)
+        if not self.comment:
+            return lines
+        trailing = f"{lines[0]}  # {self.comment}"
+        if len(lines) == 1 and indent + len(trailing) <= _LINE_WIDTH:
+            return [trailing]
+        return [f"# {self.comment}"] + lines
+
+    def _code_lines(self, indent: int, ending: str) -> list[str]:
+        single = f"{self.flat}{ending}"
+        if not self.items:
+            return [single]
+        if not self.has_item_per_line and indent + len(single) <= _LINE_WIDTH:
+            return [single]
+        inner_indent = indent + len(_INDENT)
+        items = ", ".join(item.flat for item in self.items)
+        if not self.has_item_per_line and inner_indent + len(items) <= _LINE_WIDTH:
+            return [self.opening, f"{_INDENT}{items}", f"{self.closing}{ending}"]
+        lines = [self.opening]
+        for item in self.items:
+            lines += [f"{_INDENT}{line}" for line in item.lines(inner_indent)]
+        lines.append(f"{self.closing}{ending}")
+        return lines
