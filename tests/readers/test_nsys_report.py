@@ -466,7 +466,7 @@ def test_events_of_a_report_whose_end_is_lost_are_salvaged_without_names(
 ) -> None:
     content, starts = three_blocks()
     cut = content[: starts[2] + 10]
-    with pytest.raises(TraceCutOffError, match=f"byte {len(cut):,}: it ends there"):
+    with pytest.raises(TraceCutOffError, match=f"byte {len(cut):,}: the file ends there"):
         read(cut)
     trace = read(cut, SALVAGE)
     assert len(trace) == 60

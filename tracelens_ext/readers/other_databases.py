@@ -44,7 +44,7 @@ _DATABASES: Final = (
         fits=_is_of_ascend,
     ),
     OtherDatabase(
-        problem="is a DLProf database, which is not supported",
+        problem="is a database of DLProf, which is not supported",
         remedy="give the Nsight Systems report (.nsys-rep, .qdrep) that DLProf wrote next to it",
         fits=_is_of_dlprof,
     ),
