@@ -139,7 +139,7 @@ def _size_row(name: str, trace: Path, repeat: int) -> list[str]:
 
 
 def _verdict(missed: Sequence[str], size: int) -> str:
-    """Whether the targets are met; they are about large traces."""
+    """Say if the targets are met; they are about large traces."""
     if size < MEANT_BYTES:
         return ""
     return f"missed: {', '.join(missed)}" if missed else "met"

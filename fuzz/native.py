@@ -160,7 +160,7 @@ def compare(mutants: int, seconds: float, seed: int) -> int:
         data = damaged(seed_of_this, rng) if is_report else mutate(seed_of_this, rng)
         started = time.process_time()
         try:
-            readers_agree(data, rng.choice(_SLICES), salvage=rng.random() < 0.5)
+            readers_agree(data, rng.choice(_SLICES), allow_truncated=rng.random() < 0.5)
             slowest = max(slowest, time.process_time() - started)
             assert slowest < 2 * _MOST_SECONDS, f"{slowest:.1f} s"
         except BaseException:

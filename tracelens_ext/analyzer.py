@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays, find_replays
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.kernels import kernels
 from tracelens_ext.analysis.memory.usage import Memory, find_memory, memory_blocks
 from tracelens_ext.analysis.modules import call_stacks, nn_modules
@@ -39,6 +39,7 @@ from tracelens_ext.categorize import (
     KernelCategorizer,
     builtin_categorizer,
 )
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
@@ -81,16 +82,16 @@ class TreePerfAnalyzer(TableMethods):
             GPU timeline. They are in the kernel tables either way.
         rules: TOML files of categorization rules that win over all others.
         categorizer: `"jax"`, `"vllm:gpt-oss"` …, a class map, or a callable, that is asked before
-            the built-in rules. Giving any of these, or `without_packs`, switches categories on.
+            the built-in rules. Giving any of these, or `disabled_packs`, switches categories on.
         maps: folders of engine/model maps that `categorizer` may name.
-        without_packs: names of rule packs, built-in ones too, that take no part.
+        disabled_packs: names of rule packs, built-in ones too, that take no part.
         progress: called with (bytes of the file read so far, its size or None) while reading.
         cache: whether a large trace, and its tree, are kept in the user's cache and taken from
             there; or a cache of your own.
         capture: a trace, or a folder of traces, in which the CUDA graphs that this trace launches
             were captured: their kernels get operations, shapes and modules from there. Captures in
             the trace itself are always found.
-        salvage: whether the events before the place where a file is cut off or damaged are
+        allow_truncated: whether the events before the place where a file is cut off or damaged are
             analyzed; `trace.provenance.notes` says what is lost.
         reading: what else can be chosen about reading.
 
@@ -99,6 +100,7 @@ class TreePerfAnalyzer(TableMethods):
         RuleError, UsageError: `rules` or `categorizer` are no good.
     """
 
+    @takes_old_arguments
     @knows_tracelens
     def __init__(
         self,
@@ -110,30 +112,32 @@ class TreePerfAnalyzer(TableMethods):
         rules: Sequence[str | os.PathLike[str]] = (),
         categorizer: CategorizerLike | None = None,
         maps: Sequence[str | os.PathLike[str]] = (),
-        without_packs: Sequence[str] = (),
+        disabled_packs: Sequence[str] = (),
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | bool | None = None,
         capture: str | os.PathLike[str] | None = None,
-        salvage: bool = False,
+        allow_truncated: bool = False,
         reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
         #: the parts of what is computed from this trace that failed, and were left out
         self.failures = PartFailures()
         #: the findings that were computed last: a simulation that is made again needs their claims
         self._last_findings: Findings | None = None
-        has_choice = rules or without_packs or categorizer is not None
+        has_choice = rules or disabled_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or has_choice)
         make_categorizer = partial(
             KernelCategorizer.create,
             rules=rules,
             maps=maps,
-            without_packs=without_packs,
+            disabled_packs=disabled_packs,
         )
         self.categorizer: KernelCategorizer | None = None
         if self.use_kernel_name_categories:
             # Rules that cannot be used are refused before the trace is read.
             self.categorizer = make_categorizer(categorizer=categorizer)
-        reading = replace(reading, salvage=salvage or reading.salvage)
+        reading = replace(
+            reading, allow_truncated=allow_truncated or reading.allow_truncated
+        )
         store = open_cache(cache, reading)
         self.trace: Trace = read_trace(
             trace, progress=progress, cache=store, reading=reading
@@ -255,7 +259,7 @@ class TreePerfAnalyzer(TableMethods):
     def roofline(
         self,
         device_peaks: str | os.PathLike[str] | None = None,
-        selection: Selection | None = None,
+        selection: EventFilter | None = None,
     ) -> Roofline:
         """Return the operations and their roofline times; see `get_df_roofline`."""
         peaks = None if device_peaks is None else read_peaks(device_peaks)

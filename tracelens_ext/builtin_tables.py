@@ -38,13 +38,13 @@ def ordered_tables() -> list[Table]:
     from tracelens_ext.analysis.idle_time.tables import (
         GAP_FULL_NAMES,
         GAP_HISTOGRAM,
-        GAP_HOSTS,
-        GAP_PAIRS,
         GAP_SHAPES,
         GAP_STREAMS,
         GAP_SUMMARY,
         GAPS,
         GAPS_LONGEST,
+        IDLE_BY_KERNEL_PAIR,
+        IDLE_CPU_ACTIVITY,
     )
     from tracelens_ext.analysis.iterations.tables import (
         ITERATION_STATISTICS,
@@ -85,10 +85,10 @@ def ordered_tables() -> list[Table]:
         GPU_COUNTERS,
         QUEUE_LENGTH,
     )
-    from tracelens_ext.analysis.timeline.time_axis import TIME_AXIS
     from tracelens_ext.analysis.timeline.timeline import GPU_TIMELINE
+    from tracelens_ext.analysis.timeline.timeline_bins import TIMELINE_BINS
     from tracelens_ext.findings.tables import FINDING_DETAILS, FINDINGS
-    from tracelens_ext.findings.timeline_markers import TIME_AXIS_MARKS
+    from tracelens_ext.findings.timeline_markers import TIMELINE_MARKERS
     from tracelens_ext.roofline.tables import (
         FAMILIES,
         FAMILY_TABLES,
@@ -109,8 +109,8 @@ def ordered_tables() -> list[Table]:
         FINDING_DETAILS,
         GPU_TIMELINE,
         GPU_COUNTERS,
-        TIME_AXIS,
-        TIME_AXIS_MARKS,
+        TIMELINE_BINS,
+        TIMELINE_MARKERS,
         CALL_TREE,
         GPU_TIME_BY_CATEGORY,
         KERNELS,
@@ -142,9 +142,9 @@ def ordered_tables() -> list[Table]:
         UNLINKED_KERNELS,
         GAP_SUMMARY,
         GAP_SHAPES,
-        GAP_HOSTS,
+        IDLE_CPU_ACTIVITY,
         GAP_STREAMS,
-        GAP_PAIRS,
+        IDLE_BY_KERNEL_PAIR,
         GAPS_LONGEST,
         GAPS,
         GAP_FULL_NAMES,

@@ -14,6 +14,8 @@ from tracelens_ext.analysis.coverage.report_tables import recording_lines
 from tracelens_ext.analysis.timeline import overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import CategorizerLike
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
+from tracelens_ext.compatibility.earlier_names import earlier_tables
 from tracelens_ext.compatibility.tracelens import knows_tracelens
 from tracelens_ext.findings.summary import first_sentences, summary_sentence
 from tracelens_ext.hooks import (
@@ -39,6 +41,7 @@ Result = TypeVar("Result")
 _Fact = tuple[str, object]
 
 
+@takes_old_arguments
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
@@ -345,6 +348,7 @@ def _unexpected(answer: str) -> str:
     return f"tracelens_report_sheets: expected sheet name → DataFrame, got {answer}"
 
 
+@takes_old_arguments
 @knows_tracelens
 @takes_report_options
 @writing.fast_pandas()
@@ -358,8 +362,8 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: CategorizerLike | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
-    without_packs: Sequence[str] = (),
-    salvage: bool = False,
+    disabled_packs: Sequence[str] = (),
+    allow_truncated: bool = False,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     tracelens_sheets: bool = True,
@@ -378,8 +382,8 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
         rules: TOML files of your own rules.
         categorizer: what to ask before the installed plugins and built-in packs.
         maps: folders of engine/model maps.
-        without_packs: names of packs that are switched off.
-        salvage: whether a truncated or damaged file is analyzed up to the damage.
+        disabled_packs: names of packs that are switched off.
+        allow_truncated: whether a truncated or damaged file is analyzed up to the damage.
         reading: further options for reading.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
         tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
@@ -411,13 +415,13 @@ def generate_perf_report_pytorch(  # those of the analyzer are described there
         rules=rules,
         categorizer=categorizer,
         maps=maps,
-        without_packs=without_packs,
-        salvage=salvage,
+        disabled_packs=disabled_packs,
+        allow_truncated=allow_truncated,
         reading=reading,
     )
     report = build_perf_report(analyzer, chosen)
     writing.write_report(report, places, inputs, force=True)
-    return dict(report.sheets)
+    return earlier_tables(report.sheets)
 
 
 def default_report_path(trace_path: str | os.PathLike[str]) -> Path:

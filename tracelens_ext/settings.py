@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
+
 #: The version of this distribution.
 VERSION: Final = "0.1.0"
 
@@ -14,12 +16,13 @@ VERSION: Final = "0.1.0"
 Progress = Callable[[int, int | None], None]
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class ReadingOptions:
     """What the user chose about reading; whoever reads is handed it."""
 
     #: analyze the events before the place where a file is cut off or damaged
-    salvage: bool = False
+    allow_truncated: bool = False
     #: most bytes of decompressed text that a trace may have; None for the default
     max_bytes: int | None = None
     #: threads that read one large file; None for as many as there are cores

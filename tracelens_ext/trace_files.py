@@ -1,4 +1,4 @@
-"""Which files of a folder, or among those that match a pattern, are traces."""
+"""Find the traces in a folder, or among the files that match a pattern."""
 
 from __future__ import annotations
 

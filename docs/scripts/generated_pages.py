@@ -5,6 +5,7 @@ shown without a build:
 
 * `<!-- commands -->`: every command with its arguments, options and examples;
 * `<!-- formats -->`: what `tracelens-ext formats` prints;
+* `<!-- in the repository -->` to `<!-- end -->`: a remark that the site does not need;
 * `<!-- index of tables -->`: when each table is in a report, and the method that returns it;
 * `<!-- columns: NAME -->`: the columns of a table;
 * `<!-- other tables -->`: a section for each table whose columns the page does not have elsewhere.
@@ -54,6 +55,9 @@ COMMANDS_MARKER = "<!-- commands -->"
 FORMATS_MARKER = "<!-- formats -->"
 INDEX_MARKER = "<!-- index of tables -->"
 OTHER_TABLES_MARKER = "<!-- other tables -->"
+REPOSITORY_REMARK = re.compile(
+    r"<!-- in the repository -->.*?<!-- end -->\n", re.DOTALL
+)
 COLUMNS_MARKER = re.compile(r"<!-- columns: (.+?) -->")
 
 COLUMNS_HEAD = "| column | unit | meaning |\n|---|---|---|\n"
@@ -80,6 +84,7 @@ def expanded(text: str, tables: Sequence[Table]) -> str:
     Raises:
         ValueError: a marker names a table that does not exist.
     """
+    text = REPOSITORY_REMARK.sub("", text)
     if COMMANDS_MARKER in text:
         text = text.replace(COMMANDS_MARKER, commands_reference())
     if FORMATS_MARKER in text:

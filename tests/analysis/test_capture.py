@@ -158,7 +158,7 @@ def test_what_the_host_did_and_when_the_gpu_ran_does_not_change(tmp_path: Path) 
     merged = TreePerfAnalyzer(run.document(), capture=capture)
     tables = (
         "cpu_ops",
-        "gap_hosts",
+        "idle_cpu_activity",
         "gap_summary",
         "iterations",
         "gpu_timeline",
@@ -238,7 +238,7 @@ def test_a_step_is_padded_to_the_next_batch_size_that_was_captured(
     assert _shapes(analyzer) == ["((4, 8),)", "((8, 8),)", "((16, 8),)"]
     table = analyzer.get_df_graph_captures().set_index("batch_size")
     assert table["tokens_per_replay"].to_dict() == {4: 3.0, 8: 8.0, 16: 9.0}
-    assert table["padding (%)"].to_dict() == {4: 25.0, 8: 0.0, 16: 43.75}
+    assert table["padding_percent"].to_dict() == {4: 25.0, 8: 0.0, 16: 43.75}
 
 
 def test_a_step_larger_than_all_captures_replays_none_of_them(tmp_path: Path) -> None:

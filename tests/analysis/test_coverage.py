@@ -60,7 +60,7 @@ def steps(lost: range, calls: int = 40) -> TraceMaker:
 
 
 def test_a_hole_lasts_from_the_first_lost_launch_to_the_next_work() -> None:
-    assert parts_of(steps(range(10, 20))) == [("hole", 1000, 2010, 10)]
+    assert parts_of(steps(range(10, 20))) == [("dropped_events", 1000, 2010, 10)]
 
 
 def test_nine_in_a_row_and_what_the_end_cut_off_are_no_holes() -> None:
@@ -70,7 +70,7 @@ def test_nine_in_a_row_and_what_the_end_cut_off_are_no_holes() -> None:
 
 def test_the_wall_begins_with_a_hole_before_all_work() -> None:
     found = recording_of(TreePerfAnalyzer(steps(range(12)).document()).work)
-    assert (found.wall_start, found.launches, found.launches_without_gpu_work) == (
+    assert (found.wall_start, found.launches, found.unmatched_launches) == (
         0,
         40,
         12,
@@ -83,14 +83,14 @@ def test_what_a_thread_calls_while_it_captures_is_not_lost() -> None:
     maker.call("cudaStreamBeginCapture", 990, 5, correlation=901)
     maker.call("cudaStreamEndCapture", 2990, 5, correlation=902)
     found = recording_of(TreePerfAnalyzer(maker.document()).work)
-    assert (found.launches, found.launches_without_gpu_work) == (20, 0)
-    assert set(found.parts["kind"]) == {"start_up"}  # the capture itself
+    assert (found.launches, found.unmatched_launches) == (20, 0)
+    assert set(found.parts["kind"]) == {"warm_up"}  # the capture itself
 
 
 def test_a_lost_graph_is_a_hole_by_itself() -> None:
     maker = steps(range(0))
     maker.call("cudaGraphLaunch", 1505, 5, correlation=900)
-    assert parts_of(maker) == [("hole", 1560, 1610, 1)]
+    assert parts_of(maker) == [("dropped_events", 1560, 1610, 1)]
 
 
 def test_work_of_before_is_what_the_first_events_wait_for() -> None:
@@ -98,23 +98,26 @@ def test_work_of_before_is_what_the_first_events_wait_for() -> None:
     maker.launched("copy", 90, 5, correlation=1, at=0)
     maker.launched("k", 3000, 50, correlation=2, at=20)
     maker.launched("k", 5000, 5000, correlation=3, at=30)
-    assert parts_of(maker) == [("before", 95, 3000, 1), ("before", 3050, 5000, 1)]
+    assert parts_of(maker) == [
+        ("pre_recording", 95, 3000, 1),
+        ("pre_recording", 3050, 5000, 1),
+    ]
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_long_first_launch_is_start_up_unless_the_kernel_ran_before(
+def test_a_long_first_launch_is_warm_up_unless_the_kernel_ran_before(
     again: bool,
 ) -> None:
     maker = TraceMaker()
     maker.launched("a", 100, 50, correlation=1, at=0)
     maker.call("cudaLaunchKernel", 1000, 20_000, correlation=2)
     maker.kernel("a" if again else "b", 21_010, 50, correlation=2)
-    found = [("start_up", 1000, 21_000, 1)]
+    found = [("warm_up", 1000, 21_000, 1)]
     assert parts_of(maker) == ([] if again else found)
 
 
 @pytest.mark.parametrize("outer", [True, False])
-def test_between_first_uses_of_one_operation_is_start_up(outer: bool) -> None:
+def test_between_first_uses_of_one_operation_is_warm_up(outer: bool) -> None:
     maker = TraceMaker()
     maker.launched("a", 100, 50, correlation=1, at=0)
     if outer:
@@ -122,11 +125,11 @@ def test_between_first_uses_of_one_operation_is_start_up(outer: bool) -> None:
     maker.call("cudaStreamCreateWithFlags", 1_000, 8_000)
     maker.call("cudaEventCreateWithFlags", 30_000, 10_000)
     maker.launched("b", 41_050, 50, correlation=2, at=41_000)
-    apart = [("start_up", 1_000, 9_000, 1), ("start_up", 30_000, 40_000, 1)]
-    assert parts_of(maker) == ([("start_up", 1_000, 40_000, 1)] if outer else apart)
+    apart = [("warm_up", 1_000, 9_000, 1), ("warm_up", 30_000, 40_000, 1)]
+    assert parts_of(maker) == ([("warm_up", 1_000, 40_000, 1)] if outer else apart)
 
 
-def test_what_comes_back_in_later_iterations_is_no_start_up() -> None:
+def test_what_comes_back_in_later_iterations_is_no_warm_up() -> None:
     def maker(steps_with: set[int]) -> TraceMaker:
         made = TraceMaker()
         for step in range(4):
@@ -142,8 +145,8 @@ def test_what_comes_back_in_later_iterations_is_no_start_up() -> None:
                 made.call("cudaStreamCreate", 100_000 * step + 70_000, 8_000)
         return made
 
-    assert [part[0] for part in parts_of(maker({1}))] == ["start_up"]
-    assert [part[0] for part in parts_of(maker({1, 2}))] == ["start_up", "start_up"]
+    assert [part[0] for part in parts_of(maker({1}))] == ["warm_up"]
+    assert [part[0] for part in parts_of(maker({1, 2}))] == ["warm_up", "warm_up"]
     assert parts_of(maker({1, 2, 3})) == []
 
 
@@ -157,13 +160,13 @@ def test_parts_are_apart_lie_in_the_wall_and_hold_idle_time(document: Document) 
     assert ((parts["ns"] > 0) & (parts["ns"] <= parts["end"] - parts["start"])).all()
     for _, mine in parts.groupby("device"):
         assert (mine["start"].to_numpy()[1:] >= mine["end"].to_numpy()[:-1]).all()
-    assert 0 <= found.judged_ns <= found.wall_ns or not len(work)
+    assert 0 <= found.analyzed_ns <= found.wall_ns or not len(work)
 
 
 def test_without_gpu_work_the_launches_are_told() -> None:
     told = recording_dict(TreePerfAnalyzer(steps(range(40)).document()).work)
-    assert (told["wall_ms"], told["judged_ms"]) == (None, None)
-    assert (told["launches"], told["launches_without_gpu_work"], told["parts"]) == (
+    assert (told["wall_ms"], told["analyzed_ms"]) == (None, None)
+    assert (told["launches"], told["unmatched_launches"], told["parts"]) == (
         40,
         40,
         [],
@@ -196,14 +199,14 @@ def test_what_was_taken_out_is_found(name: str) -> None:
         holes = [truth["before"] | {"idle_ms": truth["before"]["ms"]}]
     else:
         holes = truth["holes"]
-        for key in ("launches", "launches_without_gpu_work"):
+        for key in ("launches", "unmatched_launches"):
             assert told[key] == truth[key]
     parts: list[dict[str, float]] = told["parts"]  # type: ignore[assignment]  # of dictionaries
     assert len(parts) == len(holes)
     for part, hole in zip(parts, holes, strict=True):
         assert abs(part["start_ms"] - hole["start_ms"]) <= 0.001 * wall
         assert abs(part["end_ms"] - hole["end_ms"]) <= 0.001 * wall
-        assert abs(part["ms"] - hole["idle_ms"]) <= 0.001 * wall
+        assert abs(part["duration_ms"] - hole["idle_ms"]) <= 0.001 * wall
 
 
 @pytest.mark.real_data
@@ -231,7 +234,7 @@ def test_the_program(name: str, kind: str) -> None:
 
 
 @pytest.mark.real_data
-def test_first_uses_are_start_up_and_captures_in_compiled_regions() -> None:
+def test_first_uses_are_warm_up_and_captures_in_compiled_regions() -> None:
     told = recording_dict(
         TreePerfAnalyzer(WILD / "k18_resnet_autograd.pt.trace.json.gz").work
     )
@@ -241,7 +244,7 @@ def test_first_uses_are_start_up_and_captures_in_compiled_regions() -> None:
     ]
     assert launches == pytest.approx([1447.932, 3016.395], abs=0.01)
     vision = recording_dict(TreePerfAnalyzer(WILD / "ao_vit_bf16.json.gz").work)
-    assert vision["start_up_ms"] == pytest.approx(621.3, abs=1)
+    assert vision["warm_up_ms"] == pytest.approx(621.3, abs=1)
 
 
 @pytest.mark.real_data

@@ -54,7 +54,7 @@ def test_activities_are_disjoint_and_add_up_to_the_wall_time() -> None:
         "not_recorded": 0.15,
         "wall_time": 3.0,
     }
-    assert frame["percent"].iloc[:-1].sum() == pytest.approx(100)
+    assert frame["% of wall time"].iloc[:-1].sum() == pytest.approx(100)
 
 
 def test_iterations_without_gpu_work_are_whole_and_have_their_activities() -> None:

@@ -28,7 +28,7 @@ from tests.support.gap_helpers import (
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.tables import PAIR_SORTS
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.perf_report import build_perf_report
@@ -104,7 +104,11 @@ def test_no_gpu_work_gives_empty_tables() -> None:
     maker.op("aten::mm", 0, 10)
     analyzer = analyzed(maker)
     assert len(analyzer.get_df_gaps()) == len(analyzer.get_df_gaps(longest=5)) == 0
-    assert len(analyzer.get_df_gap_pairs()) == len(analyzer.get_df_gap_streams()) == 0
+    assert (
+        len(analyzer.get_df_idle_by_kernel_pair())
+        == len(analyzer.get_df_gap_streams())
+        == 0
+    )
     assert analyzer.get_df_gap_summary()["count"].tolist() == [0] * 14
     assert len(analyzer.get_df_kernel_statistics()) == 0
 
@@ -117,7 +121,7 @@ def test_pairs_are_of_simplified_names_and_say_how_many_they_hold() -> None:
         at += 5 + gap
         maker.kernel("gemm", at, 5)
         at += 5
-    table = analyzed(maker).get_df_gap_pairs()
+    table = analyzed(maker).get_df_idle_by_kernel_pair()
     pair = table[table["kernel_before"] == "reduce_kernel"].to_dict("records")
     assert len(pair) == len(table) == 1, "where events touch there is no gap"
     assert pair[0] == {
@@ -142,7 +146,7 @@ def test_pairs_are_sorted_by_what_was_asked(sort: Any) -> None:
     for _ in range(200):
         maker.kernel(f"k{random.integers(4)}", at, 3)
         at += int(3 + random.integers(1, 50))
-    table = analyzed(maker).get_df_gap_pairs(sort)
+    table = analyzed(maker).get_df_idle_by_kernel_pair(sort)
     values = table[PAIR_SORTS[sort][0]].tolist()
     assert values == sorted(values, reverse=True)
     assert len(set(values)) > 3
@@ -157,27 +161,27 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
     ):
         maker.launched("k", start, 10, correlation=number, at=at)
     analyzer = analyzed(maker, use_kernel_name_categories=True)
-    assert analyzer.get_df_gaps(selection=Selection(pstep=5))["gap_us"].tolist() == [
+    assert analyzer.get_df_gaps(selection=EventFilter(step=5))["gap_us"].tolist() == [
         50.0,
         40.0,
     ]
-    assert analyzer.get_df_gaps(selection=Selection(pstep=4))["gap_us"].tolist() == [
+    assert analyzer.get_df_gaps(selection=EventFilter(step=4))["gap_us"].tolist() == [
         30.0
     ]
     for wrong, words in (
-        (Selection(pstep=6), "it has ProfilerStep#4 to #5"),
-        (Selection(stream=8), "no GPU event ran on stream 8; the trace has 7"),
-        (Selection(device=2), "no GPU event ran on device 2; the trace has 0"),
-        (Selection(category="GEM"), "no GPU event belongs to the category 'GEM'"),
+        (EventFilter(step=6), "it has ProfilerStep#4 to #5"),
+        (EventFilter(stream=8), "no GPU event ran on stream 8; the trace has 7"),
+        (EventFilter(device=2), "no GPU event ran on device 2; the trace has 0"),
+        (EventFilter(category="GEM"), "no GPU event belongs to the category 'GEM'"),
     ):
         with pytest.raises(UsageError, match=words):
             analyzer.get_df_gaps(selection=wrong)
     with pytest.raises(UsageError, match="categories are switched off"):
-        analyzed(maker).get_df_gaps(selection=Selection(category="GEMM"))
+        analyzed(maker).get_df_gaps(selection=EventFilter(category="GEMM"))
     with pytest.raises(UsageError, match="no ProfilerStep#N at all"):
         stepless = TraceMaker()
         stepless.kernel("k", 0, 1)
-        analyzed(stepless).get_df_gaps(selection=Selection(pstep=1))
+        analyzed(stepless).get_df_gaps(selection=EventFilter(step=1))
     with pytest.raises(
         UsageError, match="no such scope: 'steam'; choose from stream, device"
     ):
@@ -186,7 +190,7 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
         analyzer.get_df_gaps(longest=-1)
     assert len(analyzer.get_df_gaps(longest=0)) == 0
     with pytest.raises(UsageError, match="no such sort"):
-        analyzer.get_df_gap_pairs("length")  # type: ignore[arg-type]
+        analyzer.get_df_idle_by_kernel_pair("length")  # type: ignore[arg-type]
 
 
 def test_the_report_has_the_sheets_when_asked_for() -> None:
@@ -196,15 +200,15 @@ def test_the_report_has_the_sheets_when_asked_for() -> None:
     names = [
         "gap_summary",
         "gap_shapes",
-        "gap_hosts",
+        "idle_cpu_activity",
         "gap_streams",
-        "gap_pairs",
+        "idle_by_kernel_pair",
         "gaps_longest",
     ]
     without = build_perf_report(analyzed(maker)).sheets
     assert set(names) & set(without) <= {
         "gap_summary",
-        "gap_hosts",
+        "idle_cpu_activity",
         "gap_shapes",
     }, "what evidence cites"
     assert "gaps" not in without, "evidence names the command"
@@ -434,7 +438,7 @@ def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
         for gap in of_track:
             pair = (simple_name(gap.before), simple_name(gap.after.name))
             by_pair[pair].append(gap.nanoseconds)
-    pairs = analyzer.get_df_gap_pairs()
+    pairs = analyzer.get_df_idle_by_kernel_pair()
     assert len(pairs) == len(by_pair)
     for row in pairs.to_dict("records"):
         values = by_pair[(row["kernel_before"], row["kernel_after"])]
@@ -480,7 +484,7 @@ def test_two_hundred_thousand_events_take_no_time() -> None:
     large = TreePerfAnalyzer(dataclasses.replace(trace, **fields))
     begun = time.process_time()
     large.get_df_gap_summary()
-    pairs = large.get_df_gap_pairs()
+    pairs = large.get_df_idle_by_kernel_pair()
     large.get_df_kernel_statistics()
     assert time.process_time() - begun < 5
     assert isinstance(pairs, pd.DataFrame)

@@ -13,7 +13,7 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.answer import answer, watched_time
 from tracelens_ext.analysis.idle_time.causes import classify_gaps
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 
 if TYPE_CHECKING:
     from tracelens_ext.trace.gpu_events import Scope
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:
     work = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True).work
-    selection = Selection(**chosen)  # type: ignore[arg-type]
+    selection = EventFilter(**chosen)  # type: ignore[arg-type]
     return answer(work, classify_gaps(work, scope, selection), selection)
 
 
@@ -58,7 +58,7 @@ def test_no_work_and_nothing_selected() -> None:
     maker = kernels((0, 10))
     maker.annotation("ProfilerStep#1", 0, 50)
     maker.launched("k", 20, 5, correlation=1, at=5, stream=9)
-    assert said(maker, "stream", pstep=1, stream=7) == (
+    assert said(maker, "stream", step=1, stream=7) == (
         "No GPU event matches ProfilerStep#1 (by launch), stream 7."
     )
 
@@ -90,11 +90,11 @@ def test_a_selection_begins_with_the_gap_before_it() -> None:
     maker.launched("second", 120, 10, correlation=2, at=110)
     maker.launched("ncclDevKernel_AllReduce", 150, 10, correlation=3, at=140)
     times = "idle for 120.000 μs of 140.000 μs (85.7 %): host 85.0 %, launch overhead 15.0 %."
-    assert said(maker, pstep=2) == f"In ProfilerStep#2 the GPU was {times}"
-    assert said(maker, pstep=1) == (
+    assert said(maker, step=2) == f"In ProfilerStep#2 the GPU was {times}"
+    assert said(maker, step=1) == (
         "In ProfilerStep#1 the GPU was never idle between the first and the last event."
     )
-    assert said(maker, pstep=2, device=0, category="communication") == (
+    assert said(maker, step=2, device=0, category="communication") == (
         "In ProfilerStep#2 device 0 was idle before work of the category communication"
         " for 20.000 μs of 30.000 μs (66.7 %): host 55.0 %, launch overhead 45.0 %."
     )
@@ -121,7 +121,7 @@ def test_no_more_is_idle_than_was_watched(
     if device not in {None, *(event[0] for event in events)}:
         device = None
     work = TreePerfAnalyzer(maker.document()).work
-    selection = Selection(stream=stream, device=device)
+    selection = EventFilter(stream=stream, device=device)
     scopes: list[Scope] = ["stream", "device"]
     for scope in scopes:
         judged = classify_gaps(work, scope, selection)

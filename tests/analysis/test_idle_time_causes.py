@@ -71,7 +71,7 @@ def test_synchronisation(call: str) -> None:
     maker.launched("first", 50, 50, correlation=1, at=10)
     maker.call(call, 15, 103)  # returns 18 µs after the kernel
     maker.launched("second", 130, 50, correlation=2, at=120)
-    assert cause(maker) == "synchronisation"
+    assert cause(maker) == "synchronization"
     (longest,) = gaps_of(maker, longest=1)
     assert longest["host_call"] == call
 
@@ -90,7 +90,7 @@ def test_synchronisation_that_begins_late_and_takes_most_of_the_gap() -> None:
     maker.launched("first", 50, 50, correlation=1, at=10)
     maker.call("cudaDeviceSynchronize", 105, 80)  # for another device, say
     maker.launched("second", 200, 50, correlation=2, at=190)
-    assert cause(maker) == "synchronisation"
+    assert cause(maker) == "synchronization"
 
 
 def test_a_copy_that_returns_after_it_has_ended_synchronises() -> None:
@@ -98,7 +98,7 @@ def test_a_copy_that_returns_after_it_has_ended_synchronises() -> None:
     maker.call("cudaMemcpyAsync", 10, 120, correlation=1)  # to pageable memory
     maker.gpu("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 50, 50, correlation=1)
     maker.launched("second", 160, 50, correlation=2, at=150)
-    assert cause(maker) == "synchronisation"
+    assert cause(maker) == "synchronization"
 
 
 def test_no_synchronisation() -> None:
@@ -135,7 +135,7 @@ def test_each_moment_of_a_gap_has_its_own_cause() -> None:
     maker.kernel("second", 200, 50, correlation=2)
     summary = TreePerfAnalyzer(maker.document()).get_df_gap_summary()
     device = summary[summary["scope"] == "device"].set_index("cause")["idle_time_ms"]
-    expected = {"synchronisation": 0.02, "host": 0.052, "launch overhead": 0.028}
+    expected = {"synchronization": 0.02, "host": 0.052, "launch overhead": 0.028}
     assert device[device > 0].to_dict() == pytest.approx(expected)
 
 
@@ -258,7 +258,7 @@ def test_the_causes_are_tried_in_order() -> None:
     maker.call("cudaStreamSynchronize", 15, 90)
     maker.call("cudaStreamWaitEvent", 106, 1)
     maker.launched("second", 112, 50, correlation=2, at=108)
-    assert cause(maker) == "synchronisation", "also host, dependency and short"
+    assert cause(maker) == "synchronization", "also host, dependency and short"
     maker.events = [
         event for event in maker.events if event["name"] != "cudaStreamSynchronize"
     ]
@@ -326,7 +326,7 @@ HTA = sorted((SHARED / "traces" / "hta_idle").glob("*_idle.csv"))
 @pytest.mark.real_data
 @pytest.mark.parametrize("path", HTA, ids=lambda path: path.stem)
 def test_host_time_agrees_with_hta(path: Any) -> None:
-    """HTA leaves the last iteration out; its host wait is our synchronisation and host.
+    """HTA leaves the last iteration out; its host wait is our synchronization and host.
 
     Recomputed without it by a plain loop over the events of the file. HTA cuts times to whole
     microseconds, which is why `nccl` differs a little.
@@ -363,7 +363,7 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
         )
         hta = expected[track[2]]["host_wait"]
         assert late / 1000 == pytest.approx(hta, rel=0.01), track
-    # Ours, of the same events: what is late is called synchronisation or host.
+    # Ours, of the same events: what is late is called synchronization or host.
     analyzer = TreePerfAnalyzer(trace)
     judged = classify_gaps(analyzer.work)
     launch = judged.launch
@@ -372,4 +372,4 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
     pieces = judged.intervals.chosen(judged.intervals.gap >= 0)
     before = was_late[pieces.gap] & (pieces.end <= judged.launch_returned[pieces.gap])
     names = np.array(CAUSES)[pieces.cause]
-    assert set(names[before]) <= {"synchronisation", "host", "start_up", "not_recorded"}
+    assert set(names[before]) <= {"synchronization", "host", "warm_up", "not_recorded"}

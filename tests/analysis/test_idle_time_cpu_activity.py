@@ -15,7 +15,7 @@ from tests.support.gap_helpers import TRACES, gpu_events, load, plain_gaps, reco
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.causes import CAUSES
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.errors import UsageError
 
 OPERATIONS = {"cpu_op", "user_annotation"}
@@ -104,7 +104,7 @@ def example() -> TraceMaker:
 
 
 def test_idle_time_is_grouped_by_what_the_host_was_in() -> None:
-    table = TreePerfAnalyzer(example().document()).get_df_gap_hosts()
+    table = TreePerfAnalyzer(example().document()).get_df_idle_cpu_activity()
     assert table.to_dict("records")[0] == {
         "host_op": "aten::item",
         "python_frame": "<built-in method item of Tensor object>",
@@ -131,20 +131,22 @@ def test_a_selection_and_streams() -> None:
     maker.launched("late", 1110, 5, correlation=9, at=1050, stream=9)
     maker.launched("later", 1130, 5, correlation=10, at=1060, stream=9)
     analyzer = TreePerfAnalyzer(maker.document())
-    step = analyzer.get_df_gap_hosts(selection=Selection(pstep=2))
+    step = analyzer.get_df_idle_cpu_activity(selection=EventFilter(step=2))
     assert idle(step) == {("aten::stack", ""): (1, 980_000), ("", ""): (1, 15_000)}
-    stream = analyzer.get_df_gap_hosts("stream", selection=Selection(stream=9))
+    stream = analyzer.get_df_idle_cpu_activity(
+        "stream", selection=EventFilter(stream=9)
+    )
     assert idle(stream) == {("", ""): (1, 15_000)}
-    longest = analyzer.get_df_gaps("device", longest=1, selection=Selection(pstep=2))
+    longest = analyzer.get_df_gaps("device", longest=1, selection=EventFilter(step=2))
     assert longest["host_op"].tolist() == ["aten::stack"]
     with pytest.raises(UsageError, match="there is no scope 'thread'"):
-        analyzer.get_df_gap_hosts("thread")  # type: ignore[arg-type]
+        analyzer.get_df_idle_cpu_activity("thread")  # type: ignore[arg-type]
 
 
 def test_no_gaps_give_an_empty_table() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
-    table = TreePerfAnalyzer(maker.document()).get_df_gap_hosts()
+    table = TreePerfAnalyzer(maker.document()).get_df_idle_cpu_activity()
     assert table.empty
     assert "host_op" in table
 
@@ -173,7 +175,7 @@ def test_nested_events_agree_with_a_plain_loop(
         at += wait
         maker.launched(f"k{number}", at, 3, correlation=number, at=max(at - 4, 0))
         at += 3
-    table = TreePerfAnalyzer(maker.document()).get_df_gap_hosts()
+    table = TreePerfAnalyzer(maker.document()).get_df_idle_cpu_activity()
     assert idle(table) == plain(maker.events)
 
 
@@ -188,7 +190,7 @@ def test_nested_events_agree_with_a_plain_loop(
 )
 def test_real_traces(name: str) -> None:
     analyzer = recorded(name)
-    table = analyzer.get_df_gap_hosts()
+    table = analyzer.get_df_idle_cpu_activity()
     assert idle(table) == plain(load(TRACES[name]))
 
 
@@ -196,7 +198,7 @@ def test_real_traces(name: str) -> None:
 @pytest.mark.parametrize("name", TRACES)
 def test_all_idle_time_is_in_one_row_each(name: str) -> None:
     analyzer = recorded(name)
-    table = analyzer.get_df_gap_hosts()
+    table = analyzer.get_df_idle_cpu_activity()
     summary = analyzer.get_df_gap_summary()
     of_device = summary[summary["scope"] == "device"]
     assert table["count"].sum() == len(analyzer.get_df_gaps("device"))

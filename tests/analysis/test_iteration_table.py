@@ -159,7 +159,7 @@ def test_a_small_trace() -> None:
             "exposed_memcpy_time_ms": 0.05,
             "idle_time_ms": 0.55,
             "kernels": 2,
-            "launches_without_gpu_work": 0,
+            "unmatched_launches": 0,
             "whole": True,
             "odd": "",
             "GEMM_time_ms": 0.3,

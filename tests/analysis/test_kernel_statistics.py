@@ -11,7 +11,7 @@ import pytest
 from tests.support.gap_helpers import TRACES, gpu_events_of, recorded
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.kernels.statistics import SORTS, kernel_full_names
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import UsageError
@@ -99,7 +99,7 @@ def test_a_row_says_all_about_its_kernels() -> None:
         "avg_time_us": 5.0,
         "total_time_us": 15.0,
         "std_time_us": pytest.approx(statistics.stdev([2, 4, 9])),
-        "% of launches": 60.0,
+        "% of GPU events": 60.0,
         "% of duration": pytest.approx(100 * 15 / 116),
         "min_time_us": 2.0,
         "max_time_us": 9.0,
@@ -127,7 +127,7 @@ def test_full_names_are_those_of_the_selection() -> None:
         | {"full_name": GEMM, "count": 1, "total_time_us": 100.0},
     ]
     assert names["rank"].tolist() == [1, 1, 2, 3, 4]
-    second = Selection(pstep=2)
+    second = EventFilter(step=2)
     assert kernel_full_names(work, selection=second)["full_name"].tolist() == [
         GEMM,
         "Memset (Device)",
@@ -154,17 +154,17 @@ def test_sorts(sort: Any, first: str) -> None:
 @pytest.mark.parametrize(
     ("selection", "names"),
     [
-        (Selection(pstep=2), [GEMM, "Memset (Device)"]),
-        (Selection(stream=9), ["Memset (Device)"]),
-        (Selection(device=0, pstep=1), ["vectorized_elementwise_kernel"]),
-        (Selection(category="gemm"), [GEMM]),
+        (EventFilter(step=2), [GEMM, "Memset (Device)"]),
+        (EventFilter(stream=9), ["Memset (Device)"]),
+        (EventFilter(device=0, step=1), ["vectorized_elementwise_kernel"]),
+        (EventFilter(category="gemm"), [GEMM]),
     ],
 )
-def test_selections(selection: Selection, names: list[str]) -> None:
+def test_selections(selection: EventFilter, names: list[str]) -> None:
     analyzer = TreePerfAnalyzer(some().document(), use_kernel_name_categories=True)
     frame = analyzer.get_df_kernel_statistics(selection=selection)
     assert frame["kernel_name"].tolist() == names
-    assert frame["% of launches"].sum() == pytest.approx(100)
+    assert frame["% of GPU events"].sum() == pytest.approx(100)
     assert frame["% of duration"].sum() == pytest.approx(100)
 
 
@@ -200,7 +200,7 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         )
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
         assert row["std_time_us"] * 1000 == pytest.approx(deviation, rel=1e-9, abs=1e-6)
-        assert row["% of launches"] == pytest.approx(100 * len(values) / count)
+        assert row["% of GPU events"] == pytest.approx(100 * len(values) / count)
         assert row["% of duration"] == pytest.approx(100 * sum(values) / max(total, 1))
         assert row["full_names"] == len(full[row["kernel_name"]])
         assert row["example_full_name"] in full[row["kernel_name"]]

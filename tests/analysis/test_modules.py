@@ -95,7 +95,7 @@ def test_top_category() -> None:
         "Model_0/Linear_0": "GEMM",
         "Model_0/Dropout_0": "",
     }
-    assert table["top_category (% of kernel time)"].tolist() == [75, 100, 0]
+    assert table["top_category_percent"].tolist() == [75, 100, 0]
 
 
 def test_backward_time_goes_to_the_module_of_the_forward_op() -> None:

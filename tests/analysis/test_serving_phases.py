@@ -158,7 +158,7 @@ def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
     assert (prefill["idle_ms"], decode["idle_ms"]) == (0, 0.075)
     # launched long after the GPU had run out of work
     assert decode["idle_host_ms"] == 0.061
-    assert decode["busy_%"] == pytest.approx(100 * 15 / 90)
+    assert decode["busy_percent"] == pytest.approx(100 * 15 / 90)
     assert decode["tokens_per_s"] == pytest.approx(1 / 90e-6)
     assert decode["tokens_per_s_without_idle"] == pytest.approx(1 / 15e-6)
 
@@ -173,8 +173,8 @@ def test_the_share_of_scheduler_and_sampler() -> None:
     engine.maker.annotation("gpu_model_runner: sample", begin + 20, 14)
     length = first_end + (engine.host - 20 - first_end)
     frame = TreePerfAnalyzer(engine.document()).get_df_phases()
-    assert row(frame, "decode")["scheduler_%"] == pytest.approx(100 * 10 / length)
-    assert row(frame, "decode")["sampler_%"] == pytest.approx(100 * 14 / length)
+    assert row(frame, "decode")["scheduler_percent"] == pytest.approx(100 * 10 / length)
+    assert row(frame, "decode")["sampler_percent"] == pytest.approx(100 * 14 / length)
 
 
 def model_pass(
@@ -334,7 +334,7 @@ def test_rates_leave_out_what_was_not_recorded() -> None:
     assert decode["gpu_busy_ms"] == pytest.approx(2)
     assert recorded_ms < 101.1 - decode["idle_not_recorded_ms"] + 1e-6
     assert decode["tokens_per_s"] == pytest.approx(2 / recorded_ms * 1000)
-    assert decode["busy_%"] == pytest.approx(200 / recorded_ms)
+    assert decode["busy_percent"] == pytest.approx(200 / recorded_ms)
 
 
 def test_tokens_that_no_annotation_tells_are_unknown() -> None:

@@ -111,13 +111,13 @@ def test_json_has_the_tables(trace: Path, capsys: pytest.CaptureFixture[str]) ->
     assert len(tables["phase_steps"]) == 4
     for row in tables["phases"][:2]:
         assert row["roofline_time_ms"] > 0
-        covered_percent = 100 * row["modelled_ms"] / row["gpu_busy_ms"]
-        assert row["modelled_%"] == pytest.approx(covered_percent)
+        covered_percent = 100 * row["modeled_ms"] / row["gpu_busy_ms"]
+        assert row["modeled_percent"] == pytest.approx(covered_percent)
         if covered_percent < 50:
             assert row["% of roofline"] is None
         else:
             assert row["% of roofline"] == pytest.approx(
-                100 * row["roofline_time_ms"] / row["modelled_ms"]
+                100 * row["roofline_time_ms"] / row["modeled_ms"]
             )
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 TABLES = (
     "gap_summary",
-    "gap_hosts",
+    "idle_cpu_activity",
     "gap_streams",
-    "gap_pairs",
+    "idle_by_kernel_pair",
     "gap_full_names",
     "gap_histogram",
     "gaps",
@@ -45,8 +45,8 @@ TABLES = (
     "gpu_counters",
     "queue_length",
     "copy_bandwidth",
-    "time_axis",
-    "time_axis_marks",
+    "timeline_bins",
+    "timeline_markers",
     "recording",
     "nn_modules",
     "call_tree",
@@ -66,7 +66,7 @@ OF_DEVICES = (
     "gap_streams",
     "gpu_timeline",
     "queue_length",
-    "time_axis",
+    "timeline_bins",
 )
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 #: An example computes every table, some of them several times.
@@ -193,7 +193,7 @@ def test_other_numbers_of_the_devices_change_nothing_else(
         assert rows_of(got, columns) == rows_of(expected, columns), name
     for name in (
         "gap_summary",
-        "gap_pairs",
+        "idle_by_kernel_pair",
         "kernels",
         "kernel_summary",
         "ops_summary",
@@ -290,7 +290,7 @@ def test_an_idle_device_changes_no_row_of_another(shape: JobShape) -> None:
 def test_the_time_axis_of_a_trace_without_gpu_work_is_empty() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 100)
-    table = TreePerfAnalyzer(maker.document()).get_df_time_axis()
+    table = TreePerfAnalyzer(maker.document()).get_df_timeline_bins()
     assert list(table) == [
         "device",
         "category",
@@ -315,7 +315,7 @@ def test_marks_of_the_time_axis_without_findings_that_fail(
         raise IndexError("no such event")
 
     monkeypatch.setattr(analyzer, "findings", fail)
-    marks = analyzer.table("time_axis_marks")
+    marks = analyzer.table("timeline_markers")
     assert marks is not None
     assert marks["name"].tolist() == ["ProfilerStep#1"]
     (problem,) = analyzer.problems

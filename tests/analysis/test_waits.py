@@ -36,7 +36,7 @@ def test_what_the_gpu_idles_until_the_cpu_is_ahead_belongs_to_the_wait() -> None
     getting_ahead(program)
     idle = idle_ms(program)
     # 40 gaps of 40 µs, in which the CPU launches.
-    assert idle["synchronisation"] == pytest.approx(1.6, rel=0.05)
+    assert idle["synchronization"] == pytest.approx(1.6, rel=0.05)
     assert idle.get("host", 0) < 0.05
 
 
@@ -47,7 +47,7 @@ def test_a_wait_explains_no_more_than_kernels_ran_meanwhile() -> None:
     catching_up(program, kernels=80)
     getting_ahead(program)
     idle = idle_ms(program)
-    assert idle["synchronisation"] == pytest.approx(1.0, rel=0.05)
+    assert idle["synchronization"] == pytest.approx(1.0, rel=0.05)
     assert idle["host"] + idle.get("launch overhead", 0) == pytest.approx(2.2, rel=0.1)
 
 
@@ -58,7 +58,7 @@ def test_the_cpus_own_lack_of_time_is_not_the_waits() -> None:
         program.copy_and_wait()
         catching_up(program)
     idle = idle_ms(program)
-    assert idle.get("synchronisation", 0) < 0.05 * idle["host"]
+    assert idle.get("synchronization", 0) < 0.05 * idle["host"]
 
 
 def test_once_the_cpu_is_ahead_idle_time_is_its_own() -> None:
@@ -70,7 +70,7 @@ def test_once_the_cpu_is_ahead_idle_time_is_its_own() -> None:
     getting_ahead(program)
     idle = idle_ms(program)
     assert idle["host"] > 10
-    assert idle.get("synchronisation", 0) < 0.1
+    assert idle.get("synchronization", 0) < 0.1
 
 
 def test_a_phase_of_the_cpu_right_after_a_wait_is_the_waits() -> None:
@@ -81,7 +81,7 @@ def test_a_phase_of_the_cpu_right_after_a_wait_is_the_waits() -> None:
     program.pause(3_000)
     getting_ahead(program)
     idle = idle_ms(program)
-    assert idle["synchronisation"] == pytest.approx(3.0, rel=0.05)
+    assert idle["synchronization"] == pytest.approx(3.0, rel=0.05)
 
 
 def test_a_later_phase_of_the_cpu_is_not_the_waits() -> None:

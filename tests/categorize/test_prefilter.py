@@ -18,7 +18,7 @@ NAMES = st.text(alphabet=ALPHABET + "kSé:<(\n" + "\u212a\u017f", max_size=24)
 
 
 def meets(pattern: str, name: str) -> bool:
-    """Whether the name has a text of each set, and is not kept from the pattern."""
+    """Return True if the name has a text of each set, and is not kept from the pattern."""
     folded = fold(name)
     needs = requirements(pattern)
     has_all = all(any(fold(text) in folded for text in texts) for texts in needs)

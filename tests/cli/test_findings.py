@@ -204,7 +204,9 @@ def test_the_workbook_begins_with_findings_and_links_to_the_evidence() -> None:
     assert rows[4][1].startswith("Findings explain")
     top = [row[0] for row in rows].index("What would save the most time")
     header = rows[top + 1]
-    assert {"advice", "confidence", "largest_place", "% of judged time"} <= set(header)
+    assert {"advice", "confidence", "largest_place", "% of analyzed time"} <= set(
+        header
+    )
     at = header.index("see")
     assert rows[top + 2][at] == "gap_summary", (
         "which is there because evidence cites it"
@@ -256,7 +258,7 @@ def test_every_format_has_the_sheet() -> None:
     assert markdown.index("Recording: ") < markdown.index(first)
     assert csv.startswith("finding,title,saving,saving_ms")
     (row,) = json.loads(document)["tables"]["findings"]
-    assert row["claimed_ms"] == pytest.approx(4.0)
+    assert row["attributed_ms"] == pytest.approx(4.0)
     assert row["where"].startswith("operations: aten::mm 3.8 ms (×4)")
 
 

@@ -83,7 +83,7 @@ def test_a_trace_that_fails_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("tracelens-ext: 1 of 4 traces failed, listed in ")
     assert "failures.parquet: run/rank9.json: " in captured.err
-    assert fleet("run", "-o", "out", "-q", "--salvage") == 0, (
+    assert fleet("run", "-o", "out", "-q", "--allow-truncated") == 0, (
         "other options, so it is tried again"
     )
 
@@ -210,7 +210,7 @@ def test_the_page_names_every_table_and_column(folder: Path) -> None:
 def test_a_rank_for_which_the_others_wait_is_the_slowest() -> None:
     """All compute for as long; each of the others waits 20 ms for rank 3."""
     ranks = pd.DataFrame({"rank": range(4), "device": 0, "computation_time_ms": 100.0})
-    ranks["computation over mean (%)"] = ranks["busy (%)"] = 0.0
+    ranks["computation_over_mean_percent"] = ranks["busy_percent"] = 0.0
     origins = pd.DataFrame({"rank": [3, 0], "wait_ms": [60.0, 1.0]})
     shown = _slowest(ranks, origins, 4).frame
     assert shown["rank"].tolist() == [3, 0, 1, 2]

@@ -315,7 +315,7 @@ def test_a_selection_is_in_the_sentence(capsys: pytest.CaptureFixture[str]) -> N
     maker = example()
     maker.annotation("ProfilerStep#5", 100, 100)
     write(Path("trace.json"), maker)
-    out = printed(capsys, "--pstep", 5)
+    out = printed(capsys, "--step", 5)
     assert (
         "In ProfilerStep#5 the GPU was idle for 41.000 μs of 81.000 μs (50.6 %): host"
         in out
@@ -330,9 +330,9 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     names = [
         "gap_summary",
         "gap_shapes",
-        "gap_hosts",
+        "idle_cpu_activity",
         "gap_streams",
-        "gap_pairs",
+        "idle_by_kernel_pair",
         "gaps_longest",
     ]
     assert list(tables) == [*names, "gap_full_names", "gap_histogram"]
@@ -346,7 +346,7 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert [row["gap_us"] for row in everything["gaps"]] == [100, 1]
     assert everything["gap_histogram"] == [{"from_us": None, "to_us": None, "count": 2}]
-    assert [row["python_frame"] for row in tables["gap_hosts"]] == [
+    assert [row["python_frame"] for row in tables["idle_cpu_activity"]] == [
         "train.py(10): load",
         "",
     ]
@@ -362,7 +362,7 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code"),
     [
         (["absent.json"], 1),
-        (["trace.json", "--pstep", "3"], 2),
+        (["trace.json", "--step", "3"], 2),
         (["trace.json", "--bins"], 2),
         ([], 2),
     ],
@@ -450,16 +450,16 @@ def test_a_step_by_launch_tells_of_work_without_a_launch_and_by_time_counts_it(
     told = (
         "Selected: ProfilerStep#5 (by launch). 2 GPU events (8.3 % of GPU time) "
         "without a launch in the trace are left out; 1 of them started during "
-        "ProfilerStep#5. Use --pstep-by time to include it by time.\n"
+        "ProfilerStep#5. Use --step-by time to include it by time.\n"
     )
-    shown = printed(capsys, "--pstep", 5, "--gap-output", "g.txt")
+    shown = printed(capsys, "--step", 5, "--gap-output", "g.txt")
     assert " ".join(told.split()) in " ".join(shown.split())
     assert told in Path("g.txt").read_text(encoding="utf-8")
-    by_time = printed(capsys, "--pstep", 5, "--pstep-by", "time")
+    by_time = printed(capsys, "--step", 5, "--step-by", "time")
     assert "Selected: ProfilerStep#5 (by time)\n" in by_time
     assert "Total gaps found: 3\n" in by_time
-    assert gaps("trace.json", "--pstep-by", "time") == 2
-    assert "--pstep-by needs --pstep N" in capsys.readouterr().err
+    assert gaps("trace.json", "--step-by", "time") == 2
+    assert "--step-by needs --step N" in capsys.readouterr().err
 
 
 def test_dropped_events_are_told(capsys: pytest.CaptureFixture[str]) -> None:

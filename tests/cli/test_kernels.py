@@ -56,7 +56,7 @@ SPECIFIED = """
     trace.json --gaps --hist-min 1 --hist-max 100
     trace.json --gaps --gap-sort count
     trace.json --output kernels.txt --gap-output gaps.txt --gaps
-    trace.json --pstep 1 -t 5 -o k.txt -s percentage -v -g --gap-top 3 --gap-sort stdev
+    trace.json --step 1 -t 5 -o k.txt -s percentage -v -g --gap-top 3 --gap-sort stdev
     trace.json --verbose --sort count --gap-sort avggap --gaps
 """
 
@@ -128,7 +128,7 @@ def test_full_names(capsys: pytest.CaptureFixture[str]) -> None:
         in short
     )
     assert "#N" not in short
-    first_step = printed(capsys, "-v", "--pstep", 2)
+    first_step = printed(capsys, "-v", "--step", 2)
     assert GEMM in first_step
     assert ADD not in first_step
 
@@ -196,7 +196,7 @@ def test_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_selections(capsys: pytest.CaptureFixture[str]) -> None:
-    out = printed(capsys, "--pstep", 2)
+    out = printed(capsys, "--step", 2)
     assert "Selected: ProfilerStep#2" in out
     assert "Total kernel launches: 1" in out
     assert "Total kernel launches: 1" in printed(capsys, "--category", "gemm")
@@ -208,9 +208,9 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     gaps = [
         "gap_summary",
         "gap_shapes",
-        "gap_hosts",
+        "idle_cpu_activity",
         "gap_streams",
-        "gap_pairs",
+        "idle_by_kernel_pair",
         "gaps_longest",
     ]
     more = ["gap_full_names", "gap_histogram"]
@@ -247,7 +247,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["--gap-sort", "name"], "avggap"),
         (
-            ["--pstep", "7"],
+            ["--step", "7"],
             "there is no ProfilerStep#7 in the trace; it has ProfilerStep#1 to #2",
         ),
         (["--stream", "8"], "no GPU event ran on stream 8; the trace has 7"),

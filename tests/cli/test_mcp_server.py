@@ -31,7 +31,7 @@ Answer = dict[str, Any]
 
 HOST = {
     "dataloader": 30.0,
-    "synchronisation": 12.0,
+    "synchronization": 12.0,
     "allocator": 10.0,
     "exposed-copy": 8.0,
 }
@@ -136,20 +136,22 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
         "who waits for the GPU",
         [("findings", {"path": "host.json.gz"})],
         lambda a: (
-            place(a, "synchronisation", "python_frames") == "train.py(83): check_loss"
+            place(a, "synchronization", "python_frames") == "train.py(83): check_loss"
         ),
     ),
     (
         "what do the waits cost",
         [("findings", {"path": "host.json.gz"})],
         lambda a: (
-            finding(a, "synchronisation")["claimed_ms"] == pytest.approx(12, rel=0.3)
+            finding(a, "synchronization")["attributed_ms"] == pytest.approx(12, rel=0.3)
         ),
     ),
     (
         "does allocating memory cost anything",
         [("findings", {"path": "host.json.gz"})],
-        lambda a: finding(a, "allocator")["claimed_ms"] == pytest.approx(10, rel=0.3),
+        lambda a: (
+            finding(a, "allocator")["attributed_ms"] == pytest.approx(10, rel=0.3)
+        ),
     ),
     (
         "which copies are not hidden",  # of pageable memory
@@ -160,7 +162,8 @@ QUESTIONS: list[tuple[str, Calls, Callable[[Any], bool]]] = [
         "is attention fused",
         [("findings", {"path": "kernels.json.gz"})],
         lambda a: (
-            finding(a, "unfused-attention")["claimed_ms"] == pytest.approx(20, rel=0.3)
+            finding(a, "unfused-attention")["attributed_ms"]
+            == pytest.approx(20, rel=0.3)
         ),
     ),
     (

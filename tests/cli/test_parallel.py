@@ -105,7 +105,7 @@ def outcome(
                 "out",
                 "--format",
                 "json",
-                "--salvage",
+                "--allow-truncated",
                 "--iterations",
                 "--annotation",
                 "Profiler.*",
@@ -331,7 +331,7 @@ def test_an_interrupt_leaves_no_process_and_no_half_written_file(
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether something comes true within a minute."""
+    """Return True if a condition comes true within a minute."""
     for _ in range(1200):
         if holds():
             return True
@@ -355,7 +355,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and has not ended."""
+    """Return True if a process exists and has not ended."""
     try:
         return (
             Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""The options about reading, on the command line and in Python: salvage, limits, processes."""
+"""The options about reading, on the command line and in Python: limits, processes, damage."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tracelens_ext.readers import ahead, read_trace, source
 from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import ReadingOptions, size_text
 
-SALVAGING = ReadingOptions(salvage=True)
+SALVAGING = ReadingOptions(allow_truncated=True)
 PAGE = "large-and-damaged-traces.md"
 OPTIONS = (
-    "--salvage",
+    "--allow-truncated",
     "--max-bytes",
     "--jobs",
     "--nsys",
@@ -92,8 +92,8 @@ def test_the_program_explains_the_options_about_reading(
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ([], {"salvage": False, "max_bytes": None, "jobs": None, "nsys": None}),
-        (["--salvage", "--jobs", "3"], {"salvage": True, "jobs": 3}),
+        ([], {"allow_truncated": False, "max_bytes": None, "jobs": None, "nsys": None}),
+        (["--allow-truncated", "--jobs", "3"], {"allow_truncated": True, "jobs": 3}),
         (
             ["--max-bytes", "1.5 GB", "--nsys", "/x/nsys"],
             {"max_bytes": 15 * 10**8, "nsys": "/x/nsys"},
@@ -156,8 +156,8 @@ def test_without_it_the_error_names_it_and_with_it_the_loss_is_told(
     assert run([command, name]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"tracelens-ext: {name}: ")
-    assert error.endswith("or analyze what comes before that with --salvage\n")
-    assert run([command, name, "--salvage"]) == 0
+    assert error.endswith("or analyze what comes before that with --allow-truncated\n")
+    assert run([command, name, "--allow-truncated"]) == 0
     shown = capsys.readouterr()
     assert shown.out
     assert f"tracelens-ext: {name}: Salvaged (the " in shown.err
@@ -172,7 +172,7 @@ def test_every_report_says_what_is_lost(output: str, cut: Path) -> None:
         pytest.importorskip("plotly")
         pytest.importorskip("jinja2")
     option = "--html" if output.endswith("html") else "-o"
-    assert run(["report", str(cut), "--salvage", "-q", option, output]) == 0
+    assert run(["report", str(cut), "--allow-truncated", "-q", option, output]) == 0
     if output.endswith("xlsx"):
         with zipfile.ZipFile(output) as package:
             text = "".join(
@@ -191,14 +191,14 @@ def test_nothing_is_said_of_a_trace_that_is_whole(
     path = str(cut.with_name("whole.json"))
     assert run(["tree", path]) == 0
     plain = capsys.readouterr()
-    assert run(["tree", path, "--salvage"]) == 0
+    assert run(["tree", path, "--allow-truncated"]) == 0
     assert capsys.readouterr() == plain
 
 
 def test_in_python(cut: Path) -> None:
     with pytest.raises(TraceCutOffError):
         TreePerfAnalyzer(cut)
-    analyzer = TreePerfAnalyzer.from_file(cut, salvage=True)
+    analyzer = TreePerfAnalyzer.from_file(cut, allow_truncated=True)
     same = TreePerfAnalyzer(cut, reading=SALVAGING)
     (note,) = analyzer.trace.provenance.notes
     assert same.trace.provenance.notes == (note,)
@@ -207,7 +207,9 @@ def test_in_python(cut: Path) -> None:
     assert f"all {before:,} events before byte" in note
     with pytest.raises(TraceCutOffError):
         generate_perf_report_pytorch(cut, cut.with_name("x.xlsx"))
-    assert generate_perf_report_pytorch(cut, cut.with_name("x.xlsx"), salvage=True)
+    assert generate_perf_report_pytorch(
+        cut, cut.with_name("x.xlsx"), allow_truncated=True
+    )
 
 
 def test_every_cut_gives_every_event_before_it(tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ def test_damage_in_the_middle(damage: str, zipped: bool, tmp_path: Path) -> None
         problem = "has more data after the end"
         lost = len(WHOLE)
     path.write_bytes(gzip.compress(data) if zipped else data)
-    with pytest.raises(TraceError, match=f"{problem}.*--salvage$"):
+    with pytest.raises(TraceError, match=f"{problem}.*--allow-truncated$"):
         read_trace(path)
     trace = read_trace(path, reading=SALVAGING)
     (note,) = trace.provenance.notes
@@ -314,8 +316,8 @@ def bomb(path: Path, size: int) -> Path:
 def test_a_gzip_bomb_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = bomb(tmp_path / "bomb.json.gz", 30 * 10**6)
     assert path.stat().st_size < 100_000
-    for salvage in ([], ["--salvage"]):
-        assert run(["tree", str(path), "--max-bytes", "20MB", *salvage]) == 1
+    for allow_truncated in ([], ["--allow-truncated"]):
+        assert run(["tree", str(path), "--max-bytes", "20MB", *allow_truncated]) == 1
         assert capsys.readouterr().err == (
             f"tracelens-ext: {path}: unpacks to more than 20 MB of text; if you trust it, allow"
             " more with --max-bytes\n"
@@ -403,7 +405,7 @@ def test_the_commands_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(commands) >= 4
     for command in commands:
         assert run(shlex.split(command)[1:]) == 0, command
-        assert bool(capsys.readouterr().err) is ("--salvage" in command)
+        assert bool(capsys.readouterr().err) is ("--allow-truncated" in command)
 
 
 @pytest.mark.usefixtures("page")

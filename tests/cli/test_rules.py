@@ -133,10 +133,10 @@ def test_show_a_pack_to_start_from(
 
 
 def test_a_pack_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", "nvjet_tst_64x8", "--without-pack", "gemm"]) == 0
+    assert run(["explain", "nvjet_tst_64x8", "--disable-pack", "gemm"]) == 0
     assert capsys.readouterr().out.startswith("category  Uncategorized\n")
-    assert run(["rules", "list", "--without-pack", "gemm", "--pack", "gemm"]) == 2
-    assert run(["explain", "x", "--without-pack", "gem"]) == 2
+    assert run(["rules", "list", "--disable-pack", "gemm", "--pack", "gemm"]) == 2
+    assert run(["explain", "x", "--disable-pack", "gem"]) == 2
     assert (
         "there is no pack called 'gem'; known: attention, " in capsys.readouterr().err
     )

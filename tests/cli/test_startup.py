@@ -89,9 +89,9 @@ def test_every_command_has_its_file_and_its_line_of_help(
 ) -> None:
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out.partition("Options of every")[0]
-    lines = shown[shown.index("Look:") :].splitlines()
+    lines = shown[shown.index("Inspect:") :].splitlines()
     groups = [line for line in lines if line[:1].isalpha()]
-    assert groups == ["Look:", "Explain:", "Compare:", "Extend:"]
+    assert groups == ["Inspect:", "Diagnose:", "Compare:", "Manage:"]
     listed = [line.split()[0] for line in lines if line.startswith("  ")]
     assert all(
         len(line) < 80 and line.endswith(".") for line in lines if line.startswith("  ")

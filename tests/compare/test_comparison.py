@@ -47,7 +47,7 @@ def test_times_are_of_an_average_iteration() -> None:
             "A_time_ms": 0.040,
             "B_time_ms": 0.050,
             "difference_ms": 0.010,
-            "difference_%": 25.0,
+            "difference_percent": 25.0,
             "ratio": 1.25,
             "by_calls_ms": 0.0,
             "by_speed_ms": 0.010,
@@ -141,12 +141,12 @@ def test_what_one_side_lacks() -> None:
     )
     lost = of_row(comparison.tables["kernels"], ALL_REDUCE)
     assert lost["ratio"] == 0
-    assert lost["difference_%"] == -100
+    assert lost["difference_percent"] == -100
     assert lost["B_count"] == 0
     back = compare(comparison.measurements[::-1])
     new = of_row(back.tables["kernels"], ALL_REDUCE)
     assert np.isnan(new["ratio"])
-    assert np.isnan(new["difference_%"])
+    assert np.isnan(new["difference_percent"])
     assert new["difference_ms"] == pytest.approx(0.030)
     (place,) = [r for r in back.tables["places"].to_dict("records") if r["only_in"]]
     assert (place["only_in"], place["by_calls_ms"], place["by_speed_ms"]) == (

@@ -184,7 +184,7 @@ def test_other_names_are_missing_as_usual() -> None:
 
 
 def test_objects_pickled_under_the_old_name_are_read() -> None:
-    selection = import_module("tracelens_ext.analysis.iterations.selection").Selection
+    selection = import_module("tracelens_ext.analysis.iterations.selection").EventFilter
     new = pickle.dumps(selection)
     assert b"tracelens_ext.analysis.iterations.selection" in new
     old = b"ctracelens_ext.iterations.iterations\nSelection\n."
@@ -237,7 +237,9 @@ def test_importing_the_package_is_quick() -> None:
     ours = {name for name in loaded if name.startswith("tracelens_ext.")}
     assert ours <= {
         "tracelens_ext.compatibility",
+        "tracelens_ext.compatibility.earlier_arguments",
         "tracelens_ext.compatibility.moved_modules",
+        "tracelens_ext.compatibility.renamed_names",
         "tracelens_ext.settings",
     }
     assert not loaded & {"importlib.resources", "numpy", "pandas", "tempfile"}

@@ -65,8 +65,8 @@ def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> Non
 def test_equal_times_are_not_below_their_mean() -> None:
     for ms in (0.1, 0.7, 1.1, 157.5001, 414.0049):
         found = spread([part(rank, {"a": ms}) for rank in range(7)], ["key"], "ms")
-        assert found["max over mean (%)"].min() >= 0
-        assert found["max over mean (%)"].max() == pytest.approx(0)
+        assert found["max_over_mean_percent"].min() >= 0
+        assert found["max_over_mean_percent"].max() == pytest.approx(0)
 
 
 def test_gpus_of_a_rank_count_each_or_together() -> None:

@@ -91,15 +91,15 @@ def test_ranks_and_their_spread(done: tuple[Path, Path, FleetResult]) -> None:
         [0.6, 0.22, 0.21, 0.2]
     )
     assert table["busy_time_ms"].tolist() == pytest.approx([0.96] * 4)
-    gemm = stored(out, "category_spread").set_index("kernel_category").loc["GEMM"]
+    gemm = stored(out, "category_across_ranks").set_index("kernel_category").loc["GEMM"]
     assert gemm["ranks"] == 4
     assert gemm["mean_ms"] == pytest.approx(0.3075)
     assert gemm["std_ms"] == pytest.approx(pd.Series([0.2, 0.22, 0.6, 0.21]).std())
     assert (gemm["min_rank"], gemm["max_rank"]) == (0, 2)
     assert gemm["top_ranks"] == "2 (0.600), 1 (0.220), 3 (0.210), 0 (0.200)"
-    calls = stored(out, "collective_sync")
+    calls = stored(out, "collective_calls")
     assert calls["last_rank"].tolist() == [2, 2]
-    assert calls["in_sync_us"].tolist() == pytest.approx([180, 180])
+    assert calls["transfer_us"].tolist() == pytest.approx([180, 180])
     waits = stored(out, "collective_waits").groupby("rank")["wait_us"].sum()
     assert waits.tolist() == pytest.approx([400, 380, 0, 390])
     assert result.tables["verdicts"][["verdict", "rank"]].to_numpy().tolist() == [
@@ -255,7 +255,7 @@ def test_a_worker_dies_and_one_trace_kills_each_that_reads_it(
         assert rows["stage"].to_dict() == {2: "worker", 3: "read"}
         assert "the worker process died" in rows["message"].loc[2]
         assert sorted(result.tables["ranks"]["rank"]) == [0, 1]
-        assert "Mine" in set(result.tables["category_spread"]["kernel_category"])
+        assert "Mine" in set(result.tables["category_across_ranks"]["kernel_category"])
         assert not list((tmp_path / "scratch").iterdir()), (
             "the dead leave nothing behind"
         )
@@ -602,7 +602,7 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(
     waits = stored(out, "collective_waits")
     drawn = sum(ms for row in heat["z"] for ms in row)
     assert drawn == pytest.approx(waits["wait_us"].sum() / 1e3)
-    assert points["x"] == stored(out, "collective_sync")["bytes"].unique().tolist()
+    assert points["x"] == stored(out, "collective_calls")["bytes"].unique().tolist()
 
     (out / "rank0_perf_report.html").touch()  # of `report --html out`
     (ranks / "rank2_perf_report.html").touch()
@@ -675,7 +675,7 @@ def test_every_gpu_has_one_rank_where_no_trace_says_any(tmp_path: Path) -> None:
             name
         )
     assert result.tables["traces"]["rank"].tolist() == [0, 4, 5]
-    assert set(result.tables["finding_spread"]["max_rank"]) <= {0, 4, 5}
+    assert set(result.tables["finding_across_ranks"]["max_rank"]) <= {0, 4, 5}
     assert any("are ranks 0 to 3" in note for note in result.notes)
     # The first trace is no longer there: the others' numbers change, and nothing is read again.
     (tmp_path / "four_devices.json").unlink()
@@ -729,13 +729,13 @@ def test_a_table_that_fails_is_left_out_and_the_rest_arrives(
     told = " could not be computed: IndexError: no such row; please report this."
     for part in (
         "table categories",
-        "table wait_origins",
+        "table wait_root_causes",
         "table ranks",
         "table bandwidths",
     ):
         assert any(f"The {part}{told}" in note for note in result.notes), part
     assert "ranks" not in result.tables
-    assert len(result.tables["category_spread"]) == 0
-    assert len(result.tables["timeline_spread"])
+    assert len(result.tables["category_across_ranks"]) == 0
+    assert len(result.tables["timeline_across_ranks"])
     assert len(result.tables["clocks"]) == 4
     assert result.failed == 0

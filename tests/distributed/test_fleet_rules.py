@@ -49,7 +49,7 @@ def test_where_rules_lie_changes_nothing_and_what_they_say_does(tmp_path: Path) 
 
 def test_packs_that_are_switched_off_are_part_of_what_is_asked() -> None:
     without = portable_rules((), None, (), ["gemm"])
-    assert without["without_packs"] == ["gemm"]
+    assert without["disabled_packs"] == ["gemm"]
     assert (
         JobOptions(rules=without).key
         != JobOptions(rules=portable_rules((), None, ())).key

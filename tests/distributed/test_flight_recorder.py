@@ -412,4 +412,4 @@ def test_traces_beside_dumps_are_joined(
     assert {row["verdict"] for row in tables["verdicts"]} == {"hang", "slow_rank"}
     assert tables["stuck_calls"][0]["iteration"] == "after 7"
     assert tables["verdicts"][0]["iteration"] == "after 7"
-    assert "collective_sync" in tables
+    assert "collective_calls" in tables

@@ -84,7 +84,7 @@ def kernels_of(
     of_call: dict[int, set[tuple[int, int]]] = {}
     for call, rank, dur in zip(waits["call"], waits["rank"], ns, strict=True):
         of_call.setdefault(call, set()).add((rank, dur))
-    rows = {row.call: row for row in tables["collective_sync"].itertuples()}
+    rows = {row.call: row for row in tables["collective_calls"].itertuples()}
     return {frozenset(parts): rows[call] for call, parts in of_call.items()}
 
 
@@ -131,7 +131,7 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
         )
         assert (row.matched_by == "seq") == (fleet.seq == "right")
         if call["state"] == "complete":
-            assert row.in_sync_us == pytest.approx(call["in_sync_ns"] / 1e3, rel=1e-12)
+            assert row.transfer_us == pytest.approx(call["in_sync_ns"] / 1e3, rel=1e-12)
             assert row.wait_us == pytest.approx(
                 sum(call["waits_ns"].values()) / 1e3, rel=1e-12
             )
@@ -139,7 +139,7 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
                 call["bus_bandwidth_gb_s"], rel=1e-12
             )
         else:
-            assert pd.isna(row.in_sync_us)
+            assert pd.isna(row.transfer_us)
             assert row.reason
     fields = ["verdict", "rank", "process_group", "iteration", "cause"]
     said = tables["verdicts"][fields].astype(object)
@@ -149,7 +149,7 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
     assert all(each in said_rows for each in required), said_rows
     assert all(each in [*required, *allowed] for each in said_rows), said_rows
     waits = tables["collective_waits"]["wait_us"].sum() / 1e3
-    assert tables["wait_origins"]["wait_ms"].sum() == pytest.approx(waits, rel=1e-9)
+    assert tables["wait_root_causes"]["wait_ms"].sum() == pytest.approx(waits, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -157,15 +157,15 @@ def test_a_kernel_without_a_name_is_nobodys_where_there_are_several_groups(
     tmp_path: Path,
 ) -> None:
     _, tables = together(tmp_path / "two", Fleet(9, tp=2, dp=2, steps=2, args="none"))
-    sync = tables["collective_sync"]
+    sync = tables["collective_calls"]
     assert set(sync["state"]) == {"unmatched"}
     assert sync["reason"].all()
     _, tables = together(tmp_path / "one", Fleet(9, tp=1, dp=4, steps=2, args="none"))
-    sync = tables["collective_sync"]
+    sync = tables["collective_calls"]
     assert set(zip(sync["state"], sync["matched_by"], strict=True)) == {
         ("complete", "unnamed")
     }
-    assert sync["in_sync_us"].gt(0).all()
+    assert sync["transfer_us"].gt(0).all()
     assert sync["bus_bandwidth_gb_s"].isna().all()
 
 

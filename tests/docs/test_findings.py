@@ -39,7 +39,7 @@ OF_THE_DEMO = tuple(
     f"`{name}`"
     for name in (
         "dataloader",
-        "synchronisation",
+        "synchronization",
         "host-bound",
         "exposed-communication",
     )
@@ -121,8 +121,8 @@ def test_adding_a_finding_is_one_file_and_one_registration(
     found = {
         each.id: each for each in TreePerfAnalyzer(maker.document()).findings().findings
     }
-    assert found["garbage-collection"].claimed_ms == pytest.approx(0.1)
-    assert found["host-bound"].claimed_ms == pytest.approx(0.2)
+    assert found["garbage-collection"].attributed_ms == pytest.approx(0.1)
+    assert found["host-bound"].attributed_ms == pytest.approx(0.2)
     name = f"{package.__name__}.{Path(file).stem}"
     assert import_module(name).__file__ == str(tmp_path / file)
     monkeypatch.delitem(sys.modules, name)

@@ -58,7 +58,7 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
         iterations=True,
         counters=True,
         finding_details=True,
-        time_axis=True,
+        timeline_bins=True,
         call_tree=True,
         kernel_summary=True,
         tables="all",
@@ -127,11 +127,11 @@ from collections.abc import Sequence
 import pandas as pd
 
 from tracelens_ext.analysis.idle_time.tables import GapSort
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.kernels.statistics import KernelSort
 from tracelens_ext.trace.gpu_events import Scope
 
-_Chosen = Selection | None
+_Chosen = EventFilter | None
 _Path = str | os.PathLike[str] | None
 _Pattern = str | re.Pattern[str] | None
 

@@ -26,7 +26,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.call_tree_chart import MOST_NODES, call_tree
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
-from tracelens_ext.analysis.timeline.time_axis import time_axis
+from tracelens_ext.analysis.timeline.timeline_bins import timeline_bins
 from tracelens_ext.cli import run
 from tracelens_ext.export.tracks import fit_lanes
 from tracelens_ext.simulation.simulation import Assessment, Simulation, State
@@ -269,12 +269,12 @@ def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
             maker.launched("k", at + 20, 60, correlation=number, at=at)
     trace = tmp_path / "t.json"
     trace.write_text(json.dumps(maker.document()))
-    withheld = Assessment(State.WITHHELD, "of the test")
+    withheld = Assessment(State.UNAVAILABLE, "of the test")
     monkeypatch.setattr(Simulation, "_assessment", withheld)
     document = exported(trace, tmp_path / "e.json", "--findings")
     (hole,) = of_lane(document, "recording")
     (part,) = recording_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")
-    assert (hole["name"], hole["ts"]) == ("hole", part["start"] / 1000)
+    assert (hole["name"], hole["ts"]) == ("dropped_events", part["start"] / 1000)
     assert hole["args"]["what"] == "20 launches without GPU work"
     assert of_lane(document, "critical path") == []
     without = exported(trace, tmp_path / "f.json", "--no-findings")
@@ -376,7 +376,7 @@ def test_bins_and_nodes_add_up_to_the_durations(
 ) -> None:
     work = analyzed_demo.work
     total = int(work.duration.sum())
-    axis = time_axis(work)
+    axis = timeline_bins(work)
     tree = call_tree(work)
     assert int(axis["gpu_time_ns"].sum()) == total
     assert len(tree) <= MOST_NODES

@@ -58,7 +58,7 @@ ALLOWED = {
     ("graph-recapture", Fact.GPU_GRAPHS),
     ("old-kernels", Fact.AMD),
     ("pageable-copies", Fact.PINNED_COPIES),
-    ("synchronisation", Fact.PINNED_COPIES),
+    ("synchronization", Fact.PINNED_COPIES),
     ("flash-attention-2", Fact.AMD),
     ("flash-attention-2", Fact.BEFORE_AMPERE),
 }

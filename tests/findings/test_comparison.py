@@ -62,7 +62,7 @@ def test_findings_are_new_gone_better_worse_or_as_before() -> None:
         ["slow-gemm", "new", 3.0],
         ["host-bound", "as before", 0.0],
     ]
-    assert (found["A_saving_ms"][1], found["B_saving_ms"][1]) == (10.0, 0.0), (
+    assert (found["A_attributed_ms"][1], found["B_attributed_ms"][1]) == (10.0, 0.0), (
         "of each of two iterations"
     )
     back = compare_findings(comparing(after, before))

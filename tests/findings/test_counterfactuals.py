@@ -57,8 +57,8 @@ def savings(document: Document) -> tuple[float, dict[str, float]]:
 def claims(document: Document) -> tuple[float, dict[str, float]]:
     """The same of what they claim: work put in beside a host that stands still saves nothing."""
     found = TreePerfAnalyzer(document, use_kernel_name_categories=True).findings()
-    ranked = sorted(found.findings, key=lambda finding: -finding.claimed_ms)
-    return found.total_ms, {finding.id: finding.claimed_ms for finding in ranked}
+    ranked = sorted(found.findings, key=lambda finding: -finding.attributed_ms)
+    return found.total_ms, {finding.id: finding.attributed_ms for finding in ranked}
 
 
 @cache
@@ -124,7 +124,7 @@ _LONGER = {
         "exposed-communication",
         "exposed-copy",
     ),
-    "Qwen on H100": ("synchronisation", "host-bound", "exposed-copy"),
+    "Qwen on H100": ("synchronization", "host-bound", "exposed-copy"),
 }
 
 

@@ -28,7 +28,7 @@ def findings_of(maker: TraceMaker) -> dict[str, Finding]:
 
 def savings(maker: TraceMaker) -> dict[str, float]:
     return {
-        name: round(finding.claimed_ms, 6)
+        name: round(finding.attributed_ms, 6)
         for name, finding in findings_of(maker).items()
     }
 
@@ -49,7 +49,7 @@ def test_nothing_is_found_where_the_gpu_only_computes() -> None:
 
 
 def test_the_data_loader_gets_what_the_gpu_idles_within_it() -> None:
-    """The rest of the gap is the host's; the `item` of the loader is no synchronisation."""
+    """The rest of the gap is the host's; the `item` of the loader is no synchronization."""
     maker = idle_for(20 * MS, 30 * MS)
     maker.annotation(
         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 15 * MS, 12 * MS
@@ -58,8 +58,8 @@ def test_the_data_loader_gets_what_the_gpu_idles_within_it() -> None:
     maker.frame("transforms.py(12): zoom_shift", 15 * MS + 1, 12 * MS - 2)
     maker.frame("<built-in function interpolate>", 15 * MS + 2, 12 * MS - 4)
     found = findings_of(maker)
-    assert found["dataloader"].claimed_ms == pytest.approx(7)
-    assert found["host-bound"].claimed_ms == pytest.approx(3)
+    assert found["dataloader"].attributed_ms == pytest.approx(7)
+    assert found["host-bound"].attributed_ms == pytest.approx(3)
     assert (
         found["dataloader"].where["python_frames"][0].name
         == "transforms.py(12): zoom_shift"
@@ -84,8 +84,8 @@ def test_a_phase_of_the_cpu_after_a_wait_is_the_waits_for_as_long_as_that_was() 
     maker.op("aten::item", 16 * MS, 4 * MS + 20)
     maker.call("cudaStreamSynchronize", 16 * MS + 10, 4 * MS)
     found = findings_of(maker)
-    assert found["synchronisation"].claimed_ms == pytest.approx(4, rel=0.01)
-    assert found["host-bound"].claimed_ms == pytest.approx(6, rel=0.01)
+    assert found["synchronization"].attributed_ms == pytest.approx(4, rel=0.01)
+    assert found["host-bound"].attributed_ms == pytest.approx(6, rel=0.01)
 
 
 def test_idle_time_of_another_thread_is_not_the_loaders() -> None:
@@ -128,7 +128,7 @@ def test_copies_and_collectives_count_where_nothing_hides_them() -> None:
         ("Memcpy HtoD (Pinned -> Device)", {"exposed-copy": 10.0}),
         (
             "Memcpy DtoH (Device -> Pageable)",
-            {"pageable-copies": 3.0, "synchronisation": 6.0, "host-bound": 1.0},
+            {"pageable-copies": 3.0, "synchronization": 6.0, "host-bound": 1.0},
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_optimizer_with_a_kernel_a_parameter() -> None:
     finding = found["unfused-optimizer"]
     # The host is inside the step from 12 ms to the last kernel: 40 gaps of 90 µs, less 40 before
     # the first launch, and 65 % of what each kernel takes beyond 2.5 µs.
-    assert finding.claimed_ms == pytest.approx(
+    assert finding.attributed_ms == pytest.approx(
         3.55 + 40 * (10 - 0.35 * 7.5) / 1000, abs=0.02
     )
     assert finding.snippet == "torch.optim.AdamW(model.parameters(), fused=True)"
@@ -210,7 +210,7 @@ FILL = "void vectorized_elementwise_kernel<4, FillFunctor<float>>(int)"
 def test_gradients_that_are_set_to_zero_one_by_one() -> None:
     finding = findings_of(zero_grad(50, FILL))["zero-gradients"]
     # The idle time within the call, and the fills; not the latency of each launch.
-    assert finding.claimed_ms == pytest.approx(9 - 50 * 0.019, abs=0.05)
+    assert finding.attributed_ms == pytest.approx(9 - 50 * 0.019, abs=0.05)
     assert finding.snippet == "optimizer.zero_grad(set_to_none=True)"
 
 
@@ -236,7 +236,7 @@ def iterations(slow: int) -> TraceMaker:
 
 def test_slow_iterations_are_told_by_what_they_take_beyond_the_others() -> None:
     finding = findings_of(iterations(slow=3))["slow-iterations"]
-    assert finding.claimed_ms == pytest.approx(20, rel=0.01)
+    assert finding.attributed_ms == pytest.approx(20, rel=0.01)
     assert [place.name for place in finding.where["iterations"]] == ["ProfilerStep#3"]
     assert "computation time" in finding.title
 
@@ -285,7 +285,7 @@ def checkpointed() -> TraceMaker:
 def test_recomputation_informs_and_claims_nothing() -> None:
     found = findings_of(checkpointed())
     finding = found["recompute"]
-    assert (finding.claimed_ms, finding.informs_only) == (0, True)
+    assert (finding.attributed_ms, finding.informs_only) == (0, True)
     assert "1.0 ms" in finding.title
     assert list(found)[-1] == "recompute"
 
@@ -370,12 +370,12 @@ def test_the_rank_that_the_others_wait_for() -> None:
     """Two of three devices wait 4 ms in each of 8 calls; 2 ms a call are the transfer."""
     found = findings_of(ranks(late=1))
     finding = found["straggler"]
-    assert finding.claimed_ms == pytest.approx(2 * 8 * 4 / 3)
+    assert finding.attributed_ms == pytest.approx(2 * 8 * 4 / 3)
     assert finding.claim
     assert (finding.claim.ns_of_devices / 1e6).tolist() == [32, 0, 32]
     assert "device 1" in finding.title
     assert finding.where["python_frames"][0].name == "train.py(7): loop"
-    assert found["exposed-communication"].claimed_ms == pytest.approx(8 * 2)
+    assert found["exposed-communication"].attributed_ms == pytest.approx(8 * 2)
 
 
 def test_there_is_no_straggler_where_none_is_late() -> None:

@@ -100,7 +100,7 @@ def test_a_plugin_is_asked_before_our_own_detectors() -> None:
     plugins, detector = with_detector(claim_first_half)
     assert offered_detectors(plugins)[0].item is detector
     found = found_by(plugins)
-    savings = {each.id: each.claimed_ms for each in found.findings}
+    savings = {each.id: each.attributed_ms for each in found.findings}
     assert savings == {"mine": pytest.approx(2.0), "host-bound": pytest.approx(2.0)}
     assert plugins.problems == []
 
@@ -156,7 +156,7 @@ def test_a_plugin_that_fails_is_a_problem_and_claims_nothing(
     plugins, _ = with_detector(detect)
     found = found_by(plugins)
     (host_bound,) = found.findings
-    assert (host_bound.id, round(host_bound.claimed_ms, 6)) == ("host-bound", 4.0)
+    assert (host_bound.id, round(host_bound.attributed_ms, 6)) == ("host-bound", 4.0)
     (said,) = plugins.problems
     assert said.startswith("stranger: ")
     assert problem in said
@@ -180,7 +180,7 @@ def test_savings_never_exceed_the_wall_time(document: Document) -> None:
     found = TreePerfAnalyzer(document).findings()
     assert found.explained_ms <= found.total_ms * (1 + 1e-9)
     assert found.explained_ms + found.left_ms == pytest.approx(
-        found.judged_ms, abs=1e-6
+        found.analyzed_ms, abs=1e-6
     )
     savings = [each.saving_ms for each in found.findings]
     assert savings == sorted(savings, reverse=True)
@@ -229,7 +229,7 @@ def test_gpu_work_of_a_file_that_is_cut_off_may_be_behind_the_cut(
     path.write_text(
         json.dumps(maker.document()).removesuffix("]}") + ', {"ph": "X", "cat": "ker'
     )
-    found = TreePerfAnalyzer(path, salvage=True).findings()
+    found = TreePerfAnalyzer(path, allow_truncated=True).findings()
     (line,) = found.recording_lines
     of = " of 3 launches" if launches else ""
     assert line.startswith(

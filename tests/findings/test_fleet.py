@@ -42,8 +42,12 @@ def reduced(*ranks: Mapping[str, float]) -> tuple[pd.DataFrame, list[str]]:
     """The table over ranks that save so many ms by each finding, and the notes."""
     parts = {
         f"r{rank}": pd.DataFrame(
-            {"rank": rank, "finding": list(found), "claimed_ms": list(found.values())}
-        ).astype({"rank": "int64", "finding": "str", "claimed_ms": "float64"})
+            {
+                "rank": rank,
+                "finding": list(found),
+                "attributed_ms": list(found.values()),
+            }
+        ).astype({"rank": "int64", "finding": "str", "attributed_ms": "float64"})
         for rank, found in enumerate(ranks)
     }
     rows = {source.folder: 0 for source in SPREADS.values()}
@@ -51,7 +55,7 @@ def reduced(*ranks: Mapping[str, float]) -> tuple[pd.DataFrame, list[str]]:
     failures = PartFailures()
     tables, notes = reductions(Parts(parts), done, failures)  # type: ignore[arg-type]
     assert failures.messages == []
-    return tables["finding_spread"].set_index("finding"), notes
+    return tables["finding_across_ranks"].set_index("finding"), notes
 
 
 def test_what_many_ranks_have_and_what_one_has_alone() -> None:

@@ -121,7 +121,7 @@ def _graphs_between_which_the_cpu_works() -> Document:
     return document(maker)
 
 
-@followed("synchronisation")
+@followed("synchronization")
 def _a_wait_after_everything() -> Document:
     maker = busy(TraceMaker())
     maker.call("cudaDeviceSynchronize", 1 * MS, 29 * MS + 5)
@@ -196,7 +196,7 @@ def _equal_iterations() -> Document:
 
 too_little(
     "host-bound",
-    "synchronisation",
+    "synchronization",
     "dataloader",
     "allocator",
     "cpu-operation",

@@ -57,11 +57,11 @@ def test_an_operation_of_the_cpu_has_the_time_of_its_hole() -> None:
     maker.op("aten::randn", begins[10], 7 * MS)
     maker.op("aten::normal_", begins[10] + 5, 7 * MS - 10)
     found = findings_of(maker)
-    assert found["cpu-operation"].claimed_ms == pytest.approx(7.0)
+    assert found["cpu-operation"].attributed_ms == pytest.approx(7.0)
     assert found["cpu-operation"].title.startswith(
         "GPU waits while the CPU runs aten::randn (the longest of 2 operations)"
     )
-    assert found["host-bound"].claimed_ms == pytest.approx(1.0, rel=0.05)
+    assert found["host-bound"].attributed_ms == pytest.approx(1.0, rel=0.05)
 
 
 @pytest.mark.parametrize("inside", ["launch", "many"])
@@ -74,7 +74,7 @@ def test_operations_that_launch_or_only_make_views_are_the_hosts(inside: str) ->
             maker.op("aten::narrow", begins[10] + 100 * part + 5, 90)
     found = findings_of(maker)
     assert "cpu-operation" not in found
-    assert found["host-bound"].claimed_ms == pytest.approx(8.0, rel=0.05)
+    assert found["host-bound"].attributed_ms == pytest.approx(8.0, rel=0.05)
 
 
 def test_the_first_compilation_is_start_up_and_later_ones_are_not() -> None:
@@ -86,7 +86,7 @@ def test_the_first_compilation_is_start_up_and_later_ones_are_not() -> None:
     for step in (10, 15):
         maker.annotation(name, begins[step], 6 * MS)
     found = findings_of(maker)
-    assert found["recompilation"].claimed_ms == pytest.approx(12.0, rel=0.01)
+    assert found["recompilation"].attributed_ms == pytest.approx(12.0, rel=0.01)
     assert "cpu-operation" not in found
 
 
@@ -95,7 +95,7 @@ def test_a_region_that_was_quick_before_compiles_again() -> None:
     for step in (2, 5, 8):
         maker.annotation("Torch-Compiled Region: 0/0", 2 * MS * step, 200)
     maker.annotation("Torch-Compiled Region: 0/0", begins[15], 8 * MS)
-    assert findings_of(maker)["recompilation"].claimed_ms == pytest.approx(
+    assert findings_of(maker)["recompilation"].attributed_ms == pytest.approx(
         8.0, rel=0.01
     )
 
@@ -118,7 +118,7 @@ def captured(steps: list[int], launches: int) -> TraceMaker:
 def test_captures_before_the_loop_are_start_up_and_those_in_it_are_not() -> None:
     assert "graph-recapture" not in findings_of(captured([1, 2, 3], launches=200))
     found = findings_of(captured([1, 12, 25], launches=200))["graph-recapture"]
-    assert found.claimed_ms == pytest.approx(2 * 3.9, rel=0.02)
+    assert found.attributed_ms == pytest.approx(2 * 3.9, rel=0.02)
 
 
 def test_a_full_queue_is_told_and_saves_nothing() -> None:
@@ -183,7 +183,7 @@ def many(count: int) -> Findings:
         )  # type: ignore[arg-type]
         for n in range(count)
     ]
-    return Findings(100.0, shown, judged_ms=100.0)
+    return Findings(100.0, shown, analyzed_ms=100.0)
 
 
 def test_the_screen_shows_eight_and_all_if_asked(tmp_path: Path) -> None:

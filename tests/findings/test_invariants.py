@@ -39,8 +39,8 @@ def attributed_by_device(findings: Findings) -> dict[int, dict[str, float]]:
     for finding in findings.findings:
         devices: Any = finding.as_dict()["devices"]
         for part in devices:
-            if part["claimed_ms"]:
-                result[part["device"]][finding.id] = part["claimed_ms"]
+            if part["attributed_ms"]:
+                result[part["device"]][finding.id] = part["attributed_ms"]
     return dict(result)
 
 
@@ -63,7 +63,7 @@ def test_each_moment_of_a_device_is_attributed_once_and_no_saving_is_negative(
     document: Document,
 ) -> None:
     _, findings = findings_of(document)
-    assert findings.explained_ms <= findings.judged_ms + ROUNDING_MS
+    assert findings.explained_ms <= findings.analyzed_ms + ROUNDING_MS
     spans = defaultdict(list)
     for finding in findings.findings:
         assert finding.saving_ms >= 0

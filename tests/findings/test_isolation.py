@@ -34,7 +34,7 @@ def fail(*_: object, **__: object) -> NoReturn:
 
 
 def attributed(findings: Findings) -> dict[str, float]:
-    return {finding.id: finding.claimed_ms for finding in findings.findings}
+    return {finding.id: finding.attributed_ms for finding in findings.findings}
 
 
 def detect_with(
@@ -100,7 +100,8 @@ def test_without_a_simulation_savings_are_the_attributed_time(
     findings = analyzer.findings()
     assert attributed(findings) == attributed(demo().findings())
     assert all(
-        finding.saving_ms in (0.0, finding.claimed_ms) for finding in findings.findings
+        finding.saving_ms in (0.0, finding.attributed_ms)
+        for finding in findings.findings
     )
     assert not any(finding.simulated for finding in findings.findings)
     assert findings.model == {}

@@ -40,7 +40,7 @@ def test_blocks_for_multiprocessors_of_the_file(
     grid: Any, shared: int, share: float
 ) -> None:
     found = launched(grid, **{"shared memory": shared}).findings
-    claims = {each.id: each.claimed_ms for each in found if not each.informs_only}
+    claims = {each.id: each.attributed_ms for each in found if not each.informs_only}
     assert claims == ({"launch-geometry": pytest.approx(share)} if share else {})
 
 

@@ -214,7 +214,7 @@ def test_links_between_gpus(
     if claimed:
         assert found["slow-link"].evidence[-1].value == 450.0
         lasts = found["slow-link"].evidence[1].value
-        assert found["slow-link"].claimed_ms == pytest.approx(
+        assert found["slow-link"].attributed_ms == pytest.approx(
             lasts * (1 - 30 / 450), rel=0.05
         )
 
@@ -257,12 +257,14 @@ def test_marks_of_a_problem_are_its_finding(name: str, ident: str) -> None:
     problem, share = PROBLEMS[ident]
     _, peaks, _, had = before(name)
     cost, total, found = with_marks(name, problem)
-    earlier = {each: finding.claimed_ms for each, finding in had.items()}
-    grown = {each: f.claimed_ms - earlier.get(each, 0.0) for each, f in found.items()}
+    earlier = {each: finding.attributed_ms for each, finding in had.items()}
+    grown = {
+        each: f.attributed_ms - earlier.get(each, 0.0) for each, f in found.items()
+    }
     assert grown.pop(ident, 0.0) == pytest.approx(share(peaks) * cost, rel=0.3)
     allowed = max(0.15 * cost, 0.01 * total)
     assert {each: ms for each, ms in grown.items() if ms > allowed} == {}
-    claims = {each: f.claimed_ms for each, f in found.items()}
+    claims = {each: f.attributed_ms for each, f in found.items()}
     if claims[ident] > 1.15 * max(earlier.values()):
         assert max(claims, key=lambda each: claims[each]) == ident
 

@@ -19,7 +19,7 @@ def evidence(finding: Finding) -> dict[str, float]:
 def test_a_wait_in_each_layer_comes_first() -> None:
     findings = findings_of(wait_per_layer().document())
     first = findings.findings[0]
-    assert first.id == "synchronisation"
+    assert first.id == "synchronization"
     assert first.title.startswith(
         "CPU-GPU synchronization in aten::to, 22 times, every "
     )
@@ -37,14 +37,14 @@ def test_a_program_without_waits_is_not_told_to_avoid_them() -> None:
     for _ in range(400):
         program.launch(20, cost=50)
     ids = [finding.id for finding in findings_of(program.maker.document()).findings]
-    assert "synchronisation" not in ids
+    assert "synchronization" not in ids
 
 
 def test_idle_time_claimed_here_is_synchronization_in_the_gaps() -> None:
     findings = findings_of(wait_per_layer().document())
-    (finding,) = (each for each in findings.findings if each.id == "synchronisation")
+    (finding,) = (each for each in findings.findings if each.id == "synchronization")
     by_cause = findings.idle_by_cause_ms.values()
-    of_waits = sum(each["synchronisation"] for each in by_cause) / len(by_cause)
+    of_waits = sum(each["synchronization"] for each in by_cause) / len(by_cause)
     assert finding.claim is not None
     assert (finding.claim.intervals.gap != NONE).all()
-    assert finding.claimed_ms <= of_waits + 1e-6
+    assert finding.attributed_ms <= of_waits + 1e-6

@@ -23,7 +23,7 @@ def test_many_stretches_are_shown_as_bins_with_their_share(
     launches: int, most_rows: int
 ) -> None:
     analyzer = host_bound(launches)
-    markers = analyzer.table("time_axis_marks")
+    markers = analyzer.table("timeline_markers")
     assert markers is not None
     (finding,) = {f for f in markers["finding"] if f == "host-bound"}
     rows = markers[markers["finding"] == finding]

@@ -84,11 +84,11 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     spans = [span for each in told_by for span in each["intervals"]]
     check_apart(spans, round(told["total_ms"] * 1e6))
     for finding in told["findings"]:
-        devices = sum(each["claimed_ms"] for each in finding["devices"])
-        assert devices / len(tracks) == pytest.approx(finding["claimed_ms"])
-    for each, ms in [(f, f["claimed_ms"] * len(tracks)) for f in told["findings"]] + [
-        (part, part["ms"]) for part in parts
-    ]:
+        devices = sum(each["attributed_ms"] for each in finding["devices"])
+        assert devices / len(tracks) == pytest.approx(finding["attributed_ms"])
+    for each, ms in [
+        (f, f["attributed_ms"] * len(tracks)) for f in told["findings"]
+    ] + [(part, part["duration_ms"]) for part in parts]:
         assert sum(
             s["end_ns"] - s["start_ns"] for s in each["intervals"]
         ) == pytest.approx(ms * 1e6)
@@ -119,9 +119,9 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
                 st.lists(st.integers(0, 10**6), min_size=gaps, max_size=gaps)
             )
             claim = wall.claim_idle_up_to(np.array(limit, dtype=np.int64))
-        saved += claim.saving_ns
+        saved += claim.attributed_ns
     assert saved <= wall.total_ns * (1 + 1e-9)
-    assert saved == pytest.approx(wall.claimed_ns)
+    assert saved == pytest.approx(wall.attributed_ns)
     claims = [*wall.claims, *wall.parts()]
     check_apart(
         [span for claim in claims for span in claim.as_records()], wall.total_ns
@@ -151,22 +151,22 @@ def test_busy_time_alone_is_counted_microsecond_by_microsecond(
     alone = sum(
         bool((now & which).any() and not (now & ~which).any()) for now in running
     )
-    assert wall.about(which).saving_ns == 1000 * alone
-    assert wall.claim_events(which).saving_ns == 1000 * alone
+    assert wall.about(which).attributed_ns == 1000 * alone
+    assert wall.claim_events(which).attributed_ns == 1000 * alone
 
 
 def test_work_beside_other_work_saves_nothing() -> None:
     wall = on_streams([((0, 100), 1), ((20, 60), 2)])
-    assert wall.claim_events(wall.work.trace.stream == 2).saving_ns == 0
-    assert wall.claim_events(wall.work.trace.stream == 1).saving_ns == 60_000
+    assert wall.claim_events(wall.work.trace.stream == 2).attributed_ns == 0
+    assert wall.claim_events(wall.work.trace.stream == 1).attributed_ns == 60_000
 
 
 def test_an_event_is_claimed_once() -> None:
     wall = on_streams([((0, 100), 1), ((100, 150), 1)])
     first = np.array([True, False])
     both = np.array([True, True])
-    assert wall.claim_events(first, 0.25).saving_ns == 25_000
-    assert wall.claim_events(both).saving_ns == 50_000
+    assert wall.claim_events(first, 0.25).attributed_ns == 25_000
+    assert wall.claim_events(both).attributed_ns == 50_000
 
 
 def test_a_gap_is_shared_by_those_who_caused_its_parts() -> None:
@@ -180,12 +180,13 @@ def test_a_gap_is_shared_by_those_who_caused_its_parts() -> None:
     trace = wall.work.trace
     names = np.array([trace.name_of(row) for row in range(len(trace))])
     claim = wall.claim_idle_during(np.flatnonzero(names == "cudaMalloc"))
-    assert claim.saving_ns == 130_000
+    assert claim.attributed_ns == 130_000
     assert (
-        wall.claim_idle_during(np.flatnonzero(names == "cudaFree")).saving_ns == 50_000
+        wall.claim_idle_during(np.flatnonzero(names == "cudaFree")).attributed_ns
+        == 50_000
     )
     limit = np.full(len(wall.classified), 100_000)
-    assert wall.claim_idle_up_to(limit).saving_ns == 100_000
+    assert wall.claim_idle_up_to(limit).attributed_ns == 100_000
     assert wall.left_of_gaps().sum() == 20_000
 
 
@@ -193,15 +194,15 @@ def test_another_thread_does_not_make_the_gpu_wait() -> None:
     maker = late_launch(calls=[])
     row = maker.call("cudaMalloc", 120, 100, thread=9)
     wall = wall_of(maker.document())
-    assert wall.claim_idle_during(np.array([row])).saving_ns == 0
+    assert wall.claim_idle_during(np.array([row])).attributed_ns == 0
 
 
 def test_a_copy_of_the_claims_is_its_own() -> None:
     wall = on_streams([((0, 100), 1), ((100, 150), 1)])
     other = wall.copy()
     other.claim_events(np.array([True, True]))
-    assert (other.claimed_ns, wall.claimed_ns) == (150_000, 0)
-    assert wall.claim_events(np.array([True, True])).saving_ns == 150_000
+    assert (other.attributed_ns, wall.attributed_ns) == (150_000, 0)
+    assert wall.claim_events(np.array([True, True])).attributed_ns == 150_000
 
 
 def test_each_device_has_a_wall_of_its_own() -> None:
@@ -211,7 +212,7 @@ def test_each_device_has_a_wall_of_its_own() -> None:
     maker.kernel("k", 40, 20, device=1)
     wall = wall_of(maker.document())
     claim = wall.claim_events(np.array([True, True]))
-    assert (claim.saving_ns, claim.ns_of_devices.tolist()) == (
+    assert (claim.attributed_ns, claim.ns_of_devices.tolist()) == (
         60_000,
         [100_000, 20_000],
     )
@@ -229,11 +230,11 @@ def test_a_call_gives_idle_time_as_long_as_it_lasted_once() -> None:
         ]
     )
     both = np.full(len(wall.classified), row)
-    assert wall.claim_idle_after(both).saving_ns == 100_000
+    assert wall.claim_idle_after(both).attributed_ns == 100_000
 
 
 def test_an_event_may_be_claimed_up_to_a_moment() -> None:
     wall = on_streams([((0, 100), 1)])
     until = np.array([30_000]) + wall.start
-    assert wall.claim_events(np.array([True]), until=until).saving_ns == 30_000
-    assert wall.claim_events(np.array([True])).saving_ns == 70_000
+    assert wall.claim_events(np.array([True]), until=until).attributed_ns == 30_000
+    assert wall.claim_events(np.array([True])).attributed_ns == 70_000

@@ -563,8 +563,8 @@ def test_a_plugin_adds_a_command(
     def tracelens_commands() -> list[object]:
         greeting = f"{__name__}:greet"
         return [
-            Command("greet", "Greet somebody.", greeting, "Extend"),
-            Command("absent", "Is not there.", "no_such_module:absent", "Extend"),
+            Command("greet", "Greet somebody.", greeting, "Manage"),
+            Command("absent", "Is not there.", "no_such_module:absent", "Manage"),
             Command("gaps", "Takes a name.", greeting),
             Command("misplaced", "Is of no group.", greeting, "Elsewhere"),
         ]
@@ -584,5 +584,5 @@ def test_a_plugin_adds_a_command(
     assert "command 'absent': ModuleNotFoundError" in capsys.readouterr().err
     assert sorted(set(plugins.problems)) == [
         "theirs: command 'gaps': there is one already",
-        "theirs: command 'misplaced': the group is one of Look, Explain, Compare, Extend",
+        "theirs: command 'misplaced': the group is one of Inspect, Diagnose, Compare, Manage",
     ]

@@ -134,7 +134,7 @@ def test_arguments_are_those_of_the_file(real: Real, arg: str) -> None:
     if column.texts is not None:
         texts = {code: json.loads(column.texts[code]) for code in set(values)}
         values = [texts[code] for code in values]
-    # Events of synchronisation, which are of no kind, tell their stream too.
+    # Events of synchronization, which are of no kind, tell their stream too.
     of_streams = (*GPU_KINDS, EventKind.OTHER)
     kinds = (
         of_streams if arg == "stream" else (EventKind.CPU_OP, EventKind.USER_ANNOTATION)

@@ -467,7 +467,7 @@ def test_idle_time_has_several_causes(vendor: str) -> None:
     blocks = [call for call in trace.calls if call["name"] == blocking]
     ends = sorted(end(call) for call in blocks)
     waits = [gap for gap in idle if any(gap[0] < moment < gap[1] for moment in ends)]
-    assert len(waits) >= 20, "synchronisation"
+    assert len(waits) >= 20, "synchronization"
     device = {"nvidia": "cudaDeviceSynchronize", "amd": "hipDeviceSynchronize"}[vendor]
     assert sum(call["name"] == device for call in trace.calls) == 3
 

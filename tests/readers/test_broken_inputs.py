@@ -68,7 +68,7 @@ def test_a_report(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
 def test_salvage(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The events before the damage; the same line where there are none, or none can be known."""
     expected = expectation(FOLDER / name)
-    found = outcome(FOLDER / name, tmp_path, capfd, "--salvage")
+    found = outcome(FOLDER / name, tmp_path, capfd, "--allow-truncated")
     assert agrees(found, expected.get("salvage", expected)), found
 
 
@@ -118,7 +118,8 @@ def test_every_event_is_accounted_for_however_the_file_comes(
     ):
         assert what_was_read(read_trace(source)) == what_was_read(trace)
     assert (
-        read_trace(other, reading=ReadingOptions(salvage=True)).provenance.notes == ()
+        read_trace(other, reading=ReadingOptions(allow_truncated=True)).provenance.notes
+        == ()
     )
 
 

@@ -546,4 +546,4 @@ def test_salvage_is_suggested_where_it_finds_events(
 ) -> None:
     with pytest.raises(TraceFormatError) as caught:
         read_trace(io.BytesIO(text.encode()))
-    assert ("--salvage" in caught.value.remedy) == worthwhile
+    assert ("--allow-truncated" in caught.value.remedy) == worthwhile

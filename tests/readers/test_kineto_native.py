@@ -308,14 +308,16 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Slice | None]:
 
 
 def by_all(
-    path: Path, monkeypatch: pytest.MonkeyPatch, *, salvage: bool = False
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, allow_truncated: bool = False
 ) -> Trace:
     """The trace, read by Python, by the compiled reader, and with threads; the same."""
     monkeypatch.setenv(PURE_PYTHON, "1")
-    expected = read_trace(path, reading=ReadingOptions(jobs=1, salvage=salvage))
+    expected = read_trace(
+        path, reading=ReadingOptions(jobs=1, allow_truncated=allow_truncated)
+    )
     monkeypatch.delenv(PURE_PYTHON)
     for jobs in (1, 2, 3):
-        reading = ReadingOptions(jobs=jobs, salvage=salvage)
+        reading = ReadingOptions(jobs=jobs, allow_truncated=allow_truncated)
         assert_same(read_trace(path, reading=reading), expected)
     return expected
 
@@ -409,7 +411,7 @@ def test_an_event_that_is_larger_than_a_slice(
     "damage", ["cut off", "cut gzip", "garbage", "two documents", "check sum"]
 )
 def test_damage(
-    damage: str, salvage: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: str, allow_truncated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = kineto_layout(DEMO).encode()
     place = data.index(b'"ph"', len(data) * 2 // 3)
@@ -428,8 +430,8 @@ def test_damage(
         data = data[:-8] + bytes(4) + data[-4:]
     path = tmp_path / "trace.json"
     path.write_bytes(data)
-    if salvage:
-        trace = by_all(path, monkeypatch, salvage=True)
+    if allow_truncated:
+        trace = by_all(path, monkeypatch, allow_truncated=True)
         assert trace.provenance.notes[0].startswith("Salvaged (")
         return
     messages = set()
@@ -439,7 +441,7 @@ def test_damage(
             read_trace(path, reading=ReadingOptions(jobs=jobs))
         messages.add(str(caught.value))
     (message,) = messages
-    assert "--salvage" in message
+    assert "--allow-truncated" in message
 
 
 @pytest.mark.usefixtures("small_slices")

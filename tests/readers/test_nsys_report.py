@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 PAIRS = Path(__file__).resolve().parents[3] / "shared" / "nsys_rep"
 REAL = sorted(PAIRS.glob("*.nsys-rep"))
-SALVAGE = ReadingOptions(salvage=True)
+SALVAGE = ReadingOptions(allow_truncated=True)
 KERNEL = 0
 LAUNCH = 1
 COPYING = 2
@@ -447,7 +447,7 @@ def test_the_error_names_the_byte_and_what_can_be_done(read: Any) -> None:
     with pytest.raises(TraceCutOffError) as caught:
         read(bytes(damaged))
     assert f"(byte {starts[2]:,}: a block of events is damaged)" in caught.value.problem
-    assert "--salvage" in caught.value.remedy
+    assert "--allow-truncated" in caught.value.remedy
 
 
 def test_events_before_a_damaged_block_are_salvaged(read: Any) -> None:
@@ -466,7 +466,9 @@ def test_events_of_a_report_whose_end_is_lost_are_salvaged_without_names(
 ) -> None:
     content, starts = three_blocks()
     cut = content[: starts[2] + 10]
-    with pytest.raises(TraceCutOffError, match=f"byte {len(cut):,}: the file ends there"):
+    with pytest.raises(
+        TraceCutOffError, match=f"byte {len(cut):,}: the file ends there"
+    ):
         read(cut)
     trace = read(cut, SALVAGE)
     assert len(trace) == 60
@@ -550,7 +552,7 @@ def test_nothing_private_is_in_any_output(
         assert run(command) == 0
     for cut in (len(content) // 2, len(content) - 3):
         source.write_bytes(content[:cut])
-        for options in ([], ["--salvage"]):
+        for options in ([], ["--allow-truncated"]):
             run(["kernels", str(source), "--notes", "--no-cache", *options])
     told = capfd.readouterr()
     (outputs / "told.txt").write_text(told.out + told.err)

@@ -284,7 +284,7 @@ def test_of_a_file_that_is_cut_off_the_whole_packets_can_be_salvaged(
     path.write_bytes(whole + encoded([(1, begin(4, 1, "b", "cpu_op"))])[:-3])
     with pytest.raises(TraceCutOffError):
         read_trace(path)
-    found = read_trace(path, reading=ReadingOptions(salvage=True))
+    found = read_trace(path, reading=ReadingOptions(allow_truncated=True))
     accounted_for(found)
     assert slices(found) == [("a", 0, 2)]
 

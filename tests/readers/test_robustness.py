@@ -69,7 +69,7 @@ def test_salvage_gives_what_comes_before_a_cut(
 ) -> None:
     """The events before the cut, as they are in the whole file, and no other."""
     length = choose.draw(st.integers(1, len(data) - 1))
-    reading = ReadingOptions(salvage=True)
+    reading = ReadingOptions(allow_truncated=True)
     whole = read_trace(io.BytesIO(data), reading=reading)
     try:
         part = read_trace(io.BytesIO(data[:length]), reading=reading)
@@ -147,7 +147,7 @@ def test_threads_make_no_difference(zipped: bool, damage: str, tmp_path: Path) -
     path.write_bytes(gzip.compress(text, 1) if zipped else text)
 
     def read(jobs: int) -> tuple[object, ...]:
-        reading = ReadingOptions(jobs=jobs, salvage=True)
+        reading = ReadingOptions(jobs=jobs, allow_truncated=True)
         return properties.what_was_read(read_trace(path, reading=reading))
 
     with mock.patch.object(ahead, "WORTHWHILE_BYTES", 0):

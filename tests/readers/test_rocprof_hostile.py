@@ -128,13 +128,13 @@ def test_json_that_is_cut_off(tmp_path: Path) -> None:
     data = document()
     cut = data.index(b'"hip_api"') + 900
     path = write(tmp_path / "run.json", data[:cut])
-    with pytest.raises(TraceCutOffError, match="--salvage"):
+    with pytest.raises(TraceCutOffError, match="--allow-truncated"):
         read_trace(path)
-    trace = read(path, salvage=True)
+    trace = read(path, allow_truncated=True)
     assert len(trace.gpu_rows) == 12
     assert "Salvaged" in trace.provenance.notes[-1]
     early = write(tmp_path / "early.json", data[: data.index(b'"buffer_records": {')])
-    assert "--salvage" not in refused(early)
+    assert "--allow-truncated" not in refused(early)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_counters_alone(tmp_path: Path) -> None:
 def test_a_table_that_is_cut_off(tmp_path: Path) -> None:
     path = training().write_csv(tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(TraceCutOffError, match=r"incomplete.*--salvage"):
+    with pytest.raises(TraceCutOffError, match=r"incomplete.*--allow-truncated"):
         read_trace(path)
-    assert len(read(path, salvage=True).gpu_rows) == 2 + 9
+    assert len(read(path, allow_truncated=True).gpu_rows) == 2 + 9
 
 
 def test_cells_that_are_no_numbers_and_rows_of_another_length(tmp_path: Path) -> None:
@@ -299,9 +299,9 @@ def test_damaged_text_is_no_crash(
     for _ in range(data.draw(st.integers(1, 4))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     path = write(tmp_path_factory.getbasetemp() / "damaged.json", bytes(text))
-    for salvage in (False, True):
+    for allow_truncated in (False, True):
         try:
-            read(path, salvage=salvage)
+            read(path, allow_truncated=allow_truncated)
         except TraceError as error:
             assert "\n" not in str(error)
 

@@ -86,7 +86,7 @@ def test_a_kernel_of_few_blocks_is_a_finding() -> None:
     info = records[0]["dispatch_info"] | sizes
     records.append(records[0] | times | {"dispatch_info": info})
     found = {each.id: each for each in TreePerfAnalyzer(document).findings().findings}
-    assert found["launch-geometry"].claimed_ms == pytest.approx(
+    assert found["launch-geometry"].attributed_ms == pytest.approx(
         3_000 * (1 - 4 / 256), rel=1e-3
     )
 

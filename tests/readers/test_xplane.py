@@ -666,9 +666,11 @@ def test_without_protobuf_the_message_says_what_to_install(
 # Damage.
 
 
-def result_of(content: bytes, *, salvage: bool = False) -> Trace | TraceError:
+def result_of(content: bytes, *, allow_truncated: bool = False) -> Trace | TraceError:
     try:
-        return read_trace(io.BytesIO(content), reading=ReadingOptions(salvage=salvage))
+        return read_trace(
+            io.BytesIO(content), reading=ReadingOptions(allow_truncated=allow_truncated)
+        )
     except TraceError as error:
         assert "\n" not in str(error)
         return error
@@ -681,7 +683,7 @@ def test_a_cut_file_is_refused_and_whole_planes_are_salvaged() -> None:
     seen = set()
     for end in range(40, len(content) - 12, 7):
         assert isinstance(result_of(content[:end]), TraceCutOffError)
-        saved = result_of(content[:end], salvage=True)
+        saved = result_of(content[:end], allow_truncated=True)
         if isinstance(saved, Trace):
             assert len(saved) <= whole
             assert saved.provenance.notes[0].startswith(
@@ -707,7 +709,7 @@ def test_a_cut_file_is_refused_and_whole_planes_are_salvaged() -> None:
 def test_damage_is_told_and_what_is_whole_is_salvaged(tail: bytes) -> None:
     content = training_content()
     assert isinstance(result_of(content + tail), TraceFormatError)
-    saved = result_of(content + tail, salvage=True)
+    saved = result_of(content + tail, allow_truncated=True)
     assert isinstance(saved, Trace)
     assert len(saved) == len(training().read())
 
@@ -752,8 +754,8 @@ def test_changed_bytes_give_a_trace_or_an_error(data: st.DataObject) -> None:
         st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)
     ):
         content[place] = data.draw(st.integers(0, 255))
-    for salvage in (False, True):
-        found = result_of(bytes(content), salvage=salvage)
+    for allow_truncated in (False, True):
+        found = result_of(bytes(content), allow_truncated=allow_truncated)
         if isinstance(found, Trace):
             made = found.provenance
             assert made.present == len(found) + made.metadata_events + sum(

@@ -455,7 +455,7 @@ def test_findings_unfold_and_stand_on_the_axis(
         assert card.all("h3")[0].content() == with_units_attached(title)
         drawn = sum(mark["x"])
         # stretches that nearly touch are joined
-        assert drawn >= found[name].claimed_ms * 0.999
+        assert drawn >= found[name].attributed_ms * 0.999
         shown = card.all("details")[0].content()
         assert all(each.what[:40] in shown for each in found[name].evidence)
         frames = [

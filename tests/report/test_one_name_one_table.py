@@ -78,9 +78,9 @@ def test_a_table_that_does_not_exist_is_named_with_the_nearest() -> None:
         build_perf_report(analyzer, tables="gap_histgram")
     with pytest.raises(UsageError, match="did you mean 'iteration_statistics'"):
         analyzer.table("statistics")
-    assert analyzer.table("gap_pairs", sort="max").equals(
-        analyzer.get_df_gap_pairs("max")
+    assert analyzer.table("idle_by_kernel_pair", sort="max").equals(
+        analyzer.get_df_idle_by_kernel_pair("max")
     )
-    assert "get_df_gap_pairs" in dir(analyzer)
+    assert "get_df_idle_by_kernel_pair" in dir(analyzer)
     with pytest.raises(AttributeError, match="get_df_nothing"):
         analyzer.get_df_nothing()  # type: ignore[attr-defined]

@@ -185,8 +185,8 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     report = build_perf_report(analyzer, for_page=True)
     drawn = [
         "finding_details",
-        "time_axis",
-        "time_axis_marks",
+        "timeline_bins",
+        "timeline_markers",
         "call_tree",
         "memory_over_time",
         "memory_iterations",
@@ -199,11 +199,13 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
     ]
     assert list(report.page_sheets) == drawn
     assert not set(report.page_sheets) & set(report.sheets)
-    assert {"gap_summary", "gap_hosts"} <= set(report.sheets), "evidence cites them"
+    assert {"gap_summary", "idle_cpu_activity"} <= set(report.sheets), (
+        "evidence cites them"
+    )
     asked = ReportOptions(
         gaps=True,
         iterations=True,
-        time_axis=True,
+        timeline_bins=True,
         call_tree=True,
         what_if=True,
         finding_details=True,

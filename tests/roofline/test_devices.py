@@ -181,7 +181,7 @@ def test_slow_products_are_those_that_are_slow_on_their_own_gpu() -> None:
     both = findings_of(products([A100, H100], [600, 600]))["slow-gemm"]
     h100 = findings_of(products([H100], [600]))["slow-gemm"]
     # Of two devices each counts half.
-    assert both.claimed_ms == pytest.approx(h100.claimed_ms / 2, rel=0.01)
+    assert both.attributed_ms == pytest.approx(h100.attributed_ms / 2, rel=0.01)
     assert [place.count for place in both.where["products"]] == [5]
 
 
@@ -194,8 +194,8 @@ def test_products_beside_tensor_cores_are_compared_with_those_of_their_own_gpu()
     ]
     a100 = findings_of(products([A100], [9_000], kernel=kernel))["no-tensor-cores"]
     h100 = findings_of(products([H100], [9_000], kernel=kernel))["no-tensor-cores"]
-    expected = (a100.claimed_ms + h100.claimed_ms) / 2
-    assert both.claimed_ms == pytest.approx(expected, rel=0.01)
+    expected = (a100.attributed_ms + h100.attributed_ms) / 2
+    assert both.attributed_ms == pytest.approx(expected, rel=0.01)
 
 
 def test_launch_geometry_tells_the_multiprocessors_of_the_gpu_with_few_blocks() -> None:

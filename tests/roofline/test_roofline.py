@@ -20,7 +20,7 @@ from tests.support.categorize_helpers import FakeEntryPoint, plugin
 from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.operations import arguments as op_arguments
 from tracelens_ext.categorize.matcher import BoundRule
 from tracelens_ext.cli import run
@@ -237,7 +237,7 @@ def test_sums_before_ratios() -> None:
         100 * rows["roofline_time_ms"].sum() / 1.01
     )
     assert gemm["time_lost_ms"] == pytest.approx(rows["time_lost_ms"].sum())
-    assert families["gpu_time_%"].sum() == pytest.approx(100)
+    assert families["gpu_time_percent"].sum() == pytest.approx(100)
     assert families["time_lost_ms"].isna().to_dict()[NO_FAMILY]
     said = str(modelled(analyzer.roofline()))
     assert said == (
@@ -250,7 +250,7 @@ def test_utilisation_of_an_iteration() -> None:
     analyzer = analyzed(("aten::mm", MM, 500), ("aten::add", arguments([8], [8]), 100))
     steps = utilisation(analyzer.work, analyzer.roofline())
     assert steps["iteration"].tolist() == ["ProfilerStep#3"]
-    assert steps["mfu_%"].tolist() == [pytest.approx(100 * MM_US / 1000)]
+    assert steps["mfu_percent"].tolist() == [pytest.approx(100 * MM_US / 1000)]
     whole = utilisation(analyzer.work, analyzer.roofline(), "no such annotation")
     assert whole["iteration"].tolist() == ["the whole trace"]
 
@@ -259,18 +259,18 @@ def test_rates_are_unknown_where_most_gpu_time_has_no_model() -> None:
     """The coverage stands beside each rate."""
     analyzer = analyzed(("aten::mm", MM, 400), ("my::op", MM, 600))
     steps = utilisation(analyzer.work, analyzer.roofline())
-    assert steps[["mfu_%", "tflops_per_s"]].isna().all(axis=None)
-    assert steps["modelled_%"].tolist() == [pytest.approx(40)]
+    assert steps[["mfu_percent", "tflops_per_s"]].isna().all(axis=None)
+    assert steps["modeled_percent"].tolist() == [pytest.approx(40)]
     families = family_summary(analyzer.roofline()).set_index("family")
-    assert families.loc["GEMM", "modelled_%"] == 100
+    assert families.loc["GEMM", "modeled_percent"] == 100
     assert families.loc["GEMM", "% of roofline"] > 0
-    assert families.loc[NO_FAMILY, "modelled_%"] == 0
+    assert families.loc[NO_FAMILY, "modeled_percent"] == 0
 
 
 def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
     analyzer = analyzed(("unheard::of", MM, 10.0))
     frame = utilisation(analyzer.work, analyzer.roofline())
-    assert frame[["tflop", "tflops_per_s", "mfu_%"]].isna().all(axis=None)
+    assert frame[["tflop", "tflops_per_s", "mfu_percent"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,9 @@ def test_what_is_over_the_roofline_is_explained(
 
 def test_what_is_selected() -> None:
     analyzer = analyzed(("aten::mm", MM, 500))
-    assert len(analyzer.get_df_roofline(selection=Selection(pstep=3))) == 1
+    assert len(analyzer.get_df_roofline(selection=EventFilter(step=3))) == 1
     with pytest.raises(UsageError, match="ProfilerStep#4"):
-        analyzer.get_df_roofline(selection=Selection(pstep=4))
+        analyzer.get_df_roofline(selection=EventFilter(step=4))
 
 
 def test_shapes_as_a_person_reads_them() -> None:
@@ -490,7 +490,7 @@ def test_the_command_is_readable_at_80_columns(
 def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(trace, "--json", "--sort", "time") == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["facts"]["GPU time modelled (%)"] == pytest.approx(100 * 1.1 / 1.2)
+    assert printed["facts"]["GPU time modeled (%)"] == pytest.approx(100 * 1.1 / 1.2)
     rows = printed["tables"]["roofline"]
     assert [row["op_name"] for row in rows] == ["aten::mm", "aten::add", "my::op"]
     assert isinstance(rows[0]["flops"], int)
@@ -504,7 +504,7 @@ def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--family", "x"], "this trace has BinaryElementwise, GEMM"),
         (["--device-peaks", "x"], "x: cannot be read"),
-        (["--pstep", "9"], "there is no ProfilerStep#9"),
+        (["--step", "9"], "there is no ProfilerStep#9"),
     ],
 )
 def test_usage(

@@ -55,7 +55,7 @@ CALL = 2
 
 
 def made(steps: list[tuple[str, int]], streams: int = 1) -> TraceMaker:
-    """A program of launches (on a stream, of a length in µs), thinking, and synchronisation."""
+    """A program of launches (on a stream, of a length in µs), thinking, and synchronization."""
     maker = TraceMaker()
     now = 0
     number = 0
@@ -104,7 +104,7 @@ def saved(simulation: Simulation, *changes: str) -> list[float]:
 
 
 def partitions(simulation: Simulation) -> bool:
-    """Whether the path has no gap and no overlap, and sums to the replayed wall time."""
+    """Return True if the path has no gap and no overlap, and sums to the replayed wall time."""
     path = simulation.critical_path
     ends = np.rint(1e3 * (path["start_us"] + path["duration_us"])).astype(int).tolist()
     starts = np.rint(1e3 * path["start_us"]).astype(int).tolist()
@@ -152,7 +152,7 @@ def test_programs_of_known_makespan(name: str) -> None:
     assert partitions(simulation)
     if truth["kind"] == "unexplained":
         assert simulation.state == (
-            "withheld" if truth["error_percent"] < -15 else "warned"
+            "unavailable" if truth["error_percent"] < -15 else "low_confidence"
         )
         assert "does not tell" in str(simulation.model()["reason"])
         return
@@ -173,7 +173,7 @@ def test_a_withheld_replay_has_no_what_if() -> None:
     for at in range(0, 500, 100):
         maker.kernel("k", at, 50)
     simulation = simulated(maker)
-    assert simulation.state == "withheld"
+    assert simulation.state == "unavailable"
     assert len(simulation.what_if()) == 0
 
 
@@ -240,7 +240,7 @@ def test_findings_save_what_the_replay_says(
 
     document = printed("findings", str(path))
     findings = [each for each in document["findings"] if each["simulated"]]
-    assert document["model"]["state"] == "good"
+    assert document["model"]["state"] == "ok"
     assert findings
     assert [each["saving_ms"] for each in findings] == sorted(
         (each["saving_ms"] for each in findings), reverse=True
@@ -267,7 +267,7 @@ def test_the_command_prints_its_error_first(
     assert run(["what-if", str(path), "--no-cache", "--csv", str(table)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("Simulation: ")
-    assert "error +0.00 %, good" in shown.splitlines()[0]
+    assert "error +0.00 %, ok" in shown.splitlines()[0]
     assert "CRITICAL PATH" in shown
     assert "kernels" in set(pd.read_csv(table)["change"])
     assert run(["what-if", str(path), "--no-cache", "--iteration", "9"]) == 2
@@ -303,7 +303,7 @@ def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
     for module in ("blocking_calls", "simulation"):
         monkeypatch.setattr(f"tracelens_ext.simulation.{module}.MOST_TRACKS", 3)
     simulation = simulated(maker)
-    assert simulation.state == "warned"
+    assert simulation.state == "low_confidence"
     assert partitions(simulation)
     assert saved(simulation, "kernel:k12=0.5") == [0.045]
 

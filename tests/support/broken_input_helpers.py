@@ -7,7 +7,7 @@ what a report of it gives:
 * `error`: the line on standard error after the file's name;
 * of one that can be used: `events` (present in the file), `dropped` (reason → how many),
   `kernels` (name → [launches, µs in all]), `unlinked` GPU events, `notes`;
-* `salvage`: the same with `--salvage`, where that makes a difference.
+* `allow_truncated`: the same with `--allow-truncated`, where that makes a difference.
 
 What libraries say of damage differs between their versions: `…` stands for it.
 """
@@ -91,7 +91,7 @@ def outcome(
 
 
 def agrees(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Whether an outcome is the one expected."""
+    """Return True if an outcome is the expected one."""
     return found == {key: value for key, value in expected.items() if key != "salvage"}
 
 

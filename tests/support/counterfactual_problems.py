@@ -65,25 +65,25 @@ def _item(room: Room, name: str, start: float, dur: float) -> None:
     room.work("gpu_memcpy", kind, start + 8, 1.5, copy, bytes=4)
 
 
-@_makes("synchronisation")
+@_makes("synchronization")
 def _item_that_lasts(room: Room) -> None:
     _item(room, "aten::item", 0, room.cost)
 
 
-@_makes("synchronisation")
+@_makes("synchronization")
 def _items(room: Room) -> None:
     for number in range(4):
         _item(room, "aten::to", number * room.cost / 4, room.cost / 4 - 1)
 
 
-@_makes("synchronisation")
+@_makes("synchronization")
 def _device_synchronised(room: Room) -> None:
     frame = "torch/cuda/__init__.py(985): synchronize"
     room.span("python_function", frame, 0, room.cost)
     room.call("cudaDeviceSynchronize", 1, room.cost - 2)
 
 
-@_makes("synchronisation")
+@_makes("synchronization")
 def _sizes_that_depend_on_values(room: Room) -> None:
     room.op("aten::nonzero", 0, room.cost, tensor("float", 4096))
     copy = room.call("cudaMemcpyAsync", 4, 4)

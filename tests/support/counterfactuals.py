@@ -259,7 +259,7 @@ def moments(document: Document, ident: str) -> Iterator[float]:
 
 _LASTING = {
     "dataloader": (("user_annotation", "cpu_op"), r"^enumerate\(DataLoader\)", 0.7),
-    "synchronisation": (CALLS, r"^(cuda|hip)(Device|Stream)Synchronize", 0.95),
+    "synchronization": (CALLS, r"^(cuda|hip)(Device|Stream)Synchronize", 0.95),
     "allocator": (CALLS, r"^(cuda|hip)(Malloc|Free)$", 0.5),
     "exposed-communication": (("kernel",), "nccl", 0.5),
     "exposed-copy": (("gpu_memcpy",), "HtoD|HostToDevice|DtoH", 0.5),

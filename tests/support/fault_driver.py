@@ -77,7 +77,7 @@ def _run(case: dict[str, Any]) -> NoReturn:
 
 
 def _left_behind(group: int) -> bool:
-    """Whether a process of the group is still alive after a while."""
+    """Return True if a process of the group is still alive after a while."""
     end = time.monotonic() + _GRACE_S
     while any(_is_alive(process, group) for process in Path("/proc").glob("[0-9]*")):
         if time.monotonic() > end:

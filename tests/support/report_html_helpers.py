@@ -103,8 +103,8 @@ def small_report() -> dict[str, pd.DataFrame]:
             "launches": [6, 1],
             "kernels_per_launch": [339, 12],
             "busy_time_ms": [90.0, 10.0],
-            "GEMM (% of kernel time)": [75.0, 100.0],
-            "Elementwise (% of kernel time)": [25.0, 0.0],
+            "GEMM_percent": [75.0, 100.0],
+            "Elementwise_percent": [25.0, 0.0],
         }
     )
     return {

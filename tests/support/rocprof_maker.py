@@ -477,9 +477,11 @@ def training() -> RunMaker:
     return run
 
 
-def read(path: Path, *, salvage: bool = False) -> Trace:
+def read(path: Path, *, allow_truncated: bool = False) -> Trace:
     """What is read of a file, every record of which is accounted for."""
-    trace = read_trace(path, cache=False, reading=ReadingOptions(salvage=salvage))
+    trace = read_trace(
+        path, cache=False, reading=ReadingOptions(allow_truncated=allow_truncated)
+    )
     made = trace.provenance
     assert made.present == len(trace) + made.metadata_events + sum(
         made.dropped.values()

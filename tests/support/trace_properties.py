@@ -253,7 +253,7 @@ def what_was_read(trace: Trace) -> tuple[object, ...]:
 def result_of(
     data: bytes,
     *,
-    salvage: bool = False,
+    allow_truncated: bool = False,
     slice_bytes: int | None = None,
     oracle: str = ".json",
 ) -> Any:
@@ -268,7 +268,8 @@ def result_of(
             )
         try:
             trace = read_trace(
-                io.BytesIO(data), reading=ReadingOptions(salvage=salvage)
+                io.BytesIO(data),
+                reading=ReadingOptions(allow_truncated=allow_truncated),
             )
         except TraceError as error:
             message = str(error)
@@ -280,7 +281,7 @@ def result_of(
     return what_was_read(trace)
 
 
-def readers_agree(data: bytes, slice_bytes: int, *, salvage: bool) -> None:
+def readers_agree(data: bytes, slice_bytes: int, *, allow_truncated: bool) -> None:
     """The compiled reader and Python's give the same trace, or the same error."""
     found = []
     for pure in ("", "1"):
@@ -288,13 +289,15 @@ def readers_agree(data: bytes, slice_bytes: int, *, salvage: bool) -> None:
             mock.patch.dict(os.environ, {PURE_PYTHON: pure}),
             mock.patch.object(json_events, "SLICE_BYTES", slice_bytes),
         ):
-            found.append(_trace_or_error(data, salvage=salvage))
+            found.append(_trace_or_error(data, allow_truncated=allow_truncated))
     assert_same(*found)
 
 
-def _trace_or_error(data: bytes, *, salvage: bool) -> Trace | tuple[str, str]:
+def _trace_or_error(data: bytes, *, allow_truncated: bool) -> Trace | tuple[str, str]:
     try:
-        return read_trace(io.BytesIO(data), reading=ReadingOptions(salvage=salvage))
+        return read_trace(
+            io.BytesIO(data), reading=ReadingOptions(allow_truncated=allow_truncated)
+        )
     except TraceError as error:
         return type(error).__name__, str(error)
 
@@ -329,10 +332,10 @@ def reading_is_safe_and_steady(data: bytes) -> None:
 def salvage_is_safe_and_steady(data: bytes) -> None:
     """As without, and what can be read whole is read whole."""
     whole = result_of(data)
-    saved = result_of(data, salvage=True)
+    saved = result_of(data, allow_truncated=True)
     if not _is_error(whole):
         _same(saved, whole, data)
-    _same(result_of(data, salvage=True, slice_bytes=SMALL_SLICE), saved, data)
+    _same(result_of(data, allow_truncated=True, slice_bytes=SMALL_SLICE), saved, data)
 
 
 def _is_gzipped(data: bytes) -> bool:
@@ -386,14 +389,14 @@ def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
 
 def a_nsys_report_is_safe(data: bytes) -> None:
     """A report of Nsight Systems, whole or salvaged: the same by both decoders, or our error."""
-    for salvage in (False, True):
-        result_of(data, salvage=salvage, oracle=".csv")
-        readers_agree(data, SMALL_SLICE, salvage=salvage)
+    for allow_truncated in (False, True):
+        result_of(data, allow_truncated=allow_truncated, oracle=".csv")
+        readers_agree(data, SMALL_SLICE, allow_truncated=allow_truncated)
 
 
 def a_profile_is_safe(data: bytes) -> None:
     """A profile of JAX, whole or salvaged: a trace with all its tables, or one of our errors."""
-    result_of(data, oracle=".xplane.pb"), result_of(data, salvage=True)
+    result_of(data, oracle=".xplane.pb"), result_of(data, allow_truncated=True)
     a_report_is_safe(data)
 
 

@@ -40,8 +40,8 @@ def call_tree(work: GpuEvents) -> pd.DataFrame:
     encloses it as `other`, by category.
     """
     leaves = _leaves(work)
-    for shown in _KERNELS_SHOWN:
-        nodes = _nodes(leaves, shown)
+    for kernel_count in _KERNELS_SHOWN:
+        nodes = _nodes(leaves, kernel_count)
         if len(nodes) <= MOST_NODES:
             break
     nodes = {path: nodes[path] for path in sorted(nodes, key=len)}
@@ -105,16 +105,18 @@ def _module_path(path: str) -> NodePath:
     return tuple(("module", module) for module in path.split(SEPARATOR) if module)
 
 
-def _nodes(leaves: list[_TreeLeaf], shown: int) -> dict[NodePath, Counter[str]]:
+def _nodes(
+    leaves: list[_TreeLeaf], kernels_per_node: int
+) -> dict[NodePath, Counter[str]]:
     """Return the ns by category of each node.
 
     Nodes are the first leaves and what encloses them, and `other` for all further leaves.
     """
     nodes: dict[NodePath, Counter[str]] = {}
-    for leaf in leaves[:shown]:
+    for leaf in leaves[:kernels_per_node]:
         _add(nodes, leaf.path, leaf)
     kept = frozenset(nodes)
-    for leaf in leaves[shown:]:
+    for leaf in leaves[kernels_per_node:]:
         depth = len(leaf.path) - 1
         while depth and leaf.path[:depth] not in kept:
             depth -= 1

@@ -142,9 +142,9 @@ def collectives(work: GpuEvents) -> pd.DataFrame:
     result["% of communication time"] = percent(total, total.sum())
     bandwidth = _bandwidth(whole_array, frame["mean"])
     best_bandwidth = _bandwidth(whole_array, frame["min"])
-    result["algorithm bandwidth (GB/s)"] = bandwidth
-    result["bus bandwidth (GB/s)"] = bandwidth * factor
-    result["best bus bandwidth (GB/s)"] = best_bandwidth * factor
+    result["algorithm_bandwidth_gb_s"] = bandwidth
+    result["bus_bandwidth_gb_s"] = bandwidth * factor
+    result["best_bus_bandwidth_gb_s"] = best_bandwidth * factor
     return result
 
 
@@ -348,30 +348,17 @@ COLL_ANALYSIS = Table(
             "duration of a kernel; `std` is the sample standard deviation",
         ),
         Column(
-            "std_time_us",
-            "duration of a kernel; `std` is the sample standard deviation",
-        ),
-        Column(
-            "min_time_us",
-            "duration of a kernel; `std` is the sample standard deviation",
-        ),
-        Column(
-            "max_time_us",
-            "duration of a kernel; `std` is the sample standard deviation",
-        ),
-        Column("% of communication time", "of the sum of all communication durations"),
-        Column(
-            "algorithm bandwidth (GB/s)",
+            "algorithm_bandwidth_gb_s",
             "size of the whole array (the larger side), divided by the mean duration",
             unit="10⁹ bytes/s",
         ),
         Column(
-            "bus bandwidth (GB/s)",
+            "bus_bandwidth_gb_s",
             "algorithm bandwidth times a factor for the collective",
             unit="10⁹ bytes/s",
         ),
         Column(
-            "best bus bandwidth (GB/s)",
+            "best_bus_bandwidth_gb_s",
             "bus bandwidth at the shortest duration",
             unit="10⁹ bytes/s",
         ),

@@ -136,7 +136,7 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     busy_of_frame = busy.by_subtree(frames.parent, frames.of_gpu)
     own_of_frame = busy.by_owner(frames.of_gpu, len(frames.rows))
     total = sums(paths.of_node, busy_of_frame, count)
-    own = sums(paths.of_node, own_of_frame, count)
+    own_times = sums(paths.of_node, own_of_frame, count)
     parent = paths.parent.astype(np.int32)
     events = np.flatnonzero(frames.of_gpu != NONE)
     path_of_event = paths.of_node[frames.of_gpu[events]]
@@ -147,7 +147,7 @@ def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     columns["calls"] = np.bincount(paths.of_node, minlength=count)
     columns["kernels"] = summed_up(parent, depths(parent), own_events)
     columns["gpu_time_total_ms"] = total / NS_PER_MS
-    columns["gpu_time_self_ms"] = own / NS_PER_MS
+    columns["gpu_time_self_ms"] = own_times / NS_PER_MS
     columns["% of GPU busy time"] = percent(total, union_length(work.start, work.end))
     columns |= _top_category_columns(
         work=work, paths=paths, events=events, path_of_event=path_of_event
@@ -197,7 +197,7 @@ def _top_category_columns(
     top = np.where(whole > 0, times.argmax(axis=1), none)
     return {
         "top_category": texts(top, labels + [""]),
-        "top_category (% of kernel time)": percent(times.max(axis=1), whole),
+        "top_category_percent": percent(times.max(axis=1), whole),
     }
 
 
@@ -405,7 +405,7 @@ NN_MODULES = Table(
             "the category with the longest total duration inside, when categories are "
             "on",
         ),
-        Column("top_category (% of kernel time)", "its share"),
+        Column("top_category_percent", "its share"),
         Column(
             "backward_time_ms",
             "in training: busy time of what autograd launched for the module's "

@@ -40,6 +40,7 @@ from tracelens_ext.categorize.rules import (
     RulePack,
     RuleVerdict,
 )
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import guarded, one_line
@@ -63,13 +64,14 @@ class KernelCategorizer:
         self._stages: dict[PackKind, list[Stage]] = {}
 
     @classmethod
+    @takes_old_arguments
     def create(
         cls,
         *,
         rules: Paths = (),
         categorizer: CategorizerLike | None = None,
         maps: Paths = (),
-        without_packs: Sequence[str] = (),
+        disabled_packs: Sequence[str] = (),
         plugins: bool = True,
         registry: PluginRegistry | None = None,
         framework: str = "",
@@ -83,19 +85,19 @@ class KernelCategorizer:
                 engine/model map of one model); or a function of a table with `kernel_name` and
                 `cpu_op`, a row a distinct pair, that answers a category (or None) a row.
             maps: folders with engine/model maps (`*.json`), besides the user's own.
-            without_packs: the names of packs that take no part, though they would unasked.
+            disabled_packs: the names of packs that take no part, though they would unasked.
             plugins: False to leave out what other distributions have installed.
             registry: the plugins to use instead of the installed ones.
             framework: what ran, such as `JAX`: its usual pack is asked without a `categorizer`.
 
         Raises:
             RuleError: a rule file or map is invalid.
-            UsageError: nothing is called `categorizer`, or as one of `without_packs`.
+            UsageError: nothing is called `categorizer`, or as one of `disabled_packs`.
         """
         registry = registry or default_registry(plugins=plugins)
         _refuse_text("rules", rules)
         _refuse_text("maps", maps)
-        _refuse_text("without_packs", without_packs)
+        _refuse_text("disabled_packs", disabled_packs)
         packs_of_user = [
             pack if isinstance(pack, RulePack) else load_pack(pack) for pack in rules
         ]
@@ -104,7 +106,7 @@ class KernelCategorizer:
             categorizer = _usual_pack(offered, framework)
         choices = _choices(maps, registry, offered)
         chosen = choose(categorizer, choices)
-        unasked = _unasked_packs(offered, without_packs, chosen)
+        unasked = _unasked_packs(offered, disabled_packs, chosen)
         sources: list[Source] = [BoundPack(pack, "rules") for pack in packs_of_user]
         sources += chosen
         sources += _sources_of_plugins(registry, unasked, chosen)
@@ -170,7 +172,7 @@ class KernelCategorizer:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it asks the built-in packs and nothing else."""
+        """True if it asks the built-in packs and nothing else."""
         builtin = builtin_categorizer()
         return self is builtin or self.packs == builtin.packs == self._sources
 
@@ -191,9 +193,9 @@ class KernelCategorizer:
                 if not pending:
                     break
                 # Rules answer for what is still open, a Python categorizer sees every kernel.
-                asked = pending if isinstance(stage, Matcher) else distinct
+                undecided = pending if isinstance(stage, Matcher) else distinct
                 for kernel, verdict in zip(
-                    asked, self._ask(stage, asked), strict=False
+                    undecided, self._ask(stage, undecided), strict=False
                 ):
                     if verdict is not None:
                         verdicts.setdefault(kernel, verdict)
@@ -299,20 +301,20 @@ def _choices(
 
 def _unasked_packs(
     offered: Sequence[Offered[RulePack]],
-    without_packs: Sequence[str],
+    disabled_packs: Sequence[str],
     chosen: Sequence[Source],
 ) -> list[Offered[RulePack]]:
     """Return the packs that take part though nobody chose them.
 
     Raises:
-        UsageError: there is no such pack as one of `without_packs`.
+        UsageError: there is no such pack as one of `disabled_packs`.
     """
     unasked = [offer for offer in offered if not offer.item.selectable]
-    known = sorted({offer.item.name for offer in unasked})
-    for name in without_packs:  # a pack that takes no part anyway is a mistake
-        if name not in known:
+    known_names = sorted({offer.item.name for offer in unasked})
+    for name in disabled_packs:  # a pack that takes no part anyway is a mistake
+        if name not in known_names:
             raise UsageError(
-                f"there is no pack called {name!r}; known: {', '.join(known)}"
+                f"there is no pack called {name!r}; known: {', '.join(known_names)}"
             )
     chosen_packs = {
         id(source.pack) for source in chosen if isinstance(source, BoundPack)
@@ -320,7 +322,7 @@ def _unasked_packs(
     return [
         offer
         for offer in unasked
-        if offer.item.name not in without_packs and id(offer.item) not in chosen_packs
+        if offer.item.name not in disabled_packs and id(offer.item) not in chosen_packs
     ]
 
 
@@ -414,7 +416,7 @@ class RuleMatch:
     about: str | None = None  #: what the rule says it is for, or None
     #: the rule's condition on the launching operation, or None
     condition: str | None = None
-    holds: bool = True  #: whether the launching operation fulfils the condition
+    holds: bool = True  #: True if the launching operation fulfils the condition
 
 
 def _match(bound: BoundRule, *, holds: bool) -> RuleMatch:

@@ -170,12 +170,12 @@ def _nothing_is_called(
     for problem in choices.registry.problems:
         if problem.startswith(prefix):
             return f"categorizer {name!r} failed: {problem.removeprefix(prefix)}"
-    known = sorted(set(choices.selectable) | {stage.name for stage in stages})
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    known_names = sorted(set(choices.selectable) | {stage.name for stage in stages})
+    near = get_close_matches(name, known_names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     return (
         f"there is no categorizer called {name!r}; {hint}: "
-        f"{', '.join(known) or 'none'}, or the path of a JSON "
+        f"{', '.join(known_names) or 'none'}, or the path of a JSON "
         f"map{not_maps(choices.passed_over)}"
     )
 

@@ -113,9 +113,9 @@ class MangledName:
             if self._takes("I"):
                 name = self._remember(name + self._arguments())
                 continue
-            known = "" if name else self._referred()
-            if known:
-                name = known
+            known_name = "" if name else self._referred()
+            if known_name:
+                name = known_name
                 continue
             prefix = f"{name}::" if name else self._standard_namespace()
             name = self._remember(prefix + self._source())
@@ -177,9 +177,9 @@ class MangledName:
         built_in = self._match(_BUILT_IN_TYPE)
         if built_in is not None:
             return _BUILT_IN_TYPES[built_in[0]]
-        known = self._referred()
-        if known:
-            return self._with_arguments(known)
+        known_name = self._referred()
+        if known_name:
+            return self._with_arguments(known_name)
         if self._takes("N"):
             return self._nested()
         sign = _COMPOUND_TYPES.get(self._text[self._place])

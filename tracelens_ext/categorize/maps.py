@@ -227,6 +227,6 @@ def not_maps(passed_over: Sequence[str]) -> str:
     """Return what to add to the message that a map is not there: the files passed over."""
     if not passed_over:
         return ""
-    shown = "; ".join(passed_over[:3])
+    named = "; ".join(passed_over[:3])
     more = f" and {len(passed_over) - 3} more" if len(passed_over) > 3 else ""
-    return f"; ignored: {shown}{more}"
+    return f"; ignored: {named}{more}"

@@ -73,14 +73,14 @@ class RuleTimeoutError(RuleError):
 
     def __init__(self, bound: BoundRule, field: str, text: str) -> None:
         self.bound = bound
-        shown = text
+        quoted = text
         if len(text) > _LONGEST_SHOWN:
-            shown = text[: _LONGEST_SHOWN - 3] + "..."
+            quoted = text[: _LONGEST_SHOWN - 3] + "..."
         pattern = getattr(bound.rule, field)
         place = bound.pack.where(bound.rule)
         super().__init__(
-            f"{place}: {field}: {pattern!r} takes too long on {shown!r}; "
-            "make repeated parts mutually exclusive"
+            f"{place}: {field}: {pattern!r} takes too long on {quoted!r}; make "
+            "repeated parts mutually exclusive"
         )
 
 

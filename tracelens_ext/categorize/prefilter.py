@@ -1,4 +1,4 @@
-"""Which patterns may match a name: texts that a matching name contains for certain.
+"""Select the patterns that may match a name, by texts that a matching name must contain.
 
 Most names can skip most patterns, so a hundred thousand names get their categories in seconds. That
 changes no answer: syntax that is not known for certain gives no needed text, and such a pattern is

@@ -286,8 +286,10 @@ class _Fields:
             return None if expected_type is str else expected_type()
         expected = f"expected {_EXPECTED_TYPES[expected_type]}"
         if isinstance(value, str) and not value.strip():
-            found = "an empty string" if expected_type is str else _found_type(value)
-            self.fail(key, f"{expected}, got {found}")
+            found_type = (
+                "an empty string" if expected_type is str else _found_type(value)
+            )
+            self.fail(key, f"{expected}, got {found_type}")
         is_flag_for_number = isinstance(value, bool) and expected_type is not bool
         if not isinstance(value, expected_type) or is_flag_for_number:
             self.fail(key, f"{expected}, got {_found_type(value)}")

@@ -97,7 +97,7 @@ class Rule:
 
     @property
     def takes_any_name(self) -> bool:
-        """Whether the pattern says nothing about the name."""
+        """True if the pattern says nothing about the name."""
         return self.pattern in MATCH_ALL
 
     @property

@@ -38,11 +38,11 @@ class UserPattern:
         try:
             return self._pattern.search(name)
         except TimeoutError:
-            shown = name
+            quoted = name
             if len(name) > _LONGEST_SHOWN:
-                shown = name[: _LONGEST_SHOWN - 3] + "..."
+                quoted = name[: _LONGEST_SHOWN - 3] + "..."
             reason = (
-                f"takes too long on {shown!r}; make repeated parts mutually exclusive"
+                f"takes too long on {quoted!r}; make repeated parts mutually exclusive"
             )
             raise UsageError(f"{self._label} {reason}") from None
 

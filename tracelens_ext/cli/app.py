@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,8 @@ from typer.main import get_group
 
 from tracelens_ext.cli.careful_command import CarefulCommand, help_record
 from tracelens_ext.cli.options import READING_NAMES, with_option_groups
+from tracelens_ext.compatibility.earlier_arguments import warn_of_old_name
+from tracelens_ext.compatibility.renamed_names import Kind, new_names
 from tracelens_ext.hooks import (
     Command,
     Offered,
@@ -24,7 +27,8 @@ from tracelens_ext.hooks import (
 )
 from tracelens_ext.hooks.registry import one_line
 
-_GROUPS = ("Look", "Explain", "Compare", "Extend")
+_GROUPS = ("Inspect", "Diagnose", "Compare", "Manage")
+_OLD_GROUPS = new_names(Kind.GROUP)
 _EXAMPLES = (
     "trace.json.gz",
     "report trace.json.gz --html report.html",
@@ -47,6 +51,8 @@ def _check(item: object) -> None:
         raise PluginAnswerError(
             f"tracelens_commands: expected Command objects, got {kind}"
         )
+    if item.group in _OLD_GROUPS:
+        return
     if item.group not in _GROUPS:
         groups = ", ".join(_GROUPS)
         raise PluginAnswerError(f"command {item.name!r}: the group is one of {groups}")
@@ -69,8 +75,17 @@ def offered_commands(registry: PluginRegistry | None = None) -> dict[str, Comman
                 raise PluginAnswerError(
                     f"command {command.name!r}: there is one already"
                 )
-            commands[command.name] = command
+            commands[command.name] = _in_current_group(command)
     return commands
+
+
+def _in_current_group(command: Command) -> Command:
+    """Return a command whose group has the name of now."""
+    group = _OLD_GROUPS.get(command.group)
+    if group is None:
+        return command
+    warn_of_old_name(f"the group {command.group} of the command {command.name}", group)
+    return replace(command, group=group)
 
 
 def _implementation(command: Command) -> Callable[..., None] | typer.Typer:

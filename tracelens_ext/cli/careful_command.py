@@ -11,7 +11,8 @@ from typing import Any
 from typer.core import TyperCommand
 
 from tracelens_ext.cli.options import READING_NAMES
-from tracelens_ext.cli.screen import screen_width
+from tracelens_ext.cli.screen import screen_width, tell
+from tracelens_ext.compatibility.renamed_names import Kind, new_names
 
 _WIDEST = 120  # columns of a help text
 _MAY_BE_EMPTY = "--title"
@@ -66,6 +67,8 @@ class CarefulCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's, or typer's own copy of it
         """Refuse an option whose value is the name of another, or empty (a variable not set)."""
         value_counts = self._value_counts(ctx)
+        if self.allow_interspersed_args:  # else they may be another program's
+            args = _with_new_options(args, ctx.info_name, value_counts)
         words = iter(args)
         for word in words:
             begins_program = not self.allow_interspersed_args and word[:1] != "-"
@@ -136,6 +139,32 @@ class CarefulCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(rows)
         super().format_epilog(ctx, formatter)
+
+
+def _with_new_options(
+    words: Sequence[str], command: str, known: Mapping[str, int]
+) -> list[str]:
+    """Return a command line with options by their names of now; tell of old ones.
+
+    Args:
+        words: the arguments of the command.
+        command: its name.
+        known: the options that it has.
+    """
+    new_of_old = new_names(Kind.OPTION, command)
+    new_words: list[str] = []
+    for position, word in enumerate(words):
+        if word == "--":
+            new_words.extend(words[position:])
+            break
+        option, equals, value = word.partition("=")
+        new = new_of_old.get(option)
+        if new is None or option in known or new not in known:
+            new_words.append(word)
+            continue
+        tell(f"{option} is now {new}; the old name goes with the next release")
+        new_words.append(f"{new}{equals}{value}")
+    return new_words
 
 
 def _option_word(word: str, value_counts: Mapping[str, int]) -> _OptionWord:

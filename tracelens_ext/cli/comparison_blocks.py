@@ -79,13 +79,13 @@ def _shown(frame: pd.DataFrame) -> pd.DataFrame:
     if "difference_ms" not in frame:
         redundant += _REDUNDANT_OF_SEVERAL
     columns = [column for column in frame if not str(column).endswith(tuple(redundant))]
-    shown = frame[columns]
-    if "path" in shown:
-        shown = _with_operation(shown)
-    if "kernel_name" not in shown:
-        return shown
-    names = [short_name(name) for name in shown["kernel_name"]]
-    return shown.drop(columns="kernel_category", errors="ignore").assign(
+    table = frame[columns]
+    if "path" in table:
+        table = _with_operation(table)
+    if "kernel_name" not in table:
+        return table
+    names = [short_name(name) for name in table["kernel_name"]]
+    return table.drop(columns="kernel_category", errors="ignore").assign(
         kernel_name=names
     )
 
@@ -97,7 +97,7 @@ def _with_operation(frame: pd.DataFrame) -> pd.DataFrame:
     for names in frame[sides].fillna("").to_numpy().tolist():
         distinct_names = dict.fromkeys(name for name in names if name)
         operations.append(" → ".join(distinct_names))
-    shown = frame.drop(columns=sides + ["path"])
-    shown.insert(0, "operation", operations)
-    shown.insert(0, "path", frame["path"])
-    return shown
+    table = frame.drop(columns=sides + ["path"])
+    table.insert(0, "operation", operations)
+    table.insert(0, "path", frame["path"])
+    return table

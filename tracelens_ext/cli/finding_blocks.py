@@ -65,10 +65,10 @@ def finding_blocks(
     for sentence in _first_sentences(findings, verbose=verbose):
         lines += folded(sentence, width)
     worthwhile = findings.worthwhile
-    shown = worthwhile[:_MOST]
+    shown_findings = worthwhile[:_MOST]
     if whole:
-        shown = list(findings.findings)
-    for rank, finding in enumerate(shown, 1):
+        shown_findings = list(findings.findings)
+    for rank, finding in enumerate(shown_findings, 1):
         yield lines + [""]
         title = _title_lines(finding, width)
         indented = textwrap.indent("\n".join(title), _INDENT)
@@ -77,14 +77,14 @@ def finding_blocks(
             lines = _all_lines(finding, width)
         else:
             lines = _short_lines(finding, width, _MOST_LINES - len(title))
-    if shown:
+    if shown_findings:
         hint = _MORE
         if verbose:
             hint = _SEE
         lines += [""]
         lines += folded(hint, width)
     small = len(findings.findings) - len(worthwhile)
-    left_out = len(findings.findings) - len(shown) - small
+    left_out = len(findings.findings) - len(shown_findings) - small
     if left_out > 0:
         lines += folded(f"{left_out} more: --all shows them.", width)
     if small and not whole:
@@ -106,7 +106,7 @@ def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
         sentences.append(f"Program: {program['kind']} ({reason})")
     if findings.worthwhile and findings.model:
         sentence = _simulation_sentence(findings)
-        if verbose or findings.model["state"] != "good":
+        if verbose or findings.model["state"] != "ok":
             sentences.append(sentence)
     return sentences
 
@@ -114,7 +114,7 @@ def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
 def _simulation_sentence(findings: Findings) -> str:
     """Return how good the simulation is that the savings are from."""
     model = findings.model
-    if model["state"] != "good":
+    if model["state"] != "ok":
         reason = model["reason"]
         return f"Savings are upper bounds: {reason}."
     error_percent = model["error_percent"]
@@ -218,8 +218,8 @@ def _all_lines(finding: Finding, width: int) -> list[str]:
 
 def _labeled(label: str, lines: Sequence[str], label_width: int) -> Iterator[str]:
     """Yield lines with a label beside the first."""
-    for left, line in zip_longest([label], lines, fillvalue=""):
-        yield f"{_INDENT}{left:<{label_width}}{line}".rstrip()
+    for label_cell, line in zip_longest([label], lines, fillvalue=""):
+        yield f"{_INDENT}{label_cell:<{label_width}}{line}".rstrip()
 
 
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps
     from tracelens_ext.analysis.idle_time.histogram import Histogram
-    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.analysis.iterations.selection import EventFilter
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.trace.gpu_events import Scope
 
@@ -108,7 +108,7 @@ class GapReport:
     """All that is shown of the gaps of a trace."""
 
     def __init__(
-        self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
+        self, analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
     ) -> None:
         from tracelens_ext.analysis.idle_time import tables
         from tracelens_ext.analysis.idle_time.answer import answer
@@ -124,7 +124,7 @@ class GapReport:
         self._main_gaps: ClassifiedGaps = self._streams
         if selection.stream is None:
             self._main_gaps = devices
-        #: as a report has them; `gap_hosts` and `gaps_longest` are of the main gaps
+        #: as a report has them; `idle_cpu_activity` and `gaps_longest` are of the main gaps
         self.tables = computed_tables(
             analyzer.failures, _table_makers(analyzer, selection, options)
         )
@@ -258,10 +258,10 @@ class GapReport:
         yield from self._table_section("gap_summary", self._causes)
         yield from self._table_section("gap_shapes", self._shapes)
         if self._top:
-            yield from self._table_section("gap_hosts", self._hosts)
+            yield from self._table_section("idle_cpu_activity", self._hosts)
         yield Section("histogram", self._drawn_histogram)
         if self._top:
-            yield from self._table_section("gap_pairs", self._pairs)
+            yield from self._table_section("idle_by_kernel_pair", self._pairs)
             yield from self._table_section("gaps_longest", self._longest)
 
     def _table_section(
@@ -273,20 +273,22 @@ class GapReport:
             yield Section(name, lambda console: make(table, console))
 
     def _causes(self, summary: pd.DataFrame, _: Console) -> Iterator[Block]:
-        shown = summary[summary["count"] > 0]
+        causes = summary[summary["count"] > 0]
         if len(self._streams.gaps.tracks) < 2:  # then both scopes say the same
-            shown = shown[shown["scope"] == "stream"].drop(columns="overlapped_time_ms")
+            causes = causes[causes["scope"] == "stream"].drop(
+                columns="overlapped_time_ms"
+            )
         title = "WHY (device: no stream busy; stream: each stream separately)"
-        if shown["scope"].nunique() == 1:
+        if causes["scope"].nunique() == 1:
             title = "WHY"
-            shown = shown.drop(columns="scope")
-        yield Part(title, shown)
+            causes = causes.drop(columns="scope")
+        yield Part(title, causes)
 
     def _shapes(self, shapes: pd.DataFrame, _: Console) -> Iterator[Block]:
-        shown = shapes[shapes["count"] > 0]
-        if shown["period_ms"].isna().all():
-            shown = shown.drop(columns="period_ms")
-        yield Part("SHAPE OF THE IDLE TIME", shown)
+        present_shapes = shapes[shapes["count"] > 0]
+        if present_shapes["period_ms"].isna().all():
+            present_shapes = present_shapes.drop(columns="period_ms")
+        yield Part("SHAPE OF THE IDLE TIME", present_shapes)
 
     def _hosts(self, hosts: pd.DataFrame, console: Console) -> Iterator[Block]:
         from tracelens_ext.trace.call_tree import UNLINKED
@@ -297,18 +299,18 @@ class GapReport:
         if is_unknown.all():
             return
         rows = hosts.head(min(self._top, _HOSTS_SHOWN))
-        shown = rows.replace({"host_op": {"": NO_OPERATION}})
+        table = rows.replace({"host_op": {"": NO_OPERATION}})
         columns = ["idle_time_ms", "% of idle time", "host_op"]
-        if shown["python_frame"].ne("").any():
+        if table["python_frame"].ne("").any():
             columns.append("python_frame")
         columns += ["main_cause", "count"]
         if console.width >= NARROW:
             columns += ["avg_gap_us", "max_gap_us"]
-        yield Part(title="CPU ACTIVITY DURING IDLE TIME:", frame=shown, columns=columns)
-        more = len(hosts) - len(shown)
+        yield Part(title="CPU ACTIVITY DURING IDLE TIME:", frame=table, columns=columns)
+        more = len(hosts) - len(table)
         if more:
             yield [f"{more:,} more; --gap-output has them all."]
-        if shown["host_op"].eq(UNLINKED).any():
+        if table["host_op"].eq(UNLINKED).any():
             yield [f"{UNLINKED}: the launch of the next GPU event is not in the trace."]
 
     def _drawn_histogram(self, console: Console) -> list[Block]:
@@ -353,19 +355,19 @@ class GapReport:
             if rows[column].ne("").any():
                 columns.append(column)
         columns.append("cpu_op")
-        shown = rows[columns].rename(columns={"cpu_op": "next cpu_op"})
-        shown["next kernel"] = [
+        table = rows[columns].rename(columns={"cpu_op": "next cpu_op"})
+        table["next kernel"] = [
             name_text(simple_name(name)) for name in rows["kernel_after"]
         ]
         gaps_are_of_device = (rows["stream"] == NONE).all()
         what = (
             "TIMES WITHOUT ANY GPU WORK" if gaps_are_of_device else "GAPS OF THE STREAM"
         )
-        yield Part(f"LONGEST {len(rows)} {what}:", shown, keep=("next kernel",))
+        yield Part(f"LONGEST {len(rows)} {what}:", table, keep=("next kernel",))
 
 
 def _table_makers(
-    analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
+    analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
 ) -> dict[str, Callable[[], pd.DataFrame]]:
     """Return what computes each table of the gaps."""
     from tracelens_ext.analysis.idle_time import tables
@@ -377,9 +379,13 @@ def _table_makers(
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "gap_summary": lambda: tables.gap_summary(work, scopes, selection=selection),
         "gap_shapes": lambda: tables.gap_shapes(work, selection=selection),
-        "gap_hosts": lambda: tables.gap_hosts(work, scope, selection=selection),
+        "idle_cpu_activity": lambda: tables.idle_cpu_activity(
+            work, scope, selection=selection
+        ),
         "gap_streams": lambda: tables.gap_streams(work, selection=selection),
-        "gap_pairs": lambda: tables.gap_pairs(work, options.sort, selection=selection),
+        "idle_by_kernel_pair": lambda: tables.idle_by_kernel_pair(
+            work, options.sort, selection=selection
+        ),
         "gaps_longest": lambda: tables.gaps_longest(
             work, scope, longest=longest, selection=selection
         ),

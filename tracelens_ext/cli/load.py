@@ -188,7 +188,7 @@ def analyze(
                 remedy="show its CPU operations with: tracelens-ext report",
             )
         tell(f"{trace}: {problem}")
-    if options.reading.salvage:
+    if options.reading.allow_truncated:
         for note in analyzer.trace.provenance.notes:
             tell(f"{trace}: {note}")
     return analyzer
@@ -289,12 +289,12 @@ def tell_errors(errors: Sequence[TracelensError]) -> None:
             tell(str(error))
     if not_traces:
         names = [Path(error.path).name for error in not_traces]
-        shown = ", ".join(names[:_FILES_NAMED])
+        first_names = ", ".join(names[:_FILES_NAMED])
         more = len(names) - _FILES_NAMED
         if more > 0:
-            shown += f" and {more:,} more"
+            first_names += f" and {more:,} more"
         tell(
-            f"{len(names):,} files are not traces, and were skipped: {shown}; "
+            f"{len(names):,} files are not traces, and were skipped: {first_names}; "
             "name one of them to see why"
         )
 

@@ -28,6 +28,10 @@ from tracelens_ext.cli.finding_blocks import finding_documents
 from tracelens_ext.cli.load import recording_notes
 from tracelens_ext.compare.comparison import compare
 from tracelens_ext.compare.report import comparison_report, measured_for_comparison
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_column_names,
+    earlier_table,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.export import database
 from tracelens_ext.export.database import query as ask
@@ -193,19 +197,21 @@ class Questions:
         """
         analyzer = self._analyzer(path)
         kernels, units = _table(analyzer, "kernels")
-        found = kernels[(kernels["kernel_name"] == name) | (kernels["kernel"] == name)]
-        if not len(found):
-            found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
-        if len(found) != 1:
+        matching = kernels[
+            (kernels["kernel_name"] == name) | (kernels["kernel"] == name)
+        ]
+        if not len(matching):
+            matching = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
+        if len(matching) != 1:
             raise _not_one(
                 name=name,
-                found=found["kernel_name"].tolist(),
+                similar_names=matching["kernel_name"].tolist(),
                 there=kernels["kernel_name"].tolist(),
             )
-        (kernel,) = _rows(found)
+        (kernel,) = _rows(matching)
         pairs = analyzer.get_df_kernel_summary()
-        mine = pairs[pairs["kernel_name"] == kernel["kernel_name"]]
-        launched = mine[["cpu_op", "count", "total_time_ms", "% of GPU time"]]
+        own_pairs = pairs[pairs["kernel_name"] == kernel["kernel_name"]]
+        launched = own_pairs[["cpu_op", "count", "total_time_ms", "% of GPU time"]]
         full = str(kernel["kernel_name"])
         op = str(launched["cpu_op"].iloc[0])
         because = explain(analyzer.categorizer or KernelCategorizer.create(), full, op)
@@ -257,9 +263,9 @@ class Questions:
 
         `A_` is the first trace; the largest changes come first; times are in ms.
         """
-        both = [self._analyzer(each) for each in (path, other)]
+        both = [self._analyzer(trace_path) for trace_path in (path, other)]
         report = comparison_report(
-            compare([measured_for_comparison(each) for each in both])
+            compare([measured_for_comparison(trace_path) for trace_path in both])
         )
         return {
             "facts": dict(report.facts),
@@ -267,7 +273,7 @@ class Questions:
             "tables": {
                 name: _rows(frame.head(15)) for name, frame in report.sheets.items()
             },
-            "units": {"…_ms": "ms", "…_%": "%"},
+            "units": {"…_ms": "ms", "…_percent": "%"},
             "next": "findings or table of each of the two traces, for the reasons",
         }
 
@@ -278,12 +284,13 @@ class Questions:
         communication, launch, gaps, host, host:NAME, or finding:ID (=0).
         """
         _check("the number of changes", len(changes), _MOST_CHANGES)
-        asked = [parse_change(text) for text in changes]
+        parsed_changes = [parse_change(text) for text in changes]
         analyzer = self._analyzer(path)
         simulation = analyzer.simulation()
-        if any("finding:" in each for each in changes):
+        if any("finding:" in change for change in changes):
             tell_claims(simulation, analyzer.findings().findings)
-        frame = simulation.what_if(asked)
+        frame = simulation.what_if(parsed_changes)
+        frame = earlier_table(frame, "what_if")
         return {
             **_answer(
                 frame=frame,
@@ -293,20 +300,24 @@ class Questions:
             ),
             "window": simulation.window(),
             "model": simulation.model(),
-            "critical_path": _rows(simulation.critical_path_summary().head(20)),
+            "critical_path": _rows(
+                earlier_table(
+                    simulation.critical_path_summary().head(20), "critical_path_summary"
+                )
+            ),
         }
 
     def sql(self, path: str, query: str) -> Answer:
         """Up to 200 rows of one SELECT about the events, or any table that open_trace names."""
         limits = {"limit": _MOST_ROWS, "longest": _SQL_BYTES}
         rows, more = ask(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
-        said = (
+        note = (
             "more rows exist; aggregate, or use where and limit"
             if more
             else "findings(path)"
         )
         return {
-            **_answer(frame=rows, total=len(rows), units=_units(rows), following=said),
+            **_answer(frame=rows, total=len(rows), units=_units(rows), following=note),
             "more": more,
         }
 
@@ -337,20 +348,20 @@ class Questions:
     def _find(self, path: str) -> Path:
         """The trace, or the folder, that a relative path names; never one behind a link out."""
         if "\0" in path or _ABSOLUTE.match(path) or ".." in re.split(r"[/\\]", path):
-            said = (
+            remedy = (
                 "only paths relative to the server's folders are allowed, without .. "
                 "and ~"
             )
-            raise UsageError(f"{path!r}: {said}")
+            raise UsageError(f"{path!r}: {remedy}")
         for folder in self._folders:
-            found = folder / path
+            file = folder / path
             try:
                 for _ in range(2):  # of a folder with one trace also that
-                    if not is_below(found, self._folders):
+                    if not is_below(file, self._folders):
                         raise UsageError(f"{path!r}: is outside the server's folders")
-                    found = only_trace(found.resolve())
-                if found.exists():
-                    return found
+                    file = only_trace(file.resolve())
+                if file.exists():
+                    return file
             except (
                 OSError,
                 RuntimeError,
@@ -364,13 +375,13 @@ class Questions:
         root = next(root for root in self._folders if is_below(folder, [root]))
         seen = islice(folder.rglob("*"), _MOST_FILES)
         files = [path for path in seen if is_likely_trace(path)]
-        inside = [each for each in files if is_below(each, self._folders)]
-        return sorted(each.relative_to(root).as_posix() for each in inside)
+        inside = [file for file in files if is_below(file, self._folders)]
+        return sorted(file.relative_to(root).as_posix() for file in inside)
 
     def _analyzer(self, path: str) -> TreePerfAnalyzer:
         """A trace, read once for as long as its file stays as it is."""
-        state = (found := self._find(path)).stat()
-        return self._read(found, state.st_mtime_ns, state.st_size)
+        state = (file := self._find(path)).stat()
+        return self._read(file, state.st_mtime_ns, state.st_size)
 
     def _opened(self, path: Path, *_: int) -> TreePerfAnalyzer:
         reading = ReadingOptions(folders=self._folders)
@@ -391,12 +402,18 @@ def _table(
             f"this trace has no data for the table {name}; open_trace lists the "
             "tables it has"
         )
-    return frame.set_axis(list(map(str, frame.columns)), axis=1), table.units(frame)
+    named = frame.set_axis(list(map(str, frame.columns)), axis=1)
+    units = table.units(frame)
+    earlier_names = earlier_column_names(units, table.name)
+    units_of_names = {
+        earlier_names.get(column, column): unit for column, unit in units.items()
+    }
+    return earlier_table(named, table.name), units_of_names
 
 
 def _rows(frame: pd.DataFrame) -> list[Answer]:
     headers = plain_headers(frame)
-    columns = (plain_column(each) for _, each in frame.items())
+    columns = (plain_column(column) for _, column in frame.items())
     return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -426,14 +443,16 @@ def _check(what: str, number: int, most: int) -> None:
         raise UsageError(f"{what} is {number}; expected 1 to {most}")
 
 
-def _not_one(name: str, found: Sequence[str], there: Sequence[str]) -> UsageError:
-    near = found or get_close_matches(name, there, n=3, cutoff=0.4)
-    some = "; ".join(each[:200] for each in near[:5])
-    if found:
-        many = f"{len(found)} kernels match {name!r}"
+def _not_one(
+    name: str, similar_names: Sequence[str], there: Sequence[str]
+) -> UsageError:
+    near = similar_names or get_close_matches(name, there, n=3, cutoff=0.4)
+    some = "; ".join(similar[:200] for similar in near[:5])
+    if similar_names:
+        many = f"{len(similar_names)} kernels match {name!r}"
         return UsageError(f"{many}, such as {some}; give more of the name")
-    said = f"the closest names: {some}" if near else "see open_trace"
-    return UsageError(f"there is no kernel {name[:200]!r}; {said}")
+    hint = f"the closest names: {some}" if near else "see open_trace"
+    return UsageError(f"there is no kernel {name[:200]!r}; {hint}")
 
 
 # characters of an answer, and of an error
@@ -530,8 +549,8 @@ def _arguments(tool: str) -> dict[str, str]:
     """What a tool takes, and what each must be."""
     _, *taken = inspect.signature(getattr(Questions, tool)).parameters.values()
     return {
-        each.name: _MEANT[str(each.annotation).removesuffix(" | None")]
-        for each in taken
+        parameter.name: _MEANT[str(parameter.annotation).removesuffix(" | None")]
+        for parameter in taken
     }
 
 
@@ -561,18 +580,18 @@ def _line(tool: str, error: BaseException) -> str:
             if first["type"] == "missing"
             else f"{verb} {first['input']!r:.200}"
         )
-        said = f"{tool}: the argument {name} {wrong}; expected {meant[name]}"
+        message = f"{tool}: the argument {name} {wrong}; expected {meant[name]}"
     elif isinstance(error, TracelensError):
-        said = str(error)
+        message = str(error)
     elif isinstance(error, MemoryError):
-        said = "there is not enough memory for this; use a smaller trace"
+        message = "there is not enough memory for this; use a smaller trace"
     else:
         logging.getLogger(__name__).error("%s failed", tool, exc_info=error)
-        said = (
+        message = (
             f"{tool}: internal error: {type(error).__name__}; this is a bug: please "
             "report it"
         )
-    return " ".join(said.split())[:_LONGEST_LINE]
+    return " ".join(message.split())[:_LONGEST_LINE]
 
 
 def answer_text(answer: Answer) -> str:
@@ -584,9 +603,11 @@ def answer_text(answer: Answer) -> str:
         kept = {
             name: _cut(value, characters, entries) for name, value in answer.items()
         }
-        said = f"to {characters:,} characters per string and {entries} entries per list"
+        limits = (
+            f"to {characters:,} characters per string and {entries} entries per list"
+        )
         kept["cut"] = (
-            f"{said}; request less (columns, where, limit, depth) to see the rest"
+            f"{limits}; request less (columns, where, limit, depth) to see the rest"
         )
         text = nested_json_text(kept, indent=None)
     if len(text) > LONGEST:

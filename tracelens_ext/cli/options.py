@@ -23,7 +23,7 @@ from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.analysis.iterations.selection import EventFilter
     from tracelens_ext.trace.gpu_events import GpuEvents
 
 
@@ -134,10 +134,10 @@ UserRules = Annotated[
 class ReadingFlags(ReadingOptions):
     """The options of every command that reads traces: how they are read."""
 
-    salvage: Annotated[
+    allow_truncated: Annotated[
         bool,
         typer.Option(
-            "--salvage",
+            "--allow-truncated",
             help="Analyze a truncated or damaged file up to the damage.",
         ),
     ] = False
@@ -230,7 +230,7 @@ class RuleOptions:
             help="Folder of engine/model maps (JSON) for --categorizer.",
         ),
     ] = None
-    without_pack: Annotated[
+    disable_pack: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Disable this rule pack; see `rules list`."),
     ] = None
@@ -241,7 +241,7 @@ class RuleOptions:
             "rules": self.rules or (),
             "categorizer": self.categorizer,
             "maps": self.maps or (),
-            "without_packs": self.without_pack or (),
+            "disabled_packs": self.disable_pack or (),
         }
 
 
@@ -256,10 +256,10 @@ class AnalysisOptions(RuleOptions):
     reading: Annotated[ReadingOptions, GraphReadingFlags] = DEFAULT_READING_OPTIONS
 
     def __post_init__(self) -> None:
-        chooses_rules = self.rules or self.categorizer or self.without_pack
+        chooses_rules = self.rules or self.categorizer or self.disable_pack
         if chooses_rules and not self.kernel_categories:
             raise UsageError(
-                "--rules, --categorizer and --without-pack need kernel categories; "
+                "--rules, --categorizer and --disable-pack need kernel categories; "
                 "leave out --no-kernel-categories"
             )
         if self.maps and not self.categorizer:
@@ -272,8 +272,8 @@ class AnalysisOptions(RuleOptions):
 class SelectionOptions:
     """Which GPU events are asked about."""
 
-    pstep: Step = None
-    pstep_by: Annotated[
+    step: Step = None
+    step_by: Annotated[
         Literal["launch", "time"] | None,
         typer.Option(
             help="Assign GPU work to steps by launch or time.  [default: launch]"
@@ -282,23 +282,23 @@ class SelectionOptions:
     stream: Annotated[int | None, typer.Option(help="Only this stream.")] = None
     device: Device = None
 
-    def selection(self, category: str | None = None) -> Selection:
+    def selection(self, category: str | None = None) -> EventFilter:
         """Return what they select."""
-        from tracelens_ext.analysis.iterations.selection import Selection
+        from tracelens_ext.analysis.iterations.selection import EventFilter
 
-        if self.pstep_by is not None and self.pstep is None:
-            raise UsageError("--pstep-by needs --pstep N")
-        step_by = self.pstep_by or "launch"
-        return Selection(
-            pstep=self.pstep,
-            pstep_by=step_by,
+        if self.step_by is not None and self.step is None:
+            raise UsageError("--step-by needs --step N")
+        step_by = self.step_by or "launch"
+        return EventFilter(
+            step=self.step,
+            step_by=step_by,
             stream=self.stream,
             device=self.device,
             category=category,
         )
 
 
-def selected_text(selection: Selection, work: GpuEvents) -> str:
+def selected_text(selection: EventFilter, work: GpuEvents) -> str:
     """Return what is selected in words, and what is left out for want of a launch.
 
     It is empty where all GPU events are selected.
@@ -306,7 +306,7 @@ def selected_text(selection: Selection, work: GpuEvents) -> str:
     left_out = selection.left_out(work)
     if not left_out:
         return selection.text
-    return f"{selection.text}. {left_out} Use --pstep-by time to include it by time."
+    return f"{selection.text}. {left_out} Use --step-by time to include it by time."
 
 
 def given_options(group: DataclassInstance) -> list[str]:
@@ -326,7 +326,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command in which options stand for each parameter that is a dataclass.
 
     `def longest(trace: Path, *, rules: RuleOptions)` becomes `def longest(*, trace: Path, rules:
-    …, categorizer: …, maps: …, without_pack: …)`. Fields that are not `Annotated` are no options.
+    …, categorizer: …, maps: …, disable_pack: …)`. Fields that are not `Annotated` are no options.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -346,7 +346,9 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**arguments)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    call.__annotations__ = {
+        described.name: described.annotation for described in parameters
+    }
     return call
 
 

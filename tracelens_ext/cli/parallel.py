@@ -69,7 +69,9 @@ def each_trace(
         yield results
 
 
-def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
+def _worker_count(
+    traces: Sequence[Path], wanted_workers: int | None
+) -> tuple[int, int]:
     """How many processes work on traces, and how many processes each of them may use."""
     sizes = []
     for trace in traces:
@@ -77,11 +79,11 @@ def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
             sizes.append(
                 text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz")
             )
-    jobs = asked or cores()
+    jobs = wanted_workers or cores()
     if sum(sizes) < WORTHWHILE_BYTES or os.name != "posix":
         return 1, jobs
     count = min(jobs, len(traces))
-    if asked is None:
+    if wanted_workers is None:
         count = min(count, traces_at_once(max(sizes)))
     return count, max(1, jobs // count)
 

@@ -20,7 +20,7 @@ class PluginStatus:
     plugin: Plugin  #: the plugin
     #: the names of its rule packs, those to choose marked with `*`
     packs: tuple[str, ...]
-    works: bool  #: whether some of it works: a pack, a reader, a hook that did not fail
+    works: bool  #: True if some of it works: a pack, a reader, a hook that did not fail
     #: what is wrong with it, a line each; empty when nothing is
     problems: tuple[str, ...]
 

@@ -338,13 +338,13 @@ def _first_note_lines(texts: Sequence[Sequence[str]]) -> list[str]:
     """
     room = _NOTE_LINES - 1
     lines: list[str] = []
-    shown = 0
+    lines_shown = 0
     for text in texts:
         if len(lines) + len(text) > room:
             break
         lines += text
-        shown += 1
-    more = len(texts) - shown
+        lines_shown += 1
+    more = len(texts) - lines_shown
     if not lines:
         all_lines = [line for text in texts for line in text]
         lines = all_lines[: room - 1]

@@ -120,8 +120,8 @@ def tables_of_device(
         return dict(tables)
     devices = tables["memory_peaks"]["device"].tolist()
     if device not in devices:
-        known = ", ".join(map(str, devices)) or "none"
-        raise UsageError(f"{refusal} {device}; the {recording} has {known}")
+        known_devices = ", ".join(map(str, devices)) or "none"
+        raise UsageError(f"{refusal} {device}; the {recording} has {known_devices}")
     tables_of_device = {}
     for name, table in tables.items():
         is_of_device = table["device"] == device

@@ -92,7 +92,9 @@ def comparison_table(
         difference = times[:, trace] - times[:, 0]
         columns[f"{letter}_time_ms"] = times[:, trace]
         columns[f"{prefix}difference_ms"] = difference
-        columns[f"{prefix}difference_%"] = 100 * _quotient(difference, times[:, 0])
+        columns[f"{prefix}difference_percent"] = 100 * _quotient(
+            difference, times[:, 0]
+        )
         columns[f"{prefix}ratio"] = _quotient(times[:, trace], times[:, 0])
         if name not in _WITHOUT_CALLS:
             calls = aligned.calls / divisors

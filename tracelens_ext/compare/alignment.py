@@ -1,4 +1,4 @@
-"""Which places of two traces stand for each other.
+"""Pair the places of two traces that stand for each other.
 
 Places are aligned by path, outermost operation and shapes, then without shapes, then without
 numbers; where the operations inside differ, at their common ancestor. The rest is paired by
@@ -294,10 +294,10 @@ def _row_of_pair(pair: _Pair) -> _RowKey:
 
 def _listed(names: Sequence[str], most: int, separator: str) -> str:
     """Return the first names, and how many more there are."""
-    shown = list(names[:most])
+    first_names = list(names[:most])
     if len(names) > most:
-        shown.append(f"{len(names) - most} more")
-    return separator.join(shown)
+        first_names.append(f"{len(names) - most} more")
+    return separator.join(first_names)
 
 
 def _table(rows: _Rows, places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:

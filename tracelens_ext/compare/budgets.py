@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tracelens_ext.categorize import CATEGORIES
 from tracelens_ext.compare.comparison import Comparison
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -127,7 +128,7 @@ def parse_budget(text: str) -> Budget:
             f"{quoted!r} is not a budget; write a name, > or <, and a change in %, ms "
             "or mad, such as 'GEMM > +5%' or 'total_time > 1.5ms'"
         )
-    name = " ".join(match["name"].split())
+    name = new_finding_id(" ".join(match["name"].split()))
     limit = Fraction("".join(match["limit"].split()))
     return Budget(
         name=name, above=match["sign"] == ">", limit=limit, unit=match["unit"].lower()
@@ -232,13 +233,15 @@ class _BudgetNames:
             )
         if name in self._known:
             return name
-        name_of_folded = {known.casefold(): known for known in reversed(self._known)}
+        name_of_folded = {
+            known_name.casefold(): known_name for known_name in reversed(self._known)
+        }
         if folded in name_of_folded:
             return name_of_folded[folded]
         nearest = difflib.get_close_matches(
             folded, name_of_folded, n=_NEAREST_NAMES, cutoff=_MIN_SIMILARITY
         )
-        hint = ", ".join(name_of_folded[each] for each in nearest)
+        hint = ", ".join(name_of_folded[folded_name] for folded_name in nearest)
         if not hint:
             rows = dict.fromkeys(self.timeline)
             hint = f"{', '.join(rows)}, or a category"

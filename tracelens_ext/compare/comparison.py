@@ -216,13 +216,13 @@ class Comparison:
         """What JSON has beside the tables; lists for several traces."""
         verdicts: Any = [
             {
-                "text": each.text,
-                "speed_ratio": each.speed_ratio,
-                "places": each.places.to_dict("records"),
+                "text": verdict.text,
+                "speed_ratio": verdict.speed_ratio,
+                "places": verdict.places.to_dict("records"),
             }
-            for each in self.verdicts
+            for verdict in self.verdicts
         ]
-        work_ratios: Any = [each.work_ratio for each in self.verdicts]
+        work_ratios: Any = [verdict.work_ratio for verdict in self.verdicts]
         if len(verdicts) == 1:
             verdicts = verdicts[0]
             work_ratios = work_ratios[0]
@@ -289,10 +289,10 @@ class Comparison:
 
         Columns: what names the row (`device`, where a trace has several, and `type`;
         `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
-        `B_time_ms`, `difference_ms` (B - A), `difference_%` (of A) and `ratio` (B / A), both empty
-        where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline). With more
-        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The largest
-        difference comes first, whatever its sign; the timeline keeps its order.
+        `B_time_ms`, `difference_ms` (B - A), `difference_percent` (of A) and `ratio` (B / A), both
+        empty where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline).
+        With more than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The
+        largest difference comes first, whatever its sign; the timeline keeps its order.
         """
         tables: dict[str, pd.DataFrame] = {}
         for name, aligned in self.aligned.items():

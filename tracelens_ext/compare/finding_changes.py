@@ -22,7 +22,7 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     ids, values = comparison.savings
     is_missing = np.isnan(values[..., 0])
     known_values = np.nan_to_num(values)
-    saving_ms = known_values[..., 0]
+    attributed_ms = known_values[..., 0]
     share_percent = known_values[..., 1]
     columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
     share_changes = share_percent - share_percent[:, :1]
@@ -34,11 +34,13 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
         )
         columns[f"{prefix}change"] = pd.array(words, dtype="str")
     for trace, letter in enumerate(letters):
-        columns[f"{letter}_saving_ms"] = saving_ms[:, trace]
+        columns[f"{letter}_attributed_ms"] = attributed_ms[:, trace]
     for trace, prefix in enumerate(prefixes(letters).values(), start=1):
-        columns[f"{prefix}difference_ms"] = saving_ms[:, trace] - saving_ms[:, 0]
+        columns[f"{prefix}difference_ms"] = (
+            attributed_ms[:, trace] - attributed_ms[:, 0]
+        )
     for trace, letter in enumerate(letters):
-        columns[f"{letter}_% of judged time"] = share_percent[:, trace]
+        columns[f"{letter}_% of analyzed time"] = share_percent[:, trace]
     largest_change = np.abs(share_changes).max(axis=1)
     order = np.argsort(-largest_change, kind="stable")
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)

@@ -21,6 +21,7 @@ from tracelens_ext.compare.measurement import (
     Saving,
 )
 from tracelens_ext.compare.report_files import plain_name
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
@@ -95,10 +96,15 @@ _SHEETS = (
 _FINDINGS = "findings"
 #: Columns of that sheet.
 _FINDING_ID = "finding"
-_SAVING_MS = "claimed ms"
-_SAVING_PERCENT = "of judged time"
-#: What reports of earlier versions call them.
-_EARLIER_NAMES = {"of wall time": _SAVING_PERCENT, "saving ms": _SAVING_MS}
+_ATTRIBUTED_MS = "attributed ms"
+_ATTRIBUTED_PERCENT = "of analyzed time"
+#: What reports of earlier versions call them, the latest version first.
+_EARLIER_NAMES = {
+    "claimed ms": _ATTRIBUTED_MS,
+    "of judged time": _ATTRIBUTED_PERCENT,
+    "saving ms": _ATTRIBUTED_MS,
+    "of wall time": _ATTRIBUTED_PERCENT,
+}
 #: How far from 100 the percentages of a whole sheet may be.
 _PERCENT_TOLERANCE = 0.5
 #: Bytes at the beginning of a file, in which a report's sheets are named.
@@ -195,7 +201,9 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         UsageError: a package is missing.
     """
     wanted = {sheet.name: sheet.columns for sheet in (_TIMELINE,) + _SHEETS}
-    wanted[_FINDINGS] = {_FINDING_ID, _SAVING_MS, _SAVING_PERCENT} | set(_EARLIER_NAMES)
+    wanted[_FINDINGS] = {_FINDING_ID, _ATTRIBUTED_MS, _ATTRIBUTED_PERCENT} | set(
+        _EARLIER_NAMES
+    )
     report = report_files.read_tables(path, wanted, max_bytes)
     if isinstance(report.version, int | float) and report.version > TABLES_VERSION:
         remedy = "update tracelens-ext, or give the trace"
@@ -240,18 +248,20 @@ def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | Non
     """Return what each finding of a report saves; None if it has no findings."""
     if table is None:
         return None
-    names = {old: new for old, new in _EARLIER_NAMES.items() if new not in table}
-    table = table.rename(columns=names)
-    if not {_FINDING_ID, _SAVING_MS, _SAVING_PERCENT} <= set(table):
+    for old, new in _EARLIER_NAMES.items():
+        if old in table and new not in table:
+            table = table.rename(columns={old: new})
+    if not {_FINDING_ID, _ATTRIBUTED_MS, _ATTRIBUTED_PERCENT} <= set(table):
         return None
-    saving_ms = _numbers(
-        path=path, sheet=_FINDINGS, table=table, column=_SAVING_MS
+    attributed_ms = _numbers(
+        path=path, sheet=_FINDINGS, table=table, column=_ATTRIBUTED_MS
     ).tolist()
-    saving_percent = _numbers(
-        path=path, sheet=_FINDINGS, table=table, column=_SAVING_PERCENT
+    attributed_percent = _numbers(
+        path=path, sheet=_FINDINGS, table=table, column=_ATTRIBUTED_PERCENT
     ).tolist()
-    savings = zip(saving_ms, saving_percent, strict=True)
-    return dict(zip(_texts(table[_FINDING_ID]), savings, strict=True))
+    identifiers = [new_finding_id(text) for text in _texts(table[_FINDING_ID])]
+    attributed = zip(attributed_ms, attributed_percent, strict=True)
+    return dict(zip(identifiers, attributed, strict=True))
 
 
 def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:

@@ -65,7 +65,7 @@ def measured_for_comparison(
     with failures.isolate("The findings"):
         findings = analyzer.findings(device_peaks).findings
         savings = {
-            finding.id: (finding.claimed_ms, finding.share_percent)
+            finding.id: (finding.attributed_ms, finding.share_percent)
             for finding in findings
         }
     lost: pd.DataFrame | None = None

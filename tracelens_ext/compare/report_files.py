@@ -174,7 +174,10 @@ def _read_workbook(
             if columns and sheet.title not in tables:
                 tables[sheet.title] = _sheet_table(path, sheet, columns)
         properties: Any = book.custom_doc_props  # type: ignore[attr-defined]  # since 3.1
-        value_of_property = {each.name: each.value for each in properties.props}
+        value_of_property = {
+            custom_property.name: custom_property.value
+            for custom_property in properties.props
+        }
     is_ours = book.properties.creator == GENERATOR
     return ReportTables(
         tables=tables, ours=is_ours, version=value_of_property.get(TABLES_VERSION_KEY)

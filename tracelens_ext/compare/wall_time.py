@@ -99,7 +99,7 @@ def wall_time_table(
         difference = values[index] - values[0]
         baseline = np.where(values[0] == 0, np.nan, values[0])
         columns[f"{prefix}difference_ms"] = difference
-        columns[f"{prefix}difference_%"] = 100.0 * difference / baseline
+        columns[f"{prefix}difference_percent"] = 100.0 * difference / baseline
     return pd.DataFrame(columns)
 
 

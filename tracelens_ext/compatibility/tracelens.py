@@ -48,19 +48,19 @@ def knows_tracelens(function: _Function) -> _Function:
 
     For other unknown ones it raises a `TypeError` as Python's, which names the function.
     """
-    own = inspect.signature(function).parameters
+    own_parameters = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def checked(*args: Any, **given: Any) -> Any:  # noqa: ANN401  # whatever the function takes
         for name in given:
-            if name in own:
+            if name in own_parameters:
                 continue
             called = function.__qualname__.removesuffix(".__init__")
             if name in INSTEAD:
                 raise UsageError(f"{called} has no argument {name!r}: {INSTEAD[name]}")
             near = [
                 f"; did you mean {known!r}?"
-                for known in get_close_matches(name, own, n=1)
+                for known in get_close_matches(name, own_parameters, n=1)
             ]
             raise TypeError(
                 f"{called}() got an unexpected keyword argument {name!r}{''.join(near)}"
@@ -118,10 +118,10 @@ _OPTIONS = {
 }
 
 
-def option_hint(option: str, known: Iterable[str]) -> str:
+def option_hint(option: str, known_options: Iterable[str]) -> str:
     """What to write in place of an option; `known` are those of the command `report`."""
     name = option.lstrip("-").replace("-", "_")
     ours = f"--{name.replace('_', '-')}"
-    if name not in _OPTIONS and ours in known and ours != option:
+    if name not in _OPTIONS and ours in known_options and ours != option:
         return f"{ours} of report"
     return _OPTIONS.get(name) or INSTEAD.get(name, "")

@@ -14,7 +14,7 @@ from tracelens_ext.distributed.clocks import fit_clocks
 from tracelens_ext.distributed.extract import OWN_ACTIVITIES, numbers_in
 from tracelens_ext.distributed.matching import PAIR, MatchedBy
 from tracelens_ext.distributed.verdicts import Job, find_verdicts
-from tracelens_ext.distributed.wait_origins import find_origins, without_origins
+from tracelens_ext.distributed.wait_root_causes import find_origins, without_origins
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
@@ -38,19 +38,19 @@ _KERNEL_COLUMNS = [
     "In msg nelems",
     "Out msg nelems",
 ]
-#: The columns of `collective_sync` whose values are already there under another name.
+#: The columns of `collective_calls` whose values are already there under another name.
 _RENAMED_CALL_COLUMNS = {
     "algorithm": "algorithm_bandwidth_gb_s",
     "bus": "bus_bandwidth_gb_s",
 }
 #: Times in ns, and what they are called in µs.
 _MICROSECOND_COLUMNS = {
-    "in_sync": "in_sync_us",
+    "in_sync": "transfer_us",
     "wait": "wait_us",
     "start": "start_us",
     "dur": "duration_us",
 }
-#: The columns of `collective_sync`.
+#: The columns of `collective_calls`.
 CALL_COLUMNS = [
     "call",
     "collective",
@@ -65,7 +65,7 @@ CALL_COLUMNS = [
     "missing_ranks",
     "dtype",
     "bytes",
-    "in_sync_us",
+    "transfer_us",
     "wait_us",
     "last_rank",
     "algorithm_bandwidth_gb_s",
@@ -145,11 +145,11 @@ def job_tables(
         )
     kernels = _with_waits(kernels, calls)
     origins = without_origins(kernels)
-    with failures.isolate("The table wait_origins"):
+    with failures.isolate("The table wait_root_causes"):
         origins = find_origins(
             kernels, calls["last_rank"].fillna(NONE).to_numpy(np.int64)
         )
-        tables["wait_origins"] = origins.table
+        tables["wait_root_causes"] = origins.table
     kernels = origins.kernels
     with failures.isolate("The table collective_waits"):
         ordered = kernels.sort_values(
@@ -171,8 +171,8 @@ def job_tables(
             failed_ranks=settings.failed_ranks,
         )
         tables["verdicts"] = find_verdicts(job)
-    with failures.isolate("The table collective_sync"):
-        tables["collective_sync"] = _call_table(calls)
+    with failures.isolate("The table collective_calls"):
+        tables["collective_calls"] = _call_table(calls)
     with failures.isolate("The table collective_groups"):
         tables["collective_groups"] = _group_table(calls)
     return tables
@@ -285,7 +285,7 @@ def _places(
 
 
 def _call_table(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the table `collective_sync`, in the order of start."""
+    """Return the table `collective_calls`, in the order of start."""
     ordered = calls.sort_values(["start", "call"], kind="stable", ignore_index=True)
     table = _in_microseconds(ordered).rename(columns=_RENAMED_CALL_COLUMNS)
     return table[CALL_COLUMNS].astype({"group_size": "Int64", "bytes": "Int64"})

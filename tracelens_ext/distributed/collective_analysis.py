@@ -42,12 +42,12 @@ _SMALL_TABLES = (
     "verdicts",
     STAGES_TABLE,
     "collective_groups",
-    "wait_origins",
+    "wait_root_causes",
     "clocks",
     "overlap",
 )
 #: The tables, in the order in which they are shown; those that grow with the calls come last.
-TABLES = _SMALL_TABLES + ("collective_sync", "collective_waits")
+TABLES = _SMALL_TABLES + ("collective_calls", "collective_waits")
 PAGE = "ranks.html"
 
 

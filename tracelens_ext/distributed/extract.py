@@ -441,7 +441,7 @@ def _overlap(calls: pd.DataFrame, activity: _RankActivity) -> pd.DataFrame:
                 "iteration": iteration,
                 "communication_ms": communication_ns / NS_PER_MS,
                 "hidden_ms": hidden_ns / NS_PER_MS,
-                "hidden (%)": hidden_percent,
+                "hidden_percent": hidden_percent,
             }
         )
     return pd.DataFrame(rows).astype({"process_group": "str", "iteration": "str"})

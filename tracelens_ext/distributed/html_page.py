@@ -115,12 +115,12 @@ def _sheets(
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of the page, by name."""
     sheets = {"verdicts": tables["verdicts"]}
-    calls = tables.get("collective_sync")
+    calls = tables.get("collective_calls")
     if calls is not None and "collective_waits" in tables:
         with failures.isolate("The table waits"):
             sheets["waits"] = _waits_by_iteration(tables["collective_waits"], calls)
-    if "wait_origins" in tables:
-        sheets["origins"] = tables["wait_origins"].astype({"rank": "Int64"})
+    if "wait_root_causes" in tables:
+        sheets["origins"] = tables["wait_root_causes"].astype({"rank": "Int64"})
     if calls is not None:
         with failures.isolate("The table bandwidths"):
             sheets["bandwidths"] = _bandwidths(calls)

@@ -38,7 +38,7 @@ class JobOptions:
             (plugin.name, plugin.distribution) for plugin in default_registry().plugins
         )
         chosen = self.reading
-        reading = (chosen.salvage, chosen.max_bytes, chosen.rank)
+        reading = (chosen.allow_truncated, chosen.max_bytes, chosen.rank)
         parts = [LAYOUT, VERSION, self.rules, self.unlinked_kernels, reading, plugins]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -47,7 +47,7 @@ def portable_rules(
     rules: Sequence[str | os.PathLike[str]],
     categorizer: str | os.PathLike[str] | None,
     maps: Sequence[str | os.PathLike[str]],
-    without_packs: Sequence[str] = (),
+    disabled_packs: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the arguments of a categorizer with its files read, as workers do not have the files.
 
@@ -55,7 +55,7 @@ def portable_rules(
         rules: TOML files of rules.
         categorizer: the name of a plugin or map, or a JSON file with a map.
         maps: folders of engine/model maps.
-        without_packs: names of rule packs that take no part.
+        disabled_packs: names of rule packs that take no part.
 
     Raises:
         UsageError: the categorizer is a function or a map, or nothing has its name.
@@ -66,7 +66,7 @@ def portable_rules(
             "categorizer: fleet takes a name or a JSON file, not a function or map"
         )
     given: dict[str, Any] = {"rules": rules, "categorizer": categorizer, "maps": maps}
-    KernelCategorizer.create(**given, without_packs=without_packs)
+    KernelCategorizer.create(**given, disabled_packs=disabled_packs)
     rule_packs = [_without_folder(load_pack(path)) for path in rules]
     map_packs: list[RulePack] = []
     for folder in maps:
@@ -76,7 +76,7 @@ def portable_rules(
         "rules": rule_packs,
         "maps": map_packs,
         "categorizer": _portable_categorizer(categorizer),
-        "without_packs": list(without_packs),
+        "disabled_packs": list(disabled_packs),
     }
 
 

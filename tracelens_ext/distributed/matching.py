@@ -1,4 +1,4 @@
-"""Which communication kernels of several ranks belong to one call of their process group.
+"""Match the communication kernels of several ranks that belong to one call of their process group.
 
 Calls are paired by the profiler's sequence number (`Seq`) where that pairs like with like; else by
 their order within an iteration; where ranks differ there, by equal signatures whose ends differ by

@@ -26,24 +26,26 @@ class SpreadSource:
 
 
 SPREADS = {
-    "finding_spread": SpreadSource("findings", ("finding",), "claimed_ms"),
-    "timeline_spread": SpreadSource("timeline", ("type",), "time ms", per_device=True),
-    "category_spread": SpreadSource(
+    "finding_across_ranks": SpreadSource("findings", ("finding",), "attributed_ms"),
+    "timeline_across_ranks": SpreadSource(
+        "timeline", ("type",), "time ms", per_device=True
+    ),
+    "category_across_ranks": SpreadSource(
         "categories", ("kernel_category",), "total_time_ms", per_device=True
     ),
-    "op_spread": SpreadSource("ops", ("name",), "total_direct_kernel_time_ms"),
-    "kernel_spread": SpreadSource(
+    "op_across_ranks": SpreadSource("ops", ("name",), "total_direct_kernel_time_ms"),
+    "kernel_across_ranks": SpreadSource(
         "kernels", ("kernel_category", "kernel_name"), "total_time_ms"
     ),
 }
 #: All reductions, in the order in which they are shown.
 REDUCTIONS = (
-    "finding_spread",
+    "finding_across_ranks",
     "ranks",
-    "timeline_spread",
-    "category_spread",
-    "op_spread",
-    "kernel_spread",
+    "timeline_across_ranks",
+    "category_across_ranks",
+    "op_across_ranks",
+    "kernel_across_ranks",
 )
 #: Rows of parts that are read before they are added up.
 _ROWS_AT_ONCE = 100_000
@@ -69,7 +71,7 @@ _SPREAD_COLUMNS = [
     "max_ms",
     "min_rank",
     "max_rank",
-    "max over mean (%)",
+    "max_over_mean_percent",
     "top_ranks",
 ]
 
@@ -99,14 +101,14 @@ def reductions(store: ResultStore, done: Markers, failures: PartFailures) -> Red
                 tables[name] = _rank_timelines(_parts(store, done, "timeline", columns))
             else:
                 tables[name] = _spread_table(store, done, SPREADS[name])
-    if "finding_spread" in tables and len(done) > 1:
-        notes = _notes_on_findings(tables["finding_spread"])
+    if "finding_across_ranks" in tables and len(done) > 1:
+        notes = _notes_on_findings(tables["finding_across_ranks"])
     return Reductions(tables, notes)
 
 
-def _notes_on_findings(finding_spread: pd.DataFrame) -> list[str]:
+def _notes_on_findings(finding_across_ranks: pd.DataFrame) -> list[str]:
     """Return a note on the findings that a single rank has, if there are any."""
-    of_one_rank = finding_spread[finding_spread["ranks"] == 1]
+    of_one_rank = finding_across_ranks[finding_across_ranks["ranks"] == 1]
     texts = [
         f"rank {row.max_rank} has {row.finding} ({ms_text(row.max_ms)})"
         for row in table_rows(of_one_rank)
@@ -171,11 +173,11 @@ def _rank_timelines(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
     total = ranks["total_time_ms"]
     computation = ranks["computation_time_ms"]
     mean_computation = computation.mean()
-    ranks["busy (%)"] = 100.0 * ranks["busy_time_ms"] / total.where(total > 0)
-    ranks["computation over mean (%)"] = 0.0
+    ranks["busy_percent"] = 100.0 * ranks["busy_time_ms"] / total.where(total > 0)
+    ranks["computation_over_mean_percent"] = 0.0
     if mean_computation:
         difference = computation - mean_computation
-        ranks["computation over mean (%)"] = 100.0 * difference / mean_computation
+        ranks["computation_over_mean_percent"] = 100.0 * difference / mean_computation
     order = ["computation_time_ms", "rank", "device"]
     return ranks.sort_values(order, ascending=[False, True, True], ignore_index=True)
 
@@ -225,7 +227,7 @@ def spread(
     mean = table["mean_ms"]
     # Of equal times the mean is not always the same to the last digit.
     over_mean = (table["max_ms"] - mean).clip(lower=0.0)
-    table["max over mean (%)"] = (100.0 * over_mean / mean).where(mean > 0)
+    table["max_over_mean_percent"] = (100.0 * over_mean / mean).where(mean > 0)
     other_ranks = table["ranks"] - 1
     table["std_ms"] = np.sqrt(sum_of_squares / other_ranks.where(other_ranks > 0))
     table = table.sort_values("mean_ms", ascending=False, kind="stable")

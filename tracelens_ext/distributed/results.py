@@ -152,7 +152,7 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
         if name in tables:
             store.put_table(name, tables[name])
         else:
-            store.remove(f"{name}.parquet")
+            store.remove_table(name)
     if done:
         matched = match_ranks(
             client,

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
+from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.distributed.cluster import (
     FinishedJob,
     default_workers,
@@ -23,7 +24,7 @@ from tracelens_ext.distributed.job_options import JobOptions, portable_rules
 from tracelens_ext.distributed.pipeline.stage_names import StageNames
 from tracelens_ext.distributed.reductions import REDUCTIONS
 from tracelens_ext.distributed.results import FleetResult, FleetRun, finish
-from tracelens_ext.distributed.storage import DONE, ResultStore
+from tracelens_ext.distributed.storage import DONE, ResultStore, stored_name
 from tracelens_ext.distributed.trace_tables import TABLES as PART_TABLES
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
@@ -38,6 +39,7 @@ _IN_MEMORY = "memory://"
 ProgressCallback = Callable[[int, int, int], None]
 
 
+@takes_old_arguments
 def run_fleet(
     inputs: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
@@ -48,7 +50,7 @@ def run_fleet(
     rules: Sequence[str | os.PathLike[str]] = (),
     categorizer: str | os.PathLike[str] | None = None,
     maps: Sequence[str | os.PathLike[str]] = (),
-    without_packs: Sequence[str] = (),
+    disabled_packs: Sequence[str] = (),
     include_unlinked_kernels: bool = True,
     ranks_per_node: int | None = None,
     pipeline_stages: str | None = None,
@@ -77,7 +79,7 @@ def run_fleet(
         rules: TOML files of categorization rules that win over all others.
         categorizer: `"jax"`, `"vllm:gpt-oss"` …, or a JSON file with a map.
         maps: folders of engine/model maps that `categorizer` may name.
-        without_packs: names of rule packs that take no part.
+        disabled_packs: names of rule packs that take no part.
         include_unlinked_kernels: count GPU events whose launch is not in the trace in the
             timelines.
         ranks_per_node: how many ranks a node has; None to see the nodes in the devices, where that
@@ -126,7 +128,7 @@ def run_fleet(
     if worker_count or scheduler is not None:
         reading = replace(reading, jobs=1)  # the traces are what is read side by side
     options = JobOptions(
-        rules=portable_rules(rules, categorizer, maps, without_packs),
+        rules=portable_rules(rules, categorizer, maps, disabled_packs),
         unlinked_kernels=include_unlinked_kernels,
         reading=reading,
         cache=cache,
@@ -157,7 +159,7 @@ def run_fleet(
 def _written_names() -> list[str]:
     """Return the names of all that a fleet writes in the folder of its results."""
     tables = ("traces", "failures") + REDUCTIONS + COLLECTIVE_TABLES
-    files = [f"{table}.parquet" for table in tables]
+    files = [f"{stored_name(table)}.parquet" for table in tables]
     return files + list(PART_TABLES) + [PAGE, DONE]
 
 

@@ -17,6 +17,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_names_wanted,
+    earlier_table,
+    new_column_names,
+    new_values_of,
+    old_table_name,
+)
+from tracelens_ext.compatibility.renamed_names import Kind, new_names
 from tracelens_ext.distributed.inputs import RemotePath, file_system, is_url, reason
 from tracelens_ext.errors import OutputError
 from tracelens_ext.lazy import pd
@@ -26,6 +34,9 @@ from tracelens_ext.settings import VERSION
 #: The folder of markers.
 DONE = ".done"
 _MARKER_SUFFIX = ".json"
+
+#: Folder of parts → what version 0.1 calls it.
+_OLD_PART_NAMES = {new: old for old, new in new_names(Kind.PART).items()}
 
 #: Stem of a trace → what its marker notes of it.
 Markers = Mapping[str, Mapping[str, Any]]
@@ -188,6 +199,10 @@ class ResultStore:
     def put_table(self, name: str, frame: pd.DataFrame) -> None:
         """Write a table as `NAME.parquet`.
 
+        Args:
+            name: `TABLE`, or `TABLE/STEM` for the part of a trace.
+            frame: the table.
+
         Raises:
             OutputError: it cannot be written.
         """
@@ -195,12 +210,24 @@ class ResultStore:
 
         from tracelens_ext.report.formats import arrow_table
 
+        named = earlier_table(frame, name.partition("/")[0])
         buffer = io.BytesIO()
-        parquet.write_table(arrow_table(frame), buffer, compression="zstd")
-        self.put(f"{name}.parquet", buffer.getvalue())
+        parquet.write_table(arrow_table(named), buffer, compression="zstd")
+        self.put(f"{stored_name(name)}.parquet", buffer.getvalue())
+
+    def remove_table(self, name: str) -> None:
+        """Remove a table, under any name that it was written with.
+
+        Raises:
+            OutputError: it cannot be removed.
+        """
+        for stored in _stored_names(name):
+            self.remove(f"{stored}.parquet")
 
     def get_table(self, name: str, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401
         """Return a table written by `put_table`, as pyarrow has it.
+
+        Its names are those of now, whatever names it was written with.
 
         Args:
             name: of the table.
@@ -211,12 +238,14 @@ class ResultStore:
         """
         from pyarrow import ArrowException, parquet
 
-        content = self.get(f"{name}.parquet")
-        wanted = None if columns is None else list(columns)
+        content = None
+        for stored in _stored_names(name):
+            content = content or self.get(f"{stored}.parquet")
         try:
             if content is None:
                 raise FileNotFoundError("no such file")
-            return parquet.ParquetFile(io.BytesIO(content)).read(columns=wanted)
+            file = parquet.ParquetFile(io.BytesIO(content))
+            return _read_in_new_names(file, name.partition("/")[0], columns)
         except (OSError, ArrowException) as error:
             problem = f"{self.shown(name)}.parquet: cannot be read ({error})"
             raise OutputError(
@@ -262,6 +291,43 @@ class ResultStore:
             if about is not None:
                 markers[stem] = about
         return markers
+
+
+def stored_name(name: str) -> str:
+    """Return the name of the file of a table, without suffix, as it is written.
+
+    Args:
+        name: `TABLE`, or `TABLE/STEM` for the part of a trace.
+    """
+    if not earlier_names_wanted():
+        return name
+    return _stored_names(name)[-1]
+
+
+def _stored_names(name: str) -> list[str]:
+    """Return the names that the file of a table can have: that of now, then that of version 0.1."""
+    table, slash, stem = name.partition("/")
+    if slash:
+        return [name, f"{_OLD_PART_NAMES.get(table, table)}/{stem}"]
+    return [name, old_table_name(name)]
+
+
+def _read_in_new_names(file: Any, table: str, columns: Sequence[str] | None) -> Any:  # noqa: ANN401
+    """Read a Parquet file; its columns get the names of now, and so do names among its values."""
+    stored = file.schema_arrow.names
+    current = new_column_names(stored, table)
+    wanted = None
+    if columns is not None:
+        wanted = [name for name in stored if current.get(name, name) in columns]
+    read = file.read(columns=wanted)
+    read = read.rename_columns([current.get(name, name) for name in read.column_names])
+    for position, column in enumerate(read.column_names):
+        new_values = new_values_of(column, table)
+        values = read.column(position)
+        if new_values and not set(new_values).isdisjoint(values.unique().to_pylist()):
+            renamed = [new_values.get(value, value) for value in values.to_pylist()]
+            read = read.set_column(position, column, [renamed])
+    return read
 
 
 def _json_object(content: object) -> dict[str, Any] | None:

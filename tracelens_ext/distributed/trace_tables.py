@@ -32,7 +32,7 @@ KEYED_TABLES = (
     "kernels",
     "ops",
     "collectives",
-    "collective_calls",
+    "collective_kernels",
     "findings",
 )
 #: The folders of parts.
@@ -82,7 +82,7 @@ def trace_tables(
         "kernels": lambda: analyzer.get_df_kernel_summary(),
         "ops": lambda: analyzer.get_df_kernel_launchers_summary(),
         "collectives": lambda: analyzer.get_df_collectives(),
-        "collective_calls": lambda: collective_calls(gpu_events),
+        "collective_kernels": lambda: collective_calls(gpu_events),
         "findings": lambda: analyzer.get_df_findings(),
     }
     tables = {}

@@ -12,7 +12,7 @@ import numpy as np
 from tracelens_ext.distributed.calls import CallState
 from tracelens_ext.distributed.extract import OWN_ACTIVITIES, numbers_in
 from tracelens_ext.distributed.table_rows import table_rows
-from tracelens_ext.distributed.wait_origins import WaitCause
+from tracelens_ext.distributed.wait_root_causes import WaitCause
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 
@@ -68,12 +68,12 @@ _COLUMN_TYPES = {**dict.fromkeys(_COLUMNS, "str"), "rank": "Int64", "ms": "float
 class Job:
     """What the verdicts are made of."""
 
-    #: as in `collective_sync`, and `set`, `start`, `end` (ns, on the common clock)
+    #: as in `collective_calls`, and `set`, `start`, `end` (ns, on the common clock)
     calls: pd.DataFrame
     kernels: pd.DataFrame  #: of the calls; `start`, `end` on the common clock
     #: a row for each rank and group: what was launched and never recorded
     stuck: pd.DataFrame
-    origins: pd.DataFrame  #: as in `wait_origins`
+    origins: pd.DataFrame  #: as in `wait_root_causes`
     #: a row for each rank and iteration: `total` and activities, ns
     iterations: pd.DataFrame
     #: rank → what it shares with the ranks that it is compared with

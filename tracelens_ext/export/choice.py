@@ -1,4 +1,4 @@
-"""Which events of a trace are exported."""
+"""Choose the events of a trace that are exported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHOLE_TIME = Window(start=-(1 << 62), end=1 << 62)
 
 @dataclass(frozen=True)
 class Choice:
-    """Which events are exported."""
+    """The conditions that exported events meet."""
 
     #: start and end, ns; what touches it is in, whole
     window: tuple[int, int] | None = None
@@ -160,10 +160,10 @@ def window_of(gpu_events: GpuEvents, choice: Choice) -> Window | None:
     indices = np.flatnonzero(has_number)
     if not len(indices):
         names = dict.fromkeys(iterations.number[:_NAMED_ITERATIONS])
-        known = ", ".join(map(str, names)) or "none"
+        known_names = ", ".join(map(str, names)) or "none"
         raise UsageError(
             f"--iteration {number}: there is no iteration with that number; the trace "
-            f"has {known}"
+            f"has {known_names}"
         )
     # Several processes have it at the same time; a later one of that number is another.
     starts_in_time = iterations.start[indices] < iterations.end[indices[0]]

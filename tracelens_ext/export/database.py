@@ -14,6 +14,12 @@ import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
 from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_names_wanted,
+    earlier_table,
+    earlier_table_name,
+    new_table_name,
+)
 from tracelens_ext.distributed.rank_numbers import rank_hints
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -64,13 +70,13 @@ def open_database(
     work = analyzer.work
     trace = analyzer.trace
     about = trace.provenance
-    said = {
+    facts = {
         "schema_version": SCHEMA_VERSION,
         "trace": about.path,
         "format": about.format,
     }
-    said |= {"base_ns": trace.base_ns, "events": trace.recorded}
-    _insert(connection, "meta", said, said.values())
+    facts |= {"base_ns": trace.base_ns, "events": trace.recorded}
+    _insert(connection, "meta", facts, facts.values())
     category = np.full(len(trace), NONE, dtype=np.int64)
     labels = []
     if work.categories is not None:
@@ -80,13 +86,17 @@ def open_database(
     distinct, name_id = np.unique(pairs, return_inverse=True)
     names, codes = (part.tolist() for part in np.divmod(distinct, len(labels) + 1))
     texts = [trace.names[name] for name in names]
-    known = [None] + labels
+    labels_or_none = [None] + labels
     _insert(
-        connection, "names", range(len(texts)), texts, [known[code] for code in codes]
+        connection,
+        "names",
+        range(len(texts)),
+        texts,
+        [labels_or_none[code] for code in codes],
     )
     _insert(connection, "events", *_events(analyzer, name_id))
     code, operations = work.tree.cpu_op_label_of_gpu
-    operation = [operations[each] for each in code.tolist()]
+    operation = [operations[operation_code] for operation_code in code.tolist()]
     _insert(
         connection, "gpu_work", work.rows.tolist(), operation, _exposed(work).tolist()
     )
@@ -107,12 +117,12 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     iteration = device.copy()
     device[work.rows] = trace.device
     stream[work.rows] = trace.stream
-    found = find_iterations(tree)
-    numbers = np.array(found.number + [NONE], dtype=np.int64)
-    iteration[work.rows] = numbers[found.of_gpu]
+    iterations = find_iterations(tree)
+    numbers = np.array(iterations.number + [NONE], dtype=np.int64)
+    iteration[work.rows] = numbers[iterations.of_gpu]
     host = np.flatnonzero(np.isin(trace.kind, HOST_KINDS))
     process = trace.process_of_thread[trace.thread[host]].astype(np.int64)
-    spans = (found.process, found.start, found.end)
+    spans = (iterations.process, iterations.start, iterations.end)
     iteration[host] = numbers[iteration_at(spans, process, trace.ts[host])]
     threads = [f"{process}/{thread}" for process, thread in trace.threads]
     rank = rank_hints(trace.metadata, trace.provenance.path, devices=()).known
@@ -132,28 +142,33 @@ def _exposed(work: GpuEvents) -> Int64Array:
     """How long each GPU event ran with nothing else on its device, ns, (g,)."""
     result = np.zeros(len(work), dtype=np.int64)
     for device in np.unique(work.trace.device).tolist():
-        own = np.flatnonzero(work.trace.device == device)
-        start = work.start[own]
-        end = work.end[own]
+        events_of_device = np.flatnonzero(work.trace.device == device)
+        start = work.start[events_of_device]
+        end = work.end[events_of_device]
         times = np.unique(np.concatenate((start, end)))
         first = np.searchsorted(times, start)
         last = np.searchsorted(times, end)
         begun, ended = (
-            np.cumsum(np.bincount(at, minlength=len(times))) for at in (first, last)
+            np.cumsum(np.bincount(places, minlength=len(times)))
+            for places in (first, last)
         )
         alone = np.where((begun - ended)[:-1] == 1, np.diff(times), 0)
         total = np.concatenate(([0], np.cumsum(alone)))
-        result[own] = total[last] - total[first]
+        result[events_of_device] = total[last] - total[first]
     return result
 
 
 def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) -> None:
     """A table of the report under its name; `table_` before one that has a name of ours."""
-    shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
+    frame = earlier_table(frame, name)
+    name = earlier_table_name(name)
+    quoted_name = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
     connection.execute(
-        f"create table {shown} ({', '.join(map(quoted, plain_headers(frame)))})"
+        f"create table {quoted_name} ({', '.join(map(quoted, plain_headers(frame)))})"
     )
-    _insert(connection, shown, *(plain_column(column) for _, column in frame.items()))
+    _insert(
+        connection, quoted_name, *(plain_column(column) for _, column in frame.items())
+    )
 
 
 def _insert(
@@ -171,7 +186,7 @@ def quoted(name: str) -> str:
 
 def tables_of_report() -> dict[str, Table]:
     """The tables that a report can have, by name."""
-    return {each.item.name: each.item for each in offered_tables()}
+    return {offered.item.name: offered.item for offered in offered_tables()}
 
 
 def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
@@ -253,12 +268,15 @@ def _answer(
 def _added(
     connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str
 ) -> bool:
-    """Whether the table of the report that is missed could be made, by default there or not."""
-    own = name.lower().removeprefix("table_")
-    wanted = own if own in OWN_NAMES else name.lower()
-    sheet = {each.lower(): sheet for each, sheet in tables_of_report().items()}.get(
-        wanted
-    )
+    """Add a table of the report that a query misses; return True if there is such a table."""
+    table_name = name.lower().removeprefix("table_")
+    wanted = table_name if table_name in OWN_NAMES else name.lower()
+    if earlier_names_wanted():
+        wanted = new_table_name(wanted)
+    sheet_of_name = {}
+    for sheet_name, table in tables_of_report().items():
+        sheet_of_name[sheet_name.lower()] = table
+    sheet = sheet_of_name.get(wanted)
     if sheet is None:
         return False
     options = ReportOptions()

@@ -399,7 +399,9 @@ class _TraceWriter:
         labels = [json.dumps(label) for label in self._categories.labels]
         code = self._categories.code
         has_category = np.flatnonzero(code != NONE)
-        category_texts = [labels[each] for each in code[has_category].tolist()]
+        category_texts = [
+            labels[category_code] for category_code in code[has_category].tolist()
+        ]
         args.add("kernel_category", has_category, category_texts)
         self._add_call_paths(args)
         in_further_lane = np.flatnonzero(self._placement.lane)

@@ -98,9 +98,9 @@ def _read_clocks(path: Path) -> dict[int, _Clock]:
         raise UsageError(
             f"{path}: is not a clocks.parquet of fleet; it has no rank or offset_us"
         )
-    known = table.dropna(subset=["offset_us"])
+    known_rows = table.dropna(subset=["offset_us"])
     clocks = {}
-    for rank, offset_us, error_us in known[_CLOCK_COLUMNS].itertuples(
+    for rank, offset_us, error_us in known_rows[_CLOCK_COLUMNS].itertuples(
         index=False, name=None
     ):
         clocks[int(rank)] = _Clock(offset_us=float(offset_us), error_us=float(error_us))

@@ -120,7 +120,7 @@ def _recording_spans(gpu_events: GpuEvents) -> list[Span]:
 def _critical_path_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
     """Return the segments of the simulated critical path; none if there is no simulation."""
     simulation = analyzer.simulation()
-    if simulation.state == "withheld":
+    if simulation.state == "unavailable":
         return []
     table = simulation.critical_path
     first_time = simulation.program.window[0]

@@ -119,16 +119,19 @@ def place(
     process_of_device: dict[int, int] = {}
     process_of_track = np.zeros_like(lane_count)
     first_thread_of_track = np.zeros_like(lane_count)
-    for index, (each, count) in enumerate(
+    for index, (distinct_track, count) in enumerate(
         zip(distinct, lane_count.tolist(), strict=True)
     ):
-        recorded_process, recorded_thread = trace.threads[each.thread]
-        key: object = (each.is_gpu, each.device if each.is_gpu else recorded_process)
+        recorded_process, recorded_thread = trace.threads[distinct_track.thread]
+        key: object = (
+            distinct_track.is_gpu,
+            distinct_track.device if distinct_track.is_gpu else recorded_process,
+        )
         if key not in process_of_key:
-            name = _process_name(trace, each)
+            name = _process_name(trace, distinct_track)
             process_of_key[key] = tracks.process(label, name, clock_note)
         process = process_of_key[key]
-        threads = tracks.lanes(process, _track_name(trace, each), count)
+        threads = tracks.lanes(process, _track_name(trace, distinct_track), count)
         process_of_track[index] = process
         first_thread_of_track[index] = threads[0]
         tracks.recorded.extend(
@@ -140,8 +143,8 @@ def place(
             )
             for thread in threads
         )
-        if each.is_gpu:
-            process_of_device[each.device] = process
+        if distinct_track.is_gpu:
+            process_of_device[distinct_track.device] = process
     thread = first_thread_of_track[track] + lane
     return Placement(
         process=process_of_track[track],

@@ -86,7 +86,9 @@ def places_of(
     places: dict[str, Sequence[Place]] = {}
     for kind in kinds:
         found = _merged([place for each in both for place in each.get(kind, ())])
-        places[kind] = sorted(found, key=lambda place: -place.saving_ms)[:MOST_PLACES]
+        places[kind] = sorted(found, key=lambda place: -place.attributed_ms)[
+            :MOST_PLACES
+        ]
     return {
         kind: found for kind, found in (places | dict(known or {})).items() if found
     }
@@ -96,7 +98,7 @@ def _merged(places: Sequence[Place]) -> list[Place]:
     by_name: dict[str, Place] = {}
     for place in places:
         same = by_name.get(place.name, Place(place.name, 0.0, 0))
-        total = same.saving_ms + place.saving_ms
+        total = same.attributed_ms + place.attributed_ms
         by_name[place.name] = Place(place.name, total, same.count + place.count)
     return list(by_name.values())
 

@@ -89,7 +89,7 @@ def find_findings(
         recording=recording_dict(work),
         recording_lines=recording_lines(work),
         program={"kind": program.kind, "because": program.because},
-        judged_ms=recording.judged_ns / NS_PER_MS,
+        analyzed_ms=recording.analyzed_ns / NS_PER_MS,
     )
     if not len(work):
         return with_recording(0.0)
@@ -117,7 +117,7 @@ def find_findings(
         model = simulation.model()
     if simulated is None:
         simulated = bounded(findings)
-    has_claims = any(finding.claimed_ms for finding in simulated)
+    has_claims = any(finding.attributed_ms for finding in simulated)
     unknown = _ALL_FAILED
     sentences: list[str] = []
     with failures.isolate("What the findings leave open"), suppress(FailedPartError):
@@ -235,15 +235,17 @@ def _ask_plugin(
         )
         detect = partial(offered.item.detect, own_inspection)
         finding: Finding | None = call_within(time_limit(), detect)
-        claimed_ns = own_inspection.wall.claimed_ns - inspection.wall.claimed_ns
-        _check_finding(offered.item, finding, claimed_ns / NS_PER_MS)
+        attributed_ns = (
+            own_inspection.wall.attributed_ns - inspection.wall.attributed_ns
+        )
+        _check_finding(offered.item, finding, attributed_ns / NS_PER_MS)
         inspection.wall = own_inspection.wall
         inspection.notes = own_inspection.notes
         return finding
     return None
 
 
-def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> None:
+def _check_finding(detector: Detector, finding: object, attributed_ms: float) -> None:
     """Refuse what is no finding of a plugin's detector, or saves more than it claimed."""
     if finding is None:
         return
@@ -252,8 +254,8 @@ def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> No
         problem = "expected a Finding of this id"
     elif finding.wrong_field:
         problem = f"its finding has an invalid {finding.wrong_field}"
-    elif finding.saving_ms > claimed_ms + _ROUNDING_MS:
-        problem = f"saves {finding.saving_ms:,.3f} ms, of which it claimed {claimed_ms:,.3f} ms"
+    elif finding.saving_ms > attributed_ms + _ROUNDING_MS:
+        problem = f"saves {finding.saving_ms:,.3f} ms, of which it claimed {attributed_ms:,.3f} ms"
     if problem:
         raise PluginAnswerError(f"detector {detector.id!r}: {problem}")
 
@@ -265,7 +267,7 @@ def _what_is_left_open(
 
     Idle time of unknown cause that is most of the analyzed time comes before all findings.
     """
-    idle = idle_of_unknown_cause(inspection, _MOST * inspection.judged_ns)
+    idle = idle_of_unknown_cause(inspection, _MOST * inspection.analyzed_ns)
     if idle:
         first_sentences.append(idle)
     if has_claims:
@@ -279,7 +281,7 @@ def _what_is_unknown(inspection: Inspection) -> str:
     Of the idle time, the kernels without a model and the shapes, what is worth most.
     """
     work = inspection.work
-    analyzed_ns = inspection.judged_ns
+    analyzed_ns = inspection.analyzed_ns
     is_known = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
     if _mean_busy_ns(inspection.wall, is_known) > _MOST * analyzed_ns:
         return ""

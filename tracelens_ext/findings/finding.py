@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import (
@@ -49,6 +50,7 @@ class Intervals(NamedTuple):
         return cls._make(np.concatenate(column) for column in columns)
 
 
+@keeps_old_names
 @dataclass(frozen=True, eq=False)
 class Claim:
     """Wall time that is attributed to a finding; sums are means over the devices that work."""
@@ -63,14 +65,14 @@ class Claim:
         return (self.intervals.end - self.intervals.start) / len(self.devices)
 
     @property
-    def saving_ns(self) -> float:
+    def attributed_ns(self) -> float:
         """Total attributed time in ns."""
         return float(self.ns_of_devices.sum()) / len(self.devices)
 
     @property
-    def saving_ms(self) -> float:
+    def attributed_ms(self) -> float:
         """Total attributed time in ms."""
-        return self.saving_ns / NS_PER_MS
+        return self.attributed_ns / NS_PER_MS
 
     @property
     def ns_of_devices(self) -> Int64Array:
@@ -115,12 +117,13 @@ class Claim:
         return replace(self, intervals=both)
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class Place:
-    """Where a part of a saving is: an operation, a kernel, a line of Python."""
+    """Where a part of the attributed time is: an operation, a kernel, a line of Python."""
 
     name: str
-    saving_ms: float  #: the part of the saving that is there
+    attributed_ms: float  #: the part of the attributed time that is there
     count: int  #: GPU events, or gaps, that it consists of
 
 
@@ -134,6 +137,7 @@ class Evidence:
     see: str  #: the sheet or the command that shows it
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class Finding:
     """A problem that costs wall time, and how to fix it."""
@@ -165,16 +169,16 @@ class Finding:
     claim: Claim | None = field(default=None, compare=False, repr=False)
 
     @property
-    def claimed_ms(self) -> float:
+    def attributed_ms(self) -> float:
         """The attributed time; none of it belongs to another finding."""
         if self.claim is None:
             return self.saving_ms
-        return self.claim.saving_ns / NS_PER_MS
+        return self.claim.attributed_ns / NS_PER_MS
 
     @property
     def informs_only(self) -> bool:
         """True if no time is attributed to it, as to the price of something that was chosen."""
-        return not self.claimed_ms
+        return not self.attributed_ms
 
     @property
     def saving_percent(self) -> float:
@@ -183,9 +187,9 @@ class Finding:
 
     def percent_of_analyzed(self, ms: float) -> float:
         """Return a time as a percentage of the analyzed time."""
-        if not self.claimed_ms:
+        if not self.attributed_ms:
             return 0.0
-        return self.share_percent * ms / self.claimed_ms
+        return self.share_percent * ms / self.attributed_ms
 
     @property
     def is_worthwhile(self) -> bool:
@@ -216,7 +220,7 @@ class Finding:
         if not isinstance(self.where, Mapping):
             return "where"
         for places in self.where.values():
-            if not _all_are(places, Place, "saving_ms"):
+            if not _all_are(places, Place, "attributed_ms"):
                 return "where"
         if not _all_are(self.evidence, Evidence, "value"):
             return "evidence"
@@ -229,12 +233,12 @@ class Finding:
         del record["claim"]
         if self.saving_together_ms is None:
             record["saving_together_ms"] = self.saving_ms
-        record["claimed_ms"] = self.claimed_ms
+        record["attributed_ms"] = self.attributed_ms
         devices = []
         if claim is not None:
             of_devices_ms = (claim.ns_of_devices / NS_PER_MS).tolist()
             for device, ms in zip(claim.devices, of_devices_ms, strict=True):
-                devices.append({"device": device, "claimed_ms": ms})
+                devices.append({"device": device, "attributed_ms": ms})
         record["devices"] = devices
         if intervals:
             record["intervals"] = []
@@ -243,6 +247,7 @@ class Finding:
         return record
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class Findings:
     """The findings of a trace."""
@@ -264,7 +269,7 @@ class Findings:
     recording_lines: Sequence[str] = ()  #: the same in sentences
     #: `kind` of the program, and `because`, what shows it
     program: Mapping[str, str] = field(default_factory=dict)
-    judged_ms: float = 0.0  #: the analyzed time, of which shares are
+    analyzed_ms: float = 0.0  #: the analyzed time, of which shares are
     #: True if nothing was found though most of that was compared with something
     all_clear: bool = False
     #: what is not known, where nothing was found and that is no all-clear
@@ -287,7 +292,7 @@ class Findings:
     def __repr__(self) -> str:
         """Return a line that says how much is explained, and the titles."""
         titles = "; ".join(finding.title for finding in self.findings)
-        explained = f"{self.explained_ms:,.3f} of {self.judged_ms:,.3f} ms explained"
+        explained = f"{self.explained_ms:,.3f} of {self.analyzed_ms:,.3f} ms explained"
         return short_repr(
             f"{len(self.findings)} findings", f"{explained}; {titles or self.unknown}"
         )
@@ -299,7 +304,7 @@ class Findings:
         columns = [
             "title",
             "saving",
-            "% of judged time",
+            "% of analyzed time",
             "confidence",
             "largest_place",
             "advice",
@@ -317,12 +322,12 @@ class Findings:
     @property
     def explained_ms(self) -> float:
         """Wall time that is attributed to findings; each part of it to one."""
-        return sum(finding.claimed_ms for finding in self.findings)
+        return sum(finding.attributed_ms for finding in self.findings)
 
     @property
     def left_ms(self) -> float:
         """Analyzed time that is attributed to no finding."""
-        return max(0.0, self.judged_ms - self.explained_ms)
+        return max(0.0, self.analyzed_ms - self.explained_ms)
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
         """Return them for JSON; with the attributed intervals of each, or without."""

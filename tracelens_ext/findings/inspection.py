@@ -114,7 +114,7 @@ class Inspection:
 
     @cached_property
     def has_shapes(self) -> bool:
-        """Whether arguments of operations were recorded; a note says so if they were not."""
+        """True if arguments of operations were recorded; a note says so if they were not."""
         how = self.missing.get("shapes")
         if how and not self.roofline.has_shapes:
             self.note(NO_SHAPES.format(how=how))
@@ -218,7 +218,7 @@ class Inspection:
 
     @property
     def is_of_pytorch(self) -> bool:
-        """Whether code of PyTorch helps."""
+        """True if PyTorch code helps."""
         return program_of(self.work.trace).kind in PYTORCH
 
     @cached_property
@@ -227,9 +227,9 @@ class Inspection:
         return {each.what: each.how for each in recording_of(self.work).missing}
 
     @cached_property
-    def judged_ns(self) -> float:
+    def analyzed_ns(self) -> float:
         """The part of the wall time that is recorded and no start-up."""
-        return max(recording_of(self.work).judged_ns, 1.0)
+        return max(recording_of(self.work).analyzed_ns, 1.0)
 
     def note(self, sentence: str) -> None:
         """Say once what cannot be looked for."""
@@ -262,7 +262,7 @@ class Inspection:
         )
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
-        """Whether GPU work is launched in each of some host events, by its thread."""
+        """Return which host events launch GPU work on their own thread."""
         launches = distinct(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
 
@@ -275,12 +275,12 @@ class Inspection:
         return claim
 
     def is_worth(self, claim: Claim) -> bool:
-        """Whether a claim is large enough for anybody's attention; `finding` drops all others."""
+        """Return True if a claim is large enough to report; `finding` drops all others."""
         return self.share_percent(claim) >= LEAST_SHARE_PERCENT
 
     def share_percent(self, claim: Claim) -> float:
         """What a claim is of the wall time that can be judged."""
-        return 100.0 * claim.saving_ns / self.judged_ns
+        return 100.0 * claim.attributed_ns / self.analyzed_ns
 
     def finding(
         self,
@@ -325,7 +325,7 @@ class Inspection:
         saving_ms = 0.0
         share_percent = 0.0
         if claim is not None:
-            saving_ms = claim.saving_ms
+            saving_ms = claim.attributed_ms
             share_percent = self.share_percent(claim)
         chosen_texts = _ChosenTexts(self, text, variant, texts)
         chosen_texts.fill(

@@ -41,7 +41,7 @@ from tracelens_ext.findings.detectors.slow_moe import slow_moe
 from tracelens_ext.findings.detectors.small_copies import small_copies
 from tracelens_ext.findings.detectors.small_kernels import small_kernels
 from tracelens_ext.findings.detectors.straggler import straggler
-from tracelens_ext.findings.detectors.synchronisation import synchronisation
+from tracelens_ext.findings.detectors.synchronization import synchronization
 from tracelens_ext.findings.detectors.uneven_gemm import uneven_gemm
 from tracelens_ext.findings.detectors.unfused_attention import unfused_attention
 from tracelens_ext.findings.detectors.unfused_optimizer import unfused_optimizer
@@ -68,7 +68,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     cpu_operation,
     recompilation,
     graph_recapture,
-    synchronisation,
+    synchronization,
     host_bound,
     profiler_overhead,
     full_launch_queue,

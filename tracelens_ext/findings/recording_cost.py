@@ -38,7 +38,7 @@ def recorder_percent(inspection: Inspection) -> float:
         rows = rows[(trace.ts[rows] >= wall.start) & (trace.ts[rows] < wall.end)]
         recording_ns += cost_ns * int(np.isin(trace.thread[rows], threads).sum())
     percent = min(100.0 * recording_ns / max(len(threads) * wall.total_ns, 1), 100.0)
-    gpu_idles = 100 * idle_ns >= _LEAST_IDLE_PERCENT * inspection.judged_ns
+    gpu_idles = 100 * idle_ns >= _LEAST_IDLE_PERCENT * inspection.analyzed_ns
     if percent < _LEAST_COST_PERCENT or not gpu_idles:
         return 0.0
     return percent

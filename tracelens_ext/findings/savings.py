@@ -64,7 +64,7 @@ def bounded(findings: Sequence[Finding]) -> list[Finding]:
 def _depends_on_cpu(finding: Finding) -> bool:
     """Return whether the saving depends on what the CPU does with the time that it gains."""
     claim = finding.claim
-    return claim is not None and claim.idle_ns > _IDLE_SHARE * claim.saving_ns
+    return claim is not None and claim.idle_ns > _IDLE_SHARE * claim.attributed_ns
 
 
 def _simulated_savings(
@@ -81,7 +81,7 @@ def _simulated_savings(
     ids_of_first_pass = [_ids(several) for several in first_pass]
     ids_of_first_pass.extend(frozenset([ident]) for ident in partial_ids)
     savings.simulate(ids_of_first_pass)
-    if simulation.state is not State.GOOD:
+    if simulation.state is not State.OK:
         return None
     confidence = _confidence_of(simulation)
     alone = []
@@ -178,7 +178,7 @@ def _with_saving(
 ) -> Finding:
     """Return a finding with a simulated saving; its least and most follow it."""
     saving_ms = saving_ns / NS_PER_MS
-    share = saving_ms / finding.claimed_ms
+    share = saving_ms / finding.attributed_ms
     low_ms = finding.saving_low_ms
     if low_ms is not None:
         low_ms *= share

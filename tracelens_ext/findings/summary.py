@@ -17,8 +17,8 @@ _COLUMNS: Final = (
     "title",
     "saving",
     "saving_ms",
-    "claimed_ms",
-    "% of judged time",
+    "attributed_ms",
+    "% of analyzed time",
     "saving_low_ms",
     "saving_high_ms",
     "confidence",
@@ -34,8 +34,8 @@ _COLUMNS: Final = (
 _NUMBERS: Final = frozenset(
     {
         "saving_ms",
-        "claimed_ms",
-        "% of judged time",
+        "attributed_ms",
+        "% of analyzed time",
         "saving_low_ms",
         "saving_high_ms",
     }
@@ -82,8 +82,8 @@ def _table_row(finding: Finding) -> dict[str, object]:
         "title": finding.title,
         "saving": saving_phrase(finding),
         "saving_ms": finding.saving_ms,
-        "claimed_ms": finding.claimed_ms,
-        "% of judged time": finding.share_percent,
+        "attributed_ms": finding.attributed_ms,
+        "% of analyzed time": finding.share_percent,
         "saving_low_ms": finding.saving_low_ms,
         "saving_high_ms": finding.saving_high_ms,
         "confidence": finding.confidence,
@@ -118,7 +118,7 @@ def saving_phrase(finding: Finding) -> str:
         high = ms_text(finding.saving_ms)
         return f"saves {low} to {high} ({low_percent:.1f} to {percent:.1f} %)"
     phrase = f"saves about {amount}"
-    share = finding.saving_ms / finding.claimed_ms
+    share = finding.saving_ms / finding.attributed_ms
     if share > 1 + _SAME_SHARE:
         return f"{phrase}, because its launches hold up the CPU"
     if share < 1 - _SAME_SHARE:
@@ -143,9 +143,9 @@ def summary_sentence(findings: Findings) -> str:
         return ""
     if not findings.worthwhile:
         return NOTHING
-    percent = 100.0 * findings.explained_ms / max(findings.judged_ms, 1e-6)
+    percent = 100.0 * findings.explained_ms / max(findings.analyzed_ms, 1e-6)
     explained = f"{ms_text(findings.explained_ms)} ({percent:.1f} %)"
-    return f"Findings explain {explained} of {ms_text(findings.judged_ms)} of analyzed time."
+    return f"Findings explain {explained} of {ms_text(findings.analyzed_ms)} of analyzed time."
 
 
 def hidden_findings(count: int) -> str:
@@ -185,7 +185,7 @@ def _is_whole_program(places: Sequence[Place], finding: Finding) -> bool:
     """Return whether places are one range around everything, which says nothing of the place."""
     if len(places) != 1 or "::" in places[0].name:
         return False
-    return places[0].saving_ms >= _WHOLE_SHARE * finding.claimed_ms
+    return places[0].attributed_ms >= _WHOLE_SHARE * finding.attributed_ms
 
 
 def largest_place(finding: Finding) -> str:
@@ -194,7 +194,7 @@ def largest_place(finding: Finding) -> str:
     A place with less than a third of it is none.
     """
     places = places_of_most_telling_kind(finding)
-    if not places or places[0].saving_ms < _LARGEST_SHARE * finding.claimed_ms:
+    if not places or places[0].attributed_ms < _LARGEST_SHARE * finding.attributed_ms:
         return ""
     return places[0].name or NO_NAME
 
@@ -206,11 +206,13 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
         finding: with the places.
         cut: makes names shorter.
     """
-    least_ms = _LEAST_PLACE * finding.claimed_ms
+    least_ms = _LEAST_PLACE * finding.attributed_ms
     result = {}
     for kind, places in finding.where.items():
         texts = [
-            place_text(place, cut) for place in places if place.saving_ms >= least_ms
+            place_text(place, cut)
+            for place in places
+            if place.attributed_ms >= least_ms
         ]
         if texts:
             result[kind.replace("_", " ")] = "; ".join(texts)
@@ -220,7 +222,7 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
 def place_text(place: Place, cut: Callable[[str], str] = str) -> str:
     """Return a place in words: `aten::addmm 1.8 ms (×80)`."""
     name = cut(place.name) or NO_NAME
-    return f"{name} {ms_text(place.saving_ms)} (×{place.count:,})"
+    return f"{name} {ms_text(place.attributed_ms)} (×{place.count:,})"
 
 
 def cited(evidence: Evidence) -> str:

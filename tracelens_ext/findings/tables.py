@@ -50,7 +50,7 @@ def _place_rows(finding: Finding) -> Iterator[dict[str, object]]:
                 "finding": finding.id,
                 "kind": kind,
                 "name": place.name or NO_NAME,
-                "amount": place.saving_ms,
+                "amount": place.attributed_ms,
                 "unit": "ms",
                 "count": float(place.count),
                 "see": "",
@@ -117,11 +117,11 @@ FINDINGS = Table(
             "do not add up. 0 for findings that only inform",
         ),
         Column(
-            "claimed_ms",
+            "attributed_ms",
             "attributed wall time; no time is attributed to two findings",
         ),
         Column(
-            "% of judged time",
+            "% of analyzed time",
             "attributed time as a share of the analyzed time, which excludes warm-up "
             "and what was not recorded",
         ),
@@ -158,7 +158,7 @@ FINDINGS = Table(
     answer_if_empty=_heading_without_findings,
     answer_columns=[
         "title",
-        "% of judged time",
+        "% of analyzed time",
         "confidence",
         "advice",
         "see",

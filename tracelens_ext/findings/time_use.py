@@ -46,7 +46,7 @@ def idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
     idle_ns = wall.mean_ms(length) * NS_PER_MS
     if idle_ns < least_ns or not len(length):
         return ""
-    percent = 100 * idle_ns / inspection.judged_ns
+    percent = 100 * idle_ns / inspection.analyzed_ns
     sentence = (
         f"The GPU is idle for {percent:.1f} % of the analyzed time, for an unknown "
         "reason"
@@ -70,7 +70,7 @@ def _busy_sentence(inspection: Inspection) -> str:
     idle = wall.classified.intervals
     is_analyzed = ~np.isin(idle.cause, _NOT_ANALYZED)
     idle_ms = wall.mean_ms((idle.end - idle.start)[is_analyzed])
-    analyzed_ms = inspection.judged_ns / NS_PER_MS
+    analyzed_ms = inspection.analyzed_ns / NS_PER_MS
     busy_ms = max(analyzed_ms - idle_ms, 0.0)
     percent = 100 * busy_ms / analyzed_ms
     return (

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations.selection import find_iterations
-from tracelens_ext.analysis.timeline.time_axis import MOST_BINS
+from tracelens_ext.analysis.timeline.timeline_bins import MOST_BINS
 from tracelens_ext.findings.context import FindingsContext
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.lazy import pd
@@ -67,7 +67,7 @@ def _recording_markers(work: GpuEvents) -> pd.DataFrame:
     """Return what was not recorded, and warm-up."""
     parts = recording_of(work).parts
     return parts[["start", "end"]].assign(
-        kind=parts["kind"].replace({"before": "hole"}),
+        kind=parts["kind"].replace({"pre_recording": "dropped_events"}),
         name=parts["what"],
         device=find_tracks(work, "device").device[parts["device"].to_numpy()],
         finding="",
@@ -111,11 +111,11 @@ def _binned(work: GpuEvents, stretches: Union) -> tuple[Union, Float64Array]:
     return touched, covered_percent[is_touched]
 
 
-TIME_AXIS_MARKS = Table(
-    name="time_axis_marks",
+TIMELINE_MARKERS = Table(
+    name="timeline_markers",
     shows="Marks on the time axis",
     columns=[
-        Column("kind", "`iteration`, `hole`, `start_up` or `finding`"),
+        Column("kind", "`iteration`, `dropped_events`, `warm_up` or `finding`"),
         Column("name", "kind of mark"),
         Column("device", "-1 for all"),
         Column("finding", "kind of finding; empty for other marks"),
@@ -129,6 +129,6 @@ TIME_AXIS_MARKS = Table(
     ],
     table=timeline_markers,
     options=["device_peaks"],
-    asked_by="time_axis",
+    asked_by="timeline_bins",
     on_every_page=True,
 )

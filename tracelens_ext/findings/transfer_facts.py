@@ -78,7 +78,11 @@ def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
         if collective:
             label = _collective_label(collective, group, ranks)
             places.append(
-                Place(name=label, saving_ms=float(sum_ns) / NS_PER_MS, count=int(count))
+                Place(
+                    name=label,
+                    attributed_ms=float(sum_ns) / NS_PER_MS,
+                    count=int(count),
+                )
             )
     return places
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import HOLE, recording_of
+from tracelens_ext.analysis.coverage.coverage import DROPPED_EVENTS, recording_of
 from tracelens_ext.analysis.idle_time import causes
 from tracelens_ext.analysis.idle_time.causes import Cause, classify_gaps
 from tracelens_ext.findings.finding import Claim, Intervals
@@ -40,7 +40,7 @@ class WallTime:
         #: where it begins and ends, ns since the trace's first event
         self.start = recording.wall_start
         self.end = recording.wall_end
-        holes = recording.parts[recording.parts["kind"] == HOLE]
+        holes = recording.parts[recording.parts["kind"] == DROPPED_EVENTS]
         self._holes = holes[["device", "start", "end"]].to_numpy()
         self.tracks = find_tracks(work, "device")
         #: the gaps with their causes, k of them
@@ -59,9 +59,9 @@ class WallTime:
         return self.end - self.start
 
     @property
-    def claimed_ns(self) -> float:
+    def attributed_ns(self) -> float:
         """All that is claimed so far."""
-        return sum(claim.saving_ns for claim in self.claims)
+        return sum(claim.attributed_ns for claim in self.claims)
 
     def copy(self) -> WallTime:
         """The same claims; further ones on either do not concern the other."""

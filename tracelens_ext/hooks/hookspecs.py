@@ -147,8 +147,8 @@ class Command:
     #: `module:function`, which is imported when the command is called. A parameter of the type
     #: `tracelens_ext.settings.ReadingOptions` gets the options about reading
     function: Any
-    #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
-    group: str = "Look"
+    #: where `--help` lists it: `Inspect`, `Diagnose`, `Compare` or `Manage`
+    group: str = "Inspect"
     #: what stands at the end of its help, without `tracelens-ext`
     examples: tuple[str, ...] = ()
     #: makes sections at the end of its help: title → rows of a name and what it means

@@ -178,12 +178,12 @@ class PluginRegistry:
         problems: what failed, each `NAME: error` in one line; grows while hooks are called.
     """
 
-    def __init__(self, found: Iterable[Any]) -> None:
+    def __init__(self, entry_points: Iterable[Any]) -> None:
         self.problems: list[str] = []
         self.plugins: list[Plugin] = []
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
-        for entry_point in found:
+        for entry_point in entry_points:
             self._load(entry_point)
 
     def guard(self, name: str) -> AbstractContextManager[None]:
@@ -316,10 +316,12 @@ def _loaded(*, only_own: bool) -> PluginRegistry:
     return _registry(_installed(), only_own=only_own)
 
 
-def _registry(found: Sequence[EntryPoint], *, only_own: bool) -> PluginRegistry:
+def _registry(entry_points: Sequence[EntryPoint], *, only_own: bool) -> PluginRegistry:
     if not only_own:
-        return PluginRegistry(found)
-    return PluginRegistry(entry_point for entry_point in found if _is_own(entry_point))
+        return PluginRegistry(entry_points)
+    return PluginRegistry(
+        entry_point for entry_point in entry_points if _is_own(entry_point)
+    )
 
 
 def _entry_points() -> list[EntryPoint]:
@@ -368,7 +370,7 @@ def _explain_validation(error: pluggy.PluginValidationError) -> str:
     if "unknown hook" not in text:
         return text
     wrong_name = text.split("unknown hook ", 1)[1].split("'")[1]
-    known = [name for name in dir(hookspecs) if name.startswith("tracelens_")]
-    near = difflib.get_close_matches(wrong_name, known, n=1, cutoff=0.3)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    known_hooks = [name for name in dir(hookspecs) if name.startswith("tracelens_")]
+    near = difflib.get_close_matches(wrong_name, known_hooks, n=1, cutoff=0.3)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known_hooks)}"
     return f"unknown hook {wrong_name!r}; {hint}"

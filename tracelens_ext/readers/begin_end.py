@@ -24,7 +24,7 @@ NO_BEGIN: Final = "end events (ph: E) without a begin"
 
 
 class Pairs(NamedTuple):
-    """Which rows are begins and ends, and which of them belong together."""
+    """The rows of begins and of the ends that belong to them."""
 
     begin: Int64Array  #: rows of begins that have an end, (p,)
     end: Int64Array  #: rows of their ends, (p,)

@@ -34,7 +34,7 @@ class FormatReader(Reader):
     extra: str = ""
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Whether a file is of this format."""
+        """Return True if a file is of this format."""
         return bool(self.fits(path, head))
 
     def read_source(self, source: ByteSource) -> Trace:
@@ -56,12 +56,12 @@ class FormatReader(Reader):
 
 
 def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None:
-    """Whether a file is an SQLite database of that class; None where that cannot be known."""
+    """Return True if a file is an SQLite database of that class; None where that is unknown."""
     if not head.startswith(SQLITE_MAGIC):
         return False
     database = getattr(import_module(f"tracelens_ext.readers.{module}"), name)
-    known: bool | None = database.is_one(path)
-    return known
+    answer: bool | None = database.is_one(path)
+    return answer
 
 
 NSYS_REPORTS = (".nsys-rep", ".qdrep")
@@ -108,7 +108,7 @@ def _named(path: Path, suffixes: tuple[str, ...]) -> bool:
 
 
 def _is_nsys_report(path: Path, head: bytes) -> bool:
-    """Whether the content is a report, or may be one and the name says so."""
+    """Return True if the content is a report, or may be one and the name says so."""
     text = head.lstrip()
     if _named(path, NSYS_REPORTS):
         return bool(text) and not text.startswith((b"{", b"[", SQLITE_MAGIC))
@@ -116,7 +116,7 @@ def _is_nsys_report(path: Path, head: bytes) -> bool:
 
 
 def _is_nsys_table(_: Path, head: bytes) -> bool:
-    """Whether a file begins with any table of `nsys stats`, behind messages or at once."""
+    """Return True if a file begins with a table of `nsys stats`, possibly after messages."""
     if head.startswith(b"{"):
         return False
     from tracelens_ext.readers.nsys.csv_tables import report_in
@@ -125,23 +125,25 @@ def _is_nsys_table(_: Path, head: bytes) -> bool:
 
 
 def _is_rocpd(path: Path, head: bytes) -> bool:
-    """Whether a file has the tables of rocpd; of one that is gzipped, or damaged, its name."""
-    known = _is_database(
+    """Return True if a file has the tables of rocpd; by its name if it is gzipped or damaged."""
+    answer = _is_database(
         module="rocprof.rocpd", name="RocpdDatabase", path=path, head=head
     )
-    if known is not None:
-        return known
+    if answer is not None:
+        return answer
     return ".db" in path.suffixes
 
 
 def _is_rpd(path: Path, head: bytes) -> bool:
-    """Whether a file has the tables of rocmProfileData; of one that is gzipped, its name."""
-    known = _is_database(module="rocprof.rpd", name="RpdDatabase", path=path, head=head)
-    return ".rpd" in path.suffixes if known is None else known
+    """Return True if a file has the tables of rocmProfileData; by its name if it is gzipped."""
+    answer = _is_database(
+        module="rocprof.rpd", name="RpdDatabase", path=path, head=head
+    )
+    return ".rpd" in path.suffixes if answer is None else answer
 
 
 def _is_rocprof_results(path: Path, head: bytes) -> object:
-    """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
+    """Return True if a file is a database of rocprof, before rocprofv3, or its JSON."""
     is_json = _ROCPROF_RESULTS.match(head)
     return is_json or _is_database(
         module="rocprof.rocpd", name="ResultsDatabase", path=path, head=head
@@ -149,20 +151,20 @@ def _is_rocprof_results(path: Path, head: bytes) -> object:
 
 
 def _is_xplane(path: Path, head: bytes) -> object:
-    """Whether the content begins with a plane, or may and the name says so."""
+    """Return True if the content begins with a plane, or may and the name says so."""
     return (
         head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
     )
 
 
 def _is_perfetto(path: Path, head: bytes) -> object:
-    """Whether the content begins with a packet, or may and the name says so."""
+    """Return True if the content begins with a packet, or may and the name says so."""
     may_be = head and not head.lstrip().startswith((b"{", b"["))
     return may_be if _named(path, _PERFETTO) else _PACKET.match(head)
 
 
 def _is_json(_: Path, head: bytes) -> bool:
-    """Whether a file begins as a JSON object or list does; one that is no trace is refused."""
+    """Return True if a file begins like JSON; JSON that is not a trace is refused."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
     # which UTF-16 has there
     return text.startswith((b"{", b"[")) and text[1:2] != b"\0"

@@ -90,15 +90,15 @@ class _WatchedLines:
 
 def _lines(opened: ByteSource, encoding: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder(encoding)("replace")
-    rest = ""
+    unfinished_line = ""
     piece = opened.read(_PIECE_BYTES)
     while piece:
-        *lines, rest = (rest + decoder.decode(piece)).split("\n")
+        *lines, unfinished_line = (unfinished_line + decoder.decode(piece)).split("\n")
         for line in lines:
             yield line + "\n"
         piece = opened.read(_PIECE_BYTES)
-    if rest:
-        yield rest
+    if unfinished_line:
+        yield unfinished_line
 
 
 #: What a table may hold.

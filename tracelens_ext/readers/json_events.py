@@ -111,17 +111,17 @@ class EventStream(Generic[B]):
         self.found_events = False
 
     def __iter__(self) -> Iterator[B]:
-        salvage = self._source.reading.salvage
+        allow_truncated = self._source.reading.allow_truncated
         try:
             for batch in self._document():
                 if len(batch):
                     self._count += len(batch)
                     yield batch
         except TraceFormatError as error:
-            if not salvage and self._holds_events():
+            if not allow_truncated and self._holds_events():
                 remedy = f"{error.remedy}, or {SALVAGE}"
                 raise type(error)(error.path, error.problem, remedy) from None
-            if not salvage or not self.found_events:
+            if not allow_truncated or not self.found_events:
                 raise
             self.damage = error
         self.damage = self._source.damage or self.damage
@@ -325,7 +325,7 @@ class EventStream(Generic[B]):
         self, threads: ThreadPoolExecutor, begun: deque[_Begun[B]]
     ) -> bool:
         """Have a thread decode the next slice; False where none can be cut."""
-        rest = self._rest
+        text_before = self._rest
         try:
             piece = self._read(self._slice_bytes)
         except TraceError:  # it is raised again when this slice's turn comes
@@ -335,7 +335,9 @@ class EventStream(Generic[B]):
             self._take_back(piece)
             return False
         text, after = self._bracketed(piece, cut)
-        begun.append(_Begun(rest, piece, threads.submit(self._decoder.decode, text)))
+        begun.append(
+            _Begun(text_before, piece, threads.submit(self._decoder.decode, text))
+        )
         self._rest = after.lstrip(_GAP_BYTES)
         return True
 
@@ -422,8 +424,7 @@ class EventStream(Generic[B]):
     def _decoded_or_repaired(self, text: str, values: list[object]) -> B:
         """Return a batch of events: decoded quickly, if none is odd, else of their values."""
         try:
-            # Lone surrogates cannot be encoded, which REFUSED includes.
-            document = f"[{text}]".encode()
+            document = f"[{text}]".encode()  # fails on lone surrogates
             return self._decoder.decode(document)
         except REFUSED:
             return self._decoder.repair(values)
@@ -439,7 +440,7 @@ class EventStream(Generic[B]):
             self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
-        if self._source.compressed and not self._source.reading.salvage:
+        if self._source.compressed and not self._source.reading.allow_truncated:
             # text out of a damaged gzip stream is no fault of the JSON's
             self._source.drain()
         raise TraceFormatError(self._source.path, problem, remedy) from None

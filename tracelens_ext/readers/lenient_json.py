@@ -144,30 +144,30 @@ def _with_escapes(text: str) -> str:
     return _ESCAPE.sub(_as_escape, text)
 
 
-def _as_escape(found: re.Match[str]) -> str:
-    return found[0] if found[1] else r"\\"
+def _as_escape(match: re.Match[str]) -> str:
+    return match[0] if match[1] else r"\\"
 
 
-def _as_null(found: re.Match[bytes]) -> bytes:
-    return found[0] if found["number"] is None else b"null"
+def _as_null(match: re.Match[bytes]) -> bytes:
+    return match[0] if match["number"] is None else b"null"
 
 
-def _as_python_number(found: re.Match[str]) -> str:
+def _as_python_number(match: re.Match[str]) -> str:
     """Return `Infinity` and `NaN` for what C++ writes, as long as that is; strings unchanged."""
-    if found["infinity"] is not None:
-        return found[0].replace("i", "I", 1)
-    if found["short"] is not None:
-        return "NaN".rjust(len(found[0]))
-    return found[0]
+    if match["infinity"] is not None:
+        return match[0].replace("i", "I", 1)
+    if match["short"] is not None:
+        return "NaN".rjust(len(match[0]))
+    return match[0]
 
 
 def length_before(text: str, mended_length: int) -> int:
     """Return how much of a text became the first `mended_length` characters of `mend_text`."""
     added = 0
-    for found in _ESCAPE.finditer(text):
-        if found.start() + added >= mended_length:
+    for match in _ESCAPE.finditer(text):
+        if match.start() + added >= mended_length:
             break
-        if found[1] is None:
+        if match[1] is None:
             added += 1
     return mended_length - added
 

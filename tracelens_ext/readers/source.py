@@ -38,7 +38,7 @@ _ALWAYS_BYTES = 2 * 10**8
 _MOST_TIMES = 100
 AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
-SALVAGE = "analyze what comes before that with --salvage"
+SALVAGE = "analyze what comes before that with --allow-truncated"
 _LOOKED_AT = 1 << 16
 #: More threads would wait for the one that cuts slices and takes over what became of them.
 _MOST_THREADS = 8
@@ -104,7 +104,7 @@ class ByteSource:
             with self._explained():
                 self.compressed = file.peek(2).startswith(ahead.GZIP)
             if self.compressed:
-                unpacked = Gunzip(file, thorough=reading.salvage)
+                unpacked = Gunzip(file, thorough=reading.allow_truncated)
                 self._bytes = unpacked
                 self._gunzip_errors = unpacked.errors
                 if self.file is not None and self.threads():
@@ -162,7 +162,7 @@ class ByteSource:
                 with self._explained():
                     more = self._bytes.read(size - len(piece))
             except TraceError as error:
-                if self.reading.salvage and isinstance(error, TraceCutOffError):
+                if self.reading.allow_truncated and isinstance(error, TraceCutOffError):
                     self.damage = error
                     break
                 self._error = error
@@ -235,9 +235,9 @@ class ByteSource:
 
     def _can_be_salvaged(self) -> bool:
         """Return True if salvaging gives events of a stream of which not one byte was given."""
-        if self.file is None or self.reading.salvage or self._unpacked:
+        if self.file is None or self.reading.allow_truncated or self._unpacked:
             return False
-        salvaging = replace(self.reading, salvage=True)
+        salvaging = replace(self.reading, allow_truncated=True)
         with suppress(TraceError), ByteSource(self.file, reading=salvaging) as source:
             return _AN_EVENT.search(source.peek(_LOOKED_AT)) is not None
         return False
@@ -342,7 +342,7 @@ def salvage_notes(
 
     if damage is None:
         return []
-    if not source.reading.salvage:
+    if not source.reading.allow_truncated:
         remedy = AGAIN
         if events:
             remedy = f"{AGAIN}, or {SALVAGE}"

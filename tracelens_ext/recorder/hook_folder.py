@@ -104,7 +104,7 @@ class HookFolder:
 
     @property
     def python_ran(self) -> bool:
-        """Whether any Python process loaded the hook."""
+        """True if any Python process loaded the hook."""
         return (self.path / PROCESSES / "python-ran").exists()
 
     def outcomes(self) -> list[ProcessOutcome]:

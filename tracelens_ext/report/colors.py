@@ -51,7 +51,7 @@ _NO_NAME = re.compile(r"\((?:unlinked|none|[\d,]+ others)\)")
 
 
 def is_name(label: str) -> bool:
-    """Whether a label names something, and is not `(unlinked)`, `(none)` or `(12 others)`."""
+    """Return True if a label names something, unlike `(unlinked)`, `(none)` or `(12 others)`."""
     return bool(label.strip()) and _NO_NAME.fullmatch(label) is None
 
 

@@ -15,6 +15,11 @@ from xlsxwriter.exceptions import FileCreateError
 from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_column_names,
+    earlier_table,
+    earlier_table_name,
+)
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
@@ -64,7 +69,7 @@ class _IndexLine:
 
 @dataclass(frozen=True)
 class _Line:
-    """Some cells of a row, each with its format."""
+    """Cells of a row, each with its format."""
 
     values: Sequence[CellValue]
     styles: Sequence[Format]
@@ -161,14 +166,20 @@ class _WorkbookWriter:
         """Return what of each table fits into a sheet, by the name of the sheet."""
         report = self._report
         sheet_names = excel_text.unique_sheet_names(
-            report.sheets, taken=(_SUMMARY, _CHARTS)
+            map(earlier_table_name, report.sheets), taken=(_SUMMARY, _CHARTS)
         )
         most_rows = cells.most_rows(report.sheets.values())
         frames: dict[str, pd.DataFrame] = {}
         for sheet_name, (name, frame) in zip(
             sheet_names, report.sheets.items(), strict=True
         ):
-            headed = with_units(frame, report.units.get(name, {}))
+            units = report.units.get(name, {})
+            earlier_names = earlier_column_names(units, name)
+            units = {
+                earlier_names.get(column, column): unit
+                for column, unit in units.items()
+            }
+            headed = with_units(earlier_table(frame, name), units)
             fitting = cells.fitting(
                 wanted=name,
                 name=sheet_name,
@@ -507,9 +518,9 @@ class _FirstSheet:
                 value=label,
                 style=self._format(bold=True, valign="top"),
             )
-            text, shown = excel_text.fact_text(label, value)
-            if shown:
-                style = self._format(num_format=shown.excel_format, align="left")
+            text, notation = excel_text.fact_text(label, value)
+            if notation:
+                style = self._format(num_format=notation.excel_format, align="left")
                 cells.put(
                     sheet=self._sheet,
                     row=self._row,
@@ -541,11 +552,11 @@ class _FirstSheet:
             )
         styles = self._column_styles(answer, columns)
         for values in zip(*(column.values for column in columns), strict=True):
-            shown = [
+            columns_shown = [
                 answer.linked(value, sheets) if style.underline else value
                 for value, style in zip(values, styles, strict=True)
             ]
-            self._write_line(_Line(shown, styles))
+            self._write_line(_Line(columns_shown, styles))
         if placed is not None and len(frame):
             chart_row = self._row
             chart_column = 0

@@ -54,8 +54,8 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
                 content = "/>"
             elif isinstance(value, str):
                 if "_x" in value or "\r" in value or value.startswith("<r>"):
-                    for at, cell in enumerate(cells):
-                        put(self, row, at, *cell)
+                    for column, cell in enumerate(cells):
+                        put(self, row, column, *cell)
                     return
                 space = ' xml:space="preserve"' if value != value.strip() else ""
                 text = (
@@ -198,11 +198,11 @@ def column_of(series: pd.Series) -> ExcelColumn:
     )
     is_numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
     has_texts = content_width > 0 or not is_numeric
-    shown = Shown.of(header, numbers)
+    notation = Shown.of(header, numbers)
     bars = None
     if len(numbers):
-        content_width = _width_of_numbers(shown, content_width)
-        if shown.unit.quantity is Quantity.PERCENT:
+        content_width = _width_of_numbers(notation, content_width)
+        if notation.unit.quantity is Quantity.PERCENT:
             bars = _COLOURS if (numbers < 0).any() else _BARS
     least_width = _least_header_width(header)
     width = round(min(max(content_width + _MARGIN, least_width), _WIDEST), 1)
@@ -212,7 +212,7 @@ def column_of(series: pd.Series) -> ExcelColumn:
         header=header,
         width=width,
         header_lines=max(len(header_lines), 1),
-        number_format=shown.excel_format,
+        number_format=notation.excel_format,
         bars=bars,
         is_text=has_texts and not len(numbers),
         cut=cell_values.cut,
@@ -220,10 +220,10 @@ def column_of(series: pd.Series) -> ExcelColumn:
     )
 
 
-def _width_of_numbers(shown: Shown, width: float) -> float:
+def _width_of_numbers(notation: Shown, width: float) -> float:
     """Return how wide the content of a column is, whose texts are `width` wide, in characters."""
-    unit = shown.unit
-    longest_text = shown.text(-shown.largest).rstrip("%")
+    unit = notation.unit
+    longest_text = notation.text(-notation.largest).rstrip("%")
     longest = len(longest_text)
     if unit.symbol:
         longest += len(unit.symbol) + 1
@@ -263,12 +263,12 @@ def _values(series: pd.Series) -> _CellValues:
     else:
         plain = [cell_value(value) for value in series.astype(object).tolist()]
     distinct_texts = {value for value in plain if isinstance(value, str)}
-    shown = {text: cell_text(text) for text in distinct_texts}
+    cell_of_text = {text: cell_text(text) for text in distinct_texts}
     values: list[CellValue] = []
     cut = 0
     for value in plain:
         if isinstance(value, str):
-            cell = shown[value]
+            cell = cell_of_text[value]
             values.append(cell.text)
             cut += cell.was_cut
         else:
@@ -282,7 +282,7 @@ def most_rows(frames: Collection[pd.DataFrame]) -> int:
         range(MOST_ROWS - 1),
         MOST_CELLS,
         key=lambda rows: sum(
-            min(len(each), rows + 1) * each.shape[1] for each in frames
+            min(len(frame), rows + 1) * frame.shape[1] for frame in frames
         ),
     )
 
@@ -370,8 +370,11 @@ def _write_rows(
     # Of several lines the first is seen: rows have a fixed height.
     many_lines = book.format(**LINES, text_wrap=True, valign="top")
     plain = [
-        (each.width, book.format(**LINES, num_format=each.number_format))
-        for each in columns
+        (
+            cells_of_column.width,
+            book.format(**LINES, num_format=cells_of_column.number_format),
+        )
+        for cells_of_column in columns
     ]
     for row, values in enumerate(
         zip(*(column.values for column in columns), strict=True), 1

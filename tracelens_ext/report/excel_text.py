@@ -52,12 +52,12 @@ class CellText(NamedTuple):
 
 def cell_text(text: str) -> CellText:
     """Return a text cleaned, and cut with a mark when it is longer than a cell may be."""
-    shown = cleaned(text)
-    is_surely_short = len(shown) <= CELL_CHARACTERS // 2
-    if is_surely_short or excel_length(shown) <= CELL_CHARACTERS:
-        return CellText(shown, was_cut=False)
-    mark = f" … [cut here, {len(shown):,} characters in total]"
-    beginning = _cut(shown, CELL_CHARACTERS - len(mark))
+    cleaned_text = cleaned(text)
+    is_surely_short = len(cleaned_text) <= CELL_CHARACTERS // 2
+    if is_surely_short or excel_length(cleaned_text) <= CELL_CHARACTERS:
+        return CellText(cleaned_text, was_cut=False)
+    mark = f" … [cut here, {len(cleaned_text):,} characters in total]"
+    beginning = _cut(cleaned_text, CELL_CHARACTERS - len(mark))
     return CellText(beginning + mark, was_cut=True)
 
 
@@ -108,9 +108,9 @@ def fact_text(label: str, value: object) -> FactText:
         return FactText("", None)
     if isinstance(plain, bool | str):
         return FactText(str(plain), None)
-    shown = Shown.of(label, [plain])
-    text = shown.text(plain)
-    return FactText(text, shown)
+    notation = Shown.of(label, [plain])
+    text = notation.text(plain)
+    return FactText(text, notation)
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:

@@ -29,6 +29,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_document,
+    earlier_table,
+    earlier_table_name,
+    earlier_tables,
+)
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import ABOUT_US, GENERATOR, write_folder
 from tracelens_ext.report.report import Report
@@ -115,6 +121,7 @@ def nested_json_text(value: object, *, indent: int | None = 1) -> str:
     """
     import msgspec
 
+    value = earlier_document(value)
     encoder = msgspec.json.Encoder(enc_hook=_encodable_value)
     try:
         encoded = encoder.encode(value)
@@ -178,8 +185,8 @@ def json_text(report: Report) -> Iterator[str]:
     yield beginning + ',\n "tables": {'
     separator = ""
     for name, frame in report.sheets.items():
-        yield f"{separator}\n  {nested_json_text(name)}: ["
-        for text in _rows(frame):
+        yield f"{separator}\n  {nested_json_text(earlier_table_name(name))}: ["
+        for text in _rows(earlier_table(frame, name)):
             yield json_safe(text)
         yield "]"
         separator = ","
@@ -314,8 +321,8 @@ def _number_texts(header: str, values: Sequence[Plain]) -> list[str]:
     numbers = [
         value if isinstance(value, int | float) else math.nan for value in values
     ]
-    shown = Shown.of(header, numbers)
-    return [shown.text(number) for number in numbers]
+    notation = Shown.of(header, numbers)
+    return [notation.text(number) for number in numbers]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -346,9 +353,10 @@ def write_tables(
 ) -> list[Path]:
     """Write each table to a `.csv` or `.parquet` file, as `write_folder` says; no index."""
     write = write_csv if suffix == ".csv" else write_parquet
+    tables = earlier_tables(sheets)
     writers = {}
     for file_name, frame in zip(
-        file_names(sheets, suffix), sheets.values(), strict=True
+        file_names(tables, suffix), tables.values(), strict=True
     ):
         writers[file_name] = partial(write, frame=frame)
     return write_folder(folder, writers)

@@ -29,7 +29,7 @@ from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import (
     memory_figures,
     roofline_figures,
-    time_axis_figures,
+    timeline_bins_figures,
 )
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
@@ -66,10 +66,10 @@ def _draw_memory(
     return memory_figures(tables)
 
 
-def _draw_time_axis(
+def _draw_timeline_bins(
     tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
 ) -> list[plot.Figure]:
-    return time_axis_figures(frame, tables.get("time_axis_marks"))
+    return timeline_bins_figures(frame, tables.get("timeline_markers"))
 
 
 def _draw_call_tree(
@@ -84,7 +84,7 @@ _DRAWINGS: dict[str, _Drawing] = {
     "iterations": _draw_iterations,
     "roofline": _draw_roofline,
     "memory": _draw_memory,
-    "time_axis": _draw_time_axis,
+    "timeline_bins": _draw_timeline_bins,
     "call_tree": _draw_call_tree,
 }
 
@@ -192,8 +192,8 @@ def page_of(
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
     headed = {}
     for name, frame in sheets.items():
-        shown = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
-        headed[name] = with_units(shown, report.units.get(name, {}))
+        page_table = frame.drop(columns=list(_DRAWING_COLUMNS), errors="ignore")
+        headed[name] = with_units(page_table, report.units.get(name, {}))
     contents = html_tables.page_tables(
         sheets=headed,
         descriptions=report.descriptions,
@@ -334,10 +334,10 @@ class PageFact(NamedTuple):
 
 def _fact(label: str, value: object) -> PageFact:
     """Return a fact with the unit that its label tells."""
-    text, shown = fact_text(label, value)
+    text, notation = fact_text(label, value)
     percent = None
-    if shown is not None and shown.unit.quantity is Quantity.PERCENT:
+    if notation is not None and notation.unit.quantity is Quantity.PERCENT:
         is_negative = text.startswith("-")
-        if shown.largest <= 100 and not is_negative:
-            percent = shown.largest
+        if notation.largest <= 100 and not is_negative:
+            percent = notation.largest
     return PageFact(label=cleaned(label), text=cleaned(text), percent=percent)

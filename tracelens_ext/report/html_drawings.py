@@ -468,8 +468,12 @@ def _alive(part: pd.DataFrame) -> pd.DataFrame:
     bars = groups.sum().sort_values(ascending=False).reset_index()
     if len(bars) <= _MOST_BARS + 1:
         return bars
-    rest = bars["bytes"][_MOST_BARS:]
-    others = {"what": [f"({len(rest):,} others)"], "phase": "", "bytes": rest.sum()}
+    smaller = bars["bytes"][_MOST_BARS:]
+    others = {
+        "what": [f"({len(smaller):,} others)"],
+        "phase": "",
+        "bytes": smaller.sum(),
+    }
     return pd.concat([bars[:_MOST_BARS], pd.DataFrame(others)], ignore_index=True)
 
 
@@ -514,10 +518,10 @@ class _TimeAxis(NamedTuple):
         return (self.last - self.first) / self.bins
 
 
-def time_axis_figures(
+def timeline_bins_figures(
     frame: pd.DataFrame, marks: pd.DataFrame | None
 ) -> list[plot.Figure]:
-    """Draw when the GPUs worked, and `time_axis_marks`: holes, iterations and findings."""
+    """Draw when the GPUs worked, and `timeline_markers`: holes, iterations and findings."""
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
         return []
@@ -594,7 +598,7 @@ def time_axis_figures(
             title="GPU work over time",
             summary=plot.gpu_work_in_words(sums),
             legend=[(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]],
-            sheet="time_axis",
+            sheet="timeline_bins",
             spec=plot.spec_of(data, layout, layout_of_room),
         )
     ]

@@ -240,7 +240,7 @@ def trace(kind: str, hidden_by: int | str | None = None, /, **parts: Any) -> Plo
 
 
 def is_narrow(room: int) -> bool:
-    """Whether names have no room beside what they name."""
+    """Return True if names have no room beside what they name."""
     return room < _NARROW_ENDS
 
 
@@ -434,7 +434,7 @@ def bars_spec(
             "ticksuffix": f" {plotly_text(axis)}",
         },
     }
-    return spec_of([*pieces, at_ends], layout, room_for)
+    return spec_of(list(pieces) + [at_ends], layout, room_for)
 
 
 def _bars_layout(
@@ -619,13 +619,15 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         text = row.get("hover") or _time_and_share(row["gpu_time_ns"], total)
         category = plotly_text(row["category"])
         hover.append(f"{text}<br>{category}")
+    parents: list[object] = [""]
+    parents.extend(frame["parent"] + 1)
     icicle = trace(
         "icicle",
         # one top: several would stand below a blank
         ids=list(range(len(labels))),
         labels=labels,
-        parents=["", *(frame["parent"] + 1)],
-        values=[total, *frame["gpu_time_ns"]],
+        parents=parents,
+        values=[total] + list(frame["gpu_time_ns"]),
         customdata=hover,
         hovertemplate="<b>%{label}</b><br>%{customdata}<extra></extra>",
         branchvalues="total",

@@ -54,7 +54,7 @@ _TIMES = {
 }
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
-_NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *_TIMES}
+_NO_CATEGORIES = {"wall_time_ms", "busy_time_ms"} | set(_TIMES)
 
 
 def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
@@ -354,7 +354,8 @@ def _rooms(
 
 def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
     """How high the bars are that the axis cuts; of neighbors without room for both, the first."""
-    widest = plot.text_width(["1,234.56 ms", *ends]) + 10
+    texts = list(ends) + ["1,234.56 ms"]
+    widest = plot.text_width(texts) + 10
     apart = widest * len(ends) / width  # in bars
     annotations: list[plot.Plotly] = []
     for bar, end in enumerate(ends):

@@ -259,10 +259,10 @@ def _text_column(
     cut = 0
     is_long = False
     for text, count in Counter(texts).items():
-        shown, was_cut = cell_text(text)
+        cell, was_cut = cell_text(text)
         number = -1
-        if shown:
-            number = pool.setdefault(shown, len(pool))
+        if cell:
+            number = pool.setdefault(cell, len(pool))
         number_of_text[text] = number
         if was_cut:
             cut += count

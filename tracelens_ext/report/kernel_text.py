@@ -42,7 +42,7 @@ def kernel_text(
         shared = f"  Full Names: {row['full_names']} (the example: {often})"
         lines += [
             f"Rank {row['rank']}: {name_text(row['kernel_name'])}",
-            f"  Count: {row['count']} ({row['% of launches']:.1f}% of total launches)",
+            f"  Count: {row['count']} ({row['% of GPU events']:.1f}% of total launches)",
             f"  Total Duration: {total} ({row['% of duration']:.1f}% of total duration)",
             f"  Average Duration: {time_text(row['avg_time_us'])}",
             f"  Standard Deviation: {time_text(row['std_time_us'])}",
@@ -79,7 +79,8 @@ def gap_text(
 ) -> str:
     """The overview of the gaps, their histogram, and every row of the tables.
 
-    `sheets`: `gap_summary`, `gap_hosts`, `gap_pairs`, `gap_full_names` and `gaps_longest`.
+    `sheets`: `gap_summary`, `idle_cpu_activity`, `idle_by_kernel_pair`, `gap_full_names` and
+    `gaps_longest`.
     `headline`: totals and streams, a line each. `sorted_by`: what the pairs are sorted by, in
     words.
     """
@@ -95,7 +96,7 @@ def gap_text(
     ]
     lines += ["", "Idle Time by Cause:", _BLOCK, *_cause_lines(sheets["gap_summary"])]
     lines += ["", "Idle Time by What the Host Was In:", _BLOCK]
-    lines += [*_host_lines(sheets["gap_hosts"]), "", "Longest Gaps:", _BLOCK]
+    lines += [*_host_lines(sheets["idle_cpu_activity"]), "", "Longest Gaps:", _BLOCK]
     lines += [*_longest_lines(sheets["gaps_longest"]), ""]
     lines += [f"Kernel Pairs Ranked by {sorted_by}:", _BLOCK]
     full: defaultdict[int, list[str]] = defaultdict(list)
@@ -105,7 +106,9 @@ def gap_text(
     ):
         names = f"{name_text(before)} → {name_text(after)}"
         full[rank].append(f"  Full Names ({_counted(count, 'gap')}): {names}")
-    for rank, row in enumerate(sheets["gap_pairs"].to_dict("records"), start=1):
+    for rank, row in enumerate(
+        sheets["idle_by_kernel_pair"].to_dict("records"), start=1
+    ):
         lines += [
             f"Rank {rank}: {name_text(row['kernel_before'])} → {name_text(row['kernel_after'])}",
             f"  Count: {row['count']}",

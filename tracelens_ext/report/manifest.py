@@ -74,15 +74,15 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
     what it leads to stays. An existing file keeps its permission bits. When the body raises
     anything, the new file is removed and the target stays as it was.
     """
-    shown = os.fspath(target)
+    path_text = os.fspath(target)
     try:
-        final = _checked_target(shown)
+        final = _checked_target(path_text)
         prepare_folder(final)
     except OSError as error:
-        raise output_error(shown, error) from error
+        raise output_error(path_text, error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
         raise OutputError(
-            f"{shown!r}: cannot be written: {error}; choose another name"
+            f"{path_text!r}: cannot be written: {error}; choose another name"
         ) from error
     beside = final.with_name(temporary_name(final))
     try:
@@ -93,29 +93,29 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
             beside.chmod(stat.S_IMODE(final.stat().st_mode))
         beside.replace(final)
     except OSError as error:
-        raise output_error(shown, error) from error
+        raise output_error(path_text, error) from error
     finally:
         with suppress(OSError):  # after the rename there is nothing left to remove
             beside.unlink()
 
 
-def output_error(shown: str, error: OSError) -> OutputError:
+def output_error(path_text: str, error: OSError) -> OutputError:
     """Turn an operating system's refusal into one line: which file, what is wrong, what to do."""
     otherwise = f"{error.strerror or error}; choose another location"
     return OutputError(
-        f"{shown}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}"
+        f"{path_text}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}"
     )
 
 
-def _checked_target(shown: str) -> Path:
-    if not shown:
+def _checked_target(path_text: str) -> Path:
+    if not path_text:
         raise OutputError(
             "the output file has no name; give a path such as report.xlsx"
         )
     # a link itself, not where it leads
-    final = Path(shown).parent.resolve() / Path(shown).name
+    final = Path(path_text).parent.resolve() / Path(path_text).name
     problem = ""
-    if final.is_dir() or shown.endswith(("/", os.sep)):
+    if final.is_dir() or path_text.endswith(("/", os.sep)):
         problem = "it is a folder; give the name of a file in it"
     elif (
         final.exists() and not final.is_file()
@@ -125,7 +125,7 @@ def _checked_target(shown: str) -> Path:
         # A rename would ignore the write protection.
         problem = "it is write-protected; choose another name or make it writable"
     if problem:
-        raise OutputError(f"{shown}: cannot be written: {problem}")
+        raise OutputError(f"{path_text}: cannot be written: {problem}")
     return final
 
 
@@ -135,8 +135,8 @@ def prepare_folder(final: Path) -> None:
     # A target's name that is itself too long must fail now, not at the rename after minutes.
     with suppress(FileNotFoundError):
         final.lstat()
-    left = glob.escape(_temporary_stem(final)) + "[0-9a-f]" * 12 + ".tmp"
-    for path in final.parent.glob(left):
+    leftover_pattern = glob.escape(_temporary_stem(final)) + "[0-9a-f]" * 12 + ".tmp"
+    for path in final.parent.glob(leftover_pattern):
         with suppress(OSError):
             status = path.lstat()
             if time.time() - status.st_mtime > _ABANDONED_S:
@@ -277,7 +277,7 @@ def _beginning(path: Path, size: int) -> bytes:
 
 
 def made_here(path: AnyPath) -> bool:
-    """Whether a file carries the mark of this program's outputs; a demo trace does not."""
+    """Return True if a file carries the mark of this program's outputs; a demo trace does not."""
     head = _beginning(Path(path), _LOOK_BYTES)
     if not head.startswith(_ZIP):
         return _MARK.match(head) is not None
@@ -289,7 +289,7 @@ def made_here(path: AnyPath) -> bool:
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether a file that is not empty is at a path; the writer says what is wrong with others."""
+    """Return True if a path holds a file that is not empty; the writer reports other problems."""
     with suppress(OSError, ValueError):
         return path.is_file() and path.stat().st_size > 0
     return False
@@ -332,20 +332,22 @@ def write_folder(
                 f"{place}: cannot be written to: it is a file; give a folder"
             )
         suffixes = {Path(name).suffix for name in writers}
+        new = list(writers)
         old = [name for name in manifest_files(target) if name not in writers]
         kept = [name for name in old if keep or Path(name).suffix not in suffixes]
         # A link may change before the last file is there: all go where it leads now.
-        here = place if place.absolute() == target else target
+        named_folder = place if place.absolute() == target else target
         with _staged(target) as staged:
             for name, write in writers.items():
                 try:
                     write(staged / name)
                 except OSError as error:
-                    raise output_error(str(here / name), error) from error
-            if not _exchanged(
-                staged=staged, target=target, names=[*writers, *kept], kept=kept
-            ):
-                _renamed(staged=staged, place=here, new=[*writers], old=old, kept=kept)
+                    raise output_error(str(named_folder / name), error) from error
+            is_done = _exchanged(
+                staged=staged, target=target, names=new + kept, kept=kept
+            )
+            if not is_done:
+                _renamed(staged=staged, place=named_folder, new=new, old=old, kept=kept)
     except OSError as error:
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
@@ -385,7 +387,7 @@ def _exchanged(
         return path.name in ours and stat.S_ISREG(path.lstat().st_mode)
 
     try:
-        ours = {MANIFEST, *names, *manifest_files(target)}
+        ours = {MANIFEST} | set(names) | set(manifest_files(target))
         there = target.exists()
         if there and (target.samefile(".") or not all(map(is_ours, target.iterdir()))):
             return False
@@ -416,12 +418,14 @@ def _take_over_rights(target: Path, beside: Path) -> None:
     new = beside.stat()
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         raise PermissionError
-    for path in [*target.iterdir(), target]:
-        copy = beside if path is target else beside / path.name
+    copies = {path: beside / path.name for path in target.iterdir()}
+    copies[target] = beside
+    for path, copy in copies.items():
         with suppress(FileNotFoundError):
             if not os.access(path, os.W_OK):
                 raise PermissionError
-            copy.chmod(stat.S_IMODE(path.stat().st_mode))
+            mode = stat.S_IMODE(path.stat().st_mode)
+            copy.chmod(mode)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -430,9 +434,15 @@ def _exchange(one: Path, other: Path) -> None:
     function = linux and getattr(ctypes.CDLL(None), "renameat2", None)
     if not function:
         raise OSError
-    here = _AT_WORKING_FOLDER
+    working_folder = _AT_WORKING_FOLDER
     names = (os.fsencode(one), os.fsencode(other))
-    if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
+    if function(
+        working_folder,
+        names[0],
+        working_folder,
+        names[1],
+        ctypes.c_uint(_RENAME_EXCHANGE),
+    ):
         raise OSError
 
 
@@ -447,13 +457,14 @@ def _renamed(
     place.mkdir(exist_ok=True)
     with ExitStack() as written:
         for name in new:
-            (staged / name).replace(written.enter_context(written_beside(place / name)))
+            beside = written.enter_context(written_beside(place / name))
+            (staged / name).replace(beside)
         with uninterrupted():
-            write_manifest(place, [*new, *old], unfinished=True)
+            write_manifest(place, list(new) + list(old), unfinished=True)
             written.close()
-            for name in {*old} - {*kept}:
+            for name in set(old) - set(kept):
                 (place / name).unlink(missing_ok=True)
-            write_manifest(place, [*new, *kept])
+            write_manifest(place, list(new) + list(kept))
 
 
 @contextmanager

@@ -149,13 +149,13 @@ def frame_table(
     positions = list(range(len(names)))
     if columns is not None:
         positions = [names.index(name) for name in columns if name in names]
-    shown = []
+    columns_shown = []
     for position in positions:
         stays = names[position] in keep
         series = frame.iloc[:rows, position]
-        shown.append(_column(series, stays=stays, fit_units=fit_units))
+        columns_shown.append(_column(series, stays=stays, fit_units=fit_units))
     return FrameTable(
-        _columns=shown, _title=title, _rows=len(frame), _name_width=name_width
+        _columns=columns_shown, _title=title, _rows=len(frame), _name_width=name_width
     )
 
 
@@ -243,15 +243,15 @@ def _number_cells(series: pd.Series, header: str) -> list[str]:
     numbers = (
         series.astype(object).where(series.notna(), float("nan")).astype(float).tolist()
     )
-    shown = Shown.of(header, numbers)
-    is_time = shown.unit.quantity is Quantity.TIME and not shown.unit.signed
-    has_tiny_numbers = is_time and shown.largest >= 1
+    notation = Shown.of(header, numbers)
+    is_time = notation.unit.quantity is Quantity.TIME and not notation.unit.signed
+    has_tiny_numbers = is_time and notation.largest >= 1
     texts = []
     for number in numbers:
         if has_tiny_numbers and 0 < number < _LEAST_SHOWN:
             texts.append("<0.001")
         else:
-            texts.append(shown.text(number))
+            texts.append(notation.text(number))
     return texts
 
 
@@ -270,19 +270,21 @@ def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
     A wider terminal never shows less of a text: as long as columns do not fit, texts get what they
     need and no more, and headers stay folded until every text is shown whole.
     """
-    shown = list(columns)
-    while shown:
+    columns_shown = list(columns)
+    while columns_shown:
         for folded in (False, True):
-            widths = _needed(shown, width, name_width, folded=folded)
-            free = width - _GAP * (len(shown) - 1) - sum(widths)
+            widths = _needed(columns_shown, width, name_width, folded=folded)
+            free = width - _GAP * (len(columns_shown) - 1) - sum(widths)
             if free < 0:
                 continue
-            if len(shown) == len(columns):
-                _share(free, shown, widths)
-            return _Layout(columns=shown, widths=widths, folded=folded)
-        if len(shown) == 1 and not shown[0].is_number:
-            return _Layout(shown, [max(1, min(width, shown[0].width))], folded=True)
-        del shown[_first_to_go(shown)]
+            if len(columns_shown) == len(columns):
+                _share(free, columns_shown, widths)
+            return _Layout(columns=columns_shown, widths=widths, folded=folded)
+        if len(columns_shown) == 1 and not columns_shown[0].is_number:
+            return _Layout(
+                columns_shown, [max(1, min(width, columns_shown[0].width))], folded=True
+            )
+        del columns_shown[_first_to_go(columns_shown)]
     return _Layout(columns=[], widths=[], folded=False)
 
 

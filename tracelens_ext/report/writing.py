@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
+from tracelens_ext.compatibility.earlier_names import earlier_table_name
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import written_beside
@@ -44,7 +45,7 @@ class OutputFormat(StrEnum):
 
     @property
     def is_folder(self) -> bool:
-        """Whether the format is a folder with a file a table."""
+        """True if the format is a folder with one file per table."""
         return self in (OutputFormat.csv, OutputFormat.parquet)
 
     @property
@@ -124,7 +125,8 @@ def write_report(
             from tracelens_ext.report.manifest import check_folder
 
             suffix = OutputFormat(chosen).suffix
-            check_folder(path, file_names(report.sheets, suffix), inputs, force=force)
+            table_names = map(earlier_table_name, report.sheets)
+            check_folder(path, file_names(table_names, suffix), inputs, force=force)
             write_tables(path, report.sheets, suffix)
         else:
             text = report_text(report, OutputFormat(chosen))

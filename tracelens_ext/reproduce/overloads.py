@@ -51,7 +51,7 @@ class BoundCall:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it writes to its first argument, by PyTorch's naming convention."""
+        """True if it writes to its first argument, by PyTorch's naming convention."""
         name = self.schema.name
         return name.endswith("_") and not name.endswith("__")
 

@@ -39,7 +39,7 @@ class RecordedTensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its elements are in order and without gaps, as far as is known."""
+        """True if its elements are in order and without gaps, as far as is known."""
         if self.strides is None:
             return True
         step = 1

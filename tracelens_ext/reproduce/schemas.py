@@ -36,7 +36,7 @@ class Parameter:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a tensor or a list of tensors."""
+        """True if it is a tensor or a list of tensors."""
         return self.base == "Tensor"
 
 

@@ -1,4 +1,4 @@
-"""Which operations of a trace go into a script, and what was recorded of them."""
+"""Select the operations of a trace that go into a script, with what was recorded of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tracelens_ext.analysis.operations.arguments import (
 )
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.categorize.user_patterns import user_pattern
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.lazy import pd
@@ -60,7 +61,7 @@ class ReproductionContext(AnalysisContext, Protocol):
 
 @dataclass(frozen=True)
 class OperationChoice:
-    """Which operations of a trace are wanted; those that all conditions choose."""
+    """The conditions that wanted operations of a trace meet."""
 
     op: str | re.Pattern[str] | None = None  #: searched for in the names of operations
     row: int | None = None  #: a row of the table `ops_unique_args`, from 1
@@ -211,7 +212,7 @@ def _groups_of_finding(
 
 def _finding(findings: Findings, finding_id: str) -> Finding:
     for finding in findings.findings:
-        if finding.id == finding_id:
+        if finding.id == new_finding_id(finding_id):
             return finding
     known = ", ".join(finding.id for finding in findings.findings) or "none"
     raise UsageError(

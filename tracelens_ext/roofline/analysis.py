@@ -62,7 +62,7 @@ class RooflineRow:
     operation: Operation  #: name, arguments, kernels
     count: int  #: its calls
     gpu_ns: int  #: their GPU time
-    #: whether it copies between host and device for the most part
+    #: True if it copies between host and device for the most part
     is_host_copy: bool = False
     cost: Cost | None = None  #: of a call; None without a model
     why_no_model: str | None = None  #: why there is none
@@ -96,7 +96,7 @@ class Roofline:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether arguments of operations were recorded."""
+        """True if arguments of operations were recorded."""
         return any(row.operation.types for row in self.rows)
 
     @cached_property
@@ -106,7 +106,7 @@ class Roofline:
 
     @cached_property
     def has_several_models(self) -> bool:
-        """Whether GPUs of several models did the work."""
+        """True if GPUs of several models did the work."""
         return any(row.device_model for row in self.rows)
 
 

@@ -25,7 +25,7 @@ class _Positions(NamedTuple):
     lengths: int | None = None  #: the cumulated lengths of sequences
     #: the window to the left; to the right follows; negative for none
     window: int | None = None
-    #: whether a causal mask counts from the beginning of the keys
+    #: True if a causal mask counts from the beginning of the keys
     top_left: bool = False
 
 

@@ -68,14 +68,19 @@ def _normalized(
     **parameters: object,
 ) -> Cost:
     """Return the cost of a norm by its operations for each element of `inputs`."""
-    shown: dict[str, object] = {
+    shown_parameters: dict[str, object] = {
         "op_shape": inputs.dims,
         "dtype_in": inputs.kind,
         "stride_input": inputs.strides,
     }
-    shown.update(parameters)
+    shown_parameters.update(parameters)
     return vector_cost(
-        family, inputs, flops_of_element * inputs.elements, moved, *read, **shown
+        family,
+        inputs,
+        flops_of_element * inputs.elements,
+        moved,
+        *read,
+        **shown_parameters,
     )
 
 

@@ -100,7 +100,7 @@ class Tensor:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds truth values or whole numbers."""
+        """True if it holds truth values or whole numbers."""
         return is_whole(self.kind)
 
     @property
@@ -222,7 +222,7 @@ class Operation:
 
     @property
     def in_place(self) -> bool:
-        """Whether it writes its first argument, as PyTorch's names say."""
+        """True if it writes its first argument, as PyTorch's names say."""
         return self.name.endswith("_") and not self.name.endswith("__")
 
     def tensor(self, position: int) -> Tensor | None:

@@ -74,7 +74,7 @@ class DevicePeaks:
     warp: int = 0  #: threads of a warp or wave; 0: not known
     memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
     cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
-    #: whether a device of a trace may be a part of the product
+    #: True if a device of a trace may be a part of the product
     partitions: bool = False
     source: str = ""  #: where the numbers are from
 
@@ -119,10 +119,10 @@ def _scaled(peaks: Mapping[str, float], factor: float) -> dict[str, float]:
 @lru_cache(maxsize=1)
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
     """Return the devices that are known here, with all their figures."""
-    known = _known_peaks()
+    known_peaks = _known_peaks()
     devices = []
     entries: dict[str, dict[str, Any]] = {}
-    for name, entry in known["device"].items():
+    for name, entry in known_peaks["device"].items():
         alike = entries.get(entry.get("like"), {})
         entries[name] = {**alike, **entry}
         devices.append(_device(_with_defaults(name, entries[name]), _KNOWN_PEAKS_FILE))
@@ -131,16 +131,16 @@ def builtin_peaks() -> tuple[DevicePeaks, ...]:
 
 def _with_defaults(name: str, entry: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of one of our devices with what its name and architecture say of it."""
-    known = _known_peaks()
+    known_peaks = _known_peaks()
     is_amd = name.startswith("MI")
     maker = "AMD Instinct" if is_amd else "NVIDIA"
     defaults: dict[str, Any] = {
         "name": name,
         "names": [f"{maker} {name}"],
         "warp": 64 if is_amd else 32,
-        "source": known["source"][name],
+        "source": known_peaks["source"][name],
     }
-    rates = known["architecture"].get(_version(capability_of(name)))
+    rates = known_peaks["architecture"].get(_version(capability_of(name)))
     if rates:
         defaults["link"] = rates["link"]
     figures = _product_figures(name)
@@ -380,9 +380,9 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
     """
     path = Path(path)
     products = {device.name.casefold(): device for device in builtin_peaks()}
-    known = products.get(str(path).casefold()) or find_peaks(str(path))
-    if known and not path.exists():
-        return known
+    known_device = products.get(str(path).casefold()) or find_peaks(str(path))
+    if known_device and not path.exists():
+        return known_device
     try:
         text = path.read_text("utf-8")
         is_json = text.lstrip().startswith("{")

@@ -163,20 +163,20 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     modelled_ns = families["modelled_ns"].where(families["modelled_ns"] > 0)
     known_ns = families["known_ns"].where(families["known_ns"] > 0)
     families["gpu_time_ms"] = families["ns"] / NS_PER_MS
-    families["gpu_time_%"] = 100.0 * families["ns"] / max(gpu_ns.sum(), 1)
+    families["gpu_time_percent"] = 100.0 * families["ns"] / max(gpu_ns.sum(), 1)
     families["tflops_per_s"] = families["flops"] / modelled_ns / 1e3
     families["tb_per_s"] = families["bytes"] / modelled_ns / 1e3
     covered_percent = 100.0 * families["known_ns"] / families["ns"].clip(lower=1)
-    families["modelled_%"] = covered_percent
+    families["modeled_percent"] = covered_percent
     share = 100.0 * families["best_ns"] / known_ns
     families["% of roofline"] = share.where(covered_percent >= LEAST_COVERAGE)
     columns = [
         "family",
         "gpu_time_ms",
-        "gpu_time_%",
+        "gpu_time_percent",
         "tflops_per_s",
         "tb_per_s",
-        "modelled_%",
+        "modeled_percent",
         "% of roofline",
         "time_lost_ms",
     ]
@@ -235,8 +235,8 @@ def utilisation(
             "wall_time_ms": spans.wall_ns / NS_PER_MS,
             "tflop": flops / 1e12,
             "tflops_per_s": flops / device_ns / 1e3,
-            "mfu_%": 100.0 * at_peak_ns / device_ns,
-            "modelled_%": covered_percent,
+            "mfu_percent": 100.0 * at_peak_ns / device_ns,
+            "modeled_percent": covered_percent,
         }
     )
 
@@ -328,7 +328,7 @@ def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]
         facts.append((f"Peaks of device {number}", described(peaks)))
     gpu_ns = sum(row.gpu_ns for row in roofline.rows)
     facts.append(("GPU time of operations (ms)", gpu_ns / NS_PER_MS))
-    facts.append(("GPU time modelled (%)", modelled(roofline).percent))
+    facts.append(("GPU time modeled (%)", modelled(roofline).percent))
     best_ns = [row.roofline_ns for row in roofline.rows if row.roofline_ns is not None]
     if best_ns:
         lost_ns = sum(row.lost_ns or 0.0 for row in roofline.rows)
@@ -436,9 +436,9 @@ def with_roofline(
     covered_percent = np.minimum(covered_percent, 100.0)
     measured_ns = np.where(covered_percent >= LEAST_COVERAGE, gpu_ns_of_phase, np.nan)
     place = list(frame.columns).index("tokens_per_s_without_idle")
-    frame.insert(place + 1, "modelled_ms", gpu_ns_of_phase / NS_PER_MS)
+    frame.insert(place + 1, "modeled_ms", gpu_ns_of_phase / NS_PER_MS)
     frame.insert(place + 2, "roofline_time_ms", best_ns_of_phase / NS_PER_MS)
-    frame.insert(place + 3, "modelled_%", covered_percent)
+    frame.insert(place + 3, "modeled_percent", covered_percent)
     frame.insert(place + 4, "% of roofline", 100.0 * best_ns_of_phase / measured_ns)
     return frame
 
@@ -547,8 +547,10 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
             places.append(place)
             costs.append(row.cost)
     if not costs and family not in FAMILIES:
-        known = ", ".join(sorted(roofline.families | FAMILIES.keys()))
-        raise UsageError(f"there is no family {family!r}; the families are {known}")
+        known_families = ", ".join(sorted(roofline.families | FAMILIES.keys()))
+        raise UsageError(
+            f"there is no family {family!r}; the families are {known_families}"
+        )
     names = FAMILIES.get(family) or [name for cost in costs for name in cost.parameters]
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops = table["flops"].to_numpy(dtype=np.float64)

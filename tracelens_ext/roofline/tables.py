@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.analysis.serving.phases import (
     HAS_STEPS,
@@ -36,7 +36,7 @@ class RooflineContext(ServingContext, Protocol):
     def roofline(
         self,
         device_peaks: str | os.PathLike[str] | None = None,
-        selection: Selection | None = None,
+        selection: EventFilter | None = None,
     ) -> Roofline:
         """Return the operations and their best case."""
 
@@ -57,7 +57,7 @@ def _of(make: Callable[[Roofline], pd.DataFrame]) -> Callable[..., pd.DataFrame]
         context: RooflineContext,
         device_peaks: str | os.PathLike[str] | None = None,
         *,
-        selection: Selection | None = None,
+        selection: EventFilter | None = None,
     ) -> pd.DataFrame:
         return make(context.roofline(device_peaks, selection))
 
@@ -85,7 +85,7 @@ def _utilisation(
     device_peaks: str | os.PathLike[str] | None = None,
     annotation: str | re.Pattern[str] | None = None,
     *,
-    selection: Selection | None = None,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
     """Model FLOPs utilization (MFU) of each whole iteration."""
     roofline = context.roofline(device_peaks, selection)
@@ -308,7 +308,7 @@ PHASES = Table(
         Column("gpu_us_per_token", "GPU time divided by tokens"),
         Column("idle_ms", "idle time of the devices before GPU events of the phase"),
         Column(
-            "busy_%",
+            "busy_percent",
             "busy time as a percentage of busy and idle time, as far as recorded",
         ),
         Column("tokens_per_s", "per busy and idle time, as far as recorded"),
@@ -316,32 +316,34 @@ PHASES = Table(
             "tokens_per_s_without_idle",
             "per busy time: what the GPU could reach if it never idled",
         ),
-        Column("modelled_ms", "GPU time of operations with a roofline time"),
+        Column("modeled_ms", "GPU time of operations with a roofline time"),
         Column("roofline_time_ms", "roofline time of those operations"),
-        Column("modelled_%", "that GPU time as a share of the busy time"),
+        Column("modeled_percent", "that GPU time as a share of the busy time"),
         Column(
             "% of roofline",
             "roofline time as a percentage of that GPU time; empty if it is less than "
             "half of the busy time",
             unit="%",
         ),
-        Column("idle_synchronisation_ms", "idle time by cause, as in `gap_summary`"),
+        Column("idle_synchronization_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_host_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_dependency_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_launch_overhead_ms", "idle time by cause, as in `gap_summary`"),
         Column("idle_unknown_ms", "idle time by cause, as in `gap_summary`"),
         Column(
-            "scheduler_%",
+            "scheduler_percent",
             "share of the time from step to step that the CPU spent there, if "
             "annotations or frames name it",
         ),
         Column(
-            "sampler_%",
+            "sampler_percent",
             "share of the time from step to step that the CPU spent there, if "
             "annotations or frames name it",
         ),
-        Column("attention_%", "share of the sum of durations, when categories are on"),
-        Column("gemm_%", "share of the sum of durations, when categories are on"),
+        Column(
+            "attention_percent", "share of the sum of durations, when categories are on"
+        ),
+        Column("gemm_percent", "share of the sum of durations, when categories are on"),
         Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
     ],
     table=_phases,
@@ -382,10 +384,10 @@ FAMILIES = Table(
     columns=[
         Column("family", "family of the performance model; `(no model)` without one"),
         Column("gpu_time_ms", "busy time of the GPU events that all calls launched"),
-        Column("gpu_time_%", "of the GPU time of all operations"),
+        Column("gpu_time_percent", "of the GPU time of all operations"),
         Column("tflops_per_s", "of all calls, by GPU time"),
         Column("tb_per_s", "of all calls, by GPU time"),
-        Column("modelled_%", "share of the GPU time that has a performance model"),
+        Column("modeled_percent", "share of the GPU time that has a performance model"),
         Column(
             "% of roofline",
             "roofline time as a percentage of the GPU time that has one; empty if "
@@ -410,12 +412,12 @@ MFU_BY_ITERATION = Table(
         Column("tflop", "of matrix products, convolutions and attention", unit="TFLOP"),
         Column("tflops_per_s", "of those, divided by the wall time"),
         Column(
-            "mfu_%",
+            "mfu_percent",
             "the time they would take at the peak of their type, divided by the wall "
             "time; empty if less than half of the GPU time has a performance model",
         ),
         Column(
-            "modelled_%",
+            "modeled_percent",
             "share of the GPU time of operations that has a performance model",
         ),
     ],

@@ -254,13 +254,13 @@ def _find_last_awaited(
     # Later entries replace earlier ones: the last to end, and the first of equals, comes last.
     order = np.lexsort((-np.arange(len(node)), end[node]))
     last_awaited: dict[int, _LastAwaited] = {}
-    for number, awaited, known in zip(
+    for number, awaited, wait_known in zip(
         block[order].tolist(),
         node[order].tolist(),
         is_known[order].tolist(),
         strict=True,
     ):
-        last_awaited[number] = _LastAwaited(awaited, known)
+        last_awaited[number] = _LastAwaited(awaited, wait_known)
     return last_awaited
 
 

@@ -8,7 +8,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, recording_of
+from tracelens_ext.analysis.coverage.coverage import (
+    DROPPED_EVENTS,
+    PRE_RECORDING,
+    recording_of,
+)
 from tracelens_ext.simulation.host_clocks import Clocks
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray
@@ -201,8 +205,8 @@ def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
     kind = parts["kind"].to_numpy()
     start = parts["start"].to_numpy().clip(*window) - window.start
     end = parts["end"].to_numpy().clip(*window) - window.start
-    is_hole = kind == HOLE
-    is_before = kind == BEFORE
+    is_hole = kind == DROPPED_EVENTS
+    is_before = kind == PRE_RECORDING
     return Unrecorded(
         holes=Union(start=start[is_hole], end=end[is_hole]),
         waited_until=end[is_before],

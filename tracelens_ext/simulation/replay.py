@@ -190,14 +190,14 @@ class Replay:
         """Return the offsets of curves, found once for the same ones."""
         if not curves:
             return self.offsets
-        known = self._offsets_by_curves
-        if id(curves) not in known:
+        known_offsets = self._offsets_by_curves
+        if id(curves) not in known_offsets:
             most = _NUMBERS_AT_ONCE // max(len(self.program.track), 1)
-            while len(known) > most:
-                oldest = next(iter(known))
-                del known[oldest]
-            known[id(curves)] = (self._offsets(curves), curves)
-        offsets, _ = known[id(curves)]
+            while len(known_offsets) > most:
+                oldest = next(iter(known_offsets))
+                del known_offsets[oldest]
+            known_offsets[id(curves)] = (self._offsets(curves), curves)
+        offsets, _ = known_offsets[id(curves)]
         return offsets
 
     def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.categorize.user_patterns import UserPattern
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.replay import (
@@ -192,9 +193,10 @@ class Changes:
 
     def _claim(self, ident: str) -> Removed:
         """Return what goes with a finding."""
-        if ident not in self.claims:
+        current = new_finding_id(ident)
+        if current not in self.claims:
             raise _unknown("finding", ident, list(self.claims))
-        return self.claims[ident]
+        return self.claims[current]
 
     def _longest_stream(self, work_ns: Int64Array) -> int:
         """How long the stream with the most of some work takes, if nothing else runs, ns.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from tracelens_ext.analysis.context import AnalysisContext
-from tracelens_ext.analysis.iterations.selection import Selection, span_of_step
+from tracelens_ext.analysis.iterations.selection import EventFilter, span_of_step
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
@@ -40,9 +40,9 @@ _KEYS: Final = ["kind", "category"]
 class State(StrEnum):
     """How far a simulation can be relied on."""
 
-    GOOD = "good"
-    WARNED = "warned"
-    WITHHELD = "withheld"
+    OK = "ok"
+    LOW_CONFIDENCE = "low_confidence"
+    UNAVAILABLE = "unavailable"
 
 
 class Assessment(NamedTuple):
@@ -68,7 +68,7 @@ class Simulation:
     ) -> None:
         if not len(work):
             raise UsageError("the trace has no GPU events, so nothing can be simulated")
-        Selection(device=device).of(work)
+        EventFilter(device=device).of(work)
         window = _whole_window(work)
         if iteration is not None:
             window = Window(*span_of_step(work, iteration))
@@ -112,15 +112,15 @@ class Simulation:
                 "no call in the window launched GPU work, so its dependencies are "
                 "unknown"
             )
-            return Assessment(State.WITHHELD, reason)
+            return Assessment(State.UNAVAILABLE, reason)
         if abs(error) <= _WARNED:
             streams = len(np.unique(program.track))
             if streams <= MOST_TRACKS:
-                return Assessment(State.GOOD, "")
+                return Assessment(State.OK, "")
             reason = (
                 f"waits were determined for only {MOST_TRACKS} of {streams:,} streams"
             )
-            return Assessment(State.WARNED, reason)
+            return Assessment(State.LOW_CONFIDENCE, reason)
         if error > 0:
             too = "too long"
             why = "work overlaps or starts early in ways that"
@@ -132,8 +132,8 @@ class Simulation:
             why += f"; {program.contradicted:,} waits contradict the recorded times"
         reason = f"the unchanged simulation is {abs(error):.1f} % {too}: {why}"
         if abs(error) > _WITHHELD:
-            return Assessment(State.WITHHELD, reason)
-        return Assessment(State.WARNED, reason)
+            return Assessment(State.UNAVAILABLE, reason)
+        return Assessment(State.LOW_CONFIDENCE, reason)
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
@@ -195,7 +195,7 @@ class Simulation:
         if named is None:
             named = self.changes.default()
         saved_ns = self.saved([self.changes.change(change) for change in named])
-        if self.state == State.WITHHELD:
+        if self.state == State.UNAVAILABLE:
             named = []
             saved_ns = saved_ns[:0]
         columns = {
@@ -203,7 +203,7 @@ class Simulation:
             "factor": np.array([change.factor for change in named], dtype=np.float64),
             "wall_ms": (self.replayed.wall - saved_ns) / NS_PER_MS,
             "saved_ms": saved_ns / NS_PER_MS,
-            "saved (%)": percent(saved_ns, self.replayed.wall),
+            "saved_percent": percent(saved_ns, self.replayed.wall),
         }
         table = pd.DataFrame(columns)
         if not changes:
@@ -241,7 +241,7 @@ class Simulation:
         on_path = on_path_ms.rename("on_path_ms").reset_index()
         summary = on_path.merge(self._total_work(), "left", _KEYS)
         on_path_ns = NS_PER_MS * summary["on_path_ms"].to_numpy()
-        summary.insert(3, "on_path (%)", percent(on_path_ns, self.replayed.wall))
+        summary.insert(3, "on_path_percent", percent(on_path_ns, self.replayed.wall))
         return summary.sort_values(
             ["on_path_ms"] + _KEYS, ascending=[False, True, True], ignore_index=True
         )
@@ -277,12 +277,12 @@ def read_waits(path: Path) -> pd.DataFrame:
         waits = table[_WAIT_COLUMNS].astype(np.float64)
     except ImportError:
         raise UsageError(
-            "--waits needs pyarrow; run: pip install 'tracelens-ext[parquet]'"
+            "--collective-waits needs pyarrow; run: pip install 'tracelens-ext[parquet]'"
         ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"--waits {path}: is not a collective_waits table ({reason})"
+            f"--collective-waits {path}: is not a collective_waits table ({reason})"
         ) from None
     is_finite = np.isfinite(waits).all(axis=1)
     return pd.DataFrame(waits[is_finite]).sort_values("start_us")
@@ -317,7 +317,7 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
             f"no call of rank {rank} starts at the same time as a collective of the "
             "trace"
         )
-        raise UsageError(f"--waits: {reason}")
+        raise UsageError(f"--collective-waits: {reason}")
     matched = nodes[is_matched]
     wait_ns = np.rint(wait_of_call[call[is_matched]]).astype(np.int64)
     waiting = np.zeros_like(program.duration)
@@ -399,7 +399,7 @@ WHAT_IF = Table(
         ),
         Column("wall_ms", "simulated wall time"),
         Column("saved_ms", "of the wall time of the unchanged simulation"),
-        Column("saved (%)", "likewise"),
+        Column("saved_percent", "likewise"),
     ],
     table=_what_if,
     asked_by="what_if",
@@ -416,7 +416,7 @@ CRITICAL_PATH_SUMMARY = Table(
         ),
         Column("category", "category of the GPU work"),
         Column("on_path_ms", "time on the critical path"),
-        Column("on_path (%)", "of the whole critical path"),
+        Column("on_path_percent", "of the whole critical path"),
         Column(
             "total_ms", "all GPU work of the kind and category; empty for other kinds"
         ),

@@ -178,12 +178,12 @@ class GpuEvents:
         code_of_label = {label: code for code, label in enumerate(labels)}
         code_of_pair = [code_of_label[category] for category in decisions.category]
         code = np.array(code_of_pair, dtype=np.int32)[pair_of_event]
-        known = np.array(decisions.known, dtype=bool)[pair_of_event]
+        is_known = np.array(decisions.known, dtype=bool)[pair_of_event]
 
         is_uncategorized = code == code_of_label.get(UNCATEGORIZED, NONE)
-        is_memory_op = is_uncategorized & ~known & ~self.is_kernel
+        is_memory_op = is_uncategorized & ~is_known & ~self.is_kernel
         code[is_memory_op] = code_of_label[MEMORY_OPS]
-        return Categories(code=code, labels=labels, known=known | is_memory_op)
+        return Categories(code=code, labels=labels, known=is_known | is_memory_op)
 
 
 _PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
@@ -193,7 +193,7 @@ _UNKNOWN_KIND = 7
 
 
 class PageableCopies(NamedTuple):
-    """Which GPU events copy from or to pageable memory."""
+    """The GPU events that copy from or to pageable memory."""
 
     is_pageable: BoolArray  #: (g,)
     is_known: BoolArray  #: True where the trace says which kind of memory it is, (g,)
@@ -392,8 +392,10 @@ def find_gaps(gpu_events: GpuEvents, scope: Scope) -> Gaps:
         holes(start=gpu_events.start, end=gpu_events.end, order=events)
         for events in np.split(order, first_of_track)
     ]
-    before = np.concatenate([found.before for found in holes_of_tracks])
-    after = np.concatenate([found.after for found in holes_of_tracks])
+    before = np.concatenate(
+        [holes_of_track.before for holes_of_track in holes_of_tracks]
+    )
+    after = np.concatenate([holes_of_track.after for holes_of_track in holes_of_tracks])
 
     start = gpu_events.end[before]
     end = gpu_events.start[after]

@@ -278,8 +278,8 @@ def items_before(
     last_of_group = np.cumsum(questions_of_group[present])
     questions = np.split(stable_order(asked_group - least), last_of_group)
     # The last part of the split is empty.
-    for begin, end, asked in zip(begins, ends, questions, strict=False):
-        result[asked] = begin + np.searchsorted(time[begin:end], asked_time[asked])
+    for begin, end, places in zip(begins, ends, questions, strict=False):
+        result[places] = begin + np.searchsorted(time[begin:end], asked_time[places])
     return result
 
 

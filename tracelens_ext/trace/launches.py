@@ -93,8 +93,8 @@ def _are_within_another(gpu_events: GpuEvents, calls: Int64Array) -> BoolArray:
 
 def begins_capture(call: str) -> bool:
     """Return True for the name of a runtime call that begins the capture of a stream."""
-    found = CAPTURES.match(call)
-    return found is not None and found[1] == "Begin"
+    match = CAPTURES.match(call)
+    return match is not None and match[1] == "Begin"
 
 
 class Captures(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which launch started which GPU work: by correlation id, within one rank.
+"""Link GPU work to the launches that started it, by correlation id within one rank.
 
 If a trace tells which process launched a GPU event, each process is linked by itself. Any other
 trace must be of one rank; it is refused if it turns out to hold several.

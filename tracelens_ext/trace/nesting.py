@@ -1,4 +1,4 @@
-"""Which interval encloses which: the parent of every event on its thread, without a Python loop.
+"""Nest intervals: the parent of every event on its thread, without a Python loop.
 
 Sorted by thread, start and longest first, the parent of an event is the nearest earlier event of
 its thread that ends no sooner. Every event starts with its predecessor as the candidate. If the

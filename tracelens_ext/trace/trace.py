@@ -205,7 +205,7 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Replays:
-    """Which of a trace's events are from captures of CUDA graphs: its last rows, r of them.
+    """The events of a trace that are from captures of CUDA graphs: its last rows, r of them.
 
     They are the host events around the launches that a graph was captured from, once for each
     launch of the graph that replays them, parents before children. They took no time there.

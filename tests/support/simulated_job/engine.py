@@ -2,7 +2,7 @@
 
 Cause before effect, always. A host thread has a clock that every operation moves on. A launch
 puts work on a stream; the work starts no sooner than the launch, the end of the work before it
-on the stream, and the work that the stream was told to wait for. A synchronisation moves the
+on the stream, and the work that the stream was told to wait for. A synchronization moves the
 host's clock to the end of the work. So nesting, correlation and every idle gap come out right.
 
 Times are integer nanoseconds since the start of the job.

@@ -3,16 +3,17 @@
 The wall runs from the first start of GPU work to its last end, one for all devices; where a hole
 lies before all GPU work, from that hole's first launch. What cannot be analyzed of it are *parts*:
 
-* `hole`: dropped GPU events. Ten launches or more in a row of one device, or one graph launch, have
-  no GPU event. It begins when the device's work before it has ended and its first launch has begun;
-  it ends when the first work that was launched after it starts. What was launched after the last
-  launch with work was cut off by the end of the recording.
-* `before`: work of before the recording. One of the device's first events started long after its
-  launch had returned, the device idle in between: it waited for what is not in the file.
-* `start_up`: warm-up, what happens once and not in later iterations; see `warm_up.find_warm_up`.
+* `dropped_events`: dropped GPU events. Ten launches or more in a row of one device, or one graph
+  launch, have no GPU event. It begins when the device's work before it has ended and its first
+  launch has begun; it ends when the first work that was launched after it starts. What was launched
+  after the last launch with work was cut off by the end of the recording.
+* `pre_recording`: work of before the recording. One of the device's first events started long
+  after its launch had returned, the device idle in between: it waited for what is not in the file.
+* `warm_up`: warm-up, what happens once and not in later iterations; see `warm_up.find_warm_up`.
 
 Parts of one device do not overlap, lie in the wall, and contain idle time of the device: the idle
-time within them is not recorded (`hole`, `before`) or warm-up (`start_up`), and no finding's.
+time within them is not recorded (`dropped_events`, `pre_recording`) or warm-up (`warm_up`), and no
+finding's.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from tracelens_ext.trace.launches import Launches, find_launches, place_of
 from tracelens_ext.trace.lookup import values_at
 
 #: The kinds of parts, as tables and JSON call them.
-HOLE = "hole"
-BEFORE = "before"
-START_UP = "start_up"
+DROPPED_EVENTS = "dropped_events"
+PRE_RECORDING = "pre_recording"
+WARM_UP = "warm_up"
 
 #: Single launches are lost, or start nothing, in any recording.
 _FEWEST_LOST_IN_A_ROW: Final = 10
@@ -61,10 +62,10 @@ class Coverage:
     Attributes:
         wall_start: ns since the trace's first event; 0 without GPU events, as `wall_end`.
         wall_end: likewise.
-        parts: what cannot be analyzed, by device and start. Columns `kind` (`hole`, `before` or
-            `start_up`), `device` (an index into `find_tracks(work, "device")`), `start`, `end` (ns
-            since the trace's first event), `ns` (the device's idle time in it), `count` (launches
-            or calls), `what`, `place` (texts).
+        parts: what cannot be analyzed, by device and start. Columns `kind` (`dropped_events`,
+            `pre_recording` or `warm_up`), `device` (an index into `find_tracks(work, "device")`),
+            `start`, `end` (ns since the trace's first event), `ns` (the device's idle time in it),
+            `count` (launches or calls), `what`, `place` (texts).
         launches: launches of kernels, graphs and copies.
         lost: rows of those without GPU work, by time.
         devices: p.
@@ -80,7 +81,7 @@ class Coverage:
     missing: tuple[Missing, ...]
 
     @property
-    def launches_without_gpu_work(self) -> int:
+    def unmatched_launches(self) -> int:
         """The number of launches that have no GPU event."""
         return len(self.lost)
 
@@ -96,9 +97,9 @@ class Coverage:
         return float(idle_ns.sum()) / max(self.devices, 1)
 
     @property
-    def judged_ns(self) -> float:
+    def analyzed_ns(self) -> float:
         """The analyzed time, which findings are about, the mean over the devices, ns."""
-        return self.wall_ns - self.mean_ns(HOLE, BEFORE, START_UP)
+        return self.wall_ns - self.mean_ns(DROPPED_EVENTS, PRE_RECORDING, WARM_UP)
 
 
 @cached_per_object
@@ -123,7 +124,7 @@ def recording_of(work: GpuEvents) -> Coverage:
         parts += [
             _before(work, device_index, length) for device_index in range(device_count)
         ]
-        parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=START_UP))
+        parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=WARM_UP))
     return Coverage(
         wall_start=wall_start,
         wall_end=wall_end,
@@ -150,7 +151,7 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     chosen = [parts.head(0)]
     for _, of_device in parts.groupby("device"):
         taken = _Spans(start=work.start[:0], end=work.end[:0])
-        for kind in (HOLE, BEFORE, START_UP):
+        for kind in (DROPPED_EVENTS, PRE_RECORDING, WARM_UP):
             of_kind = of_device[of_device["kind"] == kind]
             of_kind = of_kind.sort_values(["start", "end"], ascending=[True, False])
             apart = _successive(of_kind)
@@ -227,7 +228,7 @@ def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFra
     )
     holes = pd.DataFrame(
         {
-            "kind": HOLE,
+            "kind": DROPPED_EVENTS,
             "device": device_index,
             "start": start,
             "end": end,
@@ -281,11 +282,11 @@ def _queue_times(
         is_on_main_stream = stream == main_stream
         starts = work.start[events[is_on_main_stream]]
         next_start = np.minimum.accumulate(starts[::-1])[::-1]
-        asked = np.flatnonzero(thread_of_first == number)
+        pairs = np.flatnonzero(thread_of_first == number)
         following = np.searchsorted(
-            launched_at[is_on_main_stream], trace.ts[after[asked]]
+            launched_at[is_on_main_stream], trace.ts[after[pairs]]
         )
-        end[asked] = values_at(next_start, following, missing=0)
+        end[pairs] = values_at(next_start, following, missing=0)
     return _Spans(start, end)
 
 
@@ -304,7 +305,7 @@ def _before(work: GpuEvents, device_index: int, wall: int) -> pd.DataFrame:
     waits = waits[end[waits] - start[waits] > least_wait]
     return pd.DataFrame(
         {
-            "kind": BEFORE,
+            "kind": PRE_RECORDING,
             "device": device_index,
             "start": start[waits],
             "end": end[waits],

@@ -9,9 +9,9 @@ import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
 from tracelens_ext.analysis.coverage.coverage import (
-    BEFORE,
-    HOLE,
-    START_UP,
+    DROPPED_EVENTS,
+    PRE_RECORDING,
+    WARM_UP,
     Coverage,
     recording_of,
 )
@@ -31,7 +31,7 @@ _COLUMN_TYPES: Final = {
     "device": "float64",
     "start_ms": "float64",
     "end_ms": "float64",
-    "ms": "float64",
+    "duration_ms": "float64",
     "count": "float64",
     "what": "str",
     "place": "str",
@@ -41,20 +41,20 @@ _TEXT_COLUMNS: Final = ("what", "place", "how")
 
 
 def recording_dict(work: GpuEvents) -> dict[str, object]:
-    """Return the recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
+    """Return the recording for JSON; `wall_ms` and `analyzed_ms` are None without GPU work."""
     recording = recording_of(work)
     wall_ms = None
     analyzed_ms = None
     if len(work):
         wall_ms = recording.wall_ns / NS_PER_MS
-        analyzed_ms = recording.judged_ns / NS_PER_MS
+        analyzed_ms = recording.analyzed_ns / NS_PER_MS
     return {
         "wall_ms": wall_ms,
-        "not_recorded_ms": recording.mean_ns(HOLE, BEFORE) / NS_PER_MS,
-        "start_up_ms": recording.mean_ns(START_UP) / NS_PER_MS,
-        "judged_ms": analyzed_ms,
+        "not_recorded_ms": recording.mean_ns(DROPPED_EVENTS, PRE_RECORDING) / NS_PER_MS,
+        "warm_up_ms": recording.mean_ns(WARM_UP) / NS_PER_MS,
+        "analyzed_ms": analyzed_ms,
         "launches": recording.launches,
-        "launches_without_gpu_work": recording.launches_without_gpu_work,
+        "unmatched_launches": recording.unmatched_launches,
         "parts": _part_records(work, recording),
         "missing": [asdict(missing) for missing in recording.missing],
     }
@@ -70,7 +70,7 @@ def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object
             "device": device_numbers[parts["device"].to_numpy()],
             "start_ms": (parts["start"] - recording.wall_start) / NS_PER_MS,
             "end_ms": (parts["end"] - recording.wall_start) / NS_PER_MS,
-            "ms": parts["ns"] / NS_PER_MS,
+            "duration_ms": parts["ns"] / NS_PER_MS,
             "count": parts["count"],
             "what": parts["what"],
             "place": parts["place"],
@@ -85,14 +85,14 @@ def recording_table(work: GpuEvents) -> pd.DataFrame:
     recording = recording_of(work)
     document = recording_dict(work)
     rows: list[dict[str, object]] = [
-        {"kind": "wall", "ms": document["wall_ms"]},
-        {"kind": "not_recorded", "ms": document["not_recorded_ms"]},
-        {"kind": "start_up", "ms": document["start_up_ms"]},
-        {"kind": "judged", "ms": document["judged_ms"]},
+        {"kind": "wall", "duration_ms": document["wall_ms"]},
+        {"kind": "not_recorded", "duration_ms": document["not_recorded_ms"]},
+        {"kind": "warm_up", "duration_ms": document["warm_up_ms"]},
+        {"kind": "analyzed", "duration_ms": document["analyzed_ms"]},
         {"kind": "launches", "count": recording.launches},
         {
-            "kind": "launches_without_gpu_work",
-            "count": recording.launches_without_gpu_work,
+            "kind": "unmatched_launches",
+            "count": recording.unmatched_launches,
         },
     ]
     records = _part_records(work, recording)
@@ -107,7 +107,7 @@ def recording_table(work: GpuEvents) -> pd.DataFrame:
     rows = [{**no_texts, **row} for row in rows]
     table = pd.DataFrame(rows, columns=list(_COLUMN_TYPES)).astype(_COLUMN_TYPES)
     wall_ms = recording.wall_ns / NS_PER_MS or np.nan
-    table.insert(5, "% of wall time", 100.0 * table["ms"] / wall_ms)
+    table.insert(5, "% of wall time", 100.0 * table["duration_ms"] / wall_ms)
     return table
 
 
@@ -122,7 +122,7 @@ def _api_call_rows(trace: Trace) -> list[dict[str, object]]:
         {
             "kind": "api_calls",
             "what": trace.names[name],
-            "ms": time / NS_PER_MS,
+            "duration_ms": time / NS_PER_MS,
             "count": count,
         }
         for name, time, count in columns
@@ -137,8 +137,8 @@ def recording_lines(work: GpuEvents) -> list[str]:
     recording = recording_of(work)
     wall = recording.wall_ns
     left_out = {
-        "not recorded": recording.mean_ns(HOLE, BEFORE),
-        "start-up: record after a warm-up": recording.mean_ns(START_UP),
+        "not recorded": recording.mean_ns(DROPPED_EVENTS, PRE_RECORDING),
+        "start-up: record after a warm-up": recording.mean_ns(WARM_UP),
     }
     parts = [
         f"{_time_text(time)} ({100 * time / max(wall, 1):.1f} %) {what}"
@@ -147,9 +147,9 @@ def recording_lines(work: GpuEvents) -> list[str]:
     ]
     analyzed = "all of it analyzed."
     if parts:
-        analyzed = f"{', '.join(parts)}; {_time_text(recording.judged_ns)} judged."
+        analyzed = f"{', '.join(parts)}; {_time_text(recording.analyzed_ns)} judged."
     lines = [f"{_time_text(wall)} of wall time, {analyzed}"]
-    lost = recording.launches_without_gpu_work
+    lost = recording.unmatched_launches
     launches = recording.launches
     if lost > _MANY_LOST_SHARE * launches:
         share = 100 * lost / launches
@@ -171,18 +171,17 @@ RECORDING = Table(
     columns=[
         Column(
             "kind",
-            "`wall`; the parts of it that are `not_recorded` and `start_up`, and the "
-            "part that can be analyzed (`judged`), as means over the devices; "
-            "`launches` of kernels, graphs and copies, and how many of them have no "
-            "GPU work; then each `hole`, work of `before` the recording and "
-            "`start_up`, longest first; without GPU work, `api_calls` by time; and "
-            "what is `missing`",
+            "`wall`; the parts of it that are `not_recorded` and `warm_up`, and the part "
+            "that can be `analyzed`, as means over the devices; `launches` of kernels, "
+            "graphs and copies, and how many of them have no GPU work; then each "
+            "interval: `dropped_events`, `pre_recording` work and `warm_up`, longest "
+            "first; without GPU work, `api_calls` by time; and what is `missing`",
         ),
         Column("device", "the number of the device"),
         Column("start_ms", "since the start of the wall time"),
         Column("end_ms", "since the start of the wall time"),
-        Column("ms", "idle time of the device during it"),
-        Column("% of wall time", "`ms` as a share of the wall time"),
+        Column("duration_ms", "idle time of the device during it"),
+        Column("% of wall time", "`duration_ms` as a share of the wall time"),
         Column(
             "count", "number of launches or calls that it concerns", unit="launches"
         ),

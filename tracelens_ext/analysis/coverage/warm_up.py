@@ -370,8 +370,8 @@ def _runs_known_kernels_from(work: GpuEvents, time: int) -> bool:
     is_known = np.isin(later_names, known_names)
     duration = work.duration[is_later]
     total = int(duration.sum())
-    known = int(duration[is_known].sum())
-    return total > 0 and known * 2 >= total
+    known_ns = int(duration[is_known].sum())
+    return total > 0 and known_ns * 2 >= total
 
 
 @cached_per_object

@@ -63,7 +63,7 @@ def cpu_timeline(work: GpuEvents) -> pd.DataFrame | None:
     records.append(
         ("wall_time", "from first to last event", wall_time / NS_PER_MS, 100.0)
     )
-    columns = ["activity", "description", "time_ms", "percent"]
+    columns = ["activity", "description", "time_ms", "% of wall time"]
     return pd.DataFrame(records, columns=columns)
 
 
@@ -181,7 +181,7 @@ CPU_TIMELINE = Table(
                 "summed over processes"
             ),
         ),
-        Column("percent", "of the wall time", unit="%"),
+        Column("% of wall time", "the activity's share", unit="%"),
     ],
     table=of_gpu_events(cpu_timeline),
     when=[NO_GPU_EVENTS],
@@ -196,7 +196,7 @@ CPU_TIMELINE = Table(
     ],
     answer="CPU time",
     answer_when=NO_GPU_EVENTS,
-    answer_columns=("activity", "description", "time_ms", "percent"),
+    answer_columns=("activity", "description", "time_ms", "% of wall time"),
 )
 CPU_ITERATIONS = Table(
     name="cpu_iterations",

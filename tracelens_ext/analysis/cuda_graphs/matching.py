@@ -71,8 +71,10 @@ def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Ar
     head = _equal_elements(first[:shorter], second[:shorter])
     first_backwards = first[head:][::-1]
     second_backwards = second[head:][::-1]
-    rest = shorter - head
-    tail = _equal_elements(first_backwards[:rest], second_backwards[:rest])
+    tail_length = shorter - head
+    tail = _equal_elements(
+        first_backwards[:tail_length], second_backwards[:tail_length]
+    )
     first_end = len(first) - tail
     second_end = len(second) - tail
     result[places_in_first[:head]] = places_in_second[:head]

@@ -212,7 +212,7 @@ def _category_shares(
     shares: dict[str, object] = {}
     for category in np.argsort(-time_of_category, kind="stable").tolist():
         if time[:, category].any():
-            title = f"{labels[category]} (% of kernel time)"
+            title = f"{labels[category]}_percent"
             shares[title] = percent(time[:, category], time_of_site)
     return shares
 
@@ -285,7 +285,7 @@ def _graph_captures(context: GraphContext) -> pd.DataFrame:
     padding = percent(batch_size - tokens_per_replay, batch_size)
     has_padding = has_tokens & (batch_size > 0)
     frame["tokens_per_replay"] = np.where(has_tokens, tokens_per_replay, np.nan)
-    frame["padding (%)"] = np.where(has_padding, padding, np.nan)
+    frame["padding_percent"] = np.where(has_padding, padding, np.nan)
     frame["gpu_time_ms"] /= NS_PER_MS
     for column in ("graph", "batch_size"):
         numbers = frame[column].astype("Int64")
@@ -442,7 +442,7 @@ GRAPH_LAUNCHES = Table(
         ),
         Column("% of GPU busy time", "of the busy time of all GPU events"),
         Column(
-            "CATEGORY (% of kernel time)",
+            "CATEGORY_percent",
             "share of the site's summed durations, when categories are on",
         ),
     ],
@@ -530,7 +530,7 @@ GRAPH_CAPTURES = Table(
             "mean number of tokens from the annotation of the step",
             unit="tokens",
         ),
-        Column("padding (%)", "share of the batch size that those do not use"),
+        Column("padding_percent", "share of the batch size that those do not use"),
     ],
     table=_graph_captures,
     when=CAPTURED,

@@ -10,7 +10,7 @@ from tracelens_ext.analysis.idle_time.causes import (
     ClassifiedGaps,
     time_by_cause,
 )
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import maxima, minima
@@ -20,7 +20,7 @@ _LEAST_SHARE_SHOWN = 0.0005
 _MOST_MS_AS_MS = 1e4
 
 
-def answer(work: GpuEvents, classified: ClassifiedGaps, selection: Selection) -> str:
+def answer(work: GpuEvents, classified: ClassifiedGaps, selection: EventFilter) -> str:
     """Return how long the GPU (or the streams) was idle, of how long, and why, in a sentence."""
     if not len(work):
         return no_gpu_work(work)
@@ -28,8 +28,8 @@ def answer(work: GpuEvents, classified: ClassifiedGaps, selection: Selection) ->
         return f"No GPU event matches {selection.text}."
     is_several = np.count_nonzero(classified.events) > 1
     subject = _subject(classified, selection)
-    if selection.pstep is not None:
-        subject = f"in ProfilerStep#{selection.pstep} {subject}"
+    if selection.step is not None:
+        subject = f"in ProfilerStep#{selection.step} {subject}"
     subject = f"{subject[0].upper()}{subject[1:]} {'were' if is_several else 'was'}"
     category = selection.category
     before_what = f" before work of the category {category}" if category else ""
@@ -80,7 +80,7 @@ def watched_time(work: GpuEvents, classified: ClassifiedGaps) -> int:
     return int((last_end - first_start)[has_events].sum())
 
 
-def _subject(classified: ClassifiedGaps, selection: Selection) -> str:
+def _subject(classified: ClassifiedGaps, selection: EventFilter) -> str:
     """Return what was idle, such as `the GPU` or `the 4 streams of device 1`."""
     count = int(np.count_nonzero(classified.events))
     device = ""

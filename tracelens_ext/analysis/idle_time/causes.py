@@ -28,7 +28,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.idle_time.waits import IdleTime, idle_after_waits
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import (
     HOST_KINDS,
@@ -56,7 +56,7 @@ from tracelens_ext.trace.lookup import values_at
 class Cause(StrEnum):
     """Why the GPU was idle, as tables and JSON call it."""
 
-    SYNCHRONIZATION = "synchronisation"
+    SYNCHRONIZATION = "synchronization"
     """The launching thread waited for the GPU, or was catching up after such a wait."""
     HOST = "host"
     """The launching thread was doing other work, or was launching."""
@@ -68,7 +68,7 @@ class Cause(StrEnum):
     """The work was launched, and nothing recorded shows why it did not start."""
     NOT_RECORDED = "not_recorded"
     """Events were dropped, or the work was launched before the recording began."""
-    WARM_UP = "start_up"
+    WARM_UP = "warm_up"
     """First use, compilation or graph capture: costs that are paid once."""
     EDGE = "edge"
     """Before the first event of a device, or after its last."""
@@ -109,7 +109,7 @@ class IdleIntervals(NamedTuple):
     """Intervals of idle time, by track and time, which do not overlap on a track; p of them."""
 
     start: Int64Array  #: ns since the trace's first event, (p,)
-    end: Int64Array  #: likewise, (p,)
+    end: Int64Array  #: ns since the trace's first event, (p,)
     track: IntArray  #: the stream or device that was idle, an index, (p,)
     gap: IntArray  #: the gap that the interval is a part of, `NONE` for an edge, (p,)
     cause: IntArray  #: the code of a `Cause`, (p,)
@@ -267,7 +267,7 @@ class _GapLaunches(NamedTuple):
 
 @cached_per_object
 def classify_gaps(
-    work: GpuEvents, scope: Scope = "stream", selection: Selection | None = None
+    work: GpuEvents, scope: Scope = "stream", selection: EventFilter | None = None
 ) -> ClassifiedGaps:
     """Divide each gap of the streams, or of the devices, by its causes; see the module.
 
@@ -313,7 +313,7 @@ def classify_gaps(
 
 
 def _selected_gaps(
-    work: GpuEvents, scope: Scope, selection: Selection
+    work: GpuEvents, scope: Scope, selection: EventFilter
 ) -> ClassifiedGaps:
     selected = selection.of(work)
     if scope == "device" and selection.stream is not None:
@@ -514,8 +514,8 @@ def _with_waits(
     call_of_gap[gaps_of_waits] = after_waits.call[belongs]
     middle = intervals.start + after_waits.length
     of_waits = intervals._replace(end=middle).with_cause(Cause.SYNCHRONIZATION)
-    rest = intervals._replace(start=middle)
-    split = joined_intervals(of_waits, rest)
+    after_middle = intervals._replace(start=middle)
+    split = joined_intervals(of_waits, after_middle)
     has_length = split.end > split.start
     return _CaughtUp(split.chosen(has_length), call_of_gap)
 
@@ -590,7 +590,7 @@ def _with_unrecorded_parts(
     for device in range(len(find_tracks(work, "device"))):
         remaining = intervals.chosen(device_of_interval == device)
         of_device = parts[parts["device"] == device]
-        is_warm_up = of_device["kind"] == "start_up"
+        is_warm_up = of_device["kind"] == "warm_up"
         parts_of_cause = {
             Cause.NOT_RECORDED: of_device[~is_warm_up],
             Cause.WARM_UP: of_device[is_warm_up],

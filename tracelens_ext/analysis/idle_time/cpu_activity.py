@@ -51,7 +51,7 @@ class HostIntervals(NamedTuple):
 
     thread: IntArray  #: `NONE` where it is not known, (n,)
     start: Int64Array  #: ns since the trace's first event, (n,)
-    end: Int64Array  #: likewise, (n,)
+    end: Int64Array  #: ns since the trace's first event, (n,)
 
     def of_known_threads(self) -> HostIntervals:
         """Return the intervals whose thread is known."""
@@ -129,13 +129,17 @@ def innermost_during(
         intervals: threads and times.
         ignored: events whose names begin like this do not matter.
     """
-    known = intervals.of_known_threads()
+    known_intervals = intervals.of_known_threads()
     # An event around one that covers half of an interval is as long, and runs in it.
     longest_interval = np.iinfo(np.int64).max >> 1
-    length = known.end - known.start
+    length = known_intervals.end - known_intervals.start
     shortest = int(length.min(initial=longest_interval)) / 2
     rows, parent = _nested_around(
-        trace=trace, kinds=kinds, intervals=known, ignored=ignored, shortest=shortest
+        trace=trace,
+        kinds=kinds,
+        intervals=known_intervals,
+        ignored=ignored,
+        shortest=shortest,
     )
     start = intervals.start
     end = intervals.end
@@ -180,7 +184,7 @@ class HostSegments(NamedTuple):
 
     thread: IntArray  #: (m,)
     start: Int64Array  #: ns since the trace's first event, (m,)
-    end: Int64Array  #: likewise, (m,)
+    end: Int64Array  #: ns since the trace's first event, (m,)
     row: Int64Array  #: the innermost event, (m,)
 
     def during(
@@ -241,9 +245,9 @@ def innermost_segments(
         intervals: threads and times; what runs at none of these times may be left out.
         ignored: events whose names begin like this do not matter.
     """
-    known = intervals.of_known_threads()
+    known_intervals = intervals.of_known_threads()
     rows, parent = _nested_around(
-        trace=trace, kinds=kinds, intervals=known, ignored=ignored, shortest=1
+        trace=trace, kinds=kinds, intervals=known_intervals, ignored=ignored, shortest=1
     )
     return _segments(trace, rows, parent)
 

@@ -107,11 +107,11 @@ def telling_histogram(
     log: bool,
 ) -> TellingHistogram:
     """Return a histogram whose bins are logarithmic where equal bins would show nothing."""
-    found = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
-    inside = int(found.counts.sum())
-    most = int(found.counts.max(initial=0))
-    if log or len(found.counts) < 2 or most <= _HIDING_SHARE * inside:
-        return TellingHistogram(found, "")
+    counted = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
+    inside = int(counted.counts.sum())
+    most = int(counted.counts.max(initial=0))
+    if log or len(counted.counts) < 2 or most <= _HIDING_SHARE * inside:
+        return TellingHistogram(counted, "")
     reason = (
         f"The bins are logarithmic because one of equal width would contain {most:,} "
         f"of the {inside:,} gaps."

@@ -21,7 +21,7 @@ from tracelens_ext.analysis.idle_time.cpu_activity import (
 )
 from tracelens_ext.analysis.idle_time.histogram import BINS, telling_histogram
 from tracelens_ext.analysis.idle_time.shapes import SHAPES, Shape, shapes_of_gaps
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.kernels.statistics import simple_codes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -80,7 +80,7 @@ def gap_summary(
     work: GpuEvents,
     scopes: Sequence[Scope] = ("device", "stream"),
     *,
-    selection: Selection | None = None,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
     """Why the GPU was idle: idle time by cause."""
     parts = [_summary_of_scope(work, scope, selection) for scope in scopes]
@@ -88,7 +88,7 @@ def gap_summary(
 
 
 def _summary_of_scope(
-    work: GpuEvents, scope: Scope, selection: Selection | None
+    work: GpuEvents, scope: Scope, selection: EventFilter | None
 ) -> pd.DataFrame:
     """Return a row for each cause of the gaps of streams, or of devices."""
     classified = classify_gaps(work, scope, selection)
@@ -128,7 +128,9 @@ def _summary_of_scope(
     )
 
 
-def gap_shapes(work: GpuEvents, *, selection: Selection | None = None) -> pd.DataFrame:
+def gap_shapes(
+    work: GpuEvents, *, selection: EventFilter | None = None
+) -> pd.DataFrame:
     """Return the idle time of devices by the shape of its gaps: short, long, recurring, last."""
     classified = classify_gaps(work, "device")
     chosen = np.ones(len(classified), dtype=bool)
@@ -156,8 +158,8 @@ def gap_shapes(work: GpuEvents, *, selection: Selection | None = None) -> pd.Dat
     )
 
 
-def gap_hosts(
-    work: GpuEvents, scope: Scope = "device", *, selection: Selection | None = None
+def idle_cpu_activity(
+    work: GpuEvents, scope: Scope = "device", *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
     """Idle time by what the host was in, longest first."""
     classified = classify_gaps(work, scope, selection)
@@ -186,7 +188,9 @@ def gap_hosts(
     )
 
 
-def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.DataFrame:
+def gap_streams(
+    work: GpuEvents, *, selection: EventFilter | None = None
+) -> pd.DataFrame:
     """Gaps by stream, most gaps first; a stream without selected events is left out."""
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
@@ -227,8 +231,8 @@ def _track_columns(
     }
 
 
-def gap_pairs(
-    work: GpuEvents, sort: GapSort = "avg", *, selection: Selection | None = None
+def idle_by_kernel_pair(
+    work: GpuEvents, sort: GapSort = "avg", *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
     """Gaps by the kernels around them; `sort` by size."""
     sorts = get_args(GapSort)
@@ -282,9 +286,9 @@ def _names_around(
 
 
 def gap_full_names(
-    work: GpuEvents, sort: GapSort = "avg", *, selection: Selection | None = None
+    work: GpuEvents, sort: GapSort = "avg", *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
-    """The full names behind the simplified ones of `gap_pairs`."""
+    """The full names behind the simplified ones of `idle_by_kernel_pair`."""
     gaps = classify_gaps(work, "stream", selection).gaps
     names, labels = simple_codes(work)
     keys = {
@@ -295,7 +299,7 @@ def gap_full_names(
     }
     columns, groups = group_labelled(keys, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
-    pairs = gap_pairs(work, sort, selection=selection)[
+    pairs = idle_by_kernel_pair(work, sort, selection=selection)[
         ["kernel_before", "kernel_after"]
     ]
     pairs.insert(0, "rank", np.arange(1, len(pairs) + 1))
@@ -310,7 +314,7 @@ def gaps(
     scope: Scope = "stream",
     *,
     longest: int | None = None,
-    selection: Selection | None = None,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
     """A row a gap, by stream and time; or so many of the longest, with what the host was doing.
 
@@ -370,7 +374,7 @@ def gaps_longest(
     scope: Scope = "device",
     *,
     longest: int = LONGEST_LISTED,
-    selection: Selection | None = None,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
     """The longest gaps, and what the host was doing."""
     return gaps(work, scope, longest=longest, selection=selection)
@@ -382,19 +386,19 @@ def gap_histogram(
     largest: float | None = None,
     *,
     log: bool = False,
-    selection: Selection | None = None,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
     """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
     length = classify_gaps(work, "stream", selection).gaps.duration / NS_PER_US
-    found = telling_histogram(
+    counted = telling_histogram(
         values=length, bins=BINS, smallest=smallest, largest=largest, log=log
     ).histogram
-    edges = found.edges if len(found.edges) else np.array([np.nan])
+    edges = counted.edges if len(counted.edges) else np.array([np.nan])
     bins = pd.DataFrame(
         {
             "from_us": [np.nan, *edges],
             "to_us": [*edges, np.nan],
-            "count": [found.below, *found.counts.tolist(), found.above],
+            "count": [counted.below, *counted.counts.tolist(), counted.above],
         }
     )
     has_bounds = bins.notna().all(axis=1)
@@ -436,8 +440,8 @@ GAP_SUMMARY = Table(
         ),
         Column(
             "cause",
-            "`synchronisation`, `host`, `dependency`, `launch overhead`, `unknown`, "
-            "`not_recorded` or `start_up`; a gap may have several causes",
+            "`synchronization`, `host`, `dependency`, `launch overhead`, `unknown`, "
+            "`not_recorded` or `warm_up`; a gap may have several causes",
         ),
         Column("count", "gaps in which this cause occurs", unit="gaps"),
         Column("idle_time_ms", "idle time due to this cause"),
@@ -483,8 +487,8 @@ GAP_SHAPES = Table(
     table=of_gpu_events(gap_shapes),
     asked_by="gaps",
 )
-GAP_HOSTS = Table(
-    name="gap_hosts",
+IDLE_CPU_ACTIVITY = Table(
+    name="idle_cpu_activity",
     shows="CPU activity while the GPU was idle",
     columns=[
         Column(
@@ -505,7 +509,7 @@ GAP_HOSTS = Table(
         Column("avg_gap_us", "length of a gap"),
         Column("max_gap_us", "length of a gap"),
     ],
-    table=of_gpu_events(gap_hosts),
+    table=of_gpu_events(idle_cpu_activity),
     asked_by="gaps",
     on_every_page=True,
 )
@@ -539,8 +543,8 @@ GAP_STREAMS = Table(
     table=of_gpu_events(gap_streams),
     asked_by="gaps",
 )
-GAP_PAIRS = Table(
-    name="gap_pairs",
+IDLE_BY_KERNEL_PAIR = Table(
+    name="idle_by_kernel_pair",
     shows="Gaps by the kernels around them",
     columns=[
         Column("kernel_before", "simplified name"),
@@ -558,7 +562,7 @@ GAP_PAIRS = Table(
             unit="pairs",
         ),
     ],
-    table=of_gpu_events(gap_pairs),
+    table=of_gpu_events(idle_by_kernel_pair),
     asked_by="gaps",
 )
 GAPS_LONGEST = Table(
@@ -590,9 +594,9 @@ GAPS = Table(
 )
 GAP_FULL_NAMES = Table(
     name="gap_full_names",
-    shows="Full kernel names behind the simplified names of gap_pairs",
+    shows="Full kernel names behind the simplified names of idle_by_kernel_pair",
     columns=[
-        Column("rank", "rank in `gap_pairs`, from 1"),
+        Column("rank", "rank in `idle_by_kernel_pair`, from 1"),
         Column("kernel_before", "as there"),
         Column("kernel_after", "as there"),
         Column("full_name_before", "full name, most frequent first within each rank"),

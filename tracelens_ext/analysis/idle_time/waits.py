@@ -37,10 +37,10 @@ class IdleTime(NamedTuple):
     """Intervals of idle time by track and time, p of them."""
 
     start: Int64Array  #: ns since the trace's first event, (p,)
-    end: Int64Array  #: likewise, (p,)
+    end: Int64Array  #: ns since the trace's first event, (p,)
     track: IntArray  #: an index, (p,)
     thread: IntArray  #: the thread that launched what ended the idle time, `NONE` if unknown, (p,)
-    is_late: BoolArray  #: whether the GPU waits for that launch, or for it to take effect, (p,)
+    is_late: BoolArray  #: True where the GPU waits for that launch, or for it to take effect, (p,)
 
 
 class IdleAfterWaits(NamedTuple):
@@ -55,7 +55,7 @@ class _Waits(NamedTuple):
 
     row: Int64Array  #: the call, (w,)
     start: Int64Array  #: ns since the trace's first event, (w,)
-    end: Int64Array  #: likewise, (w,)
+    end: Int64Array  #: ns since the trace's first event, (w,)
 
     @property
     def duration(self) -> Int64Array:
@@ -150,7 +150,7 @@ class _Times(NamedTuple):
     """Intervals of time, ascending and apart."""
 
     start: Int64Array  #: ns since the trace's first event
-    end: Int64Array  #: likewise
+    end: Int64Array  #: ns since the trace's first event
 
     def between(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """Return how much of them lies between some times, ns."""
@@ -226,8 +226,8 @@ class _CatchingUp:
 
         taken_before = np.cumsum(length) - length
         taken_before = taken_before - taken_before[np.searchsorted(wait, wait)]
-        left = values_at(debt, wait, missing=0) - taken_before
-        taken = np.clip(left, 0, length)
+        debt_left = values_at(debt, wait, missing=0) - taken_before
+        taken = np.clip(debt_left, 0, length)
         row = values_at(self.waits.row, wait)
         return IdleAfterWaits(taken, np.where(taken > 0, row, NONE))
 

@@ -1,4 +1,4 @@
-"""Which annotations, or operations, of a trace could be its iterations."""
+"""Find annotations and operations of a trace that could be its iterations."""
 
 from __future__ import annotations
 

@@ -111,26 +111,28 @@ def iteration_table(
     oddness = _oddness(frame, [*_TIMES, "kernels", *categories])
     frame["odd"] = oddness.columns
     statistics = oddness.statistics
-    shown = ["iteration"]
+    columns_shown = ["iteration"]
     if len(np.unique(iterations.process)) > 1:
-        shown.append("process")
+        columns_shown.append("process")
     if len(devices) > 1:
-        shown.append("device")
+        columns_shown.append("device")
     else:
         statistics = statistics.drop(columns="device")
-    shown += [
+    columns_shown += [
         "start_ms",
         *_TIMES,
         "kernels",
-        "launches_without_gpu_work",
+        "unmatched_launches",
         "whole",
         "odd",
     ]
-    shown += categories
+    columns_shown += categories
     notes = _notes(
         work=work, iterations=iterations, nested=nested, statistics=statistics
     )
-    return IterationTable(frame=frame[shown], statistics=statistics, notes=tuple(notes))
+    return IterationTable(
+        frame=frame[columns_shown], statistics=statistics, notes=tuple(notes)
+    )
 
 
 def is_category_time(column: str) -> bool:
@@ -196,7 +198,7 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         "exposed_memcpy_time_ms": (busy - without_copies) / NS_PER_MS,
         "idle_time_ms": (wall - device_busy) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
-        "launches_without_gpu_work": _lost_launches(work, iterations, device),
+        "unmatched_launches": _lost_launches(work, iterations, device),
         "whole": iterations.finished & has_gpu_work,
     }
     columns |= _category_times(
@@ -264,7 +266,7 @@ def _counts(owner: Int64Array, count: int) -> Int64Array:
 
 
 class _Oddness(NamedTuple):
-    """Which iterations are odd, and the statistics that they are compared with."""
+    """The odd iterations, and the statistics that they are compared with."""
 
     columns: list[str]  #: the columns in which each row is odd, joined by a comma
     statistics: pd.DataFrame  #: a row for each measured column and device
@@ -305,7 +307,7 @@ def _oddness(frame: pd.DataFrame, measured: list[str]) -> _Oddness:
 
 
 class OddValues(NamedTuple):
-    """Which of some values are odd."""
+    """The odd ones of some values."""
 
     is_odd: BoolArray  #: (k,)
     deviation: float  #: the median absolute deviation of the values

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.categorize.user_patterns import Expression, user_pattern
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
 from tracelens_ext.trace.caching import cached_per_object
@@ -41,7 +42,7 @@ class IterationSpans(NamedTuple):
 
     process: Int64Array  #: of each, as in `Trace.process_of_thread`, (k,)
     start: Int64Array  #: ns since the trace's first event, (k,)
-    end: Int64Array  #: likewise, (k,)
+    end: Int64Array  #: ns since the trace's first event, (k,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class Iterations:
 
     def has_number(self, number: int) -> BoolArray:
         """Return whether each iteration has this number, (k,)."""
-        return np.array([each == number for each in self.number], dtype=bool)
+        return np.array([iteration == number for iteration in self.number], dtype=bool)
 
     def numbers(self, which: IntArray) -> list[str]:
         """Return the N of some iterations, by their index, as texts; empty for `NONE`."""
@@ -87,7 +88,7 @@ class Iterations:
 
     @cached_property
     def whole(self) -> BoolArray:
-        """Whether each iteration is finished and launched GPU work; a last one may not, (k,)."""
+        """True for iterations that finished and launched GPU work, (k,)."""
         return self.finished & np.isin(np.arange(len(self)), self.of_gpu)
 
     @cached_property
@@ -355,32 +356,33 @@ def iteration_at(
 
 
 #: How an event is of a step: it was launched in it, or started on the GPU during it.
-PStepBy = Literal["launch", "time"]
+StepBy = Literal["launch", "time"]
 
 
+@keeps_old_names
 @dataclass(frozen=True)
-class Selection:
-    """Which GPU events are chosen; None for no condition.
+class EventFilter:
+    """The conditions that chosen GPU events meet; None for no condition.
 
     Attributes:
-        pstep: the N of a `ProfilerStep#N` in which an event was launched.
-        pstep_by: or `time`: the events that started on the GPU during that step.
+        step: the N of a `ProfilerStep#N` in which an event was launched.
+        step_by: or `time`: the events that started on the GPU during that step.
         stream: number of a stream.
         device: number of a device.
         category: a kernel category, in upper or lower case.
     """
 
-    pstep: int | None = None
-    pstep_by: PStepBy = "launch"
+    step: int | None = None
+    step_by: StepBy = "launch"
     stream: int | None = None
     device: int | None = None
     category: str | None = None
 
     def __post_init__(self) -> None:
-        choices = get_args(PStepBy)
-        if self.pstep_by not in choices:
+        choices = get_args(StepBy)
+        if self.step_by not in choices:
             raise UsageError(
-                f"pstep_by is {self.pstep_by!r}; choose from {', '.join(choices)}"
+                f"step_by is {self.step_by!r}; choose from {', '.join(choices)}"
             )
 
     def of(self, work: GpuEvents) -> BoolArray:
@@ -390,11 +392,11 @@ class Selection:
             UsageError: the trace has no such step, stream, device or category.
         """
         selected = np.ones(len(work), dtype=bool)
-        if self.pstep is not None:
-            iterations = _with_step(work, self.pstep)
-            by_time = self.pstep_by == "time"
+        if self.step is not None:
+            iterations = _with_step(work, self.step)
+            by_time = self.step_by == "time"
             of_gpu = iterations.started_in if by_time else iterations.of_gpu
-            selected &= _is_of_step(iterations, self.pstep, of_gpu)
+            selected &= _is_of_step(iterations, self.step, of_gpu)
         if self.stream is not None:
             selected &= _has_number(
                 what="stream", numbers=work.trace.stream, wanted=self.stream
@@ -411,8 +413,8 @@ class Selection:
     def text(self) -> str:
         """The conditions in words, such as `ProfilerStep#5, stream 7`; empty for none."""
         conditions = []
-        if self.pstep is not None:
-            conditions.append(f"ProfilerStep#{self.pstep} (by {self.pstep_by})")
+        if self.step is not None:
+            conditions.append(f"ProfilerStep#{self.step} (by {self.step_by})")
         if self.device is not None:
             conditions.append(f"device {self.device}")
         if self.stream is not None:
@@ -424,16 +426,16 @@ class Selection:
     def left_out(self, work: GpuEvents) -> str:
         """Return what a step by launch leaves out for want of a launch; empty for nothing."""
         is_unlinked = ~work.tree.linked
-        if self.pstep is None or self.pstep_by == "time" or not is_unlinked.any():
+        if self.step is None or self.step_by == "time" or not is_unlinked.any():
             return ""
-        iterations = _with_step(work, self.pstep)
+        iterations = _with_step(work, self.step)
         started_in_step = _is_of_step(
-            iterations=iterations, number=self.pstep, of_gpu=iterations.started_in
+            iterations=iterations, number=self.step, of_gpu=iterations.started_in
         )
         during = int((started_in_step & is_unlinked).sum())
         return (
-            f"{work.count_text(is_unlinked)} without a launch in the trace are left "
-            f"out; {during:,} of them started during ProfilerStep#{self.pstep}."
+            f"{work.count_text(is_unlinked)} without a launch in the trace are left out;"
+            f" {during:,} of them started during ProfilerStep#{self.step}."
         )
 
 

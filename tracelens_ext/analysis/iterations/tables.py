@@ -88,7 +88,7 @@ ITERATIONS = Table(
         ),
         Column("kernels", "GPU events of the iteration", unit="kernels"),
         Column(
-            "launches_without_gpu_work",
+            "unmatched_launches",
             "launches of kernels, graphs and copies whose GPU work was lost, or cut "
             "off by the end of the recording",
             unit="launches",

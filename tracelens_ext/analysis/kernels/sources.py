@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.modules import module_of_gpu
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -24,7 +24,7 @@ _PASSES_ON = re.compile(
 
 
 def kernel_sources(
-    work: GpuEvents, *, selection: Selection | None = None
+    work: GpuEvents, *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
     """Kernels by source line and layer, of an analyzer made with `add_python_func=True`."""
     if not work.tree.add_python_func:
@@ -37,7 +37,7 @@ def kernel_sources(
         "source": (_source_of_gpu(work), names + [""]),
         "layer": (np.where(layer == NONE, len(layers), layer), layers + [""]),
     }
-    is_selected = (selection or Selection()).of(work)
+    is_selected = (selection or EventFilter()).of(work)
     columns, groups = group_labelled(keys, work.duration, is_selected)
     columns |= groups.figures("count", "total_time_us", "avg_time_us")
     columns["% of duration"] = percent(groups.total, int(groups.total.sum()))

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
@@ -38,7 +38,7 @@ SORTS: dict[str, StatisticsSort] = {
     "count": StatisticsSort("count", "count"),
     "total": StatisticsSort("total_time_us", "total duration"),
     "duration": StatisticsSort("avg_time_us", "average duration"),
-    "percentage": StatisticsSort("% of launches", "percentage of total launches"),
+    "percentage": StatisticsSort("% of GPU events", "percentage of total launches"),
     "duration-percentage": StatisticsSort(
         "% of duration", "percentage of total duration"
     ),
@@ -51,13 +51,13 @@ def simple_codes(work: GpuEvents) -> tuple[Int64Array, list[str]]:
 
 
 def kernel_statistics(
-    work: GpuEvents, sort: KernelSort = "count", *, selection: Selection | None = None
+    work: GpuEvents, sort: KernelSort = "count", *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
     """How often and how long kernels ran, by simplified name; only events that are selected."""
     if sort not in SORTS:
         offered = ", ".join(SORTS)
         raise UsageError(f"there is no sort order {sort!r}; choose from {offered}")
-    is_selected = (selection or Selection()).of(work)
+    is_selected = (selection or EventFilter()).of(work)
     keys: Labelled = {
         "kernel_name": simple_codes(work),
         "kind": (work.kind, KIND_NAMES),
@@ -66,7 +66,7 @@ def kernel_statistics(
     columns |= {
         **groups.figures("count", "avg_time_us", "total_time_us"),
         "std_time_us": groups.deviation(work.duration[is_selected]) / NS_PER_US,
-        "% of launches": percent(groups.count, int(is_selected.sum())),
+        "% of GPU events": percent(groups.count, int(is_selected.sum())),
         "% of duration": percent(groups.total, int(groups.total.sum())),
         **groups.figures("min_time_us", "max_time_us"),
         "kind": columns.pop("kind"),
@@ -111,7 +111,7 @@ def _full_name_columns(
 
 
 def kernel_full_names(
-    work: GpuEvents, sort: KernelSort = "count", *, selection: Selection | None = None
+    work: GpuEvents, sort: KernelSort = "count", *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `kernel_statistics`."""
     statistics = kernel_statistics(work, sort, selection=selection)
@@ -120,12 +120,12 @@ def kernel_full_names(
         "kind": (work.kind, KIND_NAMES),
         "full_name": (work.name, work.trace.names),
     }
-    is_selected = (selection or Selection()).of(work)
+    is_selected = (selection or EventFilter()).of(work)
     columns, groups = group_labelled(keys, work.duration, is_selected)
     columns |= groups.figures("count", "total_time_us")
     full_names = pd.DataFrame({**columns, "first": groups.first})
     shared = ["kernel_name", "kind"]
     frame = statistics[["rank"] + shared].merge(full_names, on=shared, how="inner")
     frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
-    shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
-    return frame[shown].reset_index(drop=True)
+    columns_shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
+    return frame[columns_shown].reset_index(drop=True)

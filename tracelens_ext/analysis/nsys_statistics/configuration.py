@@ -289,13 +289,13 @@ class _InputReader:
         if name is None:
             return None
         beside = self._folder / name
-        here = Path(name)
+        path = Path(name)
         if beside.exists():
             return beside
-        if here.exists():
-            return here
+        if path.exists():
+            return path
         self._missing.append(
-            f"{self._place}.{key}: neither {beside} nor {here.absolute()} exists; "
+            f"{self._place}.{key}: neither {beside} nor {path.absolute()} exists; "
             "check the path"
         )
         return beside
@@ -318,9 +318,9 @@ def _checked(keys: _Keys, value: object, place: str) -> dict[str, Any]:
         if name not in keys:
             nearest = difflib.get_close_matches(name, keys, n=1, cutoff=0.5)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out"
-            known = ", ".join(keys)
+            known_keys = ", ".join(keys)
             raise ConfigurationError(
-                f"{prefix}{name}: unknown key; {hint} (known: {known})"
+                f"{prefix}{name}: unknown key; {hint} (known: {known_keys})"
             )
     for name in {**value, **keys}:  # what is given first, in the order of the file
         try:

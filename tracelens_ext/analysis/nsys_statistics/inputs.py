@@ -212,7 +212,9 @@ def _rows_called(trace: Trace, tag: str) -> Int64Array:
     rows = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
     def is_named(name: str) -> BoolArray:
-        codes = [code for code, known in enumerate(trace.names) if known == name]
+        codes = [
+            code for code, trace_name in enumerate(trace.names) if trace_name == name
+        ]
         return np.isin(trace.name[rows], codes)
 
     is_called = is_named(tag)

@@ -354,8 +354,10 @@ def compute(
     line_of_class = _lines(other_kernels, divisor)
     memory_lines = None
     if memory is not None:
-        shown = [(_SHORT_COPIES.get(total.name, total.name), total) for total in memory]
-        memory_lines = tuple(_lines(shown, divisor).values())
+        named_totals = [
+            (_SHORT_COPIES.get(total.name, total.name), total) for total in memory
+        ]
+        memory_lines = tuple(_lines(named_totals, divisor).values())
     collectives = [(collective_of(kernel.name), kernel) for kernel in nccl_kernels]
     doubts = [
         totals.doubt for totals in (kernels, memory) if isinstance(totals, Totals)
@@ -439,7 +441,9 @@ class Classifier:
         classes = dict.fromkeys(
             encodable(category).lower() for category in mapping.values()
         )
-        self.classes = tuple(each for each in classes if each != NCCL_CLASS)
+        self.classes = tuple(
+            kernel_class for kernel_class in classes if kernel_class != NCCL_CLASS
+        )
         self._categorizer = KernelCategorizer(
             [BoundPack(pack, "categorizer", limited=False)]
         )

@@ -19,7 +19,7 @@ _AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 class _Backward(NamedTuple):
     """Where the events of the tree are in the backward, t of them."""
 
-    is_node: BoolArray  #: whether each event is an autograd node, (t,)
+    is_node: BoolArray  #: True for events that are autograd nodes, (t,)
     #: the node around each, a position, `ROOT` without one, (t,)
     node_above: Int64Array
 

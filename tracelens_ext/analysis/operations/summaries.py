@@ -261,10 +261,10 @@ def _shortened(name: str) -> str:
     return name[: _SHORT_NAME_LENGTH - 1] + "…"
 
 
-def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
+def _longest_first(columns: dict[str, Any], time_column: str) -> pd.DataFrame:
     """Return the table, longest time first, with percentages."""
-    order = np.argsort(-columns[by], kind="stable")
-    time = columns[by][order]
+    order = np.argsort(-columns[time_column], kind="stable")
+    time = columns[time_column][order]
     frame = pd.DataFrame(columns).iloc[order]
     frame = frame.reset_index(drop=True)
     frame[PERCENTAGE] = percent(time, time.sum())

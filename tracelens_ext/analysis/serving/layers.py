@@ -388,7 +388,7 @@ def _layer_kernel_rows(
     length = int(layers.end[first_layer] - layers.begin[first_layer])
     places = layers.begin[same_kind][:, None] + np.arange(length)
     events = layers.events[:, places]  # shape (steps, layers of the kind, places)
-    shown = events[0, 0]
+    shown_step = events[0, 0]
     mean_us = gpu_events.duration[events].mean(axis=(0, 1)) / NS_PER_US
     op_code, op_labels = gpu_events.tree.cpu_op_label_of_gpu
     columns: dict[str, object] = {
@@ -396,11 +396,11 @@ def _layer_kernel_rows(
         "kind": kind,
         "layers": len(same_kind),
         "position": np.arange(length),
-        "kernel_name": texts(gpu_events.name[shown], gpu_events.trace.names),
-        "cpu_op": texts(op_code[shown], op_labels),
+        "kernel_name": texts(gpu_events.name[shown_step], gpu_events.trace.names),
+        "cpu_op": texts(op_code[shown_step], op_labels),
     }
     for name, (code, labels) in gpu_events.category_key.items():
-        columns[name] = texts(code[shown], labels)
+        columns[name] = texts(code[shown_step], labels)
     columns["avg_duration_us"] = mean_us
     columns["% of layer"] = 100.0 * mean_us / max(float(mean_us.sum()), 1e-9)
     return pd.DataFrame(columns)

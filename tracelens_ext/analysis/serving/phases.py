@@ -159,7 +159,7 @@ def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
         "gpu_ms_per_step": _ratio(busy_ns / NS_PER_MS, step_count),
         "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, timed_tokens),
         "idle_ms": idle_ns / NS_PER_MS,
-        "busy_%": percent(busy_ns, recorded_ns),
+        "busy_percent": percent(busy_ns, recorded_ns),
         "tokens_per_s": _ratio(timed_tokens * NS_PER_S, recorded_ns),
         "tokens_per_s_without_idle": _ratio(timed_tokens * NS_PER_S, busy_ns),
     }
@@ -167,7 +167,7 @@ def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
         if cause_ns.any():
             columns[f"idle_{cause.replace(' ', '_')}_ms"] = cause_ns / NS_PER_MS
     for part, share in _cpu_shares(gpu_events, steps).items():
-        columns[f"{part}_%"] = share
+        columns[f"{part}_percent"] = share
     columns.update(_category_columns(gpu_events, steps))
     frame = pd.DataFrame(columns)
     has_other_work = (gpu_events.counted & (steps.of_gpu == NONE)).any()
@@ -270,7 +270,7 @@ def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64A
     columns = {}
     for share, pattern in _SHARES.items():
         is_included = [bool(pattern.search(label)) for label in labels]
-        columns[f"{share}_%"] = percent(
+        columns[f"{share}_percent"] = percent(
             total_ns[is_included].sum(axis=0), total_ns.sum(axis=0)
         )
     longest_first = np.argsort(-total_ns.sum(axis=1), kind="stable")

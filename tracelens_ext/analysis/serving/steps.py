@@ -83,9 +83,9 @@ class Steps:
         """The phases that occur, in the order of tables."""
         phases_of_steps = [batch.phase for batch in self.batch]
         present = dict.fromkeys(phases_of_steps)
-        known = [phase for phase in ORDER if phase in present]
+        known_phases = [phase for phase in ORDER if phase in present]
         of_the_user = [phase for phase in present if phase not in ORDER]
-        return known + of_the_user
+        return known_phases + of_the_user
 
     @cached_property
     def phase(self) -> Int64Array:

@@ -115,7 +115,7 @@ def queue_length(work: GpuEvents) -> pd.DataFrame:
     times = streams[["time", "full_time"]].sum()
     table = streams["level"].agg(changes="size", mean="mean", max="max")
     full_percent = 100 * times["full_time"] / times["time"]
-    table[f"time at {FULL_QUEUE} (%)"] = full_percent.fillna(0.0)
+    table[f"time_at_{FULL_QUEUE}_percent"] = full_percent.fillna(0.0)
     return table.reset_index()
 
 
@@ -199,7 +199,7 @@ QUEUE_LENGTH = Table(
         ),
         Column("max", "launched but not started: maximum", unit="GPU events"),
         Column(
-            "time at 1024 (%)",
+            "time_at_1024_percent",
             "share of the time during which the queue is full, so that launches block "
             "the CPU",
         ),

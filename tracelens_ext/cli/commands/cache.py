@@ -62,6 +62,6 @@ COMMAND = Command(
     name="cache",
     summary="Show or clear the cache of parsed traces.",
     function=app,
-    group="Extend",
+    group="Manage",
     examples=("cache info", "cache clear", "cache info | head"),
 )

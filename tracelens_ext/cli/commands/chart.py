@@ -193,7 +193,7 @@ def _measured_runs(
             rules=rules.rules,
             categorizer=rules.categorizer or run_input.map_name,
             maps=rules.maps,
-            without_pack=rules.without_pack,
+            disable_pack=rules.disable_pack,
             reading=reading,
         )
         analyzer = analyze(run_input.path, analysis)

@@ -51,10 +51,12 @@ class ComparisonOptions:
         OutputFormat | None,
         typer.Option(
             "--format",
-            help="Format of the tables; json and markdown go to the terminal without "
-            "--output.",
+            help="Format of the tables; markdown goes to the terminal without --output.",
         ),
     ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON instead.")
+    ] = False
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write an HTML page.")
     ] = None
@@ -109,9 +111,17 @@ class ComparisonOptions:
     @property
     def printed_format(self) -> OutputFormat | None:
         """The format that is printed instead of the screen; None for the screen."""
+        if self.json:
+            return OutputFormat.json
         if self.output is None and self.output_format in _PRINTED_FORMATS:
             return self.output_format
         return None
+
+    def __post_init__(self) -> None:
+        if self.json and self.output_format is not None:
+            raise UsageError("--json and --format exclude each other; give one")
+        if self.output is None and self.output_format is OutputFormat.json:
+            tell("--format json is now --json; the old name goes with the next release")
 
     def paths(self, traces: Sequence[str]) -> list[Path]:
         """Return what is compared, the baseline first."""
@@ -273,7 +283,7 @@ def _compare_snapshots(
 
     paths = [Path(trace) for trace in traces]
     report = snapshot_report(paths, reading)
-    as_json = options.output_format is OutputFormat.json
+    as_json = options.printed_format is OutputFormat.json
     show(report, snapshot_blocks(report, options.top), json=as_json)
 
 

@@ -42,7 +42,7 @@ COMMAND = Command(
     name="counters",
     summary="Show stream queue lengths and copy bandwidth.",
     function=counters,
-    group="Look",
+    group="Inspect",
     examples=(
         "counters trace.json.gz",
         "counters run.sqlite",

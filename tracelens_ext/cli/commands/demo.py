@@ -85,6 +85,6 @@ COMMAND = Command(
     name="demo",
     summary="Write a demo trace.",
     function=demo,
-    group="Extend",
+    group="Manage",
     examples=("demo", "demo fixed.json.gz --fixed", "demo job.json.gz --ranks 4"),
 )

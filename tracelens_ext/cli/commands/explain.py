@@ -105,7 +105,7 @@ COMMAND = Command(
     name="explain",
     summary="Show which rule decides the category of a kernel.",
     function=explain,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "explain ampere_sgemm_128x64_tn",
         "explain --op aten::linear",

@@ -216,7 +216,7 @@ COMMAND = Command(
     name="export",
     summary="Export a trace for Perfetto or to a database.",
     function=export,
-    group="Look",
+    group="Inspect",
     examples=(
         "export trace.json.gz -o small.json.gz --iteration 7",
         "export run.nsys-rep -o run.json.gz --window 1200ms-1300ms",

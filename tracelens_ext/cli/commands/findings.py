@@ -179,7 +179,7 @@ COMMAND = Command(
     name="findings",
     summary="Show what would save the most time, and what to change.",
     function=findings,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "findings trace.json.gz",
         "findings trace.json.gz --json --intervals",

@@ -39,7 +39,7 @@ _SPREAD_COLUMNS = (
     "min_ms",
     "max_ms",
     "max_rank",
-    "max over mean (%)",
+    "max_over_mean_percent",
 )
 _FINDING_COLUMNS = (
     "finding",
@@ -234,10 +234,10 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
         return
     yield Part(
         title="What would save time, across ranks",
-        frame=tables["finding_spread"],
+        frame=tables["finding_across_ranks"],
         columns=_FINDING_COLUMNS,
     )
-    timeline = tables["timeline_spread"].set_index("type")
+    timeline = tables["timeline_across_ranks"].set_index("type")
     if len(timeline):
         timeline = timeline.reindex(_TIMES)
     yield Part(
@@ -247,10 +247,12 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     )
     yield Part(
         title="GPU time by category across ranks",
-        frame=tables["category_spread"].head(_LISTED),
+        frame=tables["category_across_ranks"].head(_LISTED),
         columns=("kernel_category",) + _SPREAD_COLUMNS,
     )
-    yield _slowest(ranks=tables["ranks"], origins=tables.get("wait_origins"), top=top)
+    yield _slowest(
+        ranks=tables["ranks"], origins=tables.get("wait_root_causes"), top=top
+    )
 
 
 def _headline(result: FleetResult) -> list[str]:
@@ -261,7 +263,7 @@ def _headline(result: FleetResult) -> list[str]:
     if result.failed:
         parts.append(f"{result.failed} failed")
     lines = [f"Results: {result.out}", ", ".join(parts)]
-    spreads = result.tables.get("timeline_spread")
+    spreads = result.tables.get("timeline_across_ranks")
     if spreads is not None and len(spreads):
         busy = spreads.set_index("type").to_dict("index")["busy_time"]
         spread = f" ± {busy['std_ms']:,.3f}" if busy["ranks"] > 1 else ""
@@ -286,14 +288,16 @@ def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Par
         others = max(len(ranks) - 1, 1)
         behind = behind.clip(lower=caused / others)
     ranks = ranks.loc[behind.sort_values(ascending=False, kind="stable").index]
-    ranks = ranks.rename(columns={"computation over mean (%)": "over mean (%)"})
+    ranks = ranks.rename(columns={"computation_over_mean_percent": "over_mean_percent"})
     columns = ["rank"]
     if ranks["device"].nunique() > 1:
         columns.append("device")
-    columns += ["computation_time_ms", "over mean (%)", "busy (%)"]
-    shown = ranks[columns].head(top)
-    of_all = f"{len(shown)} of {_counted(len(ranks), 'rank')}"
-    return Part(f"Slowest {of_all}, by computation or by the waits they cause", shown)
+    columns += ["computation_time_ms", "over_mean_percent", "busy_percent"]
+    slowest_ranks = ranks[columns].head(top)
+    of_all = f"{len(slowest_ranks)} of {_counted(len(ranks), 'rank')}"
+    return Part(
+        f"Slowest {of_all}, by computation or by the waits they cause", slowest_ranks
+    )
 
 
 COMMAND = Command(

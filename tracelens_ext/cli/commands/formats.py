@@ -68,6 +68,6 @@ COMMAND = Command(
     name="formats",
     summary="List the supported trace formats and how to record them.",
     function=formats,
-    group="Extend",
+    group="Manage",
     examples=("formats", "formats | grep nsys", "formats > formats.txt"),
 )

@@ -112,10 +112,10 @@ COMMAND = Command(
     name="gaps",
     summary="Show why the GPU was idle.",
     function=gaps,
-    group="Look",
+    group="Inspect",
     examples=(
         "gaps trace.json.gz",
-        "gaps trace.json.gz --pstep 7 --stream 7",
+        "gaps trace.json.gz --step 7 --stream 7",
         "gaps trace.json.gz --output - | less",
     ),
 )

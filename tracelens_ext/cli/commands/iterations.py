@@ -237,7 +237,7 @@ COMMAND = Command(
     name="iterations",
     summary="Show the time of each iteration, and the outliers.",
     function=iterations,
-    group="Look",
+    group="Inspect",
     examples=(
         "iterations trace.json.gz",
         "iterations trace.json.gz --annotation 'train_step.*'",

@@ -36,7 +36,7 @@ from tracelens_ext.lazy import pd
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.analysis.iterations.selection import EventFilter
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
 Sort = Literal["count", "total", "duration", "percentage", "duration-percentage"]
@@ -176,7 +176,7 @@ class _KernelReport:
     """All that is shown of the kernels of a trace."""
 
     tables: dict[str, pd.DataFrame]
-    selection: Selection
+    selection: EventFilter
     selected: str  #: which events are asked about, in words; empty for all
     sorted_by: str  #: in words
 
@@ -184,7 +184,7 @@ class _KernelReport:
     def of(
         cls,
         analyzer: TreePerfAnalyzer,
-        selection: Selection,
+        selection: EventFilter,
         sort: Sort,
         *,
         with_sources: bool,
@@ -294,7 +294,7 @@ def _kernel_rows(
         "avg_time_us": f"Avg Duration ({us})",
         "total_time_us": f"Total Duration ({us})",
         "std_time_us": f"Std Dev ({us})",
-        "% of launches": "% of Total",
+        "% of GPU events": "% of Total",
         "% of duration": "% Duration",
     }
     if is_narrow:
@@ -373,7 +373,7 @@ COMMAND = Command(
     name="kernels",
     summary="List kernels by count or duration.",
     function=kernels,
-    group="Look",
+    group="Inspect",
     examples=(
         "kernels trace.json.gz --top 20 --sort duration-percentage",
         "kernels trace.json.gz --category GEMM",

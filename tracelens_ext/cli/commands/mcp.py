@@ -26,6 +26,6 @@ COMMAND = Command(
     name="mcp",
     summary="Serve traces to AI agents over the Model Context Protocol.",
     function=mcp,
-    group="Look",
+    group="Inspect",
     examples=("mcp traces/", "mcp traces/ /data/profiles", "mcp ."),
 )

@@ -170,7 +170,7 @@ COMMAND = Command(
     name="memory",
     summary="Show what used memory at the peak, and what allocated it.",
     function=memory,
-    group="Look",
+    group="Inspect",
     examples=(
         "memory trace.json.gz",
         "memory trace.json.gz --by module",

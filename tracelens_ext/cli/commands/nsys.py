@@ -316,7 +316,7 @@ COMMAND = Command(
     name="nsys",
     summary="Summarize Nsight Systems reports by kernel class.",
     function=app,
-    group="Look",
+    group="Inspect",
     examples=(
         "nsys stats run.nsys-rep",
         "nsys stats run.sqlite --xlsx classes.xlsx",

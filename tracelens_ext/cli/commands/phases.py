@@ -35,15 +35,15 @@ _PHASE_COLUMNS = (
 )
 _BUSY_COLUMNS = (
     "phase",
-    "busy_%",
+    "busy_percent",
     "idle_ms",
     "tokens_per_s",
     "tokens_per_s_without_idle",
-    "attention_%",
-    "gemm_%",
+    "attention_percent",
+    "gemm_percent",
     "% of roofline",
-    "scheduler_%",
-    "sampler_%",
+    "scheduler_percent",
+    "sampler_percent",
 )
 _LAYER_COLUMNS = (
     "phase",
@@ -168,7 +168,7 @@ COMMAND = Command(
     name="phases",
     summary="Show prefill and decode of a serving engine.",
     function=phases,
-    group="Look",
+    group="Inspect",
     examples=(
         "phases trace.json.gz",
         "phases trace.json.gz --phase 'decode=^decode' --phase 'prefill=^prefill'",

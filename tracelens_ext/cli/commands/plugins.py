@@ -90,6 +90,6 @@ COMMAND = Command(
     name="plugins",
     summary="Show installed plugins and their errors.",
     function=app,
-    group="Extend",
+    group="Manage",
     examples=("plugins", "plugins list --strict", "plugins new my-company-kernels"),
 )

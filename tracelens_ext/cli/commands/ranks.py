@@ -23,7 +23,7 @@ _CALL_COLUMNS = (
     "call",
     "collective",
     "wait_us",
-    "in_sync_us",
+    "transfer_us",
     "last_rank",
     "iteration",
     "state",
@@ -228,7 +228,7 @@ def _show_results(results: str, top: int, *, json: bool) -> None:
 
 
 def _calls_part(tables: dict[str, pd.DataFrame], top: int) -> Part:
-    calls = tables["collective_sync"].sort_values(
+    calls = tables["collective_calls"].sort_values(
         "wait_us", ascending=False, kind="stable"
     )
     return Part(
@@ -291,7 +291,7 @@ def _dump_blocks(tables: dict[str, pd.DataFrame], top: int) -> Iterator[Block]:
         rows=top,
     )
     yield Part("Last calls of each rank", tables["last_calls"], rows=top)
-    if "collective_sync" in tables:
+    if "collective_calls" in tables:
         yield _calls_part(tables, top)
 
 

@@ -316,7 +316,7 @@ COMMAND = Command(
     name="record",
     summary="Run a program, and record and analyze a few iterations.",
     function=record,
-    group="Look",
+    group="Inspect",
     examples=(
         "record -- python train.py",
         "record -o run1 --skip 50 -- torchrun --nproc-per-node 8 train.py",

@@ -59,13 +59,13 @@ _HEADLINES = (
 )
 #: Column of the table of several traces → row of the timeline.
 _SHARES = {
-    "busy (%)": "busy_time",
-    "computation (%)": "computation_time",
-    "exposed comm (%)": "exposed_comm_time",
-    "idle (%)": "idle_time",
+    "busy_percent": "busy_time",
+    "computation_percent": "computation_time",
+    "exposed_communication_percent": "exposed_comm_time",
+    "idle_percent": "idle_time",
 }
 _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit beside it
-_SUMMARY_KEPT = ("total_time_ms", "busy (%)", "top finding")
+_SUMMARY_KEPT = ("total_time_ms", "busy_percent", "top_finding")
 
 
 def report(
@@ -453,13 +453,13 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
         for label, time_name in _SHARES.items():
             row[label] = 100 * times[time_name] / total if total else 0.0
     findings = report.sheets.get("findings")
-    if findings is not None and "% of judged time" in findings and len(findings):
+    if findings is not None and "% of analyzed time" in findings and len(findings):
         first = findings.iloc[0]
-        row["top finding"] = f"{first['finding']} {first['% of judged time']:.0f} %"
+        row["top_finding"] = f"{first['finding']} {first['% of analyzed time']:.0f} %"
     categories = report.sheets.get("gpu_time_by_category")
     if categories is not None and len(categories):
         first = categories.iloc[0]
-        row["top category"] = (
+        row["top_category"] = (
             f"{first['kernel_category']} {first['% of GPU time']:.0f} %"
         )
     return row
@@ -489,7 +489,7 @@ COMMAND = Command(
     name="report",
     summary="Write a report: workbook, HTML page, tables.",
     function=report,
-    group="Look",
+    group="Inspect",
     examples=(
         "report trace.json.gz",
         "report trace.json.gz --html report.html --csv-dir tables",

@@ -201,7 +201,7 @@ COMMAND = Command(
     name="reproduce",
     summary="Write a script that runs operations of a trace in isolation.",
     function=reproduce,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "reproduce trace.json.gz -o bench.py",
         "reproduce trace.json.gz --row 3 -o bench.py",

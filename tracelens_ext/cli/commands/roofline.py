@@ -65,7 +65,7 @@ _RULE_WIDTH = 79
 _INDENT = " " * 12
 _MIN_NAME_WIDTH = 16
 #: A fact that the screen says in a sentence of its own.
-_MODELED = "GPU time modelled (%)"
+_MODELED = "GPU time modeled (%)"
 
 
 def roofline(
@@ -89,7 +89,7 @@ def roofline(
         int, typer.Option("--top", "-t", min=0, help="Number of operations to print.")
     ] = 10,
     annotation: Annotation = None,
-    pstep: Step = None,
+    step: Step = None,
     device: Device = None,
     capture: Capture = None,
     json: Json = False,
@@ -97,7 +97,7 @@ def roofline(
     reading: GraphReadingFlags,
 ) -> None:
     """Show how far each operation is from the hardware limits, and how much time that costs."""
-    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.analysis.iterations.selection import EventFilter
     from tracelens_ext.cli.load import (
         analyze,
         computed_tables,
@@ -110,7 +110,7 @@ def roofline(
         kernel_categories=False, capture=capture, reading=reading
     )
     analyzer = analyze(trace, analysis)
-    selection = Selection(pstep, device=device)
+    selection = EventFilter(step, device=device)
     result = analyzer.roofline(device_peaks, selection)
     show_plugin_problems(analyzer)
     operations = analyzer.get_df_roofline(device_peaks, selection=selection)
@@ -175,19 +175,19 @@ def _of_family(operations: pd.DataFrame, family: str | None) -> pd.DataFrame:
     families = operations["family"].fillna("")
     of_family = operations[families.str.casefold() == family.casefold()]
     if not len(of_family):
-        known = ", ".join(sorted(set(families) - {""})) or "none"
+        known_families = ", ".join(sorted(set(families) - {""})) or "none"
         raise UsageError(
-            f"no operation belongs to the family {family!r}; this trace has {known}"
+            f"no operation belongs to the family {family!r}; this trace has {known_families}"
         )
     return of_family
 
 
 def _iteration_blocks(steps: pd.DataFrame) -> Iterator[Block]:
     """Yield the first iterations; the model FLOPs utilization where it is known."""
-    shown = steps
-    if not steps["mfu_%"].notna().any():
-        shown = steps.drop(columns="mfu_%")
-    yield Part.of("mfu_by_iteration", shown.head(_MOST_ITERATIONS))
+    shown_steps = steps
+    if not steps["mfu_percent"].notna().any():
+        shown_steps = steps.drop(columns="mfu_percent")
+    yield Part.of("mfu_by_iteration", shown_steps.head(_MOST_ITERATIONS))
     more = len(steps) - _MOST_ITERATIONS
     if more > 0:
         yield [f"{more:,} more iterations (list them all with --json)"]
@@ -237,7 +237,7 @@ COMMAND = Command(
     name="roofline",
     summary="Show how far operations are from the hardware limits.",
     function=roofline,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "roofline trace.json.gz",
         "roofline trace.json.gz --family GEMM --sort percent",

@@ -218,11 +218,11 @@ def _row(bound: BoundPack, rule: Rule) -> dict[str, Any]:
     }
 
 
-def _refuse_unknown(name: str, known: Iterable[str], refusal: str) -> None:
+def _refuse_unknown(name: str, known_names: Iterable[str], refusal: str) -> None:
     """Raise when nothing is called so, with what there is."""
     from difflib import get_close_matches
 
-    names = sorted(known)
+    names = sorted(known_names)
     if name in names:
         return
     similar = get_close_matches(name, names, n=3, cutoff=0.7)
@@ -261,7 +261,7 @@ COMMAND = Command(
     name="rules",
     summary="List, check and draft category rules.",
     function=app,
-    group="Extend",
+    group="Manage",
     examples=(
         "rules list --category GEMM",
         "rules check my_rules.toml",

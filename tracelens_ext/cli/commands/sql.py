@@ -9,6 +9,10 @@ import typer
 
 from tracelens_ext.cli.options import AnalysisOptions
 from tracelens_ext.cli.screen import show, tell, trace_report
+from tracelens_ext.compatibility.earlier_names import (
+    earlier_column_names,
+    earlier_table_name,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
 
@@ -73,8 +77,11 @@ def _print_schema() -> None:
     typer.echo(SCHEMA.strip())
     typer.echo("-- Tables of the report, computed when a query uses them:")
     for name, table in tables_of_report().items():
-        shown_name = f"table_{name}" if name in OWN_NAMES else name
-        columns = ", ".join(f'"{column.name}"' for column in table.columns)
+        earlier_name = earlier_table_name(name)
+        shown_name = f"table_{name}" if name in OWN_NAMES else earlier_name
+        names = [column.name for column in table.columns]
+        earlier_names = earlier_column_names(names, name)
+        columns = ", ".join(f'"{earlier_names.get(each, each)}"' for each in names)
         typer.echo(f"-- {shown_name}({columns})")
 
 
@@ -82,7 +89,7 @@ COMMAND = Command(
     name="sql",
     summary="Query a trace and its report tables with SQL.",
     function=sql,
-    group="Look",
+    group="Inspect",
     examples=(
         "sql --schema",
         "sql trace.json.gz 'select name, count(*) from events group by name limit 9'",

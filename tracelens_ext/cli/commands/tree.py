@@ -210,7 +210,7 @@ COMMAND = Command(
     name="tree",
     summary="Show the call tree with the GPU time below each operation.",
     function=tree,
-    group="Look",
+    group="Inspect",
     examples=(
         "tree trace.json.gz --depth 6",
         "tree trace.json.gz --op Attention --min-percent 0.1",

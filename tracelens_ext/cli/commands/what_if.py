@@ -23,6 +23,7 @@ from tracelens_ext.cli.screen import (
     trace_report,
     write_text,
 )
+from tracelens_ext.compatibility.earlier_names import earlier_table
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 
@@ -58,6 +59,7 @@ def what_if(
     waits: Annotated[
         Path | None,
         typer.Option(
+            "--collective-waits",
             metavar="FILE",
             help=(
                 "collective_waits.parquet of fleet: how long collectives waited for "
@@ -101,7 +103,7 @@ def what_if(
             tell_claims(simulation, analyzer.findings(device_peaks).findings)
     table = simulation.what_if(changes)
     show_plugin_problems(analyzer)
-    csv_text = table.to_csv(index=False, lineterminator="\n") if csv else ""
+    csv_text = _csv_text(table) if csv else ""
     if json:
         if csv:
             write_text(csv, csv_text)
@@ -137,11 +139,17 @@ def _blocks(simulation: Simulation, table: pd.DataFrame, top: int) -> Iterator[B
     yield Section("CRITICAL PATH", critical_path)
 
 
+def _csv_text(table: pd.DataFrame) -> str:
+    """Return all changes as CSV."""
+    named = earlier_table(table, "what_if")
+    return str(named.to_csv(index=False, lineterminator="\n"))
+
+
 COMMAND = Command(
     name="what-if",
     summary="Predict the wall time if something were faster or removed.",
     function=what_if,
-    group="Explain",
+    group="Diagnose",
     examples=(
         "what-if trace.json.gz",
         "what-if trace.json.gz --change GEMM=0.5 --change host=0",

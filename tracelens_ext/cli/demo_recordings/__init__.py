@@ -41,7 +41,7 @@ def copy_recording(name: str, target: Path) -> None:
 
 
 def is_demo_trace(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a demo trace: what may be overwritten without asking."""
+    """Return True if a file is a demo trace, which may be overwritten without asking."""
     if not Path(path).is_file():
         return False
     opener = gzip.open if str(path).endswith(".gz") else open

@@ -114,8 +114,8 @@ def _tables(runs: Sequence[EngineRun]) -> _ChartTables:
     others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
     longest_s = max(run.elapsed_ns for run in runs) / NS_PER_S
     tables = [
-        _with_digits(each, longest_s)
-        for each in (by_category,) + tuple(others.tables.values())
+        _with_digits(table, longest_s)
+        for table in (by_category,) + tuple(others.tables.values())
     ]
     return _ChartTables(
         by_category=by_category, tables=tables, notes=list(others.notes), pool=pool
@@ -241,12 +241,12 @@ def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
     decimals = 2
     if longest_s:
         decimals = min(max(5 - math.floor(math.log10(longest_s)), 2), _MAX_DECIMALS)
-    shown = Shown(Unit(quantity=Quantity.TIME, symbol="s", decimals=decimals))
+    notation = Shown(Unit(quantity=Quantity.TIME, symbol="s", decimals=decimals))
     columns = []
     for column in table.columns:
         is_by_category = table.name == _BY_CATEGORY and column.kind == "number"
         if is_by_category or column.header.endswith("(sec)"):
-            columns.append(replace(column, shown=shown))
+            columns.append(replace(column, shown=notation))
         else:
             columns.append(column)
     return replace(table, columns=columns)

@@ -292,8 +292,10 @@ def _memory_categories(
         answers = [by_nsight_name, by_recorded_name]
         if pack in user_rules:
             answers = [by_recorded_name]
-        known = [answer.category[index] for answer in answers if answer.known[index]]
-        categories.append(known[0] if known else None)
+        known_categories = [
+            answer.category[index] for answer in answers if answer.known[index]
+        ]
+        categories.append(known_categories[0] if known_categories else None)
     return categories
 
 

@@ -162,7 +162,7 @@ def check_models(
                 problem=problem,
                 name=given.engine,
                 kind="engines",
-                known=known,
+                known_names=known,
                 passed_over=passed_over,
             )
         models = known[given.engine]
@@ -172,18 +172,22 @@ def check_models(
                 problem=problem,
                 name=given.model,
                 kind="models",
-                known=models,
+                known_names=models,
                 passed_over=passed_over,
             )
 
 
 def _unknown(
-    problem: str, name: str, kind: str, known: Iterable[str], passed_over: Sequence[str]
+    problem: str,
+    name: str,
+    kind: str,
+    known_names: Iterable[str],
+    passed_over: Sequence[str],
 ) -> UsageError:
     """Return the error about a name that no map has, with the nearest one that is known."""
     from tracelens_ext.categorize.maps import not_maps
 
-    names = list(known)
+    names = list(known_names)
     question = ""
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
     if nearest:

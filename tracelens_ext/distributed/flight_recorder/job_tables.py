@@ -80,7 +80,7 @@ def joined_with_traces(
     slow ranks and links are those of the traces. The calls of the dumps get the iteration of the
     traces' call of the same group and sequence number, else of the group's last call there.
     """
-    calls = of_traces["collective_sync"]
+    calls = of_traces["collective_calls"]
     stuck = dumps["stuck_calls"].copy()
     iterations = [
         _iteration(calls, str(group), int(sequence))

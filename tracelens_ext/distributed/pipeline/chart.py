@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tracelens_ext.distributed.pipeline.intervals import Intervals
 from tracelens_ext.distributed.pipeline.tables import (
     STAGES_TABLE,
     PipelineIteration,
@@ -13,7 +14,6 @@ from tracelens_ext.distributed.pipeline.tables import (
 )
 from tracelens_ext.distributed.pipeline.times import (
     BUBBLE_KINDS,
-    Intervals,
     StageTimes,
     TimeKind,
 )

@@ -34,6 +34,9 @@ ACTIVITY = "pipeline_activity"
 #: The tables of `pipeline_tables`.
 PIPELINE_TABLES = (CALLS, ACTIVITY)
 
+#: Values of the column `direction` of `pipeline_calls`.
+SEND = "send"
+RECEIVE = "recv"
 #: Values of the column `kind` of `pipeline_activity`.
 COMPUTATION = "computation"
 OPTIMIZER = "optimizer"

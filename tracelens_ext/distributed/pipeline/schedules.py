@@ -1,4 +1,4 @@
-"""Schedules of pipelines: recognized from what a job recorded, their ideal bubble, and simulated.
+"""Schedules of pipelines: their ideal bubble, and how long an iteration with one lasts.
 
 With p stages, m micro-batches and v chunks of a stage, and stages that take equally long, the
 bubble is this share of an iteration:
@@ -12,6 +12,7 @@ bubble is this share of an iteration:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,21 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.stages import Pipeline
-from tracelens_ext.distributed.pipeline.times import Intervals
-from tracelens_ext.distributed.pipeline.transfers import RECEIVE, SEND
-from tracelens_ext.lazy import pd
-from tracelens_ext.trace import Float64Array, Int64Array
-from tracelens_ext.trace.intervals import covered
+from tracelens_ext.trace import Float64Array
 
-#: Two sends with less computation in between are of one micro-batch.
-_MIN_COMPUTATION_NS = 1_000
-#: The share of a micro-batch's computation that the last stage still has after its last gradient,
-#: where gradients of weights are computed apart.
-_MIN_LATE_COMPUTATION = 0.2
-#: A second chunk's forward pass takes at most so many times as long as the first one's.
-_SAME_WORK_FACTOR = 1.4
-_MAX_CHUNKS = 64
 #: The part of a micro-batch's computation that is its forward pass, where nothing tells.
 _FORWARD_SHARE = 1 / 3
 
@@ -84,192 +72,6 @@ class Schedule:
         )
 
 
-# Recognition.
-
-
-class _Direction(NamedTuple):
-    """The transfers from one rank to another."""
-
-    micro_batches: int  #: several tensors of one are counted once
-    #: of the sends, or of the receives where those show more, ns
-    starts: Int64Array
-    ends: Int64Array
-
-
-def recognize(
-    pipeline: Pipeline, calls: pd.DataFrame, computations: dict[int, Intervals]
-) -> Schedule:
-    """Return the schedule of an iteration.
-
-    Args:
-        pipeline: whose ranks.
-        calls: of `match_transfers`, of the iteration.
-        computations: rank → its computation in the pipeline.
-    """
-    count = len(pipeline.ranks)
-    forward = []
-    backward = []
-    for earlier, later in zip(pipeline.ranks, pipeline.ranks[1:], strict=False):
-        forward.append(_direction(calls, computations, earlier, later))
-        backward.append(_direction(calls, computations, later, earlier))
-    micro_batches = _usual([direction.micro_batches for direction in forward])
-    if pipeline.is_ring:
-        wrapped = _direction(calls, computations, pipeline.ranks[-1], pipeline.ranks[0])
-        return _interleaved(count, micro_batches, wrapped.micro_batches)
-    if _usual([direction.micro_batches for direction in backward]) == 0:
-        return Schedule(ScheduleKind.FORWARD_ONLY, count, micro_batches)
-    if count == 2 and _computes_two_chunks(pipeline, calls, computations):
-        return _interleaved_on_two_stages(micro_batches)
-    kind = _kind_of_chain(pipeline, forward[0], backward[0], micro_batches)
-    if kind is ScheduleKind.ONE_FORWARD_ONE_BACKWARD and _has_late_work(
-        pipeline, calls, computations, micro_batches
-    ):
-        kind = ScheduleKind.ZERO_BUBBLE
-    return Schedule(kind, count, micro_batches)
-
-
-def _usual(counts: Sequence[int]) -> int:
-    """Return the median of the counts of transfers, those without traces left out."""
-    known = [count for count in counts if count]
-    return int(np.median(known)) if known else 0
-
-
-def _direction(
-    calls: pd.DataFrame, computations: dict[int, Intervals], source: int, target: int
-) -> _Direction:
-    """Return the transfers from one rank to another.
-
-    Sends that queue behind one another have no computation in between; their receives do. So the
-    side that shows more micro-batches counts.
-    """
-    is_of_link = (calls["source"] == source) & (calls["target"] == target)
-    of_link = calls[is_of_link]
-    sends = of_link[of_link["direction"] == SEND]
-    receives = of_link[of_link["direction"] == RECEIVE]
-    from_sends = _micro_batches_of(sends, "start", computations.get(source))
-    from_receives = _micro_batches_of(receives, "end", computations.get(target))
-    if from_receives.micro_batches > from_sends.micro_batches:
-        return from_receives
-    return from_sends
-
-
-def _micro_batches_of(
-    calls: pd.DataFrame, instant: str, computation: Intervals | None
-) -> _Direction:
-    """Return the micro-batches that one side of a link shows.
-
-    Args:
-        calls: the sends, or the receives, of the link.
-        instant: the column before and after which the rank computes.
-        computation: of the rank; None if it has no trace.
-    """
-    parts = calls.groupby("kernel", sort=False)["kernel"].transform("size")
-    kernels = calls.assign(parts=parts).drop_duplicates("kernel")
-    kernels = kernels.sort_values("start", kind="stable")
-    starts = kernels["start"].to_numpy(np.int64)
-    ends = kernels["end"].to_numpy(np.int64)
-    if not len(kernels):
-        return _Direction(0, starts, ends)
-    # All batches have the tensors of one micro-batch. Those with a multiple of them pass on
-    # several, as two chunks of interleaved stages do.
-    tensors = int(kernels["parts"].min())
-    passed_on = kernels["parts"].to_numpy(np.int64) // tensors
-    is_first = np.ones(len(kernels), dtype=bool)
-    if computation is not None:
-        instants = kernels[instant].to_numpy(np.int64)
-        computed = covered(
-            computation.start, computation.end, instants[:-1], instants[1:]
-        )
-        is_first[1:] = computed >= _MIN_COMPUTATION_NS
-    count = int(passed_on[is_first].sum())
-    return _Direction(count, starts[is_first], ends[is_first])
-
-
-def _interleaved(stages: int, forward: int, wrapped: int) -> Schedule:
-    """Return the schedule of a ring: all chunks but the last pass the wrap-around."""
-    micro_batches = forward - wrapped
-    if micro_batches <= 0 or forward % micro_batches:
-        return Schedule(ScheduleKind.UNKNOWN, stages, max(micro_batches, 0))
-    chunks = forward // micro_batches
-    if chunks < 2:
-        return Schedule(ScheduleKind.UNKNOWN, stages, micro_batches)
-    return Schedule(ScheduleKind.INTERLEAVED, stages, micro_batches, chunks)
-
-
-def _computes_two_chunks(
-    pipeline: Pipeline, calls: pd.DataFrame, computations: dict[int, Intervals]
-) -> bool:
-    """Tell whether the first of two stages sends on what it first receives.
-
-    Of two stages the wrap-around is the same link. After its first receive, the first stage of an
-    interleaved schedule computes another forward pass and sends it; that of a plain one computes a
-    backward pass before the next forward pass.
-    """
-    rank = pipeline.ranks[0]
-    own = computations.get(rank)
-    rows = calls[calls["rank"] == rank]
-    sends = np.sort(rows.loc[rows["direction"] == SEND, "start"].to_numpy(np.int64))
-    receives = rows.loc[rows["direction"] == RECEIVE, "end"].to_numpy(np.int64)
-    if own is None or not len(sends) or not len(receives):
-        return False
-    first_receive = receives.min()
-    later_sends = sends[sends > first_receive]
-    if not len(later_sends):
-        return False
-    limits = np.array([own.start.min(), first_receive], dtype=np.int64)
-    ends = np.array([sends[0], later_sends[0]], dtype=np.int64)
-    computed = covered(own.start, own.end, limits, ends)
-    return bool(computed[1] <= _SAME_WORK_FACTOR * computed[0])
-
-
-def _interleaved_on_two_stages(transfers: int) -> Schedule:
-    """Return the interleaved schedule of two stages with so many transfers each way.
-
-    A stage passes on m micro-batches 2 v - 1 times; m is a multiple of the number of stages.
-    """
-    for chunks in range(2, _MAX_CHUNKS):
-        micro_batches = transfers // (2 * chunks - 1)
-        is_exact = micro_batches * (2 * chunks - 1) == transfers
-        if micro_batches and is_exact and micro_batches % 2 == 0:
-            return Schedule(ScheduleKind.INTERLEAVED, 2, micro_batches, chunks)
-    return Schedule(ScheduleKind.UNKNOWN, 2, transfers)
-
-
-def _kind_of_chain(
-    pipeline: Pipeline, forward: _Direction, backward: _Direction, micro_batches: int
-) -> ScheduleKind:
-    """Return the kind of schedule, by how many micro-batches the first stage has under way."""
-    under_way = np.arange(1, len(forward.starts) + 1)
-    under_way = under_way - np.searchsorted(np.sort(backward.ends), forward.starts)
-    most = int(under_way.max(initial=0))
-    stages = len(pipeline.ranks)
-    # A gradient may arrive while the last forward pass before it is computed.
-    if min(stages - 1, micro_batches) <= most <= stages:
-        return ScheduleKind.ONE_FORWARD_ONE_BACKWARD
-    if most == micro_batches:
-        return ScheduleKind.GPIPE
-    return ScheduleKind.UNKNOWN
-
-
-def _has_late_work(
-    pipeline: Pipeline,
-    calls: pd.DataFrame,
-    computations: dict[int, Intervals],
-    micro_batches: int,
-) -> bool:
-    """Tell whether the last stage computes after it has sent its last gradient."""
-    rank = pipeline.ranks[-1]
-    own = computations.get(rank)
-    is_send = (calls["rank"] == rank) & (calls["direction"] == SEND)
-    if own is None or not is_send.any() or not len(own.end):
-        return False
-    last_send = int(calls.loc[is_send, "start"].max())
-    after = np.array([last_send], dtype=np.int64)
-    end = np.array([max(int(own.end.max()), last_send)], dtype=np.int64)
-    late = int(covered(own.start, own.end, after, end)[0])
-    return late >= _MIN_LATE_COMPUTATION * own.length / max(micro_batches, 1)
-
-
 # Simulation.
 
 
@@ -294,37 +96,82 @@ def simulated_window(
         computation: of each stage in the iteration, (p,).
         transfer: how long one between each stage and the next takes, (p - 1,) or, for the
             wrap-around too, (p,).
+
+    Raises:
+        ValueError: each stage waits for another one.
     """
-    stages = schedule.stages
-    places = stages * schedule.chunks
-    per_work = computation / (schedule.micro_batches * schedule.chunks)
-    orders = [work_order(schedule, stage) for stage in range(stages)]
-    has_backward = schedule.kind is not ScheduleKind.FORWARD_ONLY
-    forward_share = _FORWARD_SHARE if has_backward else 1.0
-    done: dict[_Work, float] = {}
-    free = [0.0] * stages
-    next_work = [0] * stages
-    remaining = sum(len(order) for order in orders)
-    while remaining:
-        before = remaining
-        for stage, order in enumerate(orders):
-            while next_work[stage] < len(order):
-                work = order[next_work[stage]]
-                needed = _needed(work, places)
-                start = free[stage]
-                if needed is not None:
-                    if needed not in done:
-                        break
-                    start = max(start, done[needed])
-                    start += _transfer_time(transfer, needed.place, work.place, stages)
-                share = forward_share if work.is_forward else 1.0 - forward_share
-                free[stage] = start + float(per_work[stage]) * share
-                done[work] = free[stage]
-                next_work[stage] += 1
-                remaining -= 1
-        if remaining == before:
+    run = _Run(schedule, computation, transfer)
+    stages = range(schedule.stages)
+    while not run.is_over:
+        progress = [run.advance(stage) for stage in stages]
+        if not any(progress):
             raise ValueError("the work cannot be ordered consistently")
-    return max(free)
+    return max(run.free_at)
+
+
+class _Run:
+    """An iteration under way in a simulation."""
+
+    def __init__(
+        self, schedule: Schedule, computation: Float64Array, transfer: Float64Array
+    ) -> None:
+        stages = range(schedule.stages)
+        work_of_stage = schedule.micro_batches * schedule.chunks
+        self._schedule = schedule
+        self._transfer = transfer
+        self._length_of_work = computation / work_of_stage
+        self._forward_share = 1.0
+        if schedule.kind is not ScheduleKind.FORWARD_ONLY:
+            self._forward_share = _FORWARD_SHARE
+        self._remaining = [deque(work_order(schedule, stage)) for stage in stages]
+        self._done_at: dict[_Work, float] = {}
+        self.free_at = [
+            0.0
+        ] * schedule.stages  #: when each stage has done its work so far
+
+    @property
+    def is_over(self) -> bool:
+        """True if no work is left."""
+        return not any(self._remaining)
+
+    def advance(self, stage: int) -> bool:
+        """Do the work of a stage until it has to wait; tell whether it did any."""
+        remaining = self._remaining[stage]
+        has_worked = False
+        while remaining:
+            start = self._start_of(remaining[0], stage)
+            if start is None:
+                break
+            work = remaining.popleft()
+            end = start + self._length(work, stage)
+            self.free_at[stage] = end
+            self._done_at[work] = end
+            has_worked = True
+        return has_worked
+
+    def _start_of(self, work: _Work, stage: int) -> float | None:
+        """Return when some work can begin; None while what it needs is not done."""
+        free = self.free_at[stage]
+        places = self._schedule.stages * self._schedule.chunks
+        needed = _needed(work, places)
+        if needed is None:
+            return free
+        sent = self._done_at.get(needed)
+        if sent is None:
+            return None
+        transfer = _transfer_time(
+            transfer=self._transfer,
+            source=needed.place,
+            target=work.place,
+            stages=self._schedule.stages,
+        )
+        return max(free, sent) + transfer
+
+    def _length(self, work: _Work, stage: int) -> float:
+        share = self._forward_share
+        if not work.is_forward:
+            share = 1.0 - share
+        return float(self._length_of_work[stage]) * share
 
 
 def _needed(work: _Work, places: int) -> _Work | None:
@@ -375,15 +222,17 @@ def _alternating(
 def _interleaved_order(schedule: Schedule, stage: int) -> list[_Work]:
     """Return the order of Megatron-LM's interleaved schedule."""
     stages = schedule.stages
-    chunks = schedule.chunks
+    last_chunk = schedule.chunks - 1
     forward: list[_Work] = []
     backward: list[_Work] = []
     for first in range(0, schedule.micro_batches, stages):
-        numbers = range(first, min(first + stages, schedule.micro_batches))
-        for chunk in range(chunks):
+        after_last = min(first + stages, schedule.micro_batches)
+        numbers = range(first, after_last)
+        for chunk in range(schedule.chunks):
             place = chunk * stages + stage
-            last_place = (chunks - 1 - chunk) * stages + stage
-            forward.extend(_Work(True, number, place) for number in numbers)
-            backward.extend(_Work(False, number, last_place) for number in numbers)
-    warmup = (stages - stage - 1) * 2 + (chunks - 1) * stages
-    return _alternating(forward, backward, min(warmup, len(forward)))
+            backward_place = (last_chunk - chunk) * stages + stage
+            forward += [_Work(True, number, place) for number in numbers]
+            backward += [_Work(False, number, backward_place) for number in numbers]
+    warmup = (stages - stage - 1) * 2 + last_chunk * stages
+    warmup = min(warmup, len(forward))
+    return _alternating(forward, backward, warmup)

@@ -12,12 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import COMPUTATION
-from tracelens_ext.distributed.pipeline.transfers import (
-    PIPELINE_GROUPS,
-    RECEIVE,
-    SEND,
-)
+from tracelens_ext.distributed.pipeline.extract import COMPUTATION, RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.partners import PIPELINE_GROUPS
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace.intervals import covered
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.schedules import Schedule, recognize
+from tracelens_ext.distributed.pipeline.intervals import Intervals
+from tracelens_ext.distributed.pipeline.recognition import recognize
+from tracelens_ext.distributed.pipeline.schedules import Schedule
 from tracelens_ext.distributed.pipeline.stages import (
     Pipeline,
     find_pipelines,
     named_pipelines,
 )
 from tracelens_ext.distributed.pipeline.times import (
-    Intervals,
     StageTimes,
     TimeKind,
     groups_within_pipeline,

@@ -25,12 +25,13 @@ from tracelens_ext.distributed.pipeline.extract import (
     COMMUNICATION,
     COMPUTATION,
     OPTIMIZER,
+    RECEIVE,
 )
+from tracelens_ext.distributed.pipeline.intervals import Intervals, window
 from tracelens_ext.distributed.pipeline.stages import Pipeline
-from tracelens_ext.distributed.pipeline.transfers import RECEIVE
+from tracelens_ext.distributed.table_rows import table_rows, whole_numbers
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import Int64Array
-from tracelens_ext.trace.intervals import covered, outside, union
+from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
 #: A computation may begin so long before the kernel that it waits for is recorded to end.
 _TOLERANCE_NS = 25_000
@@ -60,21 +61,6 @@ BUBBLE_KINDS = (
     TimeKind.WARMUP,
     TimeKind.DRAIN,
 )
-
-
-class Intervals(NamedTuple):
-    """Disjoint intervals, ascending, ns."""
-
-    start: Int64Array
-    end: Int64Array
-
-    @property
-    def length(self) -> int:
-        """How long they are together, ns."""
-        return int((self.end - self.start).sum())
-
-
-_NOTHING = Intervals(start=np.zeros(0, dtype=np.int64), end=np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -128,15 +114,17 @@ def groups_within_pipeline(
         calls: of `match_transfers`.
         activity: `pipeline_activity`, on the common clock.
     """
-    receives = calls[calls["direction"] == RECEIVE]
     keys = ["rank", "iteration"]
-    last_receive = receives.groupby(keys)["end"].max().rename("last_receive")
-    others = activity[activity["kind"] == COMMUNICATION]
-    others = others.join(last_receive, on=keys)
+    receives = calls[calls["direction"] == RECEIVE]
+    last_receive = receives.groupby(keys)["end"].max()
+    last_receive = last_receive.rename("last_receive")
+    is_other = activity["kind"] == COMMUNICATION
+    others = activity[is_other].join(last_receive, on=keys)
     within = others[others["start"] < others["last_receive"]]
+    pairs = within[["rank", "group"]].drop_duplicates()
     groups: dict[int, set[str]] = {}
-    for rank, group in zip(within["rank"], within["group"], strict=True):
-        groups.setdefault(int(rank), set()).add(group)
+    for row in table_rows(pairs):
+        groups.setdefault(int(row.rank), set()).add(row.group)
     return groups
 
 
@@ -207,25 +195,28 @@ def _recorded(
     groups_within: set[str],
 ) -> _RankIteration:
     """Return what a rank did until its part in the pipeline ended."""
-    computation = _intervals(activity[activity["kind"] == COMPUTATION])
+    kind = activity["kind"]
+    computation = Intervals.of_rows(activity[kind == COMPUTATION])
+    communication = Intervals.of_rows(activity[kind == COMMUNICATION])
     receives = calls[calls["direction"] == RECEIVE]
-    last_receive = int((receives if len(receives) else calls)["end"].max())
+    awaited = receives if len(receives) else calls
+    last_receive = int(awaited["end"].max())
     end = _end_of_pipeline(
         activity=activity,
         computation=computation,
         after=last_receive,
         groups_within=groups_within,
     )
-    computation = _clipped(computation, np.iinfo(np.int64).min, end)
-    is_other = activity["kind"] == COMMUNICATION
-    communication = _intervals(activity[is_other])
-    last_end = int(computation.end.max()) if len(computation.end) else last_receive
+    computation = computation.before(end)
+    last_end = last_receive
+    if len(computation.end):
+        last_end = int(computation.end.max())
     return _RankIteration(
         stage=stage,
         rank=pipeline.ranks[stage],
         calls=calls,
         computation=computation,
-        communication=_clipped(communication, np.iinfo(np.int64).min, last_end),
+        communication=communication.before(last_end),
         last_end=last_end,
     )
 
@@ -241,36 +232,16 @@ def _end_of_pipeline(
     A collective of a group that has none between micro-batches reduces gradients. Those that
     overlap with the backward pass do not end it.
     """
-    ends = [np.iinfo(np.int64).max]
-    steps = activity[(activity["kind"] == OPTIMIZER) & (activity["start"] >= after)]
-    ends += steps["start"].tolist()
-    others = activity[activity["kind"] == COMMUNICATION]
-    is_within = others["group"].isin(groups_within)
-    late = others[(others["start"] >= after) & ~is_within]
-    start = late["start"].to_numpy(np.int64)
-    end = late["end"].to_numpy(np.int64)
-    hidden = covered(
-        start=computation.start, end=computation.end, window_start=start, window_end=end
-    )
+    late = activity[activity["start"] >= after]
+    steps = late[late["kind"] == OPTIMIZER]
+    others = late[late["kind"] == COMMUNICATION]
+    reductions = others[~others["group"].isin(groups_within)]
+    start = whole_numbers(reductions, "start")
+    end = whole_numbers(reductions, "end")
+    hidden = computation.time_within(start, end)
     is_exposed = hidden < _MAX_COVERED * (end - start)
-    ends += start[is_exposed].tolist()
-    return int(min(ends))
-
-
-def _intervals(rows: pd.DataFrame) -> Intervals:
-    """Return the union of some rows."""
-    return Intervals(
-        *union(rows["start"].to_numpy(np.int64), rows["end"].to_numpy(np.int64))
-    )
-
-
-def _clipped(intervals: Intervals, start: int, end: int) -> Intervals:
-    """Return what of some intervals lies in a window."""
-    is_inside = (intervals.start < end) & (intervals.end > start)
-    return Intervals(
-        start=np.maximum(intervals.start[is_inside], start),
-        end=np.minimum(intervals.end[is_inside], end),
-    )
+    ends = np.append(whole_numbers(steps, "start"), start[is_exposed])
+    return int(ends.min(initial=np.iinfo(np.int64).max))
 
 
 def _sends_beside_computation(recorded: Sequence[_RankIteration]) -> bool:
@@ -278,19 +249,14 @@ def _sends_beside_computation(recorded: Sequence[_RankIteration]) -> bool:
     count = 0
     covered_count = 0
     for rank in recorded:
-        has_receive = rank.calls["direction"].eq(RECEIVE)
-        is_pure_send = ~has_receive.groupby(rank.calls["kernel"]).transform("any")
-        sends = rank.calls[is_pure_send]
-        start = sends["start"].to_numpy(np.int64)
-        end = sends["end"].to_numpy(np.int64)
-        hidden = covered(
-            start=rank.computation.start,
-            end=rank.computation.end,
-            window_start=start,
-            window_end=end,
-        )
+        kernels = _kernels(rank.calls)
+        sends = kernels[~kernels["receives"]]
+        start = whole_numbers(sends, "start")
+        end = whole_numbers(sends, "end")
+        hidden = rank.computation.time_within(start, end)
+        is_covered = hidden > _MIN_COVERED * (end - start)
         count += len(sends)
-        covered_count += int((hidden > _MIN_COVERED * (end - start)).sum())
+        covered_count += int(is_covered.sum())
     return covered_count > _MIN_SHARE_OF_SENDS * count
 
 
@@ -313,49 +279,44 @@ def _partition(
     has_free_sends: bool,
 ) -> dict[TimeKind, Intervals]:
     """Return the intervals of each kind of time."""
-    computation = _clipped(rank.computation, window_start, window_end)
-    busy = Intervals(
-        *union(
-            np.append(computation.start, rank.communication.start),
-            np.append(computation.end, rank.communication.end),
-        )
-    )
-    idle = _outside(busy, window_start, window_end)
+    whole = window(window_start, window_end)
+    computation = rank.computation.clipped(window_start, window_end)
+    not_computing = whole.without(computation)
+    idle = not_computing.without(rank.communication)
     kernels = _kernels(rank.calls)
     if has_free_sends:
         kernels = kernels[kernels["receives"]].reset_index(drop=True)
     regions = _governed(idle, kernels)
-    waits = Intervals(start=regions.start, end=np.maximum(regions.begin, regions.start))
-    transfers = Intervals(
-        start=np.maximum(regions.begin, regions.start), end=regions.end
-    )
-    is_for_previous = _waits_for_previous(pipeline, rank.stage, kernels)
-    not_computing = _outside(computation, window_start, window_end)
+    transfers = Intervals(regions.begin, regions.end)
+    transfers = transfers.clipped(window_start, window_end)
     filled = _first_transfer(pipeline, rank, window_start)
-    warmup = _without(_clipped(not_computing, window_start, filled), transfers)
     drain_start = max(rank.last_end, window_start)
-    drain = _clipped(not_computing, drain_start, window_end)
-    drain = _without(drain, _clipped(transfers, drain_start, window_end))
-    in_between = {
-        TimeKind.TRANSFER: _sorted(_clipped(transfers, window_start, window_end)),
-        TimeKind.WAIT_PREVIOUS: _sorted(_selected(waits, is_for_previous)),
-        TimeKind.WAIT_NEXT: _sorted(_selected(waits, ~is_for_previous)),
-    }
-    for kind in (TimeKind.WAIT_PREVIOUS, TimeKind.WAIT_NEXT):
-        in_between[kind] = _clipped(in_between[kind], filled, drain_start)
+    warmup = not_computing.clipped(window_start, filled)
+    drain = not_computing.clipped(drain_start, window_end)
+    waits = Intervals(regions.start, regions.begin)
+    is_for_previous = _waits_for_previous(pipeline, rank.stage, kernels)
+    waits_for_previous = waits.selected(is_for_previous).in_order()
+    waits_for_next = waits.selected(~is_for_previous).in_order()
     return {
         TimeKind.COMPUTATION: computation,
-        **in_between,
-        TimeKind.WARMUP: warmup,
-        TimeKind.DRAIN: drain,
+        TimeKind.TRANSFER: transfers.in_order(),
+        TimeKind.WAIT_PREVIOUS: waits_for_previous.clipped(filled, drain_start),
+        TimeKind.WAIT_NEXT: waits_for_next.clipped(filled, drain_start),
+        TimeKind.WARMUP: warmup.without(transfers),
+        TimeKind.DRAIN: drain.without(transfers),
     }
 
 
 def _kernels(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each kernel: that of the part that it waited for longest."""
+    """Return a row for each kernel: that of the part that it waited for longest.
+
+    Returns:
+        The calls with `receives`, true if a part of the kernel is a receive.
+    """
     is_receive = calls["direction"] == RECEIVE
-    receives = is_receive.groupby(calls["kernel"]).transform("any")
-    decisive = calls.assign(receives=receives)[calls["is_decisive"]]
+    of_kernel = is_receive.groupby(calls["kernel"])
+    calls = calls.assign(receives=of_kernel.transform("any"))
+    decisive = calls[calls["is_decisive"]]
     return decisive.drop_duplicates("kernel").reset_index(drop=True)
 
 
@@ -366,47 +327,74 @@ def _governed(idle: Intervals, kernels: pd.DataFrame) -> _Regions:
     before it does so only until the other starts. A kernel that ends while the rank computes holds
     nothing up.
     """
-    start = kernels["start"].to_numpy(np.int64)
-    begin = kernels["begin"].to_numpy(np.int64)
-    end = kernels["end"].to_numpy(np.int64)
-    region_start = end.copy()
-    region_end = end.copy()
+    kernel_start = whole_numbers(kernels, "start")
+    kernel_end = whole_numbers(kernels, "end")
+    region_start = kernel_end.copy()
+    region_end = kernel_end.copy()
+    gap_of_kernel = _gap_of_kernels(idle, kernel_end)
+    by_end = np.argsort(kernel_end, kind="stable")
+    in_gaps = by_end[gap_of_kernel[by_end] != NONE]
+    gap = gap_of_kernel[in_gaps]
+    start = np.maximum(kernel_start[in_gaps], idle.start[gap])
+    end = np.minimum(kernel_end[in_gaps], idle.end[gap])
+    next_start = _earliest_start_after(kernel_start[in_gaps], gap)
+    end = np.minimum(end, next_start)
+    is_governing = end > start
+    governing = in_gaps[is_governing]
+    region_start[governing] = start[is_governing]
+    region_end[governing] = end[is_governing]
+    begin = whole_numbers(kernels, "begin")
+    return _Regions(
+        start=region_start,
+        begin=np.clip(begin, region_start, region_end),
+        end=region_end,
+    )
+
+
+def _gap_of_kernels(idle: Intervals, end: Int64Array) -> Int64Array:
+    """Return in which gap each kernel ends, `NONE` for none, (n,)."""
     if not len(idle.start):
-        return _Regions(start=region_start, begin=begin, end=region_end)
-    order = np.argsort(end, kind="stable")
-    gap = np.searchsorted(idle.start, end[order], side="left") - 1
-    is_in_gap = gap >= 0
-    gap = np.maximum(gap, 0)
-    is_in_gap &= end[order] <= idle.end[gap] + _TOLERANCE_NS
-    order = order[is_in_gap]
-    gap = gap[is_in_gap]
-    # The earliest start of the kernels that end later in the same gap.
-    starts = pd.Series(start[order][::-1])
-    earliest = starts.groupby(gap[::-1]).cummin()
-    later = earliest.groupby(gap[::-1]).shift(1).to_numpy()[::-1]
-    limit = np.where(np.isnan(later), np.inf, later)
-    limit = np.minimum(limit, np.minimum(end[order], idle.end[gap]))
-    own_start = np.maximum(start[order], idle.start[gap])
-    is_governing = limit > own_start
-    region_start[order[is_governing]] = own_start[is_governing]
-    region_end[order[is_governing]] = limit[is_governing].astype(np.int64)
-    begin = np.minimum(np.maximum(begin, region_start), region_end)
-    return _Regions(start=region_start, begin=begin, end=region_end)
+        return np.full(len(end), NONE, dtype=np.int64)
+    gap = np.searchsorted(idle.start, end) - 1
+    is_after_start = gap >= 0
+    gap_end = idle.end[np.maximum(gap, 0)]
+    is_before_end = end <= gap_end + _TOLERANCE_NS
+    return np.where(is_after_start & is_before_end, gap, NONE)
+
+
+def _earliest_start_after(start: Int64Array, gap: Int64Array) -> Int64Array:
+    """Return the earliest start of the kernels that end later in the same gap, (k,).
+
+    Args:
+        start: of kernels in the order of their ends.
+        gap: of each kernel.
+
+    Returns:
+        The latest possible time for the last kernel of a gap.
+    """
+    latest_first = pd.DataFrame({"start": start, "gap": gap})[::-1]
+    starts = latest_first.groupby("gap")["start"]
+    earliest = starts.cummin()
+    gaps = earliest.groupby(latest_first["gap"])
+    of_later = gaps.shift(
+        periods=1,
+        fill_value=np.iinfo(np.int64).max,
+    )
+    result: Int64Array = of_later[::-1].to_numpy(np.int64)
+    return result
 
 
 def _waits_for_previous(
     pipeline: Pipeline, stage: int, kernels: pd.DataFrame
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+) -> BoolArray:
     """Return which kernels exchange with the previous stage, (n,)."""
     previous = stage - 1
     if pipeline.is_ring:
         previous %= len(pipeline.ranks)
     if previous < 0:
         return np.zeros(len(kernels), dtype=bool)
-    result: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-        kernels["peer"].to_numpy() == pipeline.ranks[previous]
-    )
-    return result
+    is_previous: BoolArray = whole_numbers(kernels, "peer") == pipeline.ranks[previous]
+    return is_previous
 
 
 def _first_transfer(pipeline: Pipeline, rank: _RankIteration, window_start: int) -> int:
@@ -414,44 +402,11 @@ def _first_transfer(pipeline: Pipeline, rank: _RankIteration, window_start: int)
     if rank.stage == 0:
         return window_start
     calls = rank.calls
+    previous = pipeline.ranks[rank.stage - 1]
     is_receive = calls["direction"] == RECEIVE
-    is_from_previous = calls["peer"] == pipeline.ranks[rank.stage - 1]
+    is_from_previous = calls["peer"] == previous
     receives = calls[is_receive & is_from_previous]
+    first = int(rank.computation.start.min())
     if len(receives):
-        return max(int(receives["begin"].min()), window_start)
-    return max(int(rank.computation.start.min()), window_start)
-
-
-def _outside(intervals: Intervals, start: int, end: int) -> Intervals:
-    """Return what of a window lies outside of some intervals."""
-    parts = outside(
-        start=np.array([start], dtype=np.int64),
-        end=np.array([end], dtype=np.int64),
-        first=intervals.start,
-        last=intervals.end,
-    )
-    is_part = parts.end > parts.start
-    return Intervals(start=parts.start[is_part], end=parts.end[is_part])
-
-
-def _without(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return what of some intervals lies outside of others."""
-    others = Intervals(*union(others.start, others.end))
-    parts = outside(
-        start=intervals.start, end=intervals.end, first=others.start, last=others.end
-    )
-    is_part = parts.end > parts.start
-    return Intervals(start=parts.start[is_part], end=parts.end[is_part])
-
-
-def _selected(intervals: Intervals, is_chosen: np.ndarray) -> Intervals:
-    """Return some of the intervals."""
-    return Intervals(start=intervals.start[is_chosen], end=intervals.end[is_chosen])
-
-
-def _sorted(intervals: Intervals) -> Intervals:
-    """Return the intervals that are not empty, in order of start."""
-    is_part = intervals.end > intervals.start
-    start = intervals.start[is_part]
-    order = np.argsort(start, kind="stable")
-    return Intervals(start=start[order], end=intervals.end[is_part][order])
+        first = int(receives["begin"].min())
+    return max(first, window_start)

@@ -133,7 +133,7 @@ def allocator(inspection: Inspection) -> Finding | None:
     numbers: Mapping[str, float | None] = {
         "calls": len(calls),
         "cpu_ms": inspection.host_ms(calls),
-        "idle_ms": claim.saving_ms,
+        "idle_ms": claim.attributed_ms,
         "freed_again": freed_again,
     }
     return inspection.finding("allocator", claim, numbers, text=TEXT)

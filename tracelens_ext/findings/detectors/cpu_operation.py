@@ -89,7 +89,7 @@ def _long_operations_and_phases(inspection: Inspection) -> Int64Array:
     """Return the rows of those in which no GPU work is launched or awaited."""
     work = inspection.work
     trace = work.trace
-    share_ns = inspection.judged_ns * _LONG_PERCENT / 100
+    share_ns = inspection.analyzed_ns * _LONG_PERCENT / 100
     long_ns = min(_LONGEST_NS, max(_SHORT_NS, share_ns))
 
     operations = inspection.host_rows(_OPERATION, EventKind.CPU_OP)

@@ -36,7 +36,7 @@ TEXT: Final = FindingText(
     evidence={
         "calls": EvidenceText("calls of the loader's __next__", "calls", "cpu_ops"),
         "cpu_ms": EvidenceText("CPU time in them", "ms", "cpu_ops"),
-        "idle_ms": EvidenceText("idle time within them", "ms", "gap_hosts"),
+        "idle_ms": EvidenceText("idle time within them", "ms", "idle_cpu_activity"),
     },
 )
 
@@ -57,6 +57,6 @@ def dataloader(inspection: Inspection) -> Finding | None:
     numbers = {
         "calls": len(calls),
         "cpu_ms": inspection.host_ms(calls),
-        "idle_ms": claim.saving_ms,
+        "idle_ms": claim.attributed_ms,
     }
     return inspection.finding("dataloader", claim, numbers, text=TEXT)

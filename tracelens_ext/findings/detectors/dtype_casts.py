@@ -90,7 +90,7 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
     gigabytes = float(inspection.by_operation(bytes_of_row)[claim.events].sum()) / 1e9
     numbers: dict[str, float | None] = {
         "casts": len(claim.events),
-        "time_ms": claim.saving_ms,
+        "time_ms": claim.attributed_ms,
         "gigabytes": gigabytes or None,
     }
     code_of_events = code[claim.events].astype(np.int64)

@@ -113,7 +113,7 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(is_communication, hiding=is_computation)
     numbers = {
         "total_ms": inspection.wall.mean_ms(work.duration[is_communication]),
-        "exposed_ms": claim.saving_ms,
+        "exposed_ms": claim.attributed_ms,
     }
     where = {"collectives": named_collectives(inspection, claim)}
     return inspection.finding(

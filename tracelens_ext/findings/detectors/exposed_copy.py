@@ -135,6 +135,6 @@ def exposed_copy(inspection: Inspection) -> Finding | None:
     numbers = {
         "copies": len(copied.events),
         **copy_rates(work, copied.events),
-        "idle_ms": waited.saving_ms,
+        "idle_ms": waited.attributed_ms,
     }
     return inspection.finding("exposed-copy", copied + waited, numbers, text=TEXT)

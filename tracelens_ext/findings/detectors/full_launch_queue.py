@@ -42,7 +42,7 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     """Launches take long as the queue is full: the GPU limits, not the CPU."""
     calls = _calls_that_block(inspection)
     total_ns = int(inspection.work.trace.dur[calls].sum())
-    if len(calls) < _FEWEST_CALLS or total_ns < _LEAST_SHARE * inspection.judged_ns:
+    if len(calls) < _FEWEST_CALLS or total_ns < _LEAST_SHARE * inspection.analyzed_ns:
         return None
     mean_us = total_ns / len(calls) / NS_PER_US
     return inspection.finding(

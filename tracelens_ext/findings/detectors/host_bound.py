@@ -205,11 +205,15 @@ TEXT: Final = FindingText(
         "short_ms": EvidenceText(
             "in gaps no longer than a launch takes", "ms", "gap_summary"
         ),
-        "launching_ms": EvidenceText("while the CPU launches", "ms", "gap_hosts"),
-        "operations_ms": EvidenceText("in CPU operations", "ms", "gap_hosts"),
-        "python_ms": EvidenceText("in Python", "ms", "gap_hosts"),
-        "calls_ms": EvidenceText("between API calls", "ms", "gap_hosts"),
-        "phases_ms": EvidenceText("in long phases without a launch", "ms", "gap_hosts"),
+        "launching_ms": EvidenceText(
+            "while the CPU launches", "ms", "idle_cpu_activity"
+        ),
+        "operations_ms": EvidenceText("in CPU operations", "ms", "idle_cpu_activity"),
+        "python_ms": EvidenceText("in Python", "ms", "idle_cpu_activity"),
+        "calls_ms": EvidenceText("between API calls", "ms", "idle_cpu_activity"),
+        "phases_ms": EvidenceText(
+            "in long phases without a launch", "ms", "idle_cpu_activity"
+        ),
         "short_gaps_ms": EvidenceText("in short gaps", "ms", "gap_shapes"),
         "long_gaps_ms": EvidenceText("in long gaps", "ms", "gap_shapes"),
         "pauses_ms": EvidenceText("in pauses that recur", "ms", "gap_shapes"),
@@ -322,7 +326,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
     lead = shaped.lead()
     variant = lead.variant
     evidence = []
-    if holes_ns > _MOST * claim.saving_ns:
+    if holes_ns > _MOST * claim.attributed_ns:
         variant = "holes"
     elif variant:
         evidence = shaped.longest()
@@ -360,7 +364,7 @@ def _with_place(finding: Finding, words: str) -> Finding:
     """Return a finding about long gaps whose title says where most of them are, if known."""
     for kind in ("python_frames", "operations"):
         for place in finding.where.get(kind, ())[:1]:
-            has_most = place.saving_ms > _MOST * finding.claimed_ms
+            has_most = place.attributed_ms > _MOST * finding.attributed_ms
             if has_most and place.name != NO_OPERATION:
                 title = finding.title.replace(words, f"{words} in {place.name}")
                 return replace(finding, title=title)
@@ -381,7 +385,7 @@ def _recording_hint(
     """Return how to record what the CPU does, where the file does not tell; as a reason goes on."""
     seen_ms = cpu_time["launching"] + cpu_time["operations"]
     has_frames = inspection.work.trace.count_of(EventKind.PYTHON_FUNCTION) > 0
-    if has_frames or seen_ms > _MOST * claim.saving_ms:
+    if has_frames or seen_ms > _MOST * claim.attributed_ms:
         return ""
     how = inspection.missing.get("stacks") or _SYSTEM_CALLS.get(
         program_of(inspection.work.trace).tool

@@ -94,12 +94,12 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
     )
     library_ns = float(claim.event_ns[is_transpose[claim.events]].sum())
     variant = "copies"
-    if 2 * library_ns > claim.saving_ns:
+    if 2 * library_ns > claim.attributed_ns:
         variant = "libraries"
     numbers = {
         "events": len(claim.events),
         "library_ms": library_ns / NS_PER_MS,
-        "copy_ms": (claim.saving_ns - library_ns) / NS_PER_MS,
+        "copy_ms": (claim.attributed_ns - library_ns) / NS_PER_MS,
     }
     return inspection.finding(
         "layout-conversion", claim, numbers, text=TEXT, variant=variant

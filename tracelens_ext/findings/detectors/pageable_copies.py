@@ -113,7 +113,7 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
         # The link needs the rest, if each is exposed as much as all are.
         total_ns = max(int(work.duration[is_pageable].sum()), 1)
         link_ns = float((size / np.maximum(rate, 1))[is_pageable].sum())
-        copied_ns = claim.saving_ns - claim.idle_ns
+        copied_ns = claim.attributed_ns - claim.idle_ns
         low_ns = copied_ns * max(0.0, 1 - link_ns / total_ns) + claim.idle_ns
         low_ms = low_ns / NS_PER_MS
     numbers = {

@@ -32,5 +32,5 @@ TEXT: Final = FindingText(
 def recompute(inspection: Inspection) -> Finding | None:
     """What activation checkpointing costs: time for memory, so it only informs."""
     second_forward = inspection.wall.about(recomputed(inspection.work))
-    numbers = {"time_ms": second_forward.saving_ms}
+    numbers = {"time_ms": second_forward.attributed_ms}
     return inspection.finding("recompute", second_forward, numbers, text=TEXT)

@@ -36,7 +36,9 @@ TEXT: Final = FindingText(
         "calls": EvidenceText(
             "calls in which others waited for it", "calls", "coll_analysis"
         ),
-        "idle_ms": EvidenceText("device {name} idle meanwhile", "ms", "gap_hosts"),
+        "idle_ms": EvidenceText(
+            "device {name} idle meanwhile", "ms", "idle_cpu_activity"
+        ),
         "busy_ms": EvidenceText("device {name} busy meanwhile", "ms", "kernels"),
     },
 )
@@ -79,7 +81,7 @@ def straggler(inspection: Inspection) -> Finding | None:
     numbers = {
         "calls": len(claim.events),
         "idle_ms": meanwhile.idle_ns / NS_PER_MS,
-        "busy_ms": (meanwhile.saving_ns - meanwhile.idle_ns) / NS_PER_MS,
+        "busy_ms": (meanwhile.attributed_ns - meanwhile.idle_ns) / NS_PER_MS,
     }
     where = {
         **places_of(work, meanwhile, inspection.idle_moments),

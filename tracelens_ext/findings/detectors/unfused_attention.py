@@ -124,11 +124,13 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
 
     saved_ns = float(np.maximum(total_ns - fused_ns, 0.0).sum())
     saved_if_twice_as_slow = float(np.maximum(total_ns - 2 * fused_ns, 0.0).sum())
-    low_ms = claim.saving_ns * saved_if_twice_as_slow / max(saved_ns, 1.0) / NS_PER_MS
+    low_ms = (
+        claim.attributed_ns * saved_if_twice_as_slow / max(saved_ns, 1.0) / NS_PER_MS
+    )
     variant = ""
     if not has_shapes or not _products_have_peaks(rows):
         variant = "unknown"
-    elif low_ms * NS_PER_MS > _SURE_SHARE * claim.saving_ns:
+    elif low_ms * NS_PER_MS > _SURE_SHARE * claim.attributed_ns:
         variant = "sure"
     numbers = {
         "chains": len(chains.softmax),

@@ -45,7 +45,7 @@ TEXT: Final = FindingText(
         "steps": EvidenceText("steps", "steps", "cpu_ops"),
         "events": EvidenceText("kernels in them", "GPU events", "kernels_by_category"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "idle_ms": EvidenceText("idle time in them", "ms", "gap_hosts"),
+        "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
     },
 )
 
@@ -103,7 +103,7 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     numbers = {
         "steps": int(is_unfused.sum()),
         **inspection.size_of(claim),
-        "idle_ms": idle.saving_ms,
+        "idle_ms": idle.attributed_ms,
     }
     option = "foreach"
     if not name or name in _WITH_FUSED_STEP:

@@ -28,7 +28,7 @@ TEXT: Final = FindingText(
         "calls": EvidenceText("calls of zero_grad()", "calls", "cpu_ops"),
         "events": EvidenceText("fills in them", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "idle_ms": EvidenceText("idle time in them", "ms", "gap_hosts"),
+        "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
     },
 )
 
@@ -60,7 +60,7 @@ def zero_gradients(inspection: Inspection) -> Finding | None:
     numbers = {
         "calls": int(fills_many.sum()),
         **inspection.size_of(claim),
-        "idle_ms": idle.saving_ms,
+        "idle_ms": idle.attributed_ms,
     }
     return inspection.finding("zero-gradients", claim, numbers, text=TEXT)
 

@@ -127,10 +127,10 @@ def cache_limit() -> int:
 
 def parse_size(text: str) -> int | None:
     """Return the bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None for no size."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         return None
-    number, prefix, binary = found.groups()
+    number, prefix, binary = match.groups()
     base = 1024 if binary else 1000
     power = " kmgt".index(prefix.lower() or " ")
     return int(float(number) * base**power)

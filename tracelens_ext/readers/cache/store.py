@@ -51,7 +51,7 @@ class CacheEntry:
     files: tuple[Path, ...]  #: the files in the cache
     size: int  #: their size, bytes
     used: float  #: when they were last used, seconds since 1970
-    usable: bool  #: whether the trace is still as it was when it was read
+    usable: bool  #: True if the trace is still as it was when it was read
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class TraceCache:
     folder: Path  #: the folder; made when something is kept
     limit: int = place.DEFAULT_SIZE  #: bytes that it may hold
     worth_keeping: int = WORTH_KEEPING  #: bytes of text from which on a trace is kept
-    #: whether a file's whole content is compared, not only its head and tail
+    #: True if a file's whole content is compared, not only its head and tail
     verify: bool = False
     #: called with a note, a clause, when an entry is removed or cannot be kept
     tell: Callable[[str], None] = lambda _: None
@@ -202,7 +202,7 @@ class TraceCache:
         stem = file.name.split(".")[0]
         replaced = (file, _database_of(file))
         files = place.cache_files(self.folder).get(stem, [])
-        beside = (each.size for each in files if each.path not in replaced)
+        beside = (entry.size for entry in files if entry.path not in replaced)
         room = self.limit - database
         kept.write_columns(
             path=file, about=about, columns=columns, most=room - sum(beside)
@@ -258,7 +258,7 @@ def open_cache(
     where the user limits their size (what is refused does not depend on what was read before), nor
     where others may write to its folder.
     """
-    if reading.no_cache or reading.salvage or reading.max_bytes is not None:
+    if reading.no_cache or reading.allow_truncated or reading.max_bytes is not None:
         return None
     if not isinstance(wanted, TraceCache):
         if not wanted or place.cache_is_off():

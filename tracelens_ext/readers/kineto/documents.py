@@ -56,8 +56,8 @@ def read_documents(source: ByteSource, columns: KinetoColumns) -> Trace:
         columns.rank_label = f"rank {rank}"
         with ByteSource(io.BytesIO(document), reading=source.reading) as part:
             stream = EventStream(part, columns)
-            for found in stream:
-                columns.take(found)
+            for batch in stream:
+                columns.take(batch)
         for name, member in stream.members.items():
             members.setdefault(name, member)
     infos = [

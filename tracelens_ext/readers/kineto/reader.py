@@ -121,34 +121,34 @@ class KinetoColumns:
         repaired.tid = label_of(event.get("tid"))
         return repaired
 
-    def take(self, found: Slice) -> None:
+    def take(self, batch: Slice) -> None:
         """Take over a slice, in the order of the file."""
         builder = self.builder
         thread_of_track = []
         category_of_track = []
-        for track in found.tracks:
+        for track in batch.tracks:
             process = self._labelled(track.process)
             thread_of_track.append(builder.threads[process, track.thread])
             category_of_track.append(builder.categories[track.category])
-        self._take_special(found.special)
-        self._count_unread(found)
-        has_no_duration = (found.kind >= _MOMENTARY) & (found.dur < 0)
-        code_of_name = builder.names.codes(found.names, len(found.names))
+        self._take_special(batch.special)
+        self._count_unread(batch)
+        has_no_duration = (batch.kind >= _MOMENTARY) & (batch.dur < 0)
+        code_of_name = builder.names.codes(batch.names, len(batch.names))
         columns = {
-            "ts": found.ts,
-            "dur": np.where(has_no_duration, 0, found.dur),
-            "name": code_of_name[found.name],
-            "kind": found.kind,
-            "thread": np.array(thread_of_track, dtype=np.int32)[found.track],
-            "category": np.array(category_of_track, dtype=np.int32)[found.track],
+            "ts": batch.ts,
+            "dur": np.where(has_no_duration, 0, batch.dur),
+            "name": code_of_name[batch.name],
+            "kind": batch.kind,
+            "thread": np.array(thread_of_track, dtype=np.int32)[batch.track],
+            "category": np.array(category_of_track, dtype=np.int32)[batch.track],
         }
-        code_of_word = builder.texts.codes(found.words, len(found.words))
+        code_of_word = builder.texts.codes(batch.words, len(batch.words))
         texts = {}
-        for name, piece in found.texts.items():
+        for name, piece in batch.texts.items():
             texts[name] = ArgumentPiece(
                 rows=piece.rows, values=code_of_word[piece.values]
             )
-        builder.add(columns, found.numbers, texts)
+        builder.add(columns, batch.numbers, texts)
 
     def _labelled(self, process: int | str) -> int | str:
         if not self.rank_label:
@@ -172,20 +172,20 @@ class KinetoColumns:
                 process = self._labelled(event.process)
                 self.labels.threads[process, event.thread] = event.label_name
 
-    def _count_unread(self, found: Slice) -> None:
+    def _count_unread(self, batch: Slice) -> None:
         """Count the events of a slice of which nothing is read."""
         unread = [
             code
-            for code, track in enumerate(found.tracks)
+            for code, track in enumerate(batch.tracks)
             if schema.unread_text(
                 phase=track.phase, category=track.category, process=""
             )
         ]
         if not unread:
             return
-        events_of_track = np.bincount(found.track, minlength=len(found.tracks))
+        events_of_track = np.bincount(batch.track, minlength=len(batch.tracks))
         for code in unread:
-            track = found.tracks[code]
+            track = batch.tracks[code]
             process = self._labelled(track.process)
             kind = (track.phase, track.category, process)
             self._unread[kind] += int(events_of_track[code])
@@ -282,8 +282,8 @@ def read(source: ByteSource) -> Trace:
     threads = source.threads() if library else 0
     with ThreadPoolExecutor(threads) if threads else nullcontext() as pool:
         stream = EventStream(source, columns, threads=pool)
-        for found in stream:
-            columns.take(found)
+        for batch in stream:
+            columns.take(batch)
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
     notes = salvage_notes(
@@ -309,7 +309,7 @@ def take_events(columns: KinetoColumns, all_events: list[object]) -> None:
     for start in range(0, len(all_events), _EVENTS_AT_ONCE):
         batch = all_events[start : start + _EVENTS_AT_ONCE]
         try:
-            found = columns.decode(msgspec.json.encode(batch, enc_hook=_python_value))
+            decoded = columns.decode(msgspec.json.encode(batch, enc_hook=_python_value))
         except (
             msgspec.MsgspecError,
             UnicodeError,
@@ -317,8 +317,8 @@ def take_events(columns: KinetoColumns, all_events: list[object]) -> None:
             ValueError,
             RecursionError,
         ):
-            found = columns.repair(batch)
-        columns.take(found)
+            decoded = columns.repair(batch)
+        columns.take(decoded)
 
 
 def _number(value: object) -> int:
@@ -392,9 +392,9 @@ def restored(trace: Trace) -> Trace:
 def _conventions(recorded: Mapping[str, object]) -> Conventions:
     """Return the conventions that a trace was exported with, as far as they are known here."""
     usual = asdict(Conventions())
-    known: dict[str, Any] = {
+    known_fields: dict[str, Any] = {
         name: value
         for name, value in recorded.items()
         if name in usual and type(value) is type(usual[name])
     }
-    return Conventions(**known)
+    return Conventions(**known_fields)

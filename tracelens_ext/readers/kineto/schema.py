@@ -167,7 +167,7 @@ FLOW_ID = "flow id"
 
 
 class Plan:
-    """Which arguments of which kinds of events are kept; of a group of texts all or none."""
+    """The arguments that are kept of some kinds of events; of a group of texts all or none."""
 
     def __init__(
         self,

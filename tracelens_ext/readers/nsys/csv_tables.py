@@ -86,7 +86,7 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a table, column by column."""
+    """Consecutive rows of a table, column by column."""
 
     source: str  #: what messages call the table
     #: where each row stands in the file, or its number among the rows
@@ -95,7 +95,7 @@ class Piece:
     columns: Mapping[str, Sequence[csv_rows.Cell]]
     #: the unit that a column's title tells, None without
     units: Mapping[str, str | None]
-    unfinished: bool = False  #: whether the line of the last row does not end
+    unfinished: bool = False  #: True if the line of the last row does not end
 
     def nanoseconds(self, column: str) -> Numbers:
         """The times of a column in ns; None for an empty cell."""
@@ -188,8 +188,8 @@ def open_report(
 
 def report_of(titles: Sequence[csv_rows.Cell]) -> str | None:
     """The name of the report that has columns of these titles; None for no report."""
-    found = _places(titles).keys()
-    return next((name for name, wanted in _RECOGNISED if found >= set(wanted)), None)
+    columns = _places(titles).keys()
+    return next((name for name, wanted in _RECOGNISED if columns >= set(wanted)), None)
 
 
 def report_in(head: bytes) -> str | None:
@@ -235,8 +235,12 @@ def _header(rows: Rows, report: NsysCsvReport, source: str) -> Row:
 def _pieces(
     rows: Rows, titles: Row, report: NsysCsvReport, source: str
 ) -> Iterator[Piece]:
-    known = set(dict(_RECOGNISED)[report]) | set(_OPTIONAL)
-    places = {column: at for column, at in _places(titles).items() if column in known}
+    known_columns = set(dict(_RECOGNISED)[report]) | set(_OPTIONAL)
+    places = {
+        column: column_place
+        for column, column_place in _places(titles).items()
+        if column in known_columns
+    }
     units = {column: unit for column, (_, unit) in places.items()}
     body = _body(rows, len(titles), source)
     while some := list(islice(body, _ROWS_AT_ONCE)):
@@ -280,8 +284,8 @@ def _places(titles: Sequence[csv_rows.Cell]) -> dict[str, tuple[int, str | None]
     """Column → its place and the unit that its title tells; spellings unified."""
     places: dict[str, tuple[int, str | None]] = {}
     for place, title in enumerate(titles):
-        name, _, rest = str(title).strip().partition("(")
-        unit = rest.rstrip(") ").strip()
+        name, _, behind_name = str(title).strip().partition("(")
+        unit = behind_name.rstrip(") ").strip()
         letters = [letter for letter in name.casefold() if letter.isalnum()]
         places.setdefault("".join(letters), (place, unit or None))
     for other, column in _SPELLINGS.items():
@@ -341,7 +345,9 @@ def read(source: TableSource | ByteSource) -> Trace:
     if not builder.present:
         remedy = "record it again with: nsys profile -t cuda,nvtx"
         raise TraceFormatError(table.source, "contains no events", remedy)
-    described = {each.ordinal: each for each in reversed(devices.values()) if each.name}
+    described = {
+        device.ordinal: device for device in reversed(devices.values()) if device.name
+    }
     return builder.finish(
         devices=tuple(described[number] for number in sorted(described)),
         path=table.source,

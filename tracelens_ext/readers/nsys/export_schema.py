@@ -165,8 +165,8 @@ class Identities:
         devices = []
         for name, *row in zip(names, *values, strict=True):
             machine, *known_values = row
-            known = [max(value, 0) for value in known_values]
-            ordinal, major, minor, units, warp, memory, clock, bandwidth = known
+            known_ids = [max(value, 0) for value in known_values]
+            ordinal, major, minor, units, warp, memory, clock, bandwidth = known_ids
             machine_index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
             devices.append(
                 Device(

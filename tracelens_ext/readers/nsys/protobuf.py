@@ -63,7 +63,7 @@ class Message:
     messages: Mapping[int, Message] = field(default_factory=dict)
     #: fields that are known and not needed
     ignored: frozenset[int] = frozenset()
-    #: whether other fields are counted
+    #: True if other fields are counted
     counted: bool = False
 
 
@@ -77,7 +77,7 @@ class Decoded(NamedTuple):
 
 
 class MessagePlan:
-    """Which fields become columns, for the messages of a list.
+    """The fields that become columns, for the messages of a list.
 
     Attributes: `messages`, a message before those within it; `columns`, name → number.
     """
@@ -111,7 +111,7 @@ class MessagePlan:
 
     @cached_property
     def is_counted(self) -> npt.NDArray[np.bool_]:
-        """Whether fields of each message are counted that are not known."""
+        """True for messages whose unknown fields are counted."""
         return np.array([message.counted for message in self.messages])
 
     def column(self, decoded: Decoded, name: str) -> Int64Array:
@@ -270,7 +270,7 @@ class _Level(NamedTuple):
     ends: Int64Array
 
     def of(self, chosen: npt.NDArray[np.bool_] | Int64Array) -> _Level:
-        """Some of them."""
+        """Select messages."""
         return _Level(*(column[chosen] for column in self))
 
 
@@ -404,9 +404,9 @@ class _Decoder:
             values = (values & low) | ((values & high) >> shift)
         is_long = stops == 0
         if is_long.any():
-            rest = self._words[positions[is_long] + 8]
-            ninth = rest & _BYTE
-            tenth = (rest >> _EIGHT) & _BYTE
+            last_word = self._words[positions[is_long] + 8]
+            ninth = last_word & _BYTE
+            tenth = (last_word >> _EIGHT) & _BYTE
             has_ten = ninth >= _STOP_BIT
             if (has_ten & (tenth >= _STOP_BIT)).any():
                 raise DamagedMessageError

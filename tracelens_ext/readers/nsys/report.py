@@ -68,7 +68,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
         progress=source.progress,
     )
     try:
-        tables.read(allow_damage=source.reading.salvage)
+        tables.read(allow_damage=source.reading.allow_truncated)
     except DamagedReportError as error:
         tables.damage = error
     damage = tables.damage
@@ -78,7 +78,7 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
             f"is a damaged Nsight Systems report (byte {damage.offset:,}: "
             f"{damage.problem})"
         )
-        if not source.reading.salvage:
+        if not source.reading.allow_truncated:
             choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]
             remedy = f"{', '.join(choices[:-1])}, or {choices[-1]}"
             raise TraceCutOffError(path, problem, remedy)

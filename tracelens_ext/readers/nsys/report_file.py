@@ -122,7 +122,7 @@ class ReportFile:
                 footer_end, "its list of sections is not in the file"
             )
         data = self.read(footer, footer_end)
-        found: dict[str, ReportSection] = {}
+        sections: dict[str, ReportSection] = {}
         try:
             for entry in protobuf.fields(data, 0, len(data)):
                 if entry.number != 1 or entry.wire_type != protobuf.BYTES:
@@ -140,12 +140,12 @@ class ReportFile:
                 size = parts[3].value if 3 in parts else 0
                 if start > footer or size > footer - start:
                     raise DamagedReportError(footer, "a section is not within the file")
-                found[name] = ReportSection(start, start + size)
+                sections[name] = ReportSection(start, start + size)
         except DamagedMessageError:
             raise DamagedReportError(
                 footer, "its list of sections is damaged"
             ) from None
-        return found
+        return sections
 
     def raw_data(self, sections: dict[str, ReportSection]) -> RawData:
         """Where the parts of the raw data are."""

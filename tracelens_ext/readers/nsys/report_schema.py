@@ -220,7 +220,7 @@ class ExportTable:
     #: column of the table → column of the events
     numbers: Mapping[str, str]
     texts: Mapping[str, str] = field(default_factory=dict)
-    #: whether its rows are read once, and can be released then
+    #: True if its rows are read once, and can be released then
     read_once: bool = True
 
 

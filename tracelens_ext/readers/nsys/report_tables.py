@@ -97,7 +97,7 @@ class _Texts(NamedTuple):
 
 
 class _ReportPiece:
-    """Some rows of a table; a column is None once it is released."""
+    """Consecutive rows of a table; a column is None once it is released."""
 
     def __init__(
         self, count: int, numbers: dict[str, _NumberColumn], texts: dict[str, _Texts]
@@ -264,9 +264,9 @@ class NsysReportTables(Tables):
         return self._file.unpack(block)
 
     @staticmethod
-    def _check_count(expected: int | None, found: int, what: str, offset: int) -> None:
-        if expected is not None and expected != found:
-            problem = f"it contains {found:,} {what}, but its header says {expected:,}"
+    def _check_count(expected: int | None, count: int, what: str, offset: int) -> None:
+        if expected is not None and expected != count:
+            problem = f"it contains {count:,} {what}, but its header says {expected:,}"
             raise DamagedReportError(offset, problem)
 
     def _add_events(self, data: bytes, decoded: Decoded) -> None:
@@ -306,8 +306,8 @@ class NsysReportTables(Tables):
     def _count_unread(self, columns: Mapping[str, Int64Array]) -> None:
         """Count the events that are not read and are not known to be of no use."""
         kinds = columns["kind"]
-        known = list(Kind)
-        self._unread_kinds.update(_counted(kinds[~np.isin(kinds, known)]))
+        known_kinds = list(Kind)
+        self._unread_kinds.update(_counted(kinds[~np.isin(kinds, known_kinds)]))
         classes = columns["call.eventClass"][kinds == Kind.CALL]
         self._unread_classes.update(
             _counted(classes[~np.isin(classes, _KNOWN_CLASSES)])
@@ -473,16 +473,16 @@ class NsysReportTables(Tables):
         if (table, column) != (STRINGS, STRING):
             return [None] * len(ids)
         is_there = (ids >= 0) & (ids < len(self._string_ends))
-        found: list[str | None] = []
-        for number, known in zip(ids.tolist(), is_there.tolist(), strict=True):
-            if known:
+        texts: list[str | None] = []
+        for number, is_known in zip(ids.tolist(), is_there.tolist(), strict=True):
+            if is_known:
                 text = self._strings[
                     self._string_starts[number] : self._string_ends[number]
                 ]
-                found.append(text.decode("utf-8", "replace"))
+                texts.append(text.decode("utf-8", "replace"))
             else:
-                found.append(None)
-        return found
+                texts.append(None)
+        return texts
 
     # What was not read.
 
@@ -500,12 +500,12 @@ class NsysReportTables(Tables):
             ]
         for (message, number), count in sorted(self._unread_fields.items()):
             name = EVENTS.messages[message].name
-            shown = (
+            named = (
                 f"{number} or above"
                 if number == protobuf.MOST_FIELDS - 1
                 else f"{number}"
             )
-            notes.append(_unread(count, f"value of {name}, field", shown))
+            notes.append(_unread(count, f"value of {name}, field", named))
         return notes
 
 

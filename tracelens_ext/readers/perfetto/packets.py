@@ -102,8 +102,8 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
         stop = min(place + _WINDOW, size)
         start, end = _packets_between(data=data, first=place, stop=stop, size=size)
         if not len(start):
-            rest = memoryview(data.data)[place:size]
-            for _ in islice(wire.fields(rest), 2):
+            remaining = memoryview(data.data)[place:size]
+            for _ in islice(wire.fields(remaining), 2):
                 pass  # an error says more of a packet that is cut, or the one after it
             raise wire.DamagedError(place, is_cut=False)
         yield start, end

@@ -300,10 +300,10 @@ class _Tables:
         shown_names = self._look_up(table, "display_name", ids)
         symbol_names = self._look_up(table, "kernel_name", ids)
         codes = []
-        for number, shown, symbol in zip(
+        for number, shown_name, symbol in zip(
             ids.tolist(), shown_names, symbol_names, strict=True
         ):
-            codes.append(self._names[rocprof.kernel_name(shown or symbol, number)])
+            codes.append(self._names[rocprof.kernel_name(shown_name or symbol, number)])
         return codes
 
     # The tables of this guid.

@@ -397,7 +397,7 @@ class _ProcessAndGpu(NamedTuple):
 
 
 class _GpuUsage:
-    """Which processes used which GPUs: it says what the row of an operation does not."""
+    """The GPUs that each process used, for operations whose rows do not say."""
 
     def __init__(self, pids: list[int], pairs: set[_ProcessAndGpu]) -> None:
         self._only_process = MISSING

@@ -39,7 +39,7 @@ class Chart:
         "iterations",
         "roofline",
         "memory",
-        "time_axis",
+        "timeline_bins",
         "call_tree",
     ] = "bar"
     #: bars to show; the others are summed into one more, which says how many they are

@@ -5,10 +5,14 @@ from __future__ import annotations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.compatibility.earlier_arguments import warn_of_old_name
+from tracelens_ext.compatibility.renamed_names import Kind, new_names
 from tracelens_ext.report.tables.registry import find_table, tables_by_method
 
 if TYPE_CHECKING:
     from tracelens_ext.lazy import pd
+
+_OLD_METHODS = new_names(Kind.METHOD)
 
 
 class TableMethods:
@@ -23,6 +27,10 @@ class TableMethods:
         return find_table(name).table(self, **options)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name in _OLD_METHODS:
+            new_name = _OLD_METHODS[name]
+            warn_of_old_name(name, new_name)
+            return getattr(self, new_name)
         if name.startswith("get_df_"):
             table = tables_by_method().get(name)
             if table is not None:

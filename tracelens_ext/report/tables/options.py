@@ -9,6 +9,8 @@ from inspect import Parameter
 from typing import Any, TypeVar, get_type_hints
 
 from tracelens_ext.categorize.user_patterns import user_pattern
+from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
+from tracelens_ext.compatibility.earlier_names import new_table_name
 from tracelens_ext.errors import UsageError
 
 #: What `tables` is for every table.
@@ -45,6 +47,7 @@ def _option(
     return field(default=default, metadata={"meaning": meaning, **given})
 
 
+@keeps_old_names
 @dataclass(frozen=True)
 class ReportOptions:
     """The options of a report: which sheets it has, and what they hold.
@@ -128,7 +131,7 @@ class ReportOptions:
         False,
         "Write the sheets about queue lengths and copy bandwidth.",
     )
-    time_axis: bool = _option(False, "Write the tables of GPU work over time.")
+    timeline_bins: bool = _option(False, "Write the tables of GPU work over time.")
     call_tree: bool = _option(
         False,
         "Write the table of modules, operations and kernels.",
@@ -157,7 +160,7 @@ class ReportOptions:
     def named_tables(self) -> frozenset[str]:
         """The names in `tables`."""
         names = {name.strip() for name in self.tables.split(",")}
-        return frozenset(names - {""})
+        return frozenset(new_table_name(name) for name in names - {""})
 
     def names(self, *tables: str) -> bool:
         """Return whether `tables` names one of these tables, or all."""
@@ -195,13 +198,17 @@ def check_option(name: str, value: Any) -> None:  # noqa: ANN401
 def takes_report_options(function: _Function) -> _Function:
     """Name the fields of `ReportOptions` in a function's signature, and as last of its `Args`."""
     signature = inspect.signature(function)
-    own = signature.parameters
+    parameters_of_function = signature.parameters
     own_parameters = [
         parameter
-        for parameter in own.values()
+        for parameter in parameters_of_function.values()
         if parameter.kind is not Parameter.VAR_KEYWORD
     ]
-    options = [option for option in fields(ReportOptions) if option.name not in own]
+    options = [
+        option
+        for option in fields(ReportOptions)
+        if option.name not in parameters_of_function
+    ]
     option_parameters = _keyword_parameters(options)
     parameters = own_parameters + option_parameters
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -225,8 +232,8 @@ def _keyword_parameters(options: list[Field[Any]]) -> list[Parameter]:
 
 def _with_options_described(docstring: str, options: list[Field[Any]]) -> str:
     """Return a docstring in which each option is described where `options:` was."""
-    head, _, rest = docstring.partition("        options: ")
-    _, _, tail = rest.partition("\n")
+    head, _, behind_options = docstring.partition("        options: ")
+    _, _, tail = behind_options.partition("\n")
     lines = [
         f"        {option.name}: {option.metadata['meaning']}\n" for option in options
     ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from tracelens_ext import hooks
+from tracelens_ext.compatibility.earlier_names import new_table_name
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.tables.earlier_declarations import in_current_form
 from tracelens_ext.report.tables.options import ALL_TABLES, ReportOptions
@@ -50,8 +51,9 @@ def find_table(name: str) -> Table:
         UsageError: there is no such table.
     """
     tables = {offered.item.name: offered.item for offered in offered_tables()}
-    check_names({name}, tables)
-    return tables[name]
+    current_name = new_table_name(name)
+    check_names({current_name}, tables)
+    return tables[current_name]
 
 
 def tables_by_method() -> dict[str, Table]:

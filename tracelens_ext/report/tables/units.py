@@ -144,6 +144,7 @@ _RATE = re.compile(
 _SPELLED_RATES = {"tflops_per_s": "TFLOP/s", "tb_per_s": "TB/s"} | dict.fromkeys(
     ("tokens_per_s", "tokens_per_s_without_idle"), "tokens/s"
 )
+_GIGABYTES_PER_SECOND = "_gb_s"
 _WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
 
 _COUNT_WORDS = frozenset(
@@ -229,6 +230,8 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
     """Try what a name can say, the most telling first: `Kernel duration (µs)_count` is a count."""
     if _PERCENT.search(column.lower()):
         return Unit(quantity=Quantity.PERCENT, symbol="%", decimals=2)
+    if column.endswith(_GIGABYTES_PER_SECOND):
+        return Unit(quantity=Quantity.RATE, symbol="GB/s", decimals=2)
     if column in _SPELLED_RATES:
         return Unit(quantity=Quantity.RATE, symbol=_SPELLED_RATES[column], decimals=3)
     rate = _RATE.search(column)
@@ -288,8 +291,8 @@ _SPELLED["10⁹ bytes/s"] = {"gb"}
 def with_unit(name: str, unit: str) -> str:
     """A column's name as a header: with its unit, where the name does not tell it."""
     words = set(re.findall(r"[a-zµ\u03bc%]+", name.lower()))
-    told = not unit or words & _SPELLED.get(unit, {unit.lower()})
-    return name if told else f"{name} ({unit})"
+    is_in_name = not unit or words & _SPELLED.get(unit, {unit.lower()})
+    return name if is_in_name else f"{name} ({unit})"
 
 
 def with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:

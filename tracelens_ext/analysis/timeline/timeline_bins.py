@@ -16,7 +16,7 @@ from tracelens_ext.trace.grouping import number_groups
 MOST_BINS = 600
 
 
-def time_axis(work: GpuEvents) -> pd.DataFrame:
+def timeline_bins(work: GpuEvents) -> pd.DataFrame:
     """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
     if not len(work):
         columns = ["device", "category", "bin", "start_ms", "end_ms", "gpu_time_ns"]
@@ -76,8 +76,8 @@ def _time_since(instants: Int64Array, times: Int64Array) -> Int64Array:
     return time_since
 
 
-TIME_AXIS = Table(
-    name="time_axis",
+TIMELINE_BINS = Table(
+    name="timeline_bins",
     shows="GPU time by category over time",
     columns=[
         Column("device", "its number"),
@@ -91,16 +91,16 @@ TIME_AXIS = Table(
             unit="ns",
         ),
     ],
-    table=of_gpu_events(time_axis),
-    asked_by="time_axis",
+    table=of_gpu_events(timeline_bins),
+    asked_by="timeline_bins",
     on_every_page=True,
     charts=[
         Chart(
             title="GPU work over time",
-            sheet="time_axis",
+            sheet="timeline_bins",
             label_column="bin",
             value_column="gpu_time_ns",
-            kind="time_axis",
+            kind="timeline_bins",
         )
     ],
 )

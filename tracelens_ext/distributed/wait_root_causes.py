@@ -51,7 +51,7 @@ class Origins(NamedTuple):
     """Where waits come from."""
 
     kernels: pd.DataFrame  #: with `cause`, `caused_by_call` and `caused_by_rank`
-    table: pd.DataFrame  #: the table `wait_origins`
+    table: pd.DataFrame  #: the table `wait_root_causes`
 
 
 def find_origins(kernels: pd.DataFrame, last_rank: Int64Array) -> Origins:

@@ -167,8 +167,8 @@ TEXT: Final = FindingText(
 _NAMED_SHARE: Final = 0.5
 
 
-@detector("synchronisation", TEXT, remedy=Remedy.WAITS_NO_LONGER)
-def synchronisation(inspection: Inspection) -> Finding | None:
+@detector("synchronization", TEXT, remedy=Remedy.WAITS_NO_LONGER)
+def synchronization(inspection: Inspection) -> Finding | None:
     """Idle time in and after calls in which the CPU waits for the GPU."""
     wall = inspection.wall
     # Of a blocking copy, the time in which the GPU is about to start it is the CPU's by its cause.
@@ -184,7 +184,7 @@ def synchronisation(inspection: Inspection) -> Finding | None:
         "period_ms": waiting.period_ms,
         "per_iteration": waiting.per_iteration,
         "during_ms": waiting.during_ms,
-        "idle_ms": claim.saving_ms - waiting.during_ms,
+        "idle_ms": claim.attributed_ms - waiting.during_ms,
         "copies": waiting.copies.count or None,
         "copy_bytes": waiting.copies.usual_bytes,
     }
@@ -192,13 +192,13 @@ def synchronisation(inspection: Inspection) -> Finding | None:
     if waiting.copies.from_pageable and waiting.copies.to_device:
         variant = "pageable"
     return inspection.finding(
-        "synchronisation",
+        "synchronization",
         claim,
         numbers,
         text=TEXT,
         where=places,
         variant=variant,
-        values={"place": _most_of_it(waiting, places, claim.saving_ms)},
+        values={"place": _most_of_it(waiting, places, claim.attributed_ms)},
     )
 
 
@@ -228,6 +228,6 @@ def _how_often(count: int, period_ms: float | None) -> str:
 
 def _with_most(places: Sequence[Place], total_ms: float) -> Place | None:
     """Return the first place if it has most of a time."""
-    if places and places[0].saving_ms > _NAMED_SHARE * total_ms:
+    if places and places[0].attributed_ms > _NAMED_SHARE * total_ms:
         return places[0]
     return None

@@ -1,0 +1,95 @@
+"""Intervals of time that do not overlap."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.distributed.table_rows import whole_numbers
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import BoolArray, Int64Array
+from tracelens_ext.trace.intervals import covered, outside, union
+
+
+class Intervals(NamedTuple):
+    """Disjoint intervals, ascending, ns."""
+
+    start: Int64Array
+    end: Int64Array
+
+    @classmethod
+    def joined(cls, start: Int64Array, end: Int64Array) -> Intervals:
+        """Return the union of intervals that may overlap."""
+        parts = union(start, end)
+        return cls(parts.start, parts.end)
+
+    @classmethod
+    def of_rows(cls, rows: pd.DataFrame) -> Intervals:
+        """Return the union of the rows of a table with `start` and `end`."""
+        start = whole_numbers(rows, "start")
+        end = whole_numbers(rows, "end")
+        return cls.joined(start, end)
+
+    @property
+    def length(self) -> int:
+        """How long they are together, ns."""
+        lengths = self.end - self.start
+        return int(lengths.sum())
+
+    def time_within(self, start: Int64Array, end: Int64Array) -> Int64Array:
+        """Return how much of each window they cover, ns, (n,)."""
+        time: Int64Array = covered(
+            start=self.start,
+            end=self.end,
+            window_start=start,
+            window_end=end,
+        )
+        return time
+
+    def selected(self, is_chosen: BoolArray) -> Intervals:
+        """Return some of them."""
+        return Intervals(self.start[is_chosen], self.end[is_chosen])
+
+    def not_empty(self) -> Intervals:
+        """Return those that have a length."""
+        return self.selected(self.end > self.start)
+
+    def in_order(self) -> Intervals:
+        """Return those that have a length, in order of start."""
+        parts = self.not_empty()
+        order = np.argsort(parts.start, kind="stable")
+        return Intervals(parts.start[order], parts.end[order])
+
+    def clipped(self, start: int, end: int) -> Intervals:
+        """Return what of them lies in a window."""
+        begins_before = self.start < end
+        ends_after = self.end > start
+        inside = self.selected(begins_before & ends_after)
+        return Intervals(
+            start=np.maximum(inside.start, start),
+            end=np.minimum(inside.end, end),
+        )
+
+    def before(self, end: int) -> Intervals:
+        """Return what of them lies before an instant."""
+        return self.clipped(np.iinfo(np.int64).min, end)
+
+    def without(self, others: Intervals) -> Intervals:
+        """Return what of them lies outside of others, which may overlap."""
+        apart = Intervals.joined(others.start, others.end)
+        parts = outside(
+            start=self.start,
+            end=self.end,
+            first=apart.start,
+            last=apart.end,
+        )
+        return Intervals(parts.start, parts.end).not_empty()
+
+
+def window(start: int, end: int) -> Intervals:
+    """Return a single interval."""
+    return Intervals(
+        start=np.array([start], dtype=np.int64),
+        end=np.array([end], dtype=np.int64),
+    )

@@ -1,0 +1,223 @@
+"""Whom each send or receive of a pipeline is for, as a rank of the job.
+
+A trace may say it as a rank of the job or of the group, or not at all. A kernel whose partner is
+not recorded exchanges with the neighbor in its group that has a kernel with the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.distributed.extract import numbers_in
+from tracelens_ext.distributed.peers import peers_in_job
+from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
+from tracelens_ext.distributed.table_rows import table_rows, whole_numbers
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import Int64Array
+
+#: Ends of one transfer differ by less than this on a common clock.
+SAME_END_NS = 60_000
+#: Groups whose names say that they are none of a pipeline, and words that say the opposite.
+_OTHER_GROUPS = (
+    r"(?i)context|expert|tensor|sequence|(?:^|[_\W])(?:cp|ep|tp|sp)(?:$|[_\W])"
+)
+PIPELINE_GROUPS = r"(?i)pipe|(?:^|[_\W])pp(?:$|[_\W])"
+_ORDER = ["rank", "launch", "start"]
+
+
+def with_partners(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the sends and receives of a job whose partner is known, with `peer` as its rank.
+
+    Args:
+        calls: `pipeline_calls` of all ranks.
+    """
+    calls = _of_pipeline_groups(calls)
+    calls = _with_ranks_of_job(calls)
+    calls = _with_batches(calls)
+    has_direction = calls["direction"].isin([SEND, RECEIVE])
+    has_peer = calls["peer"].notna()
+    is_to_itself = calls["peer"] == calls["rank"]
+    calls = calls[has_direction & has_peer & ~is_to_itself]
+    calls = calls.reset_index(drop=True)
+    return calls.astype({"peer": "int64"})
+
+
+def _of_pipeline_groups(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls of groups that may be a pipeline's, by their names."""
+    names = calls["description"] + " " + calls["group_name"]
+    is_other = names.str.contains(_OTHER_GROUPS)
+    is_pipeline = names.str.contains(PIPELINE_GROUPS)
+    return calls[is_pipeline | ~is_other].reset_index(drop=True)
+
+
+def _ordered(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return calls in the order in which their ranks made them."""
+    calls = pd.concat(parts, ignore_index=True)
+    return calls.sort_values(_ORDER, kind="stable", ignore_index=True)
+
+
+# What the trace says.
+
+
+def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls with their peers as ranks of the job."""
+    parts = []
+    for _, rows in calls.groupby(["group_name", "group"], sort=True):
+        members = _members(rows["group"].iloc[0])
+        with_peers = _with_known_peers(rows, members)
+        _find_peers_by_ends(with_peers, members)
+        parts.append(with_peers)
+    if not parts:
+        return calls
+    return _ordered(parts)
+
+
+def _members(text: str) -> list[int]:
+    """Return the ranks of a group; none where the trace lists only some of them."""
+    if "..." in text:
+        return []
+    return numbers_in(text)
+
+
+def _with_known_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame:
+    """Return the calls of a group with the peers that the trace tells."""
+    is_group_rank = rows["is_group_rank"]
+    peer = rows["peer"]
+    if not members:
+        # What counts in a group that is not known is not known either.
+        peer = peer.where(~is_group_rank)
+    peer = peers_in_job(
+        peer,
+        rows["rank"],
+        members,
+        count_in_group=bool(is_group_rank.any()),
+    )
+    return rows.assign(peer=peer)
+
+
+# What ends tell.
+
+
+class _Side(NamedTuple):
+    """The sends, or the receives, of a rank in one group."""
+
+    rank: int
+    direction: str
+
+
+def _find_peers_by_ends(rows: pd.DataFrame, members: list[int]) -> None:
+    """Set the peers that the trace does not tell: the neighbors whose kernels end together.
+
+    Args:
+        rows: the calls of one group, changed in place.
+        members: the ranks of the group, in the order of the stages.
+    """
+    has_direction = rows["direction"].isin([SEND, RECEIVE])
+    unknown = rows[has_direction & rows["peer"].isna()]
+    if not len(unknown) or len(members) < 3:
+        return
+    sides = {}
+    for _, calls in unknown.groupby(["rank", "direction"]):
+        first = calls.iloc[0]
+        side = _Side(int(first["rank"]), str(first["direction"]))
+        sides[side] = calls
+    for side, calls in sides.items():
+        opposite = RECEIVE if side.direction == SEND else SEND
+        ends_of_neighbor = {}
+        for neighbor in _neighbors_in_ring(side.rank, members):
+            others = sides.get(_Side(neighbor, opposite))
+            if others is not None:
+                ends_of_neighbor[neighbor] = np.sort(whole_numbers(others, "end"))
+        rows.loc[calls.index, "peer"] = _nearest_neighbors(calls, ends_of_neighbor)
+
+
+def _neighbors_in_ring(rank: int, members: list[int]) -> list[int]:
+    """Return the member after a rank and the one before it; none if it is not a member."""
+    if rank not in members:
+        return []
+    place = members.index(rank)
+    following = members[(place + 1) % len(members)]
+    previous = members[place - 1]
+    return [following, previous]
+
+
+def _nearest_neighbors(
+    calls: pd.DataFrame, ends_of_neighbor: Mapping[int, Int64Array]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return for each call the neighbor with the nearest end of a kernel, NaN without one, (n,)."""
+    ends = whole_numbers(calls, "end")
+    nearest_distance = np.full(len(ends), SAME_END_NS)
+    peer = np.full(len(ends), np.nan)
+    for neighbor, ends_there in ends_of_neighbor.items():
+        distance = _distances(ends, ends_there)
+        is_nearer = distance < nearest_distance
+        nearest_distance[is_nearer] = distance[is_nearer]
+        peer[is_nearer] = neighbor
+    return peer
+
+
+def _distances(instants: Int64Array, ends: Int64Array) -> Int64Array:
+    """Return how far each instant is from the nearest of some ends, which ascend, ns, (n,)."""
+    after = np.searchsorted(ends, instants)
+    after = np.minimum(after, len(ends) - 1)
+    before = np.maximum(after - 1, 0)
+    to_later = np.abs(ends[after] - instants)
+    to_earlier = np.abs(ends[before] - instants)
+    distances: Int64Array = np.minimum(to_later, to_earlier)
+    return distances
+
+
+# Batches that do not tell what they have.
+
+
+def _with_batches(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls with a send and a receive for each batch that does not tell what it has."""
+    has_direction = calls["direction"].isin([SEND, RECEIVE])
+    batches = calls[~has_direction].assign(peer=np.nan)
+    if not len(batches):
+        return calls
+    ends_of_rank = _ends_of_ranks(calls)
+    neighbors = _neighbors(calls)
+    for rank in sorted(set(batches["rank"])):
+        own = batches[batches["rank"] == rank]
+        ends_of_neighbor = {
+            neighbor: ends_of_rank[neighbor]
+            for neighbor in sorted(neighbors.get(rank, ()))
+            if neighbor in ends_of_rank
+        }
+        batches.loc[own.index, "peer"] = _nearest_neighbors(own, ends_of_neighbor)
+    sends = batches.assign(direction=SEND)
+    receives = batches.assign(direction=RECEIVE)
+    return _ordered([calls[has_direction], sends, receives])
+
+
+def _ends_of_ranks(calls: pd.DataFrame) -> dict[int, Int64Array]:
+    """Return the ends of the kernels of each rank, ascending, ns."""
+    kernels = calls.drop_duplicates(["rank", "kernel"])
+    ends = {}
+    for _, rows in kernels.groupby("rank"):
+        rank = int(rows["rank"].iloc[0])
+        ends[rank] = np.sort(whole_numbers(rows, "end"))
+    return ends
+
+
+def _neighbors(calls: pd.DataFrame) -> dict[int, set[int]]:
+    """Return the ranks that each rank may exchange with: peers, or neighbors in a group."""
+    neighbors: dict[int, set[int]] = {}
+
+    def join(first: int, second: int) -> None:
+        neighbors.setdefault(first, set()).add(second)
+        neighbors.setdefault(second, set()).add(first)
+
+    has_peer = calls["peer"].notna()
+    known = calls.loc[has_peer, ["rank", "peer"]]
+    for row in table_rows(known.drop_duplicates()):
+        join(int(row.rank), int(row.peer))
+    for text in calls.loc[~has_peer, "group"].unique():
+        for first, second in pairwise(numbers_in(text)):
+            join(first, second)
+    return neighbors

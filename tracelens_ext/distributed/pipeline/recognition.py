@@ -1,0 +1,248 @@
+"""Which schedule a pipeline keeps, by the sends and receives of an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.intervals import Intervals
+from tracelens_ext.distributed.pipeline.schedules import Schedule, ScheduleKind
+from tracelens_ext.distributed.pipeline.stages import Pipeline
+from tracelens_ext.distributed.table_rows import whole_numbers
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import Int64Array
+
+#: Two sends with less computation in between are of one micro-batch.
+_MIN_COMPUTATION_NS = 1_000
+#: The share of a micro-batch's computation that the last stage still has after its last gradient,
+#: where gradients of weights are computed apart.
+_MIN_LATE_COMPUTATION = 0.2
+#: A second chunk's forward pass takes at most so many times as long as the first one's.
+_SAME_WORK_FACTOR = 1.4
+_MAX_CHUNKS = 64
+
+
+class _Direction(NamedTuple):
+    """The transfers from one rank to another."""
+
+    micro_batches: int  #: several tensors of one are counted once
+    #: of the sends, or of the receives where those show more, ns
+    starts: Int64Array
+    ends: Int64Array
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    """What a pipeline recorded of an iteration."""
+
+    pipeline: Pipeline
+    calls: pd.DataFrame  #: of `match_transfers`
+    computations: Mapping[int, Intervals]  #: rank → its computation in the pipeline
+
+    def calls_of(self, rank: int, direction: str) -> pd.DataFrame:
+        """Return the sends or the receives of a rank."""
+        is_of_rank = self.calls["rank"] == rank
+        has_direction = self.calls["direction"] == direction
+        return self.calls[is_of_rank & has_direction]
+
+    def direction(self, source: int, target: int) -> _Direction:
+        """Return the transfers from one rank to another.
+
+        Sends that queue behind one another have no computation in between; their receives do. So
+        the side that shows more micro-batches counts.
+        """
+        sends = self.calls_of(source, SEND)
+        sends = sends[sends["target"] == target]
+        receives = self.calls_of(target, RECEIVE)
+        receives = receives[receives["source"] == source]
+        of_source = self.computations.get(source)
+        of_target = self.computations.get(target)
+        from_sends = _micro_batches_of(sends, "start", of_source)
+        from_receives = _micro_batches_of(receives, "end", of_target)
+        if from_receives.micro_batches > from_sends.micro_batches:
+            return from_receives
+        return from_sends
+
+
+def recognize(
+    pipeline: Pipeline, calls: pd.DataFrame, computations: Mapping[int, Intervals]
+) -> Schedule:
+    """Return the schedule of an iteration.
+
+    Args:
+        pipeline: whose ranks.
+        calls: of `match_transfers`, of the iteration.
+        computations: rank → its computation in the pipeline.
+    """
+    iteration = _Iteration(pipeline, calls, computations)
+    ranks = pipeline.ranks
+    count = len(ranks)
+    forward = []
+    backward = []
+    for earlier, later in pairwise(ranks):
+        forward.append(iteration.direction(earlier, later))
+        backward.append(iteration.direction(later, earlier))
+    micro_batches = _usual_count(forward)
+    if pipeline.is_ring:
+        wrapped = iteration.direction(ranks[-1], ranks[0])
+        return _interleaved(count, micro_batches, wrapped.micro_batches)
+    if _usual_count(backward) == 0:
+        return Schedule(ScheduleKind.FORWARD_ONLY, count, micro_batches)
+    if count == 2 and _computes_two_chunks(iteration):
+        return _interleaved_on_two_stages(micro_batches)
+    kind = _kind_of_chain(count, forward[0], backward[0], micro_batches)
+    is_one_forward_one_backward = kind is ScheduleKind.ONE_FORWARD_ONE_BACKWARD
+    if is_one_forward_one_backward and _has_late_work(iteration, micro_batches):
+        kind = ScheduleKind.ZERO_BUBBLE
+    return Schedule(kind, count, micro_batches)
+
+
+# Micro-batches.
+
+
+def _usual_count(directions: Sequence[_Direction]) -> int:
+    """Return the median number of micro-batches, links without traces left out."""
+    counts = [
+        direction.micro_batches for direction in directions if direction.micro_batches
+    ]
+    if not counts:
+        return 0
+    return int(np.median(counts))
+
+
+def _micro_batches_of(
+    calls: pd.DataFrame, instant: str, computation: Intervals | None
+) -> _Direction:
+    """Return the micro-batches that one side of a link shows.
+
+    Args:
+        calls: the sends, or the receives, of the link.
+        instant: the column before and after which the rank computes.
+        computation: of the rank; None if it has no trace.
+    """
+    kernels = _kernels_with_parts(calls)
+    starts = whole_numbers(kernels, "start")
+    ends = whole_numbers(kernels, "end")
+    if not len(kernels):
+        return _Direction(0, starts, ends)
+    # All batches have the tensors of one micro-batch. Those with a multiple of them pass on
+    # several, as two chunks of interleaved stages do.
+    parts = whole_numbers(kernels, "parts")
+    passed_on = parts // parts.min()
+    is_first = np.ones(len(kernels), dtype=bool)
+    if computation is not None:
+        instants = whole_numbers(kernels, instant)
+        computed = computation.time_within(instants[:-1], instants[1:])
+        is_first[1:] = computed >= _MIN_COMPUTATION_NS
+    return _Direction(
+        micro_batches=int(passed_on[is_first].sum()),
+        starts=starts[is_first],
+        ends=ends[is_first],
+    )
+
+
+def _kernels_with_parts(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each kernel, in order of start, with its number of calls as `parts`."""
+    kernels = calls.groupby("kernel", sort=False)
+    calls = calls.assign(parts=kernels["kernel"].transform("size"))
+    first_calls = calls.drop_duplicates("kernel")
+    return first_calls.sort_values("start", kind="stable")
+
+
+# Kinds of schedules.
+
+
+def _interleaved(stages: int, forward: int, wrapped: int) -> Schedule:
+    """Return the schedule of a ring: all chunks but the last pass the wrap-around.
+
+    Args:
+        stages: how many there are.
+        forward: transfers from a stage to the next.
+        wrapped: transfers from the last stage to the first.
+    """
+    micro_batches = max(forward - wrapped, 0)
+    unknown = Schedule(ScheduleKind.UNKNOWN, stages, micro_batches)
+    if micro_batches == 0 or forward % micro_batches:
+        return unknown
+    chunks = forward // micro_batches
+    if chunks < 2:
+        return unknown
+    return Schedule(ScheduleKind.INTERLEAVED, stages, micro_batches, chunks)
+
+
+def _computes_two_chunks(iteration: _Iteration) -> bool:
+    """Tell whether the first of two stages sends on what it first receives.
+
+    Of two stages the wrap-around is the same link. After its first receive, the first stage of an
+    interleaved schedule computes another forward pass and sends it; that of a plain one computes a
+    backward pass before the next forward pass.
+    """
+    rank = iteration.pipeline.ranks[0]
+    computation = iteration.computations.get(rank)
+    sends = iteration.calls_of(rank, SEND)
+    receives = iteration.calls_of(rank, RECEIVE)
+    if computation is None or not len(sends) or not len(receives):
+        return False
+    first_receive = receives["end"].min()
+    later_sends = sends[sends["start"] > first_receive]
+    if not len(later_sends):
+        return False
+    starts = [computation.start.min(), first_receive]
+    ends = [sends["start"].min(), later_sends["start"].min()]
+    first_pass, second_pass = computation.time_within(
+        np.array(starts, dtype=np.int64),
+        np.array(ends, dtype=np.int64),
+    )
+    return bool(second_pass <= _SAME_WORK_FACTOR * first_pass)
+
+
+def _interleaved_on_two_stages(transfers: int) -> Schedule:
+    """Return the interleaved schedule of two stages with so many transfers each way.
+
+    A stage passes on m micro-batches 2 v - 1 times; m is a multiple of the number of stages.
+    """
+    for chunks in range(2, _MAX_CHUNKS):
+        times = 2 * chunks - 1
+        micro_batches = transfers // times
+        is_exact = micro_batches * times == transfers
+        is_even = micro_batches % 2 == 0
+        if micro_batches and is_exact and is_even:
+            return Schedule(ScheduleKind.INTERLEAVED, 2, micro_batches, chunks)
+    return Schedule(ScheduleKind.UNKNOWN, 2, transfers)
+
+
+def _kind_of_chain(
+    stages: int, forward: _Direction, backward: _Direction, micro_batches: int
+) -> ScheduleKind:
+    """Return the kind of schedule, by how many micro-batches the first stage has under way."""
+    passed_on = np.arange(len(forward.starts)) + 1
+    gradient_ends = np.sort(backward.ends)
+    returned = np.searchsorted(gradient_ends, forward.starts)
+    under_way = passed_on - returned
+    most = int(under_way.max(initial=0))
+    fewest_expected = min(stages - 1, micro_batches)
+    # A gradient may arrive while the last forward pass before it is computed.
+    if fewest_expected <= most <= stages:
+        return ScheduleKind.ONE_FORWARD_ONE_BACKWARD
+    if most == micro_batches:
+        return ScheduleKind.GPIPE
+    return ScheduleKind.UNKNOWN
+
+
+def _has_late_work(iteration: _Iteration, micro_batches: int) -> bool:
+    """Tell whether the last stage computes after it has sent its last gradient."""
+    rank = iteration.pipeline.ranks[-1]
+    computation = iteration.computations.get(rank)
+    sends = iteration.calls_of(rank, SEND)
+    if computation is None or not len(sends):
+        return False
+    last_send = int(sends["start"].max())
+    end = int(computation.end.max(initial=last_send))
+    late = computation.clipped(last_send, end)
+    of_micro_batch = computation.length / max(micro_batches, 1)
+    return late.length >= _MIN_LATE_COMPUTATION * of_micro_batch
