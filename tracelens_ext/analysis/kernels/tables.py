@@ -373,7 +373,7 @@ KERNEL_STATISTICS = Table(
             "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
             "single event",
         ),
-        Column("% of GPU events", "of the sum of all selected durations"),
+        Column("% of GPU events", "of all selected GPU events"),
         Column("% of duration", "of the sum of all selected durations"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
         Column(
