@@ -68,8 +68,15 @@ ITERATIONS = Table(
         Column("wall_time_ms", "duration of the annotation on the CPU"),
         Column(
             "busy_time_ms",
-            "GPU busy time of the work launched in the iteration, and of work started "
-            "in it whose launch is not in the trace: the sum of the next three columns",
+            "of the wall time, while the device ran anything",
+        ),
+        Column(
+            "idle_time_ms", "part of the wall time during which the device was idle"
+        ),
+        Column(
+            "launched_time_ms",
+            "of what was launched in it, and what started in it without a launch in the "
+            "trace, whenever that ran: the sum of the three that follow",
         ),
         Column(
             "computation_time_ms",
@@ -82,9 +89,6 @@ ITERATIONS = Table(
         Column(
             "exposed_memcpy_time_ms",
             "copies hidden by neither computation nor communication",
-        ),
-        Column(
-            "idle_time_ms", "part of the wall time during which the device was idle"
         ),
         Column("kernels", "GPU events of the iteration", unit="kernels"),
         Column(
