@@ -149,7 +149,7 @@ FINDINGS = Table(
         Column("see", "those sheets and commands"),
         Column("advice", "what to change"),
         Column("snippet", "the code change, if one line is enough"),
-        Column("documentation", "documentation of this finding"),
+        Column("documentation", "where the text about it is"),
     ],
     table=_findings,
     options=["device_peaks"],
