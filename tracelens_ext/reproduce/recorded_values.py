@@ -97,7 +97,7 @@ def recorded_values(call: RecordedCall) -> list[RecordedValue]:
     if not count or not call.dims:
         missing = "types" if call.dims else "shapes and types"
         raise NotReproducibleError(
-            f"the {missing} of its arguments were not recorded; record them with"
+            f"the {missing} of the arguments were not recorded; record them with"
             " torch.profiler.profile(record_shapes=True)"
         )
     strides = call.strides or ((),) * count
@@ -215,10 +215,12 @@ def numbers_of(text: str) -> tuple[Number, ...]:
     Raises:
         NotReproducibleError: it is no such list.
     """
-    inner = text.strip()
-    if not inner.startswith("[") or not inner.endswith("]"):
+    stripped = text.strip()
+    is_list = stripped.startswith("[") and stripped.endswith("]")
+    if not is_list:
         raise NotReproducibleError(f"{text[:40]!r} is not a list of numbers")
-    items = inner[1:-1].strip()
+    items = stripped[1:-1].strip()
     if not items:
         return ()
-    return tuple(number_of(item) for item in items.split(","))
+    numbers = map(number_of, items.split(","))
+    return tuple(numbers)

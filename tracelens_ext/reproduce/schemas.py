@@ -63,8 +63,9 @@ class SchemaTable(NamedTuple):
 @cache
 def schema_table() -> SchemaTable:
     """Return the stored schemas."""
-    text = gzip.decompress(SCHEMA_FILE.read_bytes()).decode()
-    first_line, *stored = text.splitlines()
+    packed = SCHEMA_FILE.read_bytes()
+    stored = gzip.decompress(packed).decode().splitlines()
+    first_line = stored.pop(0)
     lines: dict[str, list[str]] = {}
     for line in stored:
         name, _, _ = line.partition("(")
