@@ -113,7 +113,7 @@ def test_a_damaged_specification_is_refused_with_its_name(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="not a valid specification"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations"', "utf-8")
-    with pytest.raises(UsageError, match="not valid JSON"):
+    with pytest.raises(UsageError, match="is not valid JSON"):
         read_stored_operations(path)
 
 

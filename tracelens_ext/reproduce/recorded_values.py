@@ -150,7 +150,7 @@ def _tensor(dims: object, strides: object, element_type: str | None) -> Recorded
         )
     if steps is None or len(steps) != len(sizes):
         raise NotReproducibleError(
-            "the recorded strides of a tensor do not fit its sizes"
+            "the recorded strides of a tensor do not match its sizes"
         )
     return RecordedTensor(sizes, element_type, steps)
 
@@ -159,7 +159,7 @@ def _tensors(dims: object, strides: object) -> RecordedTensors:
     """Return a list of tensors, whose types are not recorded."""
     if not isinstance(dims, tuple):
         raise NotReproducibleError(
-            "the recorded sizes of a list of tensors are invalid"
+            "the recorded sizes of a list of tensors are not a list"
         )
     strides_of_tensors: tuple[object, ...] = (None,) * len(dims)
     if isinstance(strides, tuple) and len(strides) == len(dims):

@@ -121,7 +121,7 @@ def chosen_of_specification(
     if choice.top:
         operations = operations[: choice.top]
     if not operations:
-        raise UsageError(f"{path}: no operation is chosen")
+        raise UsageError(f"{path}: no operation is selected")
     return replace(specification, operations=tuple(operations))
 
 
@@ -175,8 +175,8 @@ def _groups_of_row(context: ReproductionContext, calls: _Calls, row: int) -> Boo
     if not len(groups):
         name = table["name"].iloc[row - 1]
         raise UsageError(
-            f"--row {row}: {name} is a launch without a CPU operation around it, and cannot"
-            " be called alone"
+            f"--row {row}: {name} is a launch without a CPU operation around it, so "
+            "it cannot be called in isolation"
         )
     is_chosen = np.zeros(len(calls.first), dtype=bool)
     is_chosen[groups] = True

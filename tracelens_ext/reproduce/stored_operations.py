@@ -53,7 +53,7 @@ def read_stored_operations(path: Path) -> Specification | None:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not valid JSON: {error}") from None
+        raise UsageError(f"{path}: is not valid JSON: {error}") from None
     if is_specification(document):
         return specification_of(document, path)
     return _of_replay_file(document, path)
