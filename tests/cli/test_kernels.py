@@ -253,7 +253,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         (["--stream", "8"], "no GPU event ran on stream 8; the trace has 7"),
         (
             ["--category", "Convolution"],
-            "no GPU event is of the category 'Convolution'",
+            "no GPU event belongs to the category 'Convolution'",
         ),
         (
             ["-g", "--hist-min", "5", "--hist-max", "5"],
