@@ -77,7 +77,7 @@ def test_arguments_that_name_nothing(
     assert report("empty") == 1
     error = capsys.readouterr().err
     assert "empty: contains no .nsys-rep, " in error
-    assert " file; name the folder" in error
+    assert " file; give a folder" in error
     assert report("none*.json") == 1
     assert "none*.json: no file matches; check the pattern" in capsys.readouterr().err
     assert report("absent.json") == 1
