@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.simulated_job import write_demo_trace
+from tracelens_ext.findings import recording_doubts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -261,3 +262,14 @@ def browser() -> Iterator[Browser]:
     assert program is not None
     with running_browser(program) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _few_events_are_enough(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traces of tests are short: a few events stand for many, unless a test says otherwise."""
+    if "too_little" in request.keywords:
+        return
+    monkeypatch.setattr(recording_doubts, "FEWEST_EVENTS", 0)
+    monkeypatch.setattr(recording_doubts, "LEAST_WORK_NS", 0)

@@ -35,6 +35,7 @@ def ordered_tables() -> list[Table]:
         GRAPH_LAUNCHES,
         GRAPH_OPERATIONS,
     )
+    from tracelens_ext.analysis.idle_time.cpu_stacks import IDLE_CALL_TREE
     from tracelens_ext.analysis.idle_time.tables import (
         GAP_FULL_NAMES,
         GAP_HISTOGRAM,
@@ -72,6 +73,7 @@ def ordered_tables() -> list[Table]:
         MEMORY_PEAKS,
     )
     from tracelens_ext.analysis.modules import NN_MODULES
+    from tracelens_ext.analysis.operations.api_calls import API_CALLS
     from tracelens_ext.analysis.operations.tables import (
         CPU_OPS,
         OPS_SUMMARY,
@@ -112,8 +114,10 @@ def ordered_tables() -> list[Table]:
         TIMELINE_BINS,
         TIMELINE_MARKERS,
         CALL_TREE,
+        IDLE_CALL_TREE,
         GPU_TIME_BY_CATEGORY,
         KERNELS,
+        API_CALLS,
         KERNELS_BY_CATEGORY,
         KERNEL_CATEGORIES,
         OPS_SUMMARY_BY_CATEGORY,

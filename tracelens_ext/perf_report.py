@@ -248,7 +248,13 @@ class _ReportBuilder:
         if not title:
             return None
         columns = [column for column in table.answer_columns if column in frame]
-        return Answer(title, table.name, columns, table.answer_links)
+        return Answer(
+            title,
+            table.name,
+            columns,
+            links=table.answer_links,
+            choose_rows=table.answer_rows,
+        )
 
     def _notes(self) -> list[str]:
         notes: list[str] = []

@@ -100,13 +100,17 @@ class Raw:
                 mine.append((span, kind))
         computing = [span for span, kind in mine if kind in ("kernel", "gpu_memset")]
         either = [span for span, kind in mine if kind != "gpu_memcpy"]
+        idle = (
+            end - start - union(cut((span for _, _, span, _ in self.gpu), start, end))
+        )
         return (
             end - start,
+            end - start - idle,
+            idle,
             union(span for span, _ in mine),
             union(computing),
             union(either) - union(computing),
             union(span for span, _ in mine) - union(either),
-            end - start - union(cut((span for _, _, span, _ in self.gpu), start, end)),
             sum(kind in ("kernel", "communication") for _, kind in mine),
         )
 
@@ -123,8 +127,9 @@ def test_against_the_raw_events(name: str) -> None:
         return
     raw.steps.sort(key=lambda step: (str(step[1]), step[2]))
     assert frame["iteration"].tolist() == [step[0] for step in raw.steps]
-    parts = ["computation", "exposed_comm", "exposed_memcpy"]
-    columns = [f"{part}_time_ms" for part in ("wall", "busy", *parts, "idle")]
+    of_wall = ["wall", "busy", "idle"]
+    of_launched = ["launched", "computation", "exposed_comm", "exposed_memcpy"]
+    columns = [f"{part}_time_ms" for part in of_wall + of_launched]
     found = np.round(frame[columns].to_numpy() * 1e6).astype(int).tolist()
     for at, (times, kernels) in enumerate(
         zip(found, frame["kernels"].tolist(), strict=True)
@@ -154,10 +159,11 @@ def test_a_small_trace() -> None:
             "iteration": f"ProfilerStep#{step}",
             "wall_time_ms": 1.0,
             "busy_time_ms": 0.45,
+            "idle_time_ms": 0.55,
+            "launched_time_ms": 0.45,
             "computation_time_ms": 0.3,
             "exposed_comm_time_ms": 0.1,
             "exposed_memcpy_time_ms": 0.05,
-            "idle_time_ms": 0.55,
             "kernels": 2,
             "unmatched_launches": 0,
             "whole": True,
@@ -179,7 +185,8 @@ def test_the_gpu_may_lag_behind() -> None:
     maker.launched(GEMM, 60, 120, correlation=1, at=10)
     maker.launched(GEMM, 180, 500, correlation=2, at=110)
     frame = table(maker).frame
-    assert frame["busy_time_ms"].tolist() == [0.12, 0.5]
+    assert frame["launched_time_ms"].tolist() == [0.12, 0.5]
+    assert frame["busy_time_ms"].tolist() == [0.04, 0.1]
     assert frame["idle_time_ms"].tolist() == [0.06, 0.0]
 
 

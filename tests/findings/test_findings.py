@@ -245,8 +245,8 @@ def test_the_table_tells_places_and_evidence() -> None:
         row["where"] == "kernels: k 5.0 ms (×2) | python frames: (no name) 1.5 ms (×1)"
     )
     assert row["evidence"] == "kernels: 2 GPU events (gpu_timeline)"
-    # The only place has less than a third.
-    assert (row["largest_place"], row["see"]) == ("", "gpu_timeline")
+    # The frame has less than a third.
+    assert (row["largest_place"], row["see"]) == ("k (100 %)", "gpu_timeline")
     assert np.isnan(row["saving_low_ms"])
 
 

@@ -7,12 +7,18 @@ from copy import deepcopy
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.make_trace import short_demo
 from tests.support.random_traces import JobShape, job_shapes, trace_of
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.idle_time.causes import CAUSES, classify_gaps
+from tracelens_ext.findings.summary import findings_table
+from tracelens_ext.perf_report import build_perf_report
+from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     from tests.support.make_trace import Document
@@ -78,6 +84,47 @@ def test_each_moment_of_a_device_is_attributed_once_and_no_saving_is_negative(
         of_device.sort()
         for (_, end), (next_start, _) in pairwise(of_device):
             assert end <= next_start
+
+
+def causes_of_idle_time(findings: Findings, analyzer: TreePerfAnalyzer) -> set[str]:
+    """The causes that `gaps` gives to the idle time of all findings."""
+    intervals = classify_gaps(analyzer.gpu_events, "device").intervals
+    found: set[str] = set()
+    for finding in findings.findings:
+        if finding.claim is None:
+            continue
+        idle = finding.claim.intervals.chosen(finding.claim.intervals.gap != NONE)
+        for start, end, device in zip(
+            idle.start, idle.end, idle.device_index, strict=True
+        ):
+            overlaps = (intervals.track == device) & (intervals.start < end)
+            overlaps &= intervals.end > start
+            found |= {CAUSES[code] for code in np.unique(intervals.cause[overlaps])}
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(documents())
+def test_no_finding_claims_idle_time_of_unknown_cause_or_that_is_not_analyzed(
+    document: Document,
+) -> None:
+    analyzer, findings = findings_of(document)
+    causes = causes_of_idle_time(findings, analyzer)
+    assert not causes & {"unknown", "not_recorded", "warm_up", "edge"}
+
+
+def test_the_findings_of_the_demo_agree_with_gaps_on_all_screens() -> None:
+    analyzer, findings = findings_of(short_demo())
+    assert causes_of_idle_time(findings, analyzer) <= {
+        "host",
+        "synchronization",
+        "launch overhead",
+        "dependency",
+    }
+    listed = [finding.id for finding in findings.worthwhile]
+    report = build_perf_report(analyzer)
+    assert report.sheets["findings"]["finding"].tolist() == listed
+    assert findings_table(findings)["finding"].tolist() == listed
 
 
 @settings(max_examples=10, deadline=None)

@@ -21,13 +21,13 @@ def test_a_wait_in_each_layer_comes_first() -> None:
     first = findings.findings[0]
     assert first.id == "synchronization"
     assert first.title.startswith(
-        "CPU-GPU synchronization in aten::to, 22 times, every "
+        "CPU-GPU synchronization in aten::to, 24 times, every "
     )
     awaited = "(cudaStreamSynchronize for 8-byte copies from pageable memory): "
     assert awaited in first.title
     assert first.where["operations"][0].name == "aten::to"
     numbers = evidence(first)
-    assert numbers["calls that waited before the GPU went idle"] == 22
+    assert numbers["calls that waited before the GPU went idle"] == 24
     assert numbers["size of most of these copies"] == 8
     assert "pin them" in first.advice
 

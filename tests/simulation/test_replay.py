@@ -311,9 +311,8 @@ def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
 def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[int]]:
     """When all ends, when each node starts and each block returns, a step a node."""
     program = replay.program
-    offset, block_offset, last_offset, duration, tail, gap, wall = replay.parameters(
-        change
-    )
+    parameters = replay.parameters(change)
+    offset, block_offset, last_offset, duration, tail, gap, wall, freed = parameters
     source = dict(program.waits.tolist())
     returned = [0] * len(replay.recorded)
     starts = dict[int, int]()
@@ -328,6 +327,8 @@ def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[in
             times = [
                 ends[node] for block, node in program.awaited.tolist() if block == at
             ]
+            if freed is not None and freed[at]:
+                times = []
             time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
             returned[replay.clocks + at] = int(time + tail[at])
             continue

@@ -174,19 +174,15 @@ def _short_texts(
 ) -> Iterator[tuple[str, str, int, int]]:
     """Yield label, text, order and fewest lines of each part of the short form."""
     from tracelens_ext.findings.summary import (
-        place_text,
-        places_of_most_telling_kind,
         saving_phrase,
+        where_text,
     )
 
     yield "saves", saving_phrase(finding).removeprefix("saves "), 0, 1
     yield "why", f"{finding.confidence} confidence: {finding.confidence_reason}", 3, 1
     yield "do", finding.advice, 1, 2
     yield "code", finding.snippet, 2, 1
-    where = ""
-    places = places_of_most_telling_kind(finding)
-    if places:
-        where = place_text(places[0], lambda name: _cut(name, text_width - 20))
+    where = where_text(finding, lambda name: _cut(name, text_width - 32))
     yield "where", where, 0, 1
 
 
@@ -264,7 +260,7 @@ def first_findings(
             second = f"   {row['saving']}; {row['confidence']} confidence"
         lines = folded(second, width, "   ")
         place = str(row["largest_place"])
-        if place:
+        if place and place.rpartition(" (")[0] not in row["title"]:
             lines.append(f"   mostly in {_cut(place, width - 13)}")
         yield lines
     more = ""

@@ -24,10 +24,16 @@ from tracelens_ext.findings.inspection import (
     Inspection,
 )
 from tracelens_ext.findings.ranking import ranked_findings
+from tracelens_ext.findings.recording_doubts import (
+    has_little_work,
+    suspect_sentences,
+    too_little_recorded,
+)
 from tracelens_ext.findings.removal import removed_by
 from tracelens_ext.findings.savings import bounded, with_savings
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.findings.time_use import idle_of_unknown_cause, time_use
+from tracelens_ext.findings.title_place import with_places_in_titles
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import (
     Offered,
@@ -102,11 +108,16 @@ def find_findings(
     inspection = Inspection(
         work, find_launchers, find_roofline, WallTime(work), failures=failures
     )
-    first_sentences = []
+    first_sentences = suspect_sentences(work)
     if _lacks_most_kernels(work):
         inspection.wall.forgo_idle_time()
         first_sentences.append(_MOST_KERNELS_LACK)
     findings = _ask_detectors(registry, inspection)
+    too_little = too_little_recorded(work)
+    if too_little:
+        first_sentences.append(too_little)
+        findings = _without_rates(work, findings)
+    findings = with_places_in_titles(work, findings)
     inspection.idle_moments.cache_clear()  # a simulation needs memory, too
     model: Mapping[str, object] = {}
     simulated = None
@@ -122,6 +133,8 @@ def find_findings(
     sentences: list[str] = []
     with failures.isolate("What the findings leave open"), suppress(FailedPartError):
         unknown = _what_is_left_open(inspection, first_sentences, has_claims=has_claims)
+    if too_little:
+        unknown = too_little
     with failures.isolate("What the time is spent on"), suppress(FailedPartError):
         sentences = time_use(inspection)
     return with_recording(
@@ -136,6 +149,13 @@ def find_findings(
         parts=inspection.wall.parts(),
         model=model,
     )
+
+
+def _without_rates(work: GpuEvents, findings: list[Finding]) -> list[Finding]:
+    """Return the findings that a short recording supports: those that inform of long kernels."""
+    if has_little_work(work):
+        return []
+    return [finding for finding in findings if finding.informs_only]
 
 
 def _lacks_most_kernels(work: GpuEvents) -> bool:
@@ -282,10 +302,12 @@ def _what_is_unknown(inspection: Inspection) -> str:
     """
     work = inspection.work
     analyzed_ns = inspection.analyzed_ns
-    is_known = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
-    if _mean_busy_ns(inspection.wall, is_known) > _MOST * analyzed_ns:
+    is_analyzed = ~recording_of(work).set_aside(work)
+    has_model = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
+    if _mean_busy_ns(inspection.wall, is_analyzed & has_model) > _MOST * analyzed_ns:
         return ""
-    unknown_ns = _mean_busy_ns(inspection.wall, ~is_known)
+    is_unknown = is_analyzed & ~has_model
+    unknown_ns = _mean_busy_ns(inspection.wall, is_unknown)
     idle = idle_of_unknown_cause(inspection, unknown_ns)
     if idle:
         return idle
@@ -296,10 +318,10 @@ def _what_is_unknown(inspection: Inspection) -> str:
             f"No shapes were recorded, so {percent:.1f} % of the analyzed time cannot be "
             f"compared with what the GPU can do; this records them: {how}."
         )
-    groups = group_durations([work.name[~is_known]], work.duration[~is_known])
+    groups = group_durations([work.name[is_unknown]], work.duration[is_unknown])
     unknown_kernels_ns = int(groups.total.sum())
     largest_ns = int(groups.total[0])
-    all_ns = max(int(work.duration.sum()), 1)
+    all_ns = max(int(work.duration[is_analyzed].sum()), 1)
     profiler = inspection.kernel_profiler
     if 2 * largest_ns > unknown_kernels_ns:
         name = _cut(work.trace.names[int(groups.keys[0][0])])

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations.selection import named_iterations
 from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
@@ -16,6 +17,7 @@ from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import find_gaps
 from tracelens_ext.trace.grouping import sums
+from tracelens_ext.trace.lookup import values_at
 
 #: Starts and ends of times of one clock of the CPU, since the window's start.
 Spans = tuple[Int64Array, Int64Array]
@@ -27,7 +29,8 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     """Return what goes with the attributed time of a finding.
 
     GPU events become shorter by it, and the CPU needs no time while the GPU idles. What overlaps
-    leaves its streams. Where launches go, so does the time in their operations. Where the CPU
+    leaves its streams. Gaps between kernels that were called in time get shorter. Where launches
+    go, so does the time in their operations. Where the CPU
     waited, the idle time goes to its end: also what the call needs to return, and the launch after
     it to start.
     """
@@ -45,19 +48,25 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     host_times = _HostTimes(program, clock, idle.start, idle.end)
     if remedy is Remedy.REMOVES_LAUNCHES:
         host_times.add(_operations_of_launches(program, shorter))
+    if remedy is Remedy.REMOVES_EXTRA_LAUNCHES:
+        host_times.add(_operations_of_extra_launches(program, claim.events))
     node_after = program.node_of_event[
         find_gaps(program.work, "device").after[idle.gap]
     ]
     sooner: Int64Array | int = 0
     tail: Int64Array | int = 0
     standstill: Int64Array | int = 0
+    freed: BoolArray | None = None
     if len(idle.gap) and program.standstill.any():
         standstill = _sums_of_nodes(program, node_after, idle.end - idle.start)
     if remedy is Remedy.WAITS_NO_LONGER:
         start = idle.start - program.window[0]
         end = idle.end - program.window[0]
         sooner = _sooner_starts(simulation, node_after, start, end)
-        tail = _shorter_tails(simulation, clock, start, end)
+        blocks = _blocks_before(program, clock, end)
+        tail = _shorter_tails(simulation, blocks, start)
+        freed = np.zeros(len(program.block_start), dtype=bool)
+        freed[blocks[blocks != NONE]] = True
     return Removed(
         shorter=shorter,
         beside=beside,
@@ -65,17 +74,21 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         sooner=sooner,
         tail=tail,
         standstill=standstill,
+        shorter_gap=_shorter_gaps(program, node_after, idle),
+        freed_blocks=freed,
     )
 
 
 def partly_removed(removed: Removed) -> Removed:
-    """Return what goes if the CPU gets rid of half of its time only."""
+    """Return what goes if the CPU gets rid of half of its time only, and still waits."""
     return replace(
         removed,
+        freed_blocks=None,
         host_factor=_PARTLY,
         sooner=removed.sooner // 2,
         tail=removed.tail // 2,
         standstill=removed.standstill // 2,
+        shorter_gap=removed.shorter_gap // 2,
     )
 
 
@@ -84,6 +97,22 @@ def _sums_of_nodes(
 ) -> Int64Array:
     """Return the sum of each node; what is of no node (`NONE`) is left out, (n,)."""
     return sums(node + 1, ns, len(program.duration) + 1)[1:]
+
+
+def _shorter_gaps(
+    program: DependencyGraph, node_after: Int64Array, idle: Intervals
+) -> Int64Array | int:
+    """Return by how much the gap before each node is shorter, ns, (n,).
+
+    Idle time before work that was called long before is a gap between two kernels on the GPU.
+    """
+    if not len(idle.gap):
+        return 0
+    called_at = values_at(program.call, node_after) + program.window[0]
+    has_call = (node_after != NONE) & (values_at(program.call, node_after) != NONE)
+    is_before = has_call & (called_at <= idle.start)
+    length = np.where(is_before, idle.end - idle.start, 0)
+    return _sums_of_nodes(program, node_after, length)
 
 
 def _shorter_nodes(program: DependencyGraph, busy: Intervals) -> Int64Array:
@@ -105,6 +134,41 @@ def _operations_of_launches(
     operation = program.work.tree.cpu_op_of_gpu[program.event[nodes]]
     rows = np.unique(np.where(operation == NONE, program.launch[nodes], operation))
     return rows[rows < trace.recorded]
+
+
+def _operations_of_extra_launches(
+    program: DependencyGraph, events: Int64Array
+) -> Int64Array:
+    """Return the rows of operations whose launches are more than an iteration usually has.
+
+    They are the last ones of each iteration that launched one of the events. Of a launch that no
+    operation encloses it is the launch itself.
+    """
+    work = program.work
+    iterations = named_iterations(work.tree, None)[0]
+    launched_in = iterations.of_gpu
+    event_of_launch = np.flatnonzero(work.tree.linked)
+    launch_of_event = work.tree.launch_of_gpu[event_of_launch]
+    _, first = np.unique(launch_of_event, return_index=True)
+    event: Int64Array = event_of_launch[first]
+    event = event[launched_in[event] != NONE]
+    iteration = launched_in[event]
+    counts = np.bincount(iteration, minlength=len(iterations))
+    if not iterations.whole.any():
+        return np.zeros(0, dtype=np.int64)
+    usual = int(np.median(counts[iterations.whole]))
+    rows = [event[:0]]
+    slow = np.unique(launched_in[events])
+    for number in slow[slow != NONE].tolist():
+        of_iteration = event[iteration == number]
+        launched_at = work.trace.ts[work.tree.launch_of_gpu[of_iteration]]
+        extra = of_iteration[np.argsort(launched_at, kind="stable")][usual:]
+        operation = work.tree.cpu_op_of_gpu[extra]
+        launch = work.tree.launch_of_gpu[extra]
+        rows.append(np.unique(np.where(operation == NONE, launch, operation)))
+    chosen: Int64Array = np.concatenate(rows).astype(np.int64)
+    is_recorded = chosen < work.trace.recorded
+    return chosen[is_recorded]
 
 
 class _HostTimes:
@@ -159,22 +223,27 @@ def _sooner_starts(
     return clipped
 
 
-def _shorter_tails(
-    simulation: Simulation, clock: Int64Array, start: Int64Array, end: Int64Array
+def _blocks_before(
+    program: DependencyGraph, clock: Int64Array, end: Int64Array
 ) -> Int64Array:
-    """Return by how much each block returns sooner: at most its tail, ns, (b,).
-
-    Idle time belongs to the last block of its clock that began before its end.
-    """
-    program = simulation.program
-    sooner = np.zeros_like(program.block_start)
+    """Return the last block of its clock that began before the end of each idle time, `NONE`."""
+    result = np.full(len(end), NONE, dtype=np.int64)
     for number in range(len(program.clocks.end)):
         is_of_clock = clock == number
         blocks = np.flatnonzero(program.block_clock == number)
         position = np.searchsorted(program.block_start[blocks], end[is_of_clock]) - 1
-        follows_block = position >= 0
-        block = blocks[position[follows_block]]
-        idle_start = start[is_of_clock][follows_block]
-        np.add.at(sooner, block, program.block_end[block] - idle_start)
+        result[is_of_clock] = values_at(blocks, position)
+    return result
+
+
+def _shorter_tails(
+    simulation: Simulation, blocks: Int64Array, start: Int64Array
+) -> Int64Array:
+    """Return by how much each block returns sooner: at most its tail, ns, (b,)."""
+    program = simulation.program
+    sooner = np.zeros_like(program.block_start)
+    has_block = blocks != NONE
+    block = blocks[has_block]
+    np.add.at(sooner, block, program.block_end[block] - start[has_block])
     clipped: Int64Array = np.clip(sooner, 0, np.maximum(simulation.replay.tail, 0))
     return clipped

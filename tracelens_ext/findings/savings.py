@@ -19,6 +19,8 @@ _SMALL_ERROR: Final = 3.0
 _IDLE_SHARE: Final = 0.1
 #: What a change is called in which only a part of the CPU's time goes.
 _PARTLY: Final = " partly"
+#: What a change is called in which the CPU runs ahead instead of waiting.
+_AHEAD: Final = " ahead"
 _UP_TO: Final = "up to "
 
 
@@ -27,7 +29,7 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
 
     Where the simulation is not good, savings stay what they are: the attributed time, which bounds
     them, as the titles then say. What frees the CPU saves at least what remains if only half of its
-    time goes.
+    time goes. Without its waits, the CPU may run ahead of the GPU.
     """
     changes = simulation.changes
     claims = changes.claims
@@ -37,8 +39,12 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
         return list(findings)
     partial_claims = {}
     for finding in simulated:
+        claim = claims[finding.id]
         if _depends_on_cpu(finding):
-            partial_claims[finding.id + _PARTLY] = partly_removed(claims[finding.id])
+            partial_claims[finding.id + _PARTLY] = partly_removed(claim)
+        if claim.freed_blocks is not None:
+            ahead = replace(claim, freed=claim.freed_blocks)
+            partial_claims[finding.id + _AHEAD] = ahead
     changes.claims = {**claims, **partial_claims}
     try:
         result = _simulated_savings(simulation, simulated)
@@ -75,6 +81,11 @@ def _simulated_savings(
     partial_ids = [
         finding.id + _PARTLY for finding in findings if _depends_on_cpu(finding)
     ]
+    known_claims = simulation.changes.claims
+    ids_ahead = [
+        finding.id for finding in findings if finding.id + _AHEAD in known_claims
+    ]
+    partial_ids += [ident + _AHEAD for ident in ids_ahead]
     # A pass costs much the same for any number of changes. What has more time mostly saves more, so
     # that few sums, if any, are left for a second pass.
     first_pass = [*_alone(findings), *_beginnings(findings)]
@@ -89,7 +100,11 @@ def _simulated_savings(
         low_ns = None
         if _depends_on_cpu(finding):
             low_ns = savings.of(frozenset([finding.id + _PARTLY]))
-        alone.append(_with_saving(finding, confidence, savings.alone(finding), low_ns))
+        saving_ns = savings.alone(finding)
+        if finding.id in ids_ahead:
+            ahead_ns = savings.of(frozenset([finding.id + _AHEAD]))
+            saving_ns = _saving_ahead(finding, saving_ns, ahead_ns)
+        alone.append(_with_saving(finding, confidence, saving_ns, low_ns))
     in_order = ranked_findings(alone)
     savings.simulate([_ids(several) for several in _beginnings(in_order)])
     result = []
@@ -100,6 +115,15 @@ def _simulated_savings(
         result.append(replace(several[-1], saving_together_ms=together_ms))
         saved_before = saved
     return result
+
+
+def _saving_ahead(finding: Finding, saving_ns: int, ahead_ns: int) -> int:
+    """Return what is saved where the CPU runs ahead: of the attributed time at most.
+
+    The CPU may then hide other idle time as well, which other findings have.
+    """
+    attributed_ns = round(finding.attributed_ms * NS_PER_MS)
+    return max(saving_ns, min(ahead_ns, attributed_ns))
 
 
 def _alone(findings: Sequence[Finding]) -> list[Sequence[Finding]]:

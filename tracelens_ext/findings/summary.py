@@ -44,9 +44,11 @@ _NUMBERS: Final = frozenset(
 _COMMANDS: Final = frozenset({"gaps", "tree"})
 #: The share of the attributed time below which a place is not named in texts.
 _LEAST_PLACE: Final = 0.02
-#: Kinds of places, the one that tells most of what to change first.
 #: The largest place has at least this share of a finding.
 _LARGEST_SHARE: Final = 1 / 3
+#: The largest place is in the title from this share of a finding on.
+TITLE_SHARE: Final = 0.5
+#: Kinds of places, the one that tells most of what to change first.
 _MOST_TELLING: Final = (
     "python_frames",
     "collectives",
@@ -54,6 +56,8 @@ _MOST_TELLING: Final = (
     "kernels",
     "modules",
 )
+#: Kinds of places that say nothing of what to change, unless nothing else is known.
+_TELLS_LITTLE: Final = frozenset({"iterations", "streams", "devices"})
 #: A saving that differs by less from the attributed time, as a share, needs no explanation.
 _SAME_SHARE: Final = 0.1
 #: A range of a user that has such a share of the attributed time is around everything.
@@ -156,26 +160,38 @@ def hidden_findings(count: int) -> str:
 
 
 def first_sentences(findings: Findings) -> list[str]:
-    """Return what is said before the findings; where none saves time, what the time is."""
-    sentences = [*findings.first_sentences]
+    """Return what is said before the findings; where none saves time, what the time is.
+
+    What is not known then comes last.
+    """
+    sentences = list(findings.first_sentences)
     summary = summary_sentence(findings)
-    if summary and summary not in sentences:
+    if any(not finding.informs_only for finding in findings.worthwhile):
         sentences.append(summary)
-    saves_time = any(not finding.informs_only for finding in findings.worthwhile)
-    if not saves_time:
+    elif findings.unknown:
         sentences.extend(findings.time_use)
-    return sentences
+        sentences.append(summary)
+    else:
+        sentences.append(summary)
+        sentences.extend(findings.time_use)
+    return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
 
 def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
-    """Return the places of the kind that tells most of what to change; none if unknown."""
+    """Return the places of the kind that tells most of what to change; none if unknown.
+
+    That is the first kind with a place of half of the finding, else of a third, else any.
+    """
     where = dict(finding.where)
     if _is_whole_program(where.get("operations", ()), finding) and "kernels" in where:
         del where["operations"]
-    for kind in (*_MOST_TELLING, *where):
-        places = where.get(kind)
-        if places:
-            return places
+    kinds = [kind for kind in (*_MOST_TELLING, *where) if where.get(kind)]
+    telling = [kind for kind in kinds if kind not in _TELLS_LITTLE]
+    kinds = telling or kinds
+    for share in (TITLE_SHARE, _LARGEST_SHARE, 0.0):
+        for kind in kinds:
+            if where[kind][0].attributed_ms >= share * finding.attributed_ms:
+                return where[kind]
     return ()
 
 
@@ -187,14 +203,33 @@ def _is_whole_program(places: Sequence[Place], finding: Finding) -> bool:
 
 
 def largest_place(finding: Finding) -> str:
-    """Return where most of a finding is, of the kind of places that tells most.
+    """Return where most of a finding is, of the kind of places that tells most, and its share.
 
     A place with less than a third of it is none.
     """
     places = places_of_most_telling_kind(finding)
     if not places or places[0].attributed_ms < _LARGEST_SHARE * finding.attributed_ms:
         return ""
-    return places[0].name or NO_NAME
+    name = places[0].name or NO_NAME
+    if not finding.attributed_ms:
+        return name
+    share = min(100 * places[0].attributed_ms / finding.attributed_ms, 100.0)
+    return f"{name} ({share:.0f} %)"
+
+
+def where_text(finding: Finding, cut: Callable[[str], str] = str) -> str:
+    """Return the largest place in words; that there is none, if it has less than a third."""
+    places = places_of_most_telling_kind(finding)
+    if not places:
+        return ""
+    share = _LARGEST_SHARE * finding.attributed_ms
+    if places[0].attributed_ms < share:
+        return "many places, each with less than a third; --verbose shows the largest"
+    text = place_text(places[0], cut)
+    if finding.attributed_ms:
+        percent = min(100 * places[0].attributed_ms / finding.attributed_ms, 100.0)
+        text += f", {percent:.0f} % of it"
+    return text
 
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:

@@ -26,6 +26,8 @@ class Remedy(Enum):
     WAITS_NO_LONGER = "waits no longer"
     #: GPU events go together with their launches and the operations around these.
     REMOVES_LAUNCHES = "launches go"
+    #: GPU events are shorter by the attributed time, and iterations launch no more than usual.
+    REMOVES_EXTRA_LAUNCHES = "extra launches go"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.inspection import Inspection
@@ -75,7 +76,8 @@ def _busy_sentence(inspection: Inspection) -> str:
 
 def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
     """Return the labels with most GPU time and their share of it: `GEMM 45 %, Attention 20 %`."""
-    duration = inspection.work.duration
+    is_set_aside = recording_of(inspection.work).set_aside(inspection.work)
+    duration = np.where(is_set_aside, 0, inspection.work.duration)
     total_ns = np.bincount(code, duration, minlength=len(labels))
     largest = np.argsort(-total_ns, kind="stable")[:_MOST_NAMED]
     all_ns = max(float(total_ns.sum()), 1.0)
@@ -91,11 +93,12 @@ def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
 def _hidden_sentence(inspection: Inspection) -> str:
     """Return how much communication and copying runs beside computation; empty for none."""
     work = inspection.work
-    computes = ~(work.is_communication | work.is_copy)
+    is_analyzed = ~recording_of(work).set_aside(work)
+    computes = is_analyzed & ~(work.is_communication | work.is_copy)
     parts = []
     for name, is_part in (
-        ("communication", work.is_communication),
-        ("copies", work.is_copy),
+        ("communication", is_analyzed & work.is_communication),
+        ("copies", is_analyzed & work.is_copy),
     ):
         hidden_ms = inspection.wall.mean_ms(_covered_ns(inspection, is_part, computes))
         if hidden_ms >= _LEAST_HIDDEN_MS:

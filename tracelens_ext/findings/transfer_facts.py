@@ -50,7 +50,10 @@ def copy_rates(work: GpuEvents, events: Int64Array) -> dict[str, float | None]:
 
 
 def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
-    """Claim the idle time in and after the calls of some copies to a device, (g,)."""
+    """Claim the idle time in and after the calls of some copies to a device, (g,).
+
+    After a call it is no more than the copy took: what else the CPU waits for is another finding's.
+    """
     work = wall.work
     trace = work.trace
     launch = work.tree.launch_of_gpu
@@ -58,9 +61,9 @@ def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
     is_chosen &= trace.named(work.name, TO_DEVICE.match)
     is_chosen &= trace.named(trace.name[launch], _COPY_CALLS.match)
     idle_during = wall.claim_idle_during(np.unique(launch[is_chosen]))
-    follows = is_chosen[wall.classified.gaps.before]
-    call_of_gap = np.where(follows, wall.classified.synchronizing_call, NONE)
-    return idle_during + wall.claim_idle_after(call_of_gap)
+    copies = wall.classified.gaps.before
+    call_of_gap = np.where(is_chosen[copies], wall.classified.synchronizing_call, NONE)
+    return idle_during + wall.claim_idle_after(call_of_gap, work.duration[copies])
 
 
 def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:

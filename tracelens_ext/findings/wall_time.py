@@ -47,8 +47,8 @@ class WallTime:
         self.classified = classify_gaps(work, "device")
         #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
-        #: GPU events that nothing has claimed, (g,)
-        self.free = np.ones(len(work), dtype=bool)
+        #: GPU events that nothing has claimed and that are not set aside, (g,)
+        self.free = ~recording.set_aside(work)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
         self._devices = self.tracks.device_labels
@@ -98,6 +98,11 @@ class WallTime:
             idle.cause, (Cause.HOST.code, Cause.SYNCHRONIZATION.code)
         )
         return of_cpu
+
+    def starts(self, idle: causes.IdleIntervals) -> BoolArray:
+        """Tell in which intervals of idle time the GPU takes its time to start work."""
+        is_overhead: BoolArray = idle.cause == Cause.LAUNCH_OVERHEAD.code
+        return is_overhead
 
     @cached_property
     def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
@@ -168,21 +173,36 @@ class WallTime:
         return claim
 
     def claim_idle_up_to(self, limit: Int64Array) -> Claim:
-        """Claim idle time of each gap from its beginning, up to a limit, ns, at least 0, (k,)."""
-        idle = self.idle
+        """Claim idle time of each gap from its beginning, up to a limit, ns, at least 0, (k,).
+
+        Idle time of unknown cause is nobody's.
+        """
+        is_known = self._has_known_cause
+        idle = self.idle.chosen(is_known)
+        unknown = self.idle.chosen(~is_known)
         length = idle.end - idle.start
         before = np.cumsum(length) - length
         if len(length):  # of the same gap only
             before -= before[np.searchsorted(idle.gap, idle.gap)]
         take = np.clip(limit[idle.gap] - before, 0, length)
-        self.idle = idle._replace(start=idle.start + take).chosen(take < length)
+        rest = idle._replace(start=idle.start + take).chosen(take < length)
+        self.idle = causes.joined_intervals(rest, unknown)
         taken = idle._replace(end=idle.start + take).chosen(take > 0)
         return self._claimed(self._of_gaps(taken))
 
-    def claim_idle_after(self, call: Int64Array) -> Claim:
+    @property
+    def _has_known_cause(self) -> BoolArray:
+        """Tell in which intervals of idle time the cause is known."""
+        is_known: BoolArray = self.idle.cause != Cause.UNKNOWN.code
+        return is_known
+
+    def claim_idle_after(self, call: Int64Array, at_most: Int64Array) -> Claim:
         """Claim idle time of gaps from their beginning, as long as calls before them lasted.
 
-        The row of the call of each gap, `NONE` without, (k,); one of several gaps counts once.
+        Args:
+            call: the row of the call of each gap, `NONE` without, (k,); one of several gaps counts
+                once.
+            at_most: the most that each gap may take, ns, (k,).
         """
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
@@ -195,14 +215,14 @@ class WallTime:
             before = np.cumsum(left) - left
             before -= before[np.searchsorted(number[order], number[order])]
             lasts = self.work.trace.dur[call[asked[order]]]
+            lasts = np.minimum(lasts, at_most[asked[order]])
             limit[asked[order]] = np.maximum(lasts - before, 0)
         return self.claim_idle_up_to(limit)
 
     def left_of_gaps(self) -> Int64Array:
-        """The idle time of each gap that nobody has claimed, ns, (k,)."""
-        return grouping.sums(
-            self.idle.gap, self.idle.end - self.idle.start, len(self.classified)
-        )
+        """The idle time of each gap that nobody has claimed and whose cause is known, ns, (k,)."""
+        idle = self.idle.chosen(self._has_known_cause)
+        return grouping.sums(idle.gap, idle.end - idle.start, len(self.classified))
 
     def _of_gaps(
         self, idle: causes.IdleIntervals, thread: Int64Array | None = None

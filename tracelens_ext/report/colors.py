@@ -12,13 +12,20 @@ ONE_COLOUR = "#3f7fd4"  # of bars that are no categories
 #: Told apart by most eyes on white and on black, those that stand together most of all. Engine and
 #: model maps, and categories of operations, have the colors of the kernel categories they mean.
 _FIXED = {
-    "#3f7fd4": "computation_time|gemm",
-    "#e58a2b": "exposed_comm_time|communication|nccl_and_custom_ar|record_param_comms",
-    "#8d6bc7": "exposed_memcpy_time|memory ops|non-gpu-h_d_memops",
-    "#aab1bd": "idle_time|cpu(non-gpu)",
+    "#3f7fd4": "computation_time|analyzed_computation_time|gemm",
+    "#e58a2b": (
+        "exposed_comm_time|analyzed_exposed_comm_time|communication|nccl_and_custom_ar"
+        "|record_param_comms"
+    ),
+    "#8d6bc7": (
+        "exposed_memcpy_time|analyzed_exposed_memcpy_time|memory ops|non-gpu-h_d_memops"
+    ),
+    "#aab1bd": "idle_time|analyzed_idle_time|cpu(non-gpu)",
     "#c3c9d2": "micro_idle_time",
     GREY: "macro_idle_time|uncategorized|misc",
     "#5b6472": "other|others",
+    "#e8d5a3": "warm_up_time",
+    "#e3bfc0": "not_recorded_time",
     "#2f9e73": "flash attention forward|attn|sdpa_fwd|inferenceattention",
     "#9ad0b5": "flash attention backward|linear_attn|sdpa_bwd",
     "#17a2b8": "convolution|conv_fwd",

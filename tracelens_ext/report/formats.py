@@ -241,8 +241,7 @@ def markdown_text(report: Report) -> Iterator[str]:
     for answer in report.answers:
         if answer.links:
             yield f"\n## {inline(answer.title)}\n"
-            sheet = report.sheets[answer.sheet]
-            table = sheet[list(answer.columns)].head(answer.rows)
+            table = answer.shown_rows(report.sheets[answer.sheet])
             if len(table):
                 yield from _table(table)
     if report.notes:

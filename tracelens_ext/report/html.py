@@ -78,6 +78,12 @@ def _draw_call_tree(
     return plot.call_tree_figures(frame)
 
 
+def _draw_idle_call_tree(
+    _tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame
+) -> list[plot.Figure]:
+    return plot.idle_call_tree_figures(frame)
+
+
 #: What draws a chart of its own kind; other charts are bars.
 _DRAWINGS: dict[str, _Drawing] = {
     "timeline": _draw_timeline,
@@ -86,6 +92,7 @@ _DRAWINGS: dict[str, _Drawing] = {
     "memory": _draw_memory,
     "timeline_bins": _draw_timeline_bins,
     "call_tree": _draw_call_tree,
+    "idle_call_tree": _draw_idle_call_tree,
 }
 
 

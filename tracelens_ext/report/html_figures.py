@@ -22,6 +22,7 @@ from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.short_names import cut_middle, told_apart
+from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.report.tables.units import unit_of, with_unit
 from tracelens_ext.report.terminal import safe_text
 
@@ -161,6 +162,15 @@ TIMELINE_PIECES = {
     "exposed_comm_time": "Exposed communication",
     "exposed_memcpy_time": "Exposed memory copies",
     "idle_time": "Idle",
+}
+#: The same where not all of the wall time is analyzed; together the wall time.
+_ANALYZED_PIECES = {
+    "analyzed_computation_time": "Computation",
+    "analyzed_exposed_comm_time": "Exposed communication",
+    "analyzed_exposed_memcpy_time": "Exposed memory copies",
+    "analyzed_idle_time": "Idle",
+    "warm_up_time": "Warm-up",
+    "not_recorded_time": "Not recorded",
 }
 _SPLIT_IDLE = {
     "micro_idle_time": "Idle, short holes",
@@ -492,7 +502,11 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     if "device" in frame:
         names = [f"GPU {device}" for device in devices]
     parts = dict(TIMELINE_PIECES)
-    if _SPLIT_IDLE.keys() <= set(frame["type"]):
+    analyzed = analyzed_rows(of_devices)
+    if len(analyzed):
+        of_devices = _of_wall_time(analyzed)
+        parts = dict(_ANALYZED_PIECES)
+    elif _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]
         parts |= _SPLIT_IDLE
 
@@ -551,6 +565,19 @@ def _by_device(values: pd.Series, kinds: list[str], devices: list[int]) -> pd.Da
     return by_kind.fillna(0.0).T
 
 
+def _of_wall_time(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the timeline with the pieces of the wall time in percent of it.
+
+    The wall time takes the place of `total_time`.
+    """
+    pieces = frame[frame["type"].isin(list(_ANALYZED_PIECES))]
+    wall_ms = pieces.groupby("device")["time ms"].sum()
+    whole_ms = pieces["device"].map(wall_ms).clip(lower=1e-9)
+    shares = pieces.assign(percent=100.0 * pieces["time ms"] / whole_ms)
+    totals = wall_ms.reset_index().assign(type="total_time", percent=100.0)
+    return pd.concat([shares, totals], ignore_index=True)
+
+
 def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
     if unit != "ms":
@@ -597,6 +624,13 @@ def gpu_work_in_words(sums: pd.Series) -> str:
 
 
 _NO_CATEGORY = "#dfe3ea"  # a module's
+#: Colors of what the CPU is in, by its kind.
+_COLOURS_OF_CPU = {
+    "annotation": "#dfe3ea",
+    "python": "#f5d7a1",
+    "operation": "#a9c8ef",
+    "call": "#f0b8a6",
+}
 #: What a call tree of two traces shows.
 _OF_TWO_TRACES = (
     "as wide as the time of both; red takes longer than the baseline, blue less"
@@ -619,29 +653,8 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         text = row.get("hover") or _time_and_share(row["gpu_time_ns"], total)
         category = plotly_text(row["category"])
         hover.append(f"{text}<br>{category}")
-    parents: list[object] = [""]
-    parents.extend(frame["parent"] + 1)
-    icicle = trace(
-        "icicle",
-        # one top: several would stand below a blank
-        ids=list(range(len(labels))),
-        labels=labels,
-        parents=parents,
-        values=[total] + list(frame["gpu_time_ns"]),
-        customdata=hover,
-        hovertemplate="<b>%{label}</b><br>%{customdata}<extra></extra>",
-        branchvalues="total",
-        tiling={"orientation": "v"},
-        textfont={"color": "#22262e"},
-        marker={"colors": colours, "line": {"width": 0.5, "color": "#ffffff"}},
-    )
-    levels = 1 + _levels(frame["parent"].tolist())
-    layout = {
-        "height": min(_LEVEL_HEIGHT * levels, _HIGHEST_TREE) + _PATH_HEIGHT,
-        "margin": {"l": 0, "r": 0, "t": _PATH_HEIGHT, "b": 0},
-        # a label that would be too small to read is left out
-        "uniformtext": {"minsize": _SMALLEST_TEXT, "mode": "hide"},
-    }
+    values = [total] + list(frame["gpu_time_ns"])
+    spec = _icicle_spec(frame["parent"], labels, values, hover, colours)
     summary = _OF_TWO_TRACES
     if "colour" not in frame:
         summary = gpu_work_in_words(sums)
@@ -652,9 +665,73 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
             summary=summary,
             legend=[],
             sheet="call_tree",
-            spec=spec_of([icicle], layout),
+            spec=spec,
         )
     ]
+
+
+def idle_call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
+    """Draw what the CPU did while the GPU waited for it, from the top down."""
+    top = frame[frame["parent"] < 0]
+    total = int(top["idle_time_ns"].sum())
+    if not total:
+        return []
+    labels = ["GPU waits for the CPU"]
+    hover = [""]
+    colours = [_NO_CATEGORY]
+    for row in frame.to_dict("records"):
+        labels.append(plotly_text(elided(row["label"], LABEL)))
+        colours.append(_COLOURS_OF_CPU.get(row["kind"], _NO_CATEGORY))
+        share = percent_text(100 * row["idle_time_ns"] / total)
+        time = duration_text(row["idle_time_ns"] / 1e6)
+        hover.append(f"{time} ({share})<br>{plotly_text(row['kind'])}")
+    values = [total] + list(frame["idle_time_ns"])
+    largest = top.sort_values("idle_time_ns", ascending=False)["label"].head(1)
+    words = f"{duration_text(total / 1e6)} in which the GPU waits for the CPU"
+    for label in largest:
+        words += f", most of it in {elided(str(label), LABEL)}"
+    return [
+        Figure(
+            key="idle-call-tree",
+            title="What the CPU did while the GPU waited for it",
+            summary=words,
+            legend=[],
+            sheet="idle_call_tree",
+            spec=_icicle_spec(frame["parent"], labels, values, hover, colours),
+        )
+    ]
+
+
+def _icicle_spec(
+    parents: pd.Series,
+    labels: list[str],
+    values: list[int],
+    hover: list[str],
+    colours: list[str],
+) -> Plotly:
+    """Return the drawing of a tree from the top down; all but `parents` have the top first."""
+    icicle = trace(
+        "icicle",
+        # one top: several would stand below a blank
+        ids=list(range(len(labels))),
+        labels=labels,
+        parents=[""] + list(parents + 1),
+        values=values,
+        customdata=hover,
+        hovertemplate="<b>%{label}</b><br>%{customdata}<extra></extra>",
+        branchvalues="total",
+        tiling={"orientation": "v"},
+        textfont={"color": "#22262e"},
+        marker={"colors": colours, "line": {"width": 0.5, "color": "#ffffff"}},
+    )
+    levels = 1 + _levels(parents.tolist())
+    layout = {
+        "height": min(_LEVEL_HEIGHT * levels, _HIGHEST_TREE) + _PATH_HEIGHT,
+        "margin": {"l": 0, "r": 0, "t": _PATH_HEIGHT, "b": 0},
+        # a label that would be too small to read is left out
+        "uniformtext": {"minsize": _SMALLEST_TEXT, "mode": "hide"},
+    }
+    return spec_of([icicle], layout)
 
 
 def _time_and_share(ns: float, total: int) -> str:

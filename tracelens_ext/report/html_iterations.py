@@ -54,7 +54,7 @@ _TIMES = {
 }
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
-_NO_CATEGORIES = {"wall_time_ms", "busy_time_ms"} | set(_TIMES)
+_NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", "launched_time_ms"} | set(_TIMES)
 
 
 def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:

@@ -25,6 +25,7 @@ from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.row_command import RowCommand
+from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
 from tracelens_ext.text import with_units_attached
 
@@ -428,16 +429,26 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     """Sum the timeline of all devices; a percentage is of the sum of their total times."""
     if frame is None or not {"type", "time ms"} <= set(frame.columns):
         return []
-    times = frame.groupby("type")["time ms"].sum().to_dict()
+    analyzed = analyzed_rows(frame)
+    sums = frame.groupby("type")["time ms"].sum()
+    if len(analyzed):
+        of_analyzed = analyzed.groupby("type")["time ms"].sum()
+        sums = pd.concat([sums.drop(of_analyzed.index), of_analyzed])
+    times = {str(kind): float(time) for kind, time in sums.items()}
     total = times.get("total_time", 0.0)
     if not total or "busy_time" not in times:
         return []
     together = ""
     if "device" in frame and frame["device"].nunique() > 1:
         together = f" of {frame['device'].nunique()} GPUs together"
-    busy = times["busy_time"]
-    exposed = times.get("exposed_comm_time", 0.0)
-    idle = times.get("idle_time", 0.0)
+    prefix = ""
+    if times.get("analyzed_time"):
+        # Shares of what was not recorded would say nothing of the GPU.
+        prefix = "analyzed_"
+        total = times["analyzed_time"]
+    busy = times[f"{prefix}busy_time"]
+    exposed = times.get(f"{prefix}exposed_comm_time", 0.0)
+    idle = times.get(f"{prefix}idle_time", 0.0)
     text = plot.duration_text
     communication = times.get("total_comm_time")
     of_communication = "no communication in the trace"
@@ -447,7 +458,7 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
         Card(
             label="GPU busy",
             value=plot.percent_text(100.0 * busy / total),
-            detail=f"{text(busy)} of {text(total)}{together}",
+            detail=f"{text(busy)} of {text(total)}{together}{_of_what(prefix)}",
             colour=colour_of("computation_time"),
         ),
         Card(
@@ -462,6 +473,36 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
             detail=f"{text(idle)} without GPU work{together}",
             colour=colour_of("idle_time"),
         ),
+        *_set_aside_cards(times),
+    ]
+
+
+def _of_what(prefix: str) -> str:
+    if not prefix:
+        return ""
+    return " of analyzed time"
+
+
+def _set_aside_cards(times: Mapping[str, float]) -> list[Card]:
+    """Return a card about what is not analyzed, if there is any."""
+    set_aside = {
+        "not recorded": times.get("not_recorded_time", 0.0),
+        "warm-up": times.get("warm_up_time", 0.0),
+    }
+    whole = sum(set_aside.values())
+    if not whole:
+        return []
+    wall = whole + times["analyzed_time"]
+    words = [
+        f"{plot.duration_text(time)} {name}" for name, time in set_aside.items() if time
+    ]
+    return [
+        Card(
+            "Not analyzed",
+            plot.percent_text(100.0 * whole / wall),
+            f"{', '.join(words)} of {plot.duration_text(wall)}",
+            colour_of("not_recorded_time"),
+        )
     ]
 
 

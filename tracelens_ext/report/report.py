@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -27,6 +27,14 @@ class Answer:
     #: that of them which names sheets, and becomes a link to the first that is there, or else to
     #: the table itself. The texts of such a table are sentences, to be read whole
     links: str = ""
+    #: chooses the rows that are shown; all by default
+    choose_rows: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+
+    def shown_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the table that are shown, as many as there is place for."""
+        if self.choose_rows is not None:
+            frame = self.choose_rows(frame)
+        return frame[list(self.columns)].head(self.rows)
 
     @property
     def rows(self) -> int:
@@ -90,5 +98,5 @@ class Report:
 
     def answer_table(self, answer: Answer) -> pd.DataFrame:
         """What is shown of an answer, its columns named with their units."""
-        frame = self.sheets[answer.sheet][list(answer.columns)].head(answer.rows)
+        frame = answer.shown_rows(self.sheets[answer.sheet])
         return with_units(frame, self.units.get(answer.sheet, {}))

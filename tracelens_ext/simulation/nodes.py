@@ -200,6 +200,7 @@ class Unrecorded(NamedTuple):
 def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
     """Return what was not recorded, or happens once, in a window."""
     parts = recording_of(work).parts
+    parts = parts[~parts["has_work"]]
     is_inside = (parts["end"] > window.start) & (parts["start"] < window.end)
     parts = parts[is_inside]
     kind = parts["kind"].to_numpy()

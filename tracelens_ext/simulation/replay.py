@@ -61,6 +61,10 @@ class Change:
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
     #: by how much each node stands still for less, ns, (n,)
     standstill: Int64Array | int = 0
+    #: by how much the gap before each node is shorter, ns, (n,)
+    shorter_gap: Int64Array | int = 0
+    #: blocks that do not wait, so that the CPU runs ahead, (b,); None for none
+    freed: BoolArray | None = None
 
 
 @dataclass(eq=False)
@@ -91,6 +95,7 @@ class Parameters(NamedTuple):
     tail: Int64Array  #: of each block, (b,)
     gap: Int64Array  #: before each node, (n,)
     at_least: int  #: how long it lasts anyhow
+    freed: BoolArray | None  #: blocks that do not wait, (b,); None for none
 
 
 class Replay:
@@ -237,6 +242,8 @@ class Replay:
             gap = gap - shorter
             is_called = program.call != NONE
             node_offset = node_offset - np.where(is_called, shorter, 0)
+        if not isinstance(change.shorter_gap, int):
+            gap = gap - np.clip(change.shorter_gap, 0, np.maximum(self.gap, 0))
         # Several changes may each take the same latency, or the same tail.
         sooner = np.minimum(change.sooner, self.latency)
         shorter_tail = np.minimum(change.tail, np.maximum(self.tail, 0))
@@ -248,6 +255,7 @@ class Replay:
             tail=self.tail - shorter_tail,
             gap=gap,
             at_least=change.at_least,
+            freed=change.freed,
         )
 
 
@@ -291,6 +299,8 @@ class _Pass:
         self.wall = np.empty(count, dtype=np.int64)
         #: how long each node takes, and once it has run, when it ended
         self.end = np.empty((nodes, count), dtype=np.int64)
+        #: which blocks do not wait in each change
+        self.freed = np.zeros((blocks, count), dtype=bool)
         gaps: list[Int64Array] = []
         for column, change in enumerate(changes):
             parameters = replay.parameters(change)
@@ -300,6 +310,8 @@ class _Pass:
             self.tail[:, column] = parameters.tail
             self.end[:, column] = parameters.duration
             self.wall[column] = parameters.at_least
+            if parameters.freed is not None:
+                self.freed[:, column] = parameters.freed
             gaps.append(parameters.gap)
         if all(gap is gaps[0] for gap in gaps):
             del gaps[1:]  # one column for all changes
@@ -333,6 +345,7 @@ class _Pass:
         called = self.returned[base] + self.block_offset[block]
         awaited_nodes = self._nodes_of_block[block]
         awaited_end = self.end[awaited_nodes].max(axis=0, initial=_NEVER)
+        awaited_end = np.where(self.freed[block], _NEVER, awaited_end)
         row = self.replay.clocks + block
         self.returned[row] = np.maximum(called, awaited_end) + self.tail[block]
 

@@ -38,6 +38,7 @@ from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
 _TERM: Final = re.compile(r"(.+?)=([0-9]{0,9}\.?[0-9]{1,9})(?:,|$)")
 _FINDING: Final = "finding:"
+_WAITS: Final = "waits"
 _MOST_KNOWN: Final = 32
 #: What a change may name beside categories.
 _NAMES_OF_CHANGES: Final = [
@@ -47,6 +48,7 @@ _NAMES_OF_CHANGES: Final = [
     "launch",
     "gaps",
     "host",
+    _WAITS,
 ]
 
 
@@ -85,6 +87,10 @@ def parse_change(text: str) -> Named:
             raise UsageError(
                 f"--change {name}: a finding's claim goes as a whole: {name}=0"
             )
+        if name == _WAITS and factor:
+            raise UsageError(
+                "--change waits: the CPU waits for the GPU, or it does not: waits=0"
+            )
     label = text
     if len(terms) == 1:
         label = terms[0][0]
@@ -105,6 +111,12 @@ class Removed:
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
     #: by how much each node stands still for less, ns, (n,)
     standstill: Int64Array | int = 0
+    #: by how much the gap before each node is shorter, ns, (n,)
+    shorter_gap: Int64Array | int = 0
+    #: blocks that do not wait, so that the CPU runs ahead, (b,); None for none
+    freed: BoolArray | None = None
+    #: blocks that need not wait, which is what the finding is about, (b,); None for none
+    freed_blocks: BoolArray | None = None
 
 
 @dataclass(eq=False)
@@ -155,6 +167,8 @@ class Changes:
             changes.append(_single_change(category, 0.5))
             changes.append(_single_change(category, 0.0))
         names = ["kernels", "copies", "launch", "host"]
+        if len(self.program.block_start):
+            names.append(_WAITS)
         names.extend(_FINDING + ident for ident in self.claims)
         changes.extend(_single_change(name, 0.0) for name in names)
         return changes
@@ -165,6 +179,8 @@ class Changes:
         for name, factor in named.terms:
             if name == "gaps":
                 changed.gap *= factor
+            elif name == _WAITS:
+                changed.free(np.ones(len(self.program.block_start), dtype=bool))
             elif name.startswith(_FINDING):
                 changed.remove(self._claim(name.removeprefix(_FINDING)))
             elif name in {"host", "launch"} or name.startswith("host:"):
@@ -187,6 +203,8 @@ class Changes:
             sooner=changed.sooner,
             tail=changed.tail,
             standstill=changed.standstill,
+            shorter_gap=changed.shorter_gap,
+            freed=changed.freed,
         )
 
     def _claim(self, ident: str) -> Removed:
@@ -327,6 +345,9 @@ class _ChangedProgram:
         self.tail: Int64Array | int = 0  #: by how much each block returns sooner
         #: by how much each node stands still for less
         self.standstill: Int64Array | int = 0
+        #: by how much the gap before each node is shorter
+        self.shorter_gap: Int64Array | int = 0
+        self.freed: BoolArray | None = None  #: blocks that do not wait
         self.scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]  #: by clock
 
     def remove(self, removed: Removed) -> None:
@@ -343,7 +364,17 @@ class _ChangedProgram:
         self.sooner = self.sooner + removed.sooner
         self.tail = self.tail + removed.tail
         self.standstill = self.standstill + removed.standstill
+        self.shorter_gap = self.shorter_gap + removed.shorter_gap
+        if removed.freed is not None:
+            self.free(removed.freed)
         self.scale_host(removed.host, removed.host_factor)
+
+    def free(self, blocks: BoolArray) -> None:
+        """Let some blocks return without waiting."""
+        if self.freed is None:
+            self.freed = blocks
+        else:
+            self.freed = self.freed | blocks
 
     def scale_host(
         self, times: Sequence[tuple[Int64Array, Int64Array]], factor: float

@@ -14,6 +14,9 @@ lies before all GPU work, from that hole's first launch. What cannot be analyzed
 Parts of one device do not overlap, lie in the wall, and contain idle time of the device: the idle
 time within them is not recorded (`dropped_events`, `pre_recording`) or warm-up (`warm_up`), and no
 finding's.
+
+Of two kinds of parts the GPU work is set aside as well, and no finding's: benchmarks of autotuning
+(`benchmarks`), which are warm-up, and events with a wrong end (`suspects`), which are holes.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.benchmarks import find_benchmarks
 from tracelens_ext.analysis.coverage.program import Missing, missing_of
+from tracelens_ext.analysis.coverage.suspects import find_suspects
 from tracelens_ext.analysis.coverage.warm_up import find_warm_up
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, Int64Array, IntArray
+from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, busy_within, find_tracks
 from tracelens_ext.trace.intervals import outside, union
@@ -52,6 +57,7 @@ _PART_COLUMNS = {
     "count": "int64",
     "row": "int64",
     "what": "str",
+    "has_work": "bool",
 }
 
 
@@ -64,8 +70,10 @@ class Coverage:
         wall_end: likewise.
         parts: what cannot be analyzed, by device and start. Columns `kind` (`dropped_events`,
             `pre_recording` or `warm_up`), `device` (an index into `find_tracks(work, "device")`),
-            `start`, `end` (ns since the trace's first event), `ns` (the device's idle time in it),
-            `count` (launches or calls), `what`, `place` (texts).
+            `start`, `end` (ns since the trace's first event), `ns` (the device's idle time in it,
+            or all of its time where `has_work`), `busy_ns` (how much of `ns` the device is busy),
+            `count` (launches or calls), `what`, `place` (texts), `has_work` (whether the GPU work
+            in it is set aside, too).
         launches: launches of kernels, graphs and copies.
         lost: rows of those without GPU work, by time.
         devices: p.
@@ -91,10 +99,26 @@ class Coverage:
         return self.wall_end - self.wall_start
 
     def mean_ns(self, *kinds: str) -> float:
-        """Return the idle time in the parts of some kinds, the mean over the devices, ns."""
+        """Return the time that parts of some kinds set aside, the mean over the devices, ns."""
         is_chosen = self.parts["kind"].isin(kinds)
-        idle_ns = self.parts.loc[is_chosen, "ns"]
-        return float(idle_ns.sum()) / max(self.devices, 1)
+        set_aside_ns = self.parts.loc[is_chosen, "ns"]
+        return float(set_aside_ns.sum()) / max(self.devices, 1)
+
+    @property
+    def busy_set_aside_ns(self) -> float:
+        """The busy time among what is set aside, the mean over the devices, ns."""
+        return float(self.parts["busy_ns"].sum()) / max(self.devices, 1)
+
+    def set_aside(self, work: GpuEvents) -> BoolArray:
+        """Return which GPU events start in parts whose work is set aside, (g,)."""
+        device = find_tracks(work, "device").of_gpu
+        is_set_aside = np.zeros(len(work), dtype=bool)
+        parts = self.parts[self.parts["has_work"]]
+        columns = (parts["device"], parts["start"], parts["end"])
+        for number, start, end in zip(*columns, strict=True):
+            is_within = (work.start >= start) & (work.start < end)
+            is_set_aside |= is_within & (device == number)
+        return is_set_aside
 
     @property
     def analyzed_ns(self) -> float:
@@ -124,6 +148,9 @@ def recording_of(work: GpuEvents) -> Coverage:
         parts += [
             _before(work, device_index, length) for device_index in range(device_count)
         ]
+        parts.append(_suspect_parts(work))
+        benchmarks = find_benchmarks(work)
+        parts.append(benchmarks.assign(kind=WARM_UP, has_work=True))
         parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=WARM_UP))
     return Coverage(
         wall_start=wall_start,
@@ -139,20 +166,49 @@ def recording_of(work: GpuEvents) -> Coverage:
 def _part_table(parts: list[pd.DataFrame]) -> pd.DataFrame:
     no_parts = pd.DataFrame(columns=list(_PART_COLUMNS))
     parts.insert(0, no_parts)
-    return pd.concat(parts)[list(_PART_COLUMNS)].astype(_PART_COLUMNS)
+    table = pd.concat(parts)[list(_PART_COLUMNS)]
+    has_work = table["has_work"].eq(True)
+    return table.assign(has_work=has_work).astype(_PART_COLUMNS)
+
+
+def _suspect_parts(work: GpuEvents) -> pd.DataFrame:
+    """Return the times of the GPU events whose recorded end cannot be right."""
+    suspects = find_suspects(work)
+    if not len(suspects.event):
+        return pd.DataFrame()
+    launch = work.tree.launch_of_gpu[suspects.event]
+    return pd.DataFrame(
+        {
+            "kind": DROPPED_EVENTS,
+            "device": find_tracks(work, "device").of_gpu[suspects.event],
+            "start": work.start[suspects.event],
+            "end": work.end[suspects.event],
+            "row": np.where(launch == NONE, work.rows[suspects.event], launch),
+            "count": suspects.lost_launches,
+            "what": "an event that ends too late, over launches without GPU work",
+            "has_work": True,
+        }
+    )
 
 
 def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     """Return the parts without what earlier ones of their device have, and with their place.
 
-    Those that contain idle time are kept. Holes come before work of before the recording, and that
-    before warm-up.
+    Those that set time aside are kept. What sets work aside comes first, then holes, then work of
+    before the recording, then warm-up.
     """
     chosen = [parts.head(0)]
     for _, of_device in parts.groupby("device"):
         taken = _Spans(start=work.start[:0], end=work.end[:0])
-        for kind in (DROPPED_EVENTS, PRE_RECORDING, WARM_UP):
-            of_kind = of_device[of_device["kind"] == kind]
+        has_work = of_device["has_work"]
+        kinds = of_device["kind"]
+        for is_next in (
+            has_work,
+            ~has_work & (kinds == DROPPED_EVENTS),
+            ~has_work & (kinds == PRE_RECORDING),
+            ~has_work & (kinds == WARM_UP),
+        ):
+            of_kind = of_device[is_next]
             of_kind = of_kind.sort_values(["start", "end"], ascending=[True, False])
             apart = _successive(of_kind)
             start, end, which = outside(
@@ -165,9 +221,12 @@ def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
             chosen.append(of_kind.iloc[which].assign(start=start, end=end))
     table = pd.concat(chosen)
     spans = table[["device", "start", "end"]].to_numpy()
-    table["ns"] = idle_within(
+    idle_ns = idle_within(
         work=work, device_index=spans[:, 0], start=spans[:, 1], end=spans[:, 2]
     )
+    busy_ns = spans[:, 2] - spans[:, 1] - idle_ns
+    table["busy_ns"] = np.where(table["has_work"], busy_ns, 0)
+    table["ns"] = idle_ns + table["busy_ns"]
     table = table[table["ns"] > 0].sort_values(["device", "start"], ignore_index=True)
     places = [place_of(work, row) for row in table.pop("row").tolist()]
     table["place"] = pd.Series(places, dtype="str")

@@ -16,6 +16,7 @@ from tracelens_ext.analysis.coverage.coverage import (
     recording_of,
 )
 from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
+from tracelens_ext.analysis.coverage.outside import time_outside
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
@@ -148,7 +149,11 @@ def recording_lines(work: GpuEvents) -> list[str]:
     analyzed = "all of it judged."
     if parts:
         analyzed = f"{', '.join(parts)}; {_time_text(recording.analyzed_ns)} judged."
-    lines = [f"{_time_text(wall)} of wall time, {analyzed}"]
+    first = f"{_time_text(wall)} of wall time, {analyzed}"
+    outside = time_outside(work)
+    if outside:
+        first += f" {outside}"
+    lines = [first]
     lost = recording.unmatched_launches
     launches = recording.launches
     if lost > _MANY_LOST_SHARE * launches:

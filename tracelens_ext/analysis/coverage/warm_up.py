@@ -19,6 +19,10 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.benchmarks import (
+    benchmark_ranges,
+    find_benchmarks,
+)
 from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import (
@@ -47,6 +51,8 @@ class WarmUp(StrEnum):
     INSTANTIATION = "instantiation of a graph"
     COMPILATION = "compilation"
     SEARCH = "search for the best convolution"
+    AUTOTUNING = "autotuning"
+    FIRST_LAUNCH = "first launch of a kernel"
 
 
 _NEVER: Final = np.iinfo(np.int64).max
@@ -57,6 +63,13 @@ _LONG_NS: Final = 5_000_000
 #: Calls of one name, at least, that are spread over the wall.
 _FEWEST_SPREAD: Final = 3
 #: Of the most idle time that an iteration has.
+#: The first launch of a kernel loads its module if it takes so many times as long as later ones …
+_TIMES_LATER_LAUNCHES: Final = 5
+#: … and this long at least, ns; that of a kernel that is launched once only, longer.
+_LEAST_FIRST_LAUNCH_NS: Final = 50_000
+_LEAST_ONLY_LAUNCH_NS: Final = 200_000
+#: First launches that take less of the wall time together, as a share, change nothing.
+_LEAST_FIRST_LAUNCHES_SHARE: Final = 0.01
 _LEAST_SHARE_THAT_COMES_BACK: Final = 0.2
 _TIMES_THE_SHORTEST_RUN: Final = 10
 #: Of all GPU time, since the last compilation or capture.
@@ -93,6 +106,7 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
       than waits, copies and graph launches: a library is loaded, a context created, the first
       memory allocated (if anything else warms up). A launch is one only where its kernel is
       launched for the first time. What lies between several in one operation is warm-up, too.
+    * The first launch of a kernel whose module it loads, however short.
     * Loading of code, capture and instantiation of graphs, compilation, cuDNN's search.
     * A compiled region that takes over ten times the shortest of its name.
 
@@ -121,7 +135,9 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
     table = table[table["start"] < comes_again_from]
     half_wall = (wall_end - wall_start) // 2
     comes_back = _comes_back(work, table, half_wall)
-    table = table[~comes_back]
+    is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
+    table = table[is_first_launch | ~comes_back]
+    table = _without_few_first_launches(table, wall_end - wall_start)
     table = _joined_within_operations(work, table)
     names = [work.trace.name_of(row) for row in table["row"].tolist()]
     what = [f"{kind}: {name}" for kind, name in zip(table["what"], names, strict=True)]
@@ -155,6 +171,13 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     yield from _spans(trace=trace, what=WarmUp.COMPILATION, rows=slow_regions(trace))
     searches = trace.rows_named(_SEARCHES, *_OPERATIONS)
     yield from _spans(trace, WarmUp.SEARCH, searches)
+    yield from _spans(
+        trace=trace, what=WarmUp.FIRST_LAUNCH, rows=slow_first_launches(work)
+    )
+    if len(find_benchmarks(work)):
+        yield from _spans(
+            trace=trace, what=WarmUp.AUTOTUNING, rows=benchmark_ranges(work)
+        )
 
 
 def _spans(
@@ -165,6 +188,46 @@ def _spans(
         end = trace.end_of(rows if last_rows is None else last_rows)
         columns = {"what": what.value, "row": rows, "start": trace.ts[rows], "end": end}
         yield pd.DataFrame(columns)
+
+
+def slow_first_launches(work: GpuEvents) -> Int64Array:
+    """Return the first launches of kernels that load their modules, as their length shows.
+
+    They take five times as long as later launches of the same kernel, or over 200 µs where the
+    kernel is launched once only.
+    """
+    trace = work.trace
+    events = np.flatnonzero(work.tree.linked & work.is_kernel & ~work.tree.by_graph)
+    launch = work.tree.launch_of_gpu[events]
+    name = work.name[events]
+    order = np.lexsort((trace.ts[launch], name))
+    launch = launch[order]
+    duration = trace.dur[launch]
+    starts = np.flatnonzero(np.diff(name[order], prepend=NONE))
+    if not len(starts):
+        return launch
+    ends = np.append(starts[1:], len(launch))
+    is_first = np.zeros(len(launch), dtype=bool)
+    is_first[starts] = True
+    later = np.where(is_first, _NEVER, duration)
+    quickest_later = np.minimum.reduceat(later, starts)
+    first_duration = duration[starts]
+    is_only = ends - starts == 1
+    is_slow = first_duration // _TIMES_LATER_LAUNCHES >= quickest_later
+    is_slow &= first_duration >= _LEAST_FIRST_LAUNCH_NS
+    is_slow[is_only] = first_duration[is_only] > _LEAST_ONLY_LAUNCH_NS
+    is_slow &= first_duration <= _LONG_NS  # longer ones are first uses
+    slow: Int64Array = launch[starts[is_slow]]
+    return slow
+
+
+def _without_few_first_launches(table: pd.DataFrame, wall_ns: int) -> pd.DataFrame:
+    """Return the table without first launches of kernels if these take hardly any time."""
+    is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
+    idle_ns = int(table["idle"][is_first_launch].sum())
+    if idle_ns >= _LEAST_FIRST_LAUNCHES_SHARE * wall_ns:
+        return table
+    return table[~is_first_launch]
 
 
 def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,8 @@ again, the GPU idles before each launch. Without the wait the CPU would have lau
 long as it waited: so much idle time belongs to the wait. But where the CPU needs more time between
 two waits than the GPU, the GPU would idle for the difference without waits, too. A millisecond or
 more without any launch is a phase of the CPU. Right after a wait it would have run beside the work
-that was waited for; later on it has nothing to do with the wait.
+that was waited for; later on it has nothing to do with the wait. Many such phases are pauses of
+the program.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray, grouping
+from tracelens_ext.trace import (
+    NONE,
+    BoolArray,
+    Int64Array,
+    IntArray,
+    grouping,
+)
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, Scope, find_tracks
 from tracelens_ext.trace.intervals import union
@@ -30,6 +37,8 @@ _AHEAD_SHARE = 0.5
 _LONG_SHARE = 0.5
 #: Who launches nothing for so long does not catch up, but works on something else.
 _PHASE_NS = 1_000_000
+#: So many phases after waits, and more, are pauses of the program.
+_MOST_PHASES_OF_WAITS = 3
 _ALL_OF_IT = np.iinfo(np.int64).max // 2
 
 
@@ -215,6 +224,9 @@ class _CatchingUp:
         length = np.where(is_behind, end - start, 0)
         is_later_phase = (length >= _PHASE_NS) & self._has_launched(wait, start)
         length[is_later_phase] = 0
+        phases = np.flatnonzero(length >= _PHASE_NS)
+        if len(phases) > _MOST_PHASES_OF_WAITS:
+            length[phases] = 0
         late_idle = grouping.sums(number=wait + 1, values=length, groups=len(debt) + 1)[
             1:
         ]

@@ -2,10 +2,10 @@
 
 An iteration is a `ProfilerStep#N`, or any annotation of the user's choice. GPU work belongs to the
 iteration that launched it, and work whose launch is not in the trace to that during which it
-started (`iterations.selection`); busy time, exposed communication and the times of categories
-are of that work. The wall time is the annotation's on the host, and idle time is the part of it in
-which the GPU ran nothing at all. Where the host runs ahead of the GPU, busy time can therefore
-exceed the wall time.
+started (`iterations.selection`); the time of launched work, exposed communication and the times
+of categories are of that work. The wall time is the annotation's on the host; the GPU is busy or
+idle in it, whatever it runs. Where the host runs ahead of the GPU, the work that an iteration
+launched runs later, and may take longer than its wall time.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ CATEGORY_ENDING = "_time_ms"
 _TIMES = (
     "wall_time_ms",
     "busy_time_ms",
+    "idle_time_ms",
+    "launched_time_ms",
     "computation_time_ms",
     "exposed_comm_time_ms",
     "exposed_memcpy_time_ms",
-    "idle_time_ms",
 )
 _STATISTICS_COLUMNS = [
     "column",
@@ -172,7 +173,7 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
     owner = np.where(is_counted, iteration_of_gpu, NONE)
     computation = ~(work.is_communication | work.is_copy)
     busy_time = BusyTime(start=work.start, end=work.end)
-    busy = busy_time.by_owner(owner, count)
+    launched = busy_time.by_owner(owner, count)
     computing = busy_time.by_owner(np.where(computation, owner, NONE), count)
     is_not_copy = computation | work.is_communication
     without_copies = busy_time.by_owner(np.where(is_not_copy, owner, NONE), count)
@@ -191,11 +192,12 @@ def _block(work: GpuEvents, iterations: Iterations, device: int) -> pd.DataFrame
         "device": np.full(count, device),
         "start_ms": iterations.start / NS_PER_MS,
         "wall_time_ms": wall / NS_PER_MS,
-        "busy_time_ms": busy / NS_PER_MS,
+        "busy_time_ms": device_busy / NS_PER_MS,
+        "idle_time_ms": (wall - device_busy) / NS_PER_MS,
+        "launched_time_ms": launched / NS_PER_MS,
         "computation_time_ms": computing / NS_PER_MS,
         "exposed_comm_time_ms": (without_copies - computing) / NS_PER_MS,
-        "exposed_memcpy_time_ms": (busy - without_copies) / NS_PER_MS,
-        "idle_time_ms": (wall - device_busy) / NS_PER_MS,
+        "exposed_memcpy_time_ms": (launched - without_copies) / NS_PER_MS,
         "kernels": _counts(owner[work.is_kernel], count),
         "unmatched_launches": _lost_launches(work, iterations, device),
         "whole": iterations.finished & has_gpu_work,

@@ -68,8 +68,13 @@ ITERATIONS = Table(
         Column("wall_time_ms", "of the annotation, on the host"),
         Column(
             "busy_time_ms",
+            "of the wall time, while the device ran anything",
+        ),
+        Column("idle_time_ms", "of the wall time, while the device ran nothing at all"),
+        Column(
+            "launched_time_ms",
             "of what was launched in it, and what started in it without a launch in the "
-            "trace: the sum of the three that follow",
+            "trace, whenever that ran: the sum of the three that follow",
         ),
         Column(
             "computation_time_ms",
@@ -80,7 +85,6 @@ ITERATIONS = Table(
             "communication (by the built-in rules) that none of those hid",
         ),
         Column("exposed_memcpy_time_ms", "copies that neither hid"),
-        Column("idle_time_ms", "of the wall time, while the device ran nothing at all"),
         Column("kernels", "of its GPU work", unit="kernels"),
         Column(
             "unmatched_launches",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.operations.arguments import op_argument
 from tracelens_ext.analysis.operations.launchers import (
     OpCategories,
@@ -145,10 +146,24 @@ def kernel_detail(work: GpuEvents) -> pd.DataFrame:
     return frame
 
 
+#: What GPU time is shown as that is set aside: benchmarks of autotuning, events that cannot be
+#: right.
+NOT_ANALYZED: Final = "(not analyzed)"
+
+
 def gpu_time_by_category(work: GpuEvents) -> pd.DataFrame:
-    """GPU time by category, longest first; every GPU event is in it."""
+    """GPU time by category, longest first; every GPU event is in it.
+
+    What is not analyzed, such as benchmarks of autotuning, is no work of a category.
+    """
     categories = work.needed_categories
-    keys = {"kernel_category": (categories.code, categories.labels)}
+    is_set_aside = recording_of(work).set_aside(work)
+    code = categories.code
+    labels = categories.labels
+    if is_set_aside.any():
+        code = np.where(is_set_aside, len(labels), code)
+        labels = labels + [NOT_ANALYZED]
+    keys = {"kernel_category": (code, labels)}
     columns, groups = group_labelled(keys, work.duration)
     first_of_names, _ = number_groups([groups.number, work.name])
     group_of_names = groups.number[first_of_names]

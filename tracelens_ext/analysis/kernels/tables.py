@@ -103,7 +103,11 @@ GPU_TIME_BY_CATEGORY = Table(
     name="gpu_time_by_category",
     shows="GPU time by category",
     columns=[
-        Column("kernel_category", "of the kernel, by its name"),
+        Column(
+            "kernel_category",
+            "of the kernel, by its name; `(not analyzed)` for benchmarks of autotuning and "
+            "events that cannot be right",
+        ),
         Column("count", "how many", unit="GPU events"),
         Column("total_time_ms", "summed duration"),
         Column("avg_time_us", "of a GPU event"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
+from tracelens_ext.analysis.coverage.coverage import WARM_UP, recording_of
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.timeline_rows import analyzed_rows
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, BoolArray
-from tracelens_ext.trace.gpu_events import GpuEvents, holes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks, holes
 from tracelens_ext.trace.intervals import union_length
 
 
@@ -29,14 +33,87 @@ def gpu_timeline(
     records = []
     for device, is_counted in devices.items():
         times = _times_of_device(work, is_counted, micro_idle_thresh_us)
-        total = times["total_time"]
         for kind, time in times.items():
-            share = 100.0 * time / total if time else 0.0
+            share = _percent(time, times["total_time"])
             records.append((device, kind, time / NS_PER_MS, share))
+        for part in _analyzed_parts(work, device, is_counted):
+            share = _percent(part.time, part.whole)
+            records.append((device, part.kind, part.time / NS_PER_MS, share))
     frame = pd.DataFrame(records, columns=["device", "type", "time ms", "percent"])
     if len(devices) < 2:
         return frame.drop(columns="device")
     return frame
+
+
+def _percent(time: float, whole: float) -> float:
+    if not time or not whole:
+        return 0.0
+    return 100.0 * time / whole
+
+
+class _Part(NamedTuple):
+    """A part of the wall time of a device."""
+
+    kind: str  #: the `type` in the table
+    time: float  #: ns
+    whole: float  #: what the percentage is of, ns
+
+
+def _analyzed_parts(work: GpuEvents, device: int, is_counted: BoolArray) -> list[_Part]:
+    """Return what of the wall time of a device is analyzed, if that is not all of it.
+
+    The wall time begins with the first dropped event, if that is before all others.
+    """
+    recording = recording_of(work)
+    index = int(np.flatnonzero(find_tracks(work, "device").device == device)[0])
+    of_device = recording.parts[recording.parts["device"] == index]
+    if not len(of_device):
+        return []
+    is_warm_up = of_device["kind"] == WARM_UP
+    warm_up = int(of_device["ns"][is_warm_up].sum())
+    not_recorded = int(of_device["ns"][~is_warm_up].sum())
+    first_start = min(int(work.start[is_counted].min()), int(of_device["start"].min()))
+    wall = int(work.end[is_counted].max()) - first_start
+    analyzed = max(wall - warm_up - not_recorded, 0)
+    is_analyzed = is_counted & ~recording.set_aside(work)
+    busy = _divided_busy_time(work, is_analyzed)
+    idle = max(analyzed - sum(busy.values()), 0)
+    result = [
+        _Part("not_recorded_time", not_recorded, wall),
+        _Part("warm_up_time", warm_up, wall),
+        _Part("analyzed_time", analyzed, wall),
+    ]
+    for kind, time in busy.items():
+        result.append(_Part(f"analyzed_{kind}", time, analyzed))
+    result.append(_Part("analyzed_busy_time", sum(busy.values()), analyzed))
+    result.append(_Part("analyzed_idle_time", idle, analyzed))
+    return result
+
+
+def _divided_busy_time(work: GpuEvents, is_counted: BoolArray) -> dict[str, int]:
+    """Return the busy time of some GPU events by the timeline's `type`, ns."""
+    communication = work.is_communication & is_counted
+    copy = work.is_copy & is_counted
+    computation = is_counted & ~(communication | copy)
+    busy = _busy_time(work, is_counted)
+    computing = _busy_time(work, computation)
+    computing_or_communicating = _busy_time(work, computation | communication)
+    return {
+        "computation_time": computing,
+        "exposed_comm_time": computing_or_communicating - computing,
+        "exposed_memcpy_time": busy - computing_or_communicating,
+    }
+
+
+def timeline_rows_shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that are shown first: where not all is analyzed, those about the rest.
+
+    Shares of time that was not recorded would contradict the findings.
+    """
+    analyzed = analyzed_rows(frame)
+    if not len(analyzed):
+        return frame
+    return analyzed
 
 
 def total_time_ns(work: GpuEvents) -> int:
@@ -64,32 +141,23 @@ def _times_of_device(
         is_counted: which of them are of the device and count, (g,); at least one.
         micro_idle_thresh_us: up to which length idle time is micro idle time; None for no split.
     """
-    communication = work.is_communication & is_counted
-    copy = work.is_copy & is_counted
-    computation = is_counted & ~(communication | copy)
     start = work.start[is_counted]
     end = work.end[is_counted]
     event_before, event_after = holes(start, end)
     gap = start[event_after] - end[event_before]
     total = int(end.max() - start.min())
     busy = total - int(gap.sum())
-    computing = _busy_time(work, computation)
-    computing_or_communicating = _busy_time(work, computation | communication)
-    times = {
-        "computation_time": computing,
-        "exposed_comm_time": computing_or_communicating - computing,
-        "exposed_memcpy_time": busy - computing_or_communicating,
-        "busy_time": busy,
-        "idle_time": total - busy,
-    }
+    times = _divided_busy_time(work, is_counted)
+    times["busy_time"] = busy
+    times["idle_time"] = total - busy
     if micro_idle_thresh_us is not None:
         is_micro = gap <= micro_idle_thresh_us * NS_PER_US
         micro_idle = int(gap[is_micro].sum())
         times["micro_idle_time"] = micro_idle
         times["macro_idle_time"] = total - busy - micro_idle
     times["total_time"] = total
-    times["total_comm_time"] = _busy_time(work, communication)
-    times["total_memcpy_time"] = _busy_time(work, copy)
+    times["total_comm_time"] = _busy_time(work, work.is_communication & is_counted)
+    times["total_memcpy_time"] = _busy_time(work, work.is_copy & is_counted)
     return times
 
 
@@ -117,15 +185,22 @@ GPU_TIMELINE = Table(
             "`busy_time`: all. `idle_time`: the rest, with `micro_idle_thresh_us` also split "
             "into `micro_idle_time` (holes up to that long) and `macro_idle_time`. "
             "`total_time`: first start to last end. `total_comm_time`, `total_memcpy_time`: "
-            "hidden or not.",
+            "hidden or not. Where not all of the wall time is analyzed, as by the findings: "
+            "`not_recorded_time`, `warm_up_time`, `analyzed_time`, and how that divides "
+            "(`analyzed_busy_time`, `analyzed_idle_time` …).",
         ),
         Column("time ms", "busy time over all streams"),
-        Column("percent", "of `total_time`"),
+        Column(
+            "percent",
+            "of `total_time`; of what is not recorded, warm-up and analyzed, of the wall time; "
+            "of the parts of the analyzed time, of that",
+        ),
     ],
     table=of_gpu_events(gpu_timeline),
     options=["micro_idle_thresh_us"],
     answer="GPU timeline",
     answer_columns=("type", "time ms", "percent", "device"),
+    answer_rows=timeline_rows_shown,
     charts=[
         Chart(
             title="GPU timeline",

@@ -43,6 +43,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.row_command import RowCommand
+from tracelens_ext.report.tables.timeline_rows import ANALYZED, analyzed_rows
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.report.writing import Places
 from tracelens_ext.trace_files import with_rank
@@ -427,6 +428,8 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
             yield fact_text(label, value)
     for answer in report.answers:
         frame = report.sheets[answer.sheet]
+        if answer.choose_rows is not None:
+            frame = answer.choose_rows(frame)
         title = answer.title
         if answer.sheet == "findings":
             from tracelens_ext.cli.finding_blocks import first_findings
@@ -450,8 +453,16 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
         times = timeline.groupby("type", sort=False)["time ms"].sum().to_dict()
         total = times["total_time"]
         row["total_time_ms"] = total
+        prefix = ""
+        analyzed = analyzed_rows(timeline)
+        if len(analyzed):
+            prefix = ANALYZED
+            times = analyzed.groupby("type", sort=False)["time ms"].sum().to_dict()
+            total = times["analyzed_time"]
         for label, time_name in _SHARES.items():
-            row[label] = 100 * times[time_name] / total if total else 0.0
+            row[label] = 0.0
+            if total:
+                row[label] = 100 * times[prefix + time_name] / total
     findings = report.sheets.get("findings")
     if findings is not None and "% of analyzed time" in findings and len(findings):
         first = findings.iloc[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -20,6 +20,9 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens_ext.analysis.idle_time.cpu_stacks import IdleStacks
     from tracelens_ext.analysis.operations.tree_table import MergedTree
 
 _NS_PER_MS = 1e6
@@ -63,6 +66,13 @@ def tree(
             help="Also show Python frames (for traces recorded with with_stack=True).",
         ),
     ] = False,
+    cpu: Annotated[
+        bool,
+        typer.Option(
+            "--cpu",
+            help="Show what the CPU did while the GPU waited for it, with the idle time.",
+        ),
+    ] = False,
     capture: Capture = None,
     folded: Annotated[
         bool,
@@ -93,6 +103,15 @@ def tree(
             "--folded and --json both set the output format; give only one of them"
         )
     pattern = user_pattern(op, "--op")
+    if cpu:
+        if pattern is not None:
+            raise UsageError("--op and --cpu are of different trees; give one of them")
+        _print_cpu_tree(
+            trace,
+            AnalysisOptions(kernel_categories=False, capture=capture, reading=reading),
+            _Shown(depth=depth, min_percent=min_percent, folded=folded, json=as_json),
+        )
+        return
     analysis = AnalysisOptions(
         kernel_categories=False, python_frames=python, capture=capture, reading=reading
     )
@@ -123,6 +142,77 @@ def tree(
     if not folded:
         for note in recording_notes(analyzer, for_json=False):
             sys.stdout.write(f"\n{safe_text(note)}\n")
+
+
+class _Shown(NamedTuple):
+    """What of a tree is printed, and how."""
+
+    depth: int | None
+    min_percent: float | None
+    folded: bool
+    json: bool
+
+
+def _print_cpu_tree(trace: Path, analysis: AnalysisOptions, shown: _Shown) -> None:
+    """Print what the CPU did while the GPU waited for it."""
+    from tracelens_ext.analysis.idle_time.cpu_stacks import idle_call_tree, idle_stacks
+    from tracelens_ext.cli.load import analyze, recording_notes
+    from tracelens_ext.report.terminal import safe_text
+
+    analyzer = analyze(trace, analysis)
+    if shown.json:
+        report = trace_report(
+            title="CPU during idle time",
+            trace=trace,
+            tables={"idle_call_tree": idle_call_tree(analyzer.work)},
+            notes=recording_notes(analyzer, for_json=True),
+            facts=[],
+        )
+        print_report(report)
+        return
+    stacks = idle_stacks(analyzer.work)
+    lines = stacks.folded()
+    if not shown.folded:
+        lines = _cpu_tree_lines(stacks, shown)
+    for line in lines:
+        sys.stdout.write(f"{safe_text(line)}\n")
+    if not shown.folded:
+        for note in recording_notes(analyzer, for_json=False):
+            sys.stdout.write(f"\n{safe_text(note)}\n")
+
+
+def _cpu_tree_lines(stacks: IdleStacks, shown: _Shown) -> Iterator[str]:
+    """Yield the tree as text, a line a node, and what was left out."""
+    from tracelens_ext.report.tables.short_names import cut_middle
+    from tracelens_ext.report.tables.units import fitting_unit
+    from tracelens_ext.report.terminal import name_text
+
+    unit, factor = fitting_unit("ms", stacks.total_ns / _NS_PER_MS)
+    total = stacks.total_ns / _NS_PER_MS * factor
+    yield f"Idle time that waits for the CPU: {total:,.3f} {unit}"
+    if not len(stacks):
+        yield "The GPU does not wait for the CPU."
+        return
+    min_percent = shown.min_percent
+    if min_percent is None:
+        min_percent = _DEFAULT_MIN_PERCENT
+    width = screen_width()
+    percent = stacks.percent()
+    yield ""
+    yield f"{f'idle_time_{unit}':>12}  {'% of it':>8}  CPU"
+    kept = stacks.kept(shown.depth, min_percent)
+    for node in kept.nonzero()[0].tolist():
+        idle = stacks.idle_ns[node] / _NS_PER_MS * factor
+        line = f"{idle:12,.3f}  {percent[node]:7.1f}%  "
+        line += _indentation(
+            int(stacks.depth[node]), width - len(line) - _MIN_NAME_WIDTH
+        )
+        room = max(width - len(line), _MIN_NAME_WIDTH)
+        yield line + cut_middle(name_text(stacks.labels[node]), room)
+    small = int((~stacks.kept(None, min_percent)).sum())
+    if small:
+        yield ""
+        yield f"Left out: {small:,} below {min_percent:g} % of it (--min-percent)"
 
 
 def _busy_time(tree: MergedTree) -> str:
@@ -215,5 +305,6 @@ COMMAND = Command(
         "tree trace.json.gz --depth 6",
         "tree trace.json.gz --op Attention --min-percent 0.1",
         "tree trace.json.gz --folded > stacks.txt",
+        "tree trace.json.gz --cpu",
     ),
 )

@@ -221,7 +221,7 @@ TEXT: Final = FindingText(
     },
     variants={
         "holes": VariantText(
-            title="Short gaps between kernels: {saving}",
+            title="Short gaps between kernels{inside}: {saving}",
             advices=(
                 AdviceVariant(
                     follows=(Fact.GPU_GRAPHS,),
@@ -350,6 +350,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
         values={
             "large": lead.words,
             "part": 100 * lead.share,
+            "inside": _inside_graphs(inspection, claim),
             "recorder": _recorder_note(inspection),
             "hint": _recording_hint(inspection, claim, cpu_time),
         },
@@ -359,13 +360,27 @@ def host_bound(inspection: Inspection) -> Finding | None:
     return _with_place(finding, lead.words)
 
 
+def _inside_graphs(inspection: Inspection, claim: Claim) -> str:
+    """Return ` inside graph launches` if most of the gaps are between kernels of one launch."""
+    tree = inspection.work.tree
+    gaps = inspection.wall.classified.gaps
+    gap = claim.intervals.gap
+    launch_before = tree.launch_of_gpu[gaps.before[gap]]
+    launch_after = tree.launch_of_gpu[gaps.after[gap]]
+    is_inside = (launch_before == launch_after) & tree.by_graph[gaps.after[gap]]
+    if float(claim.ns[is_inside].sum()) <= _MOST * claim.attributed_ns:
+        return ""
+    return " inside graph launches"
+
+
 def _with_place(finding: Finding, words: str) -> Finding:
     """Return a finding about long gaps whose title says where most of them are, if known."""
     for kind in ("python_frames", "operations"):
         for place in finding.where.get(kind, ())[:1]:
             has_most = place.attributed_ms > _MOST * finding.attributed_ms
             if has_most and place.name != NO_OPERATION:
-                title = finding.title.replace(words, f"{words} in {place.name}")
+                gaps, _, _ = words.partition(" before ")
+                title = finding.title.replace(words, f"{gaps} in {place.name}")
                 return replace(finding, title=title)
     return finding
 

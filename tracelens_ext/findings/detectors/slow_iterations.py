@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations import measurement as measured
 from tracelens_ext.analysis.iterations.selection import (
     Iterations,
@@ -14,9 +15,9 @@ from tracelens_ext.analysis.iterations.selection import (
 )
 from tracelens_ext.findings.attribution import MOST_PLACES, ranked
 from tracelens_ext.findings.detector import detector
-from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.texts import EvidenceText, FindingText, Remedy
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array, IntArray
@@ -35,10 +36,22 @@ TEXT: Final = FindingText(
         "median_ms": EvidenceText("median iteration", "ms", "iterations"),
         "longest_ms": EvidenceText("longest of the slow ones", "ms", "iterations"),
         "part_ms": EvidenceText("more {part} than usual", "ms", "iterations"),
+        "median_launched_ms": EvidenceText(
+            "GPU time of the work that a usual iteration launches", "ms", "iterations"
+        ),
+        "longest_launched_ms": EvidenceText(
+            "of the work that a slow one launches", "ms", "iterations"
+        ),
+        "more_kernels": EvidenceText(
+            "more in a slow iteration than usual", "kernels", "iterations"
+        ),
     },
 )
 
 _WALL: Final = "wall_time_ms"
+#: The GPU time of the work that an iteration launched, whenever that ran.
+_LAUNCHED: Final = "launched_time_ms"
+_KERNELS: Final = "kernels"
 #: Columns of the iteration table that are no part of the time of an iteration.
 _NOT_PARTS: Final = (
     "iteration",
@@ -47,25 +60,86 @@ _NOT_PARTS: Final = (
     "start_ms",
     _WALL,
     "busy_time_ms",
-    "kernels",
+    _LAUNCHED,
+    _KERNELS,
     "whole",
     "odd",
 )
 
 
-@detector("slow-iterations", TEXT)
+@detector("slow-iterations", TEXT, remedy=Remedy.REMOVES_EXTRA_LAUNCHES)
 def slow_iterations(inspection: Inspection) -> Finding | None:
-    """Iterations that take longer than the others, for no reason found elsewhere."""
+    """Iterations that take longer than the others, for no reason found elsewhere.
+
+    They are slow by wall time, or by the GPU time of the work that they launched: where the CPU
+    runs ahead of the GPU, only that shows it.
+    """
     work = inspection.work
     wall = inspection.wall
     slow = _slow_rows(work)
     if slow is None:
         return None
     iterations, labels, _ = named_iterations(work.tree, None)
-    times = _times_of_iterations(wall, iterations)
-    is_slow = np.isin(
-        np.array(labels, dtype=object), slow.slow["iteration"].to_numpy(object)
+    names = np.array(labels, dtype=object)
+    # An iteration that benchmarks kernels is no iteration like the others.
+    set_aside = recording_of(work).set_aside(work)
+    is_usual = ~np.isin(np.arange(len(names)), iterations.of_gpu[set_aside])
+    is_slow = is_usual & np.isin(names, slow.by_wall["iteration"].to_numpy(object))
+    is_slow_on_gpu = np.isin(names, slow.by_gpu["iteration"].to_numpy(object))
+    is_slow_on_gpu &= is_usual
+    excess, claim = _claim_by_wall(wall, iterations, is_slow)
+    gpu_excess, gpu_claim = _claim_by_gpu(wall, iterations, is_slow_on_gpu & ~is_slow)
+    excess = excess + gpu_excess
+
+    numbers_of_slow = np.flatnonzero(excess)
+    rows = slow.whole[slow.whole["iteration"].isin(names[numbers_of_slow].tolist())]
+    if not len(rows):
+        return None
+    part, part_ms = _slowest_part(slow.whole, rows)
+    values = {
+        "which": f"{len(numbers_of_slow)} of {len(labels)} iterations slow",
+        "part": part,
+        "mostly": "",
+    }
+    numbers: dict[str, float | None] = {
+        "median_ms": float(slow.whole[_WALL].median()),
+        "longest_ms": float(rows[_WALL].max()),
+        "part_ms": None,
+        "median_launched_ms": float(slow.whole[_LAUNCHED].median()),
+        "longest_launched_ms": float(rows[_LAUNCHED].max()),
+        "more_kernels": None,
+    }
+    more_kernels = rows[_KERNELS].max() - slow.whole[_KERNELS].median()
+    if more_kernels > measured.ODD_AT_LEAST * slow.whole[_KERNELS].median():
+        numbers["more_kernels"] = float(more_kernels)
+    if len(numbers_of_slow) == 1:
+        values["which"] += f" ({labels[int(numbers_of_slow[0])]})"
+    if part:
+        values["mostly"] = f", mostly {part}"
+        numbers["part_ms"] = part_ms
+    places = ranked(numbers_of_slow, labels, excess[numbers_of_slow])
+    return inspection.finding(
+        "slow-iterations",
+        claim + gpu_claim,
+        numbers,
+        text=TEXT,
+        where={"iterations": places[:MOST_PLACES]},
+        values=values,
     )
+
+
+class _ClaimedExcess(NamedTuple):
+    """What slow iterations take too much."""
+
+    excess: Float64Array  #: of each iteration, ns, (k,)
+    claim: Claim
+
+
+def _claim_by_wall(
+    wall: WallTime, iterations: Iterations, is_slow: BoolArray
+) -> _ClaimedExcess:
+    """Claim what some iterations take beyond the usual wall time."""
+    times = _times_of_iterations(wall, iterations)
     unexplained = (iterations.end - iterations.start) - times.claimed
     excess = np.where(is_slow, _odd_excess(unexplained, iterations.whole), 0.0)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
@@ -75,53 +149,47 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     idle = wall.left_of_gaps().astype(np.float64)
     claim = wall.claim_idle_up_to((idle * share_of_gap).astype(np.int64))
     claim = claim + wall.claim_events(wall.free & (share_of_gpu > 0), share_of_gpu)
+    return _ClaimedExcess(excess, claim)
 
-    numbers_of_slow = np.flatnonzero(excess)
-    part, part_ms = _slowest_part(slow.whole, slow.slow)
-    values = {
-        "which": f"{len(numbers_of_slow)} of {len(labels)} iterations slow",
-        "part": part,
-        "mostly": "",
-    }
-    numbers: dict[str, float | None] = {
-        "median_ms": float(slow.whole[_WALL].median()),
-        "longest_ms": float(slow.slow[_WALL].max()),
-        "part_ms": None,
-    }
-    if part:
-        values["mostly"] = f", mostly {part}"
-        numbers["part_ms"] = part_ms
-    places = ranked(numbers_of_slow, labels, excess[numbers_of_slow])
-    return inspection.finding(
-        "slow-iterations",
-        claim,
-        numbers,
-        text=TEXT,
-        where={"iterations": places[:MOST_PLACES]},
-        values=values,
-    )
+
+def _claim_by_gpu(
+    wall: WallTime, iterations: Iterations, is_slow: BoolArray
+) -> _ClaimedExcess:
+    """Claim what the work that some iterations launched takes beyond the usual."""
+    alone = wall.about(wall.free)
+    launched_in = iterations.of_gpu
+    length = _sums(launched_in[alone.events], alone.event_ns, len(iterations))
+    excess = np.where(is_slow, _odd_excess(length, iterations.whole), 0.0)
+    share = np.minimum(excess / np.maximum(length, 1.0), 1.0)
+    share_of_gpu = values_at(share, launched_in, missing=0)
+    claim = wall.claim_events(wall.free & (share_of_gpu > 0), share_of_gpu)
+    return _ClaimedExcess(excess, claim)
 
 
 class _SlowRows(NamedTuple):
     """Rows of the iteration table."""
 
     whole: pd.DataFrame  #: of whole iterations
-    slow: pd.DataFrame  #: of those among them that take oddly long
+    by_wall: pd.DataFrame  #: of those among them that take oddly long
+    by_gpu: pd.DataFrame  #: of those whose work takes the GPU oddly long
 
 
 def _slow_rows(work: GpuEvents) -> _SlowRows | None:
     """Return the iterations that take oddly long; None without any."""
-    iterations = find_iterations(work.tree)
-    lengths = (iterations.end - iterations.start)[iterations.whole].astype(np.float64)
-    if not len(lengths) or not measured.odd_among(lengths)[0].any():
+    if len(find_iterations(work.tree)) < measured.ODD_AMONG:
         return None
     table = measured.iteration_table(work).frame
     whole = table[table["whole"]]
-    is_odd = np.array([_WALL in odd.split(", ") for odd in whole["odd"]], dtype=bool)
-    is_slow = is_odd & (whole[_WALL] > whole[_WALL].median()).to_numpy()
-    if not is_slow.any():
+    slow = {}
+    for column in (_WALL, _LAUNCHED):
+        is_odd = np.array(
+            [column in odd.split(", ") for odd in whole["odd"]], dtype=bool
+        )
+        is_longer = (whole[column] > whole[column].median()).to_numpy()
+        slow[column] = whole[is_odd & is_longer]
+    if not len(slow[_WALL]) and not len(slow[_LAUNCHED]):
         return None
-    return _SlowRows(whole, whole[is_slow])
+    return _SlowRows(whole, slow[_WALL], slow[_LAUNCHED])
 
 
 class _Times(NamedTuple):

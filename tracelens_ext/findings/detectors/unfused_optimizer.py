@@ -96,7 +96,8 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
         & (step_of_gpu[before] == step_of_gpu[after])
     )
     idle = wall.claim_idle_during(steps[is_unfused])
-    idle = idle + wall.claim_idle(is_between[wall.idle.gap])
+    of_cpu = wall.may_wait(wall.idle) | wall.starts(wall.idle)
+    idle = idle + wall.claim_idle(is_between[wall.idle.gap] & of_cpu)
     claim = idle + wall.claim_events(is_chosen, share)
 
     name = _only_name(inspection, steps[is_unfused])

@@ -26,6 +26,7 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
+from tracelens_ext.readers.call_stacks import with_frames_of_call_stacks
 from tracelens_ext.readers.json_events import REFUSED, EventStream
 from tracelens_ext.readers.kineto import compiled_reader, schema
 from tracelens_ext.readers.kineto.columns import (
@@ -233,7 +234,7 @@ class KinetoColumns:
             notes=tuple(notes),
             unread=self._unread_texts(members),
         )
-        return restored(trace)
+        return with_frames_of_call_stacks(restored(trace))
 
 
 def text_of(value: object) -> str:

@@ -129,6 +129,7 @@ _TEXTS = (
     "grid",
     "kernel",
     "labels",
+    "Call stack",
     "",
 )
 #: The arguments that are kept, as raw text, and what each is called in Python.
@@ -185,7 +186,7 @@ PLAN = (
     Plan(
         *(EventKind.CPU_OP, EventKind.USER_ANNOTATION),
         numbers=("External id", "Sequence number", "Fwd thread id"),
-        texts=(_SHAPES, _COLLECTIVE),
+        texts=(_SHAPES, _COLLECTIVE, ("Call stack",)),
     ),
     Plan(EventKind.RUNTIME, EventKind.DRIVER, numbers=_IDS, texts=(("kernel",),)),
     Plan(

@@ -41,6 +41,7 @@ class Chart:
         "memory",
         "timeline_bins",
         "call_tree",
+        "idle_call_tree",
     ] = "bar"
     #: bars to show; the others are summed into one more, which says how many they are
     top: int = 25

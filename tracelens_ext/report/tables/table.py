@@ -49,6 +49,10 @@ def _no_heading(_context: Context, _options: ReportOptions) -> str:
     return ""
 
 
+def _all_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
 def _no_command(_context: Context, _options: ReportOptions) -> RowCommand | None:
     return None
 
@@ -77,6 +81,7 @@ class Table:
         answer_when: what the trace must have for that, if anything.
         answer_if_empty: returns the heading if the table has no rows; empty for none.
         answer_columns: the columns that are shown there, where the table has them.
+        answer_rows: chooses the rows that are shown there; all by default.
         answer_links: the one of them that names the sheets to look at next.
         screen: how a command shows it.
         short_names: the column of kernel names that a report puts short ones beside.
@@ -98,6 +103,7 @@ class Table:
     answer_when: Condition | None = None
     answer_if_empty: Callable[[Context, ReportOptions], str] = _no_heading
     answer_columns: Sequence[str] = ()
+    answer_rows: Callable[[pd.DataFrame], pd.DataFrame] = _all_rows
     answer_links: str = ""
     screen: ScreenView = ScreenView(title="")
     short_names: str = ""

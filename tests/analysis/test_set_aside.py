@@ -1,0 +1,173 @@
+"""GPU work that is not analyzed: benchmarks of autotuning, and events that cannot be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.make_trace import TraceMaker
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.coverage.benchmarks import find_benchmarks
+from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
+from tracelens_ext.analysis.coverage.suspects import find_suspects
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>"
+
+
+def coverage(maker: TraceMaker) -> Coverage:
+    return recording_of(TreePerfAnalyzer(maker.document()).gpu_events)
+
+
+def launches(
+    maker: TraceMaker, names: list[str], start: float, length: float = 50
+) -> float:
+    """Launch kernels one after the other; return when the last one has ended, µs."""
+    for name in names:
+        maker.launched(
+            name,
+            start,
+            length,
+            correlation=len(maker.events) + 1,
+            at=start - 5,
+        )
+        start += length + 10
+    return start
+
+
+def test_fills_that_alternate_with_one_kernel_are_benchmarks() -> None:
+    maker = TraceMaker()
+    end = launches(maker, [FILL, "my_kernel"] * 12, 10)
+    launches(maker, ["my_kernel", "gemm"] * 12, end)
+    recording = coverage(maker)
+    (part,) = recording.parts.to_dict("records")
+    assert part["kind"] == "warm_up"
+    assert part["what"] == "benchmarks of autotuning"
+    assert part["count"] == 24
+    assert part["busy_ns"] == 24 * 50_000
+    work = TreePerfAnalyzer(maker.document()).gpu_events
+    assert recording.set_aside(work).tolist() == [True] * 24 + [False] * 24
+
+
+def test_kernels_launched_by_a_benchmark_are_benchmarks() -> None:
+    maker = TraceMaker()
+    end = launches(maker, [f"triton_mm_{number}" for number in range(12)], 10)
+    maker.op("CachingAutotuner.benchmark_all_configs (dynamo_timed)", 0, end)
+    launches(maker, ["triton_mm_3"] * 20, end + 100)
+    work = TreePerfAnalyzer(maker.document()).gpu_events
+    assert recording_of(work).set_aside(work).sum() == 12
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([FILL, "scatter"] * 4, id="a few"),
+        pytest.param([FILL, "scatter", "gemm"] * 12, id="other kernels between"),
+    ],
+)
+def test_fills_of_a_program_are_work(names: list[str]) -> None:
+    maker = TraceMaker()
+    end = launches(maker, names, 10)
+    launches(maker, ["gemm", "softmax"] * 10, end)
+    assert not len(find_benchmarks(TreePerfAnalyzer(maker.document()).gpu_events))
+
+
+def test_short_fills_clear_no_cache() -> None:
+    maker = TraceMaker()
+    end = launches(maker, [FILL, "scatter"] * 12, 10, length=5)
+    launches(maker, ["gemm", "softmax"] * 10, end)
+    assert not len(find_benchmarks(TreePerfAnalyzer(maker.document()).gpu_events))
+
+
+def test_benchmarks_in_each_iteration_are_work() -> None:
+    maker = TraceMaker()
+    end = 10.0
+    for step in range(4):
+        begin = end - 8
+        end = launches(maker, [FILL, "my_kernel"] * 12 + ["gemm"], end)
+        maker.annotation(f"ProfilerStep#{step}", begin, end - begin - 8)
+    assert not len(find_benchmarks(TreePerfAnalyzer(maker.document()).gpu_events))
+
+
+def test_a_recording_of_benchmarks_alone_is_analyzed() -> None:
+    maker = TraceMaker()
+    launches(maker, [FILL, "my_kernel"] * 40, 10)
+    recording = coverage(maker)
+    assert not len(recording.parts)
+    assert recording.analyzed_ns == recording.wall_ns
+
+
+def suspect(lost: int, length: float) -> TraceMaker:
+    """One long kernel, beside launches without kernels."""
+    maker = TraceMaker()
+    launches(maker, ["gemm"] * 20, 10)
+    maker.launched("stale", 2_000, length, correlation=900, at=1_990)
+    for number in range(lost):
+        maker.call("cudaLaunchKernel", 2_100 + 10 * number, 5, correlation=901 + number)
+    return maker
+
+
+def test_an_event_over_lost_launches_that_is_most_of_the_time_is_suspect() -> None:
+    maker = suspect(lost=30, length=50_000)
+    work = TreePerfAnalyzer(maker.document()).gpu_events
+    suspects = find_suspects(work)
+    assert work.trace.names[int(work.name[suspects.event[0]])] == "stale"
+    assert suspects.lost_launches.tolist() == [30]
+    recording = recording_of(work)
+    assert recording.mean_ns("dropped_events") == 50_000_000
+
+
+@pytest.mark.parametrize(("lost", "length"), [(0, 50_000), (30, 500)])
+def test_a_long_kernel_alone_or_lost_launches_alone_are_not_suspect(
+    lost: int, length: float
+) -> None:
+    work = TreePerfAnalyzer(suspect(lost, length).document()).gpu_events
+    assert not len(find_suspects(work).event)
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("41_autotune_dynamo_timed", 0.9), ("42_user_triton_autotune", 0.9)],
+)
+def test_autotuning_of_shared_traces_is_warm_up(name: str, share: float) -> None:
+    work = TreePerfAnalyzer(SHARED / "field" / f"{name}.json").gpu_events
+    recording = recording_of(work)
+    assert recording.mean_ns("warm_up") / recording.wall_ns >= share
+    assert recording.busy_set_aside_ns > 0
+
+
+def test_the_first_launch_of_a_kernel_that_loads_its_module_is_warm_up() -> None:
+    maker = TraceMaker()
+    maker.call("cudaLaunchKernel", 0, 300, correlation=1)
+    maker.kernel("gemm", 305, 50, correlation=1)
+    maker.call("cudaLaunchKernel", 400, 1_000, correlation=2)
+    maker.kernel("softmax", 1_405, 50, correlation=2)
+    for number in range(30):
+        begin = 1_500 + 100 * number
+        maker.call("cudaLaunchKernel", begin, 5, correlation=10 + 2 * number)
+        maker.kernel("gemm", begin + 10, 40, correlation=10 + 2 * number)
+        maker.call("cudaLaunchKernel", begin + 50, 5, correlation=11 + 2 * number)
+        maker.kernel("softmax", begin + 60, 35, correlation=11 + 2 * number)
+    parts = coverage(maker).parts
+    assert [what.partition(":")[0] for what in parts["what"]] == [
+        "first launch of a kernel"
+    ]
+    assert parts["ns"].tolist() == [1_000_000]
+
+
+def test_a_first_launch_like_the_others_is_work() -> None:
+    maker = TraceMaker()
+    launches(maker, ["gemm"] * 30, 10)
+    assert not len(coverage(maker).parts)
+
+
+def test_benchmarks_are_no_work_of_a_category() -> None:
+    maker = TraceMaker()
+    end = launches(maker, [FILL, "my_kernel"] * 12, 10)
+    launches(maker, ["gemm"] * 20, end)
+    analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
+    table = analyzer.get_df_gpu_time_by_category()
+    times = dict(zip(table["kernel_category"], table["total_time_ms"], strict=True))
+    assert times == {"(not analyzed)": 1.2, "GEMM": 1.0}

@@ -1,0 +1,87 @@
+"""What makes a recording doubtful, in sentences that come before all findings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.analysis.coverage.suspects import find_suspects
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.report.tables.short_names import cut_middle
+from tracelens_ext.text import ms_text
+from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.trace.gpu_events import GpuEvents
+
+_NAME_LENGTH: Final = 60
+#: Fewer GPU events tell nothing about rates.
+FEWEST_EVENTS = 20
+#: Less GPU work tells nothing about rates, ns, unless one of its kernels runs several times.
+LEAST_WORK_NS = 5_000_000
+FEWEST_RUNS = 5
+#: How to record more, by the tool that recorded the trace.
+_HOW_TO_RECORD: Final = {
+    "torch": (
+        "ten iterations after a warm-up: "
+        "torch.profiler.profile(schedule=torch.profiler.schedule(wait=1, warmup=3, active=10))"
+    ),
+    "jax": "ten steps after a warm-up, between jax.profiler.start_trace and stop_trace",
+    "nsys": "a longer run, with the work of interest repeated at least ten times",
+    "rocprofv3": "a longer run, with the work of interest repeated at least ten times",
+}
+_HOW_TO_RECORD_ANY: Final = (
+    "a longer run, with the work of interest repeated at least ten times"
+)
+
+
+def suspect_sentences(work: GpuEvents) -> list[str]:
+    """Return a sentence about each GPU event whose recorded end cannot be right."""
+    suspects = find_suspects(work)
+    total_ns = max(int(work.duration.sum()), 1)
+    columns = zip(suspects.event.tolist(), suspects.lost_launches.tolist(), strict=True)
+    sentences = []
+    for event, lost_launches in columns:
+        name = work.trace.names[int(work.name[event])]
+        shown = cut_middle(simple_name(name) or name, _NAME_LENGTH)
+        duration_ns = int(work.duration[event])
+        percent = 100 * duration_ns / total_ns
+        sentences.append(
+            f"The recording is suspect: 1 of {len(work):,} GPU events, {shown}, lasts "
+            f"{ms_text(duration_ns / NS_PER_MS)} ({percent:.1f} % of GPU time) while "
+            f"{lost_launches:,} launches have no GPU work in the file. GPU events were lost or "
+            "this one ends too late; its time is not analyzed. Record again before you act on "
+            "the rest."
+        )
+    return sentences
+
+
+def too_little_recorded(work: GpuEvents) -> str:
+    """Return why there is no advice on rates, and how to record enough; empty if enough is there.
+
+    Fewer than 20 GPU events, or under 5 ms of GPU work of which no kernel runs five times, may be
+    first uses, or the wrong part of the program. Work that is set aside does not count.
+    """
+    is_analyzed = ~recording_of(work).set_aside(work)
+    count = int(is_analyzed.sum())
+    work_ns = int(work.duration[is_analyzed].sum())
+    runs_of_kernels = np.bincount(work.name[is_analyzed & work.is_kernel])
+    is_short = work_ns < LEAST_WORK_NS and runs_of_kernels.max(initial=0) < FEWEST_RUNS
+    if count >= FEWEST_EVENTS and not is_short:
+        return ""
+    events = f"{count:,} GPU events"
+    if count == 1:
+        events = "1 GPU event"
+    tool = program_of(work.trace).tool
+    how = _HOW_TO_RECORD.get(tool, _HOW_TO_RECORD_ANY)
+    return (
+        f"Too little is recorded for advice: {events} with {ms_text(work_ns / NS_PER_MS)} of "
+        f"work. Record {how}."
+    )
+
+
+def has_little_work(work: GpuEvents) -> bool:
+    """Return whether there is so little GPU work that no kernel of it is worth attention."""
+    is_analyzed = ~recording_of(work).set_aside(work)
+    return int(work.duration[is_analyzed].sum()) < LEAST_WORK_NS
