@@ -41,7 +41,10 @@ settings.load_profile("same every time")
 # `make test` asks for these; what it leaves out, `make test-all` tries.
 settings.register_profile("few examples", settings(), max_examples=15)
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_TORCH = (
+    importlib.util.find_spec("torch") is not None
+    or "TRACELENS_EXT_TORCH_PYTHON" in os.environ
+)
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 #: What tests with a mark do; `make test` leaves them to `make test-all`.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tracelens_ext.hooks import hookimpl
     from tracelens_ext.perf_report import generate_perf_report_pytorch
     from tracelens_ext.readers import read_trace
+    from tracelens_ext.recorder.in_python import record, trace_handler
+    from tracelens_ext.recorder.magic import load_ipython_extension
     from tracelens_ext.trace import Trace
     from tracelens_ext.trace.call_tree import CallTree
 
@@ -40,7 +42,10 @@ _HOME = {
     "categorize_kernels": "categorize",
     "generate_perf_report_pytorch": "perf_report",
     "hookimpl": "hooks",
+    "load_ipython_extension": "recorder.magic",
     "read_trace": "readers",
+    "record": "recorder.in_python",
+    "trace_handler": "recorder.in_python",
 }
 
 __all__ = [
@@ -54,7 +59,10 @@ __all__ = [
     "categorize_kernels",
     "generate_perf_report_pytorch",
     "hookimpl",
+    "load_ipython_extension",
     "read_trace",
+    "record",
+    "trace_handler",
 ]
 
 

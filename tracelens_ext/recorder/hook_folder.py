@@ -29,9 +29,8 @@ class ProcessOutcome:
 
     pid: int
     host: str
-    state: (
-        str  #: `waiting`, `recording`, `written`, `dropped`, `failed` or `unselected`
-    )
+    #: `waiting`, `recording`, `written`, `dropped`, `failed`, `unsupported` or `unselected`
+    state: str
     reason: str  #: why nothing was recorded
     rank: int | None
     world_size: int  #: of the process group; 0 without one
@@ -40,9 +39,15 @@ class ProcessOutcome:
     iterations: int  #: how many had ended
     trace: str  #: the name of the trace; empty for none
     first_iteration: int
-    recorded: int  #: how many iterations were recorded whole
+    recorded_ms: tuple[float, ...]  #: the duration of each iteration recorded whole
+    before_ms: float | None  #: the median duration of those before; None if unknown
     stacks_off_because: str  #: the other Python profiler; empty for none
     snapshot_problem: str  #: why there is no snapshot of memory; empty if there is
+
+    @property
+    def recorded(self) -> int:
+        """How many iterations were recorded whole."""
+        return len(self.recorded_ms)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> ProcessOutcome:
@@ -59,7 +64,8 @@ class ProcessOutcome:
             iterations=int(facts.get("iterations") or 0),
             trace=str(facts.get("trace", "")),
             first_iteration=int(facts.get("first_iteration") or 0),
-            recorded=len(facts.get("recorded_ms") or ()),
+            recorded_ms=tuple(facts.get("recorded_ms") or ()),
+            before_ms=facts.get("before_ms"),
             stacks_off_because=str(facts.get("stacks_off_because") or ""),
             snapshot_problem=str(facts.get("snapshot_problem") or ""),
         )

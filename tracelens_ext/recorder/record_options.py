@@ -43,6 +43,11 @@ class RecordOptions:
     memory_snapshot: bool = False  #: with a snapshot of the memory of the GPU
 
     @property
+    def is_by_time(self) -> bool:
+        """Whether a period of time is recorded, not iterations."""
+        return self.steps_by is StepsBy.time
+
+    @property
     def first_recorded(self) -> int:
         """The number of the first iteration that is recorded, from 0."""
         return self.skip + self.warmup

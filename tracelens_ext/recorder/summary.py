@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracelens_ext.analysis.recording_cost import recording_cost_sentence
 from tracelens_ext.recorder.hook_folder import ProcessOutcome
+from tracelens_ext.recorder.other_profilers import installed_profiler
 from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
 
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
@@ -57,14 +59,16 @@ class RecordingSummary:
             if outcome.state == "failed":
                 reason = f"{outcome.reason}; please report this"
                 sentences.append(f"{process}: {reason}")
+            elif outcome.state == "unsupported":
+                sentences.append(f"{process}: {outcome.reason}")
             elif outcome.state == "dropped":
                 remedy = "look at what that one writes, or turn it off"
                 sentences.append(f"{process}: {outcome.reason}; {remedy}")
             elif outcome.state == "recording":
                 reason = "it ended before its recording was written"
                 remedy = (
-                    "os._exit, SIGTERM and SIGKILL leave no time for that; record earlier"
-                    " with --skip and --steps"
+                    "os._exit, SIGTERM, SIGKILL and crashes leave no time for that; record"
+                    " earlier with --skip and --steps"
                 )
                 sentences.append(f"{process}: {reason}; {remedy}")
         return sentences
@@ -76,20 +80,20 @@ class RecordingSummary:
         if not self.outcomes:
             return "nothing was recorded: the program did not import PyTorch"
         if all(outcome.state == "unselected" for outcome in self.outcomes):
-            return "nothing was recorded: no process has a rank of --ranks"
+            return "nothing was recorded: no process has a rank that --ranks selects"
         iterations = max(outcome.iterations for outcome in self.outcomes)
         if self.options.steps_by is StepsBy.time:
             begins = f"{self.options.after_s:g} s"
             return (
-                f"nothing was recorded: no operation of PyTorch ran from {begins} after its"
-                " import on; record earlier with --after"
+                f"nothing was recorded: the program ran no PyTorch operation later than {begins}"
+                " after importing PyTorch; record earlier with --after, or longer with --for"
             )
         if iterations:
             return self._reason_for_few(iterations)
         if any(outcome.ended is None for outcome in self.outcomes):
             return (
-                "nothing was recorded: the program was ended before the recording began; let"
-                f" it run longer, record earlier with --skip, or {_BY_TIME}"
+                "nothing was recorded: the program was killed before the recording began; let it"
+                f" run longer, record earlier with --skip, or {_BY_TIME}"
             )
         return (
             "nothing was recorded: no optimizer stepped and no module was called from Python;"
@@ -101,9 +105,9 @@ class RecordingSummary:
         counted = _counted(iterations, "iteration")
         earlier = max(iterations // 3, 0)
         return (
-            f"nothing was recorded: the program ended after {counted}, and recording begins"
+            f"nothing was recorded: the program ended after {counted}, and the recording begins"
             f" after {first} (--skip {self.options.skip} --warmup {self.options.warmup});"
-            f" record earlier, for example with --skip {earlier} --warmup 0"
+            f" record earlier, for example with --skip {earlier} --warmup 0, or {_BY_TIME}"
         )
 
     def _reason_for_no_python(self) -> str:
@@ -114,9 +118,19 @@ class RecordingSummary:
                 " programs are recorded; run it without that option"
             )
         return (
-            "no Python process loaded the recorder; python -I, -E and -S cannot be recorded,"
-            " nor what does not inherit the environment (sudo, containers, Ray)"
+            "no Python process loaded the recorder. python -I, -E and -S cannot be recorded, nor"
+            " can processes that do not inherit the environment (sudo, containers, Ray)."
+            f" {_offer_for_other_programs()}"
         )
+
+    def cost_sentences(self) -> list[str]:
+        """Return how much longer the recorded iterations of each process took."""
+        sentences = []
+        for outcome in self.written:
+            cost = recording_cost_sentence(outcome.recorded_ms, outcome.before_ms)
+            if cost:
+                sentences.append(f"{outcome.trace}: {cost}")
+        return sentences
 
     def _limits(self, outcome: ProcessOutcome) -> list[str]:
         """Return what the trace of a process does not have."""
@@ -140,6 +154,11 @@ class RecordingSummary:
             sentences.append(f"there is no snapshot of memory: {problem}")
         return sentences
 
+    def is_part_of_job(self) -> bool:
+        """Return whether the traces are some of the ranks of a larger job."""
+        world_sizes = {outcome.world_size for outcome in self.written}
+        return self.are_one_job() and max(world_sizes) > len(self.written)
+
     def are_one_job(self) -> bool:
         """Return whether the traces are ranks of one job, or of processes that ran together."""
         written = self.written
@@ -149,6 +168,20 @@ class RecordingSummary:
         if are_distributed and len(ranks) == len(written):
             return True
         return _ran_together(written)
+
+
+def _offer_for_other_programs() -> str:
+    """Return how to record a program that is not Python, with a profiler that is installed."""
+    profiler = installed_profiler()
+    if profiler is None:
+        return (
+            "A program that is not Python needs nsys or rocprofv3 on the PATH: record it with"
+            " --with nsys or --with rocprofv3"
+        )
+    return (
+        f"If the program is not Python, record it with {profiler.product}:"
+        f" --with {profiler.value}"
+    )
 
 
 def _ran_together(outcomes: Sequence[ProcessOutcome]) -> bool:

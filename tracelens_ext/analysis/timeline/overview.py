@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.recording_cost import recording_cost_note
 from tracelens_ext.trace import NONE, NS_PER_MS, WHOLE_GRAPH, Trace, distributed_info
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
@@ -175,6 +176,9 @@ def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
     """Return what the reader should know before trusting the tables, a sentence each."""
     trace = work.trace
     notes = list(trace.provenance.notes)
+    cost = recording_cost_note(trace.metadata)
+    if cost:
+        notes.append(cost)
     if not covered.events:
         notes.append("The trace holds no GPU events: the tables are of CPU operations.")
     elif not trace.count_of(*trace.operation_kinds):

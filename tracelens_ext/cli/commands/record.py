@@ -17,8 +17,9 @@ import typer
 from tracelens_ext.cli.options import AnalysisOptions
 from tracelens_ext.cli.outputs import OutputOptions
 from tracelens_ext.cli.screen import show, tell, tell_written
-from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.errors import OutputError, TracelensError, UsageError
 from tracelens_ext.hooks import Command
+from tracelens_ext.recorder.other_profilers import OtherProfiler, check_options
 from tracelens_ext.recorder.record_options import (
     DEFAULT_AFTER_S,
     DEFAULT_FOR_S,
@@ -32,12 +33,23 @@ from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.writing import OutputFormat, Places
 
 if TYPE_CHECKING:
+    from tracelens_ext.recorder.program import Ended
     from tracelens_ext.recorder.summary import RecordingSummary
 
-_TRACES = "rank*.pt.trace.json.gz"
-_SNAPSHOTS = "rank*.memory.pickle"
+#: What a recording leaves in its folder, beside the reports.
+_RECORDINGS = (
+    "rank*.pt.trace.json.gz",
+    "rank*.memory.pickle",
+    "profile.nsys-rep",
+    "profile.sqlite",
+    "profile-*.db",
+    "profile-*.json",
+    "profile-*.csv",
+)
 _WORKBOOK = "report.xlsx"
 _PAGE = "report.html"
+#: Reports of recordings, which go with them.
+_REPORTS = (_WORKBOOK, _PAGE, "*_perf_report.xlsx", "*_perf_report.html")
 #: What typer exits with for Ctrl-C, which the command line takes for one of its own.
 _INTERRUPTED = 130
 
@@ -124,6 +136,17 @@ def record(
         bool,
         typer.Option("--memory-snapshot", help="Also write a GPU memory snapshot."),
     ] = False,
+    profiler: Annotated[
+        OtherProfiler | None,
+        typer.Option(
+            "--with",
+            help=(
+                "Run the program, Python or not, under this profiler, and report on all of"
+                " the run, or on --after and --for."
+            ),
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Replace the recording in the folder."),
@@ -146,9 +169,22 @@ def record(
         memory=memory,
         memory_snapshot=memory_snapshot,
     )
-    run = _RecordRun(
-        command=command, folder=_output_folder(output, force=force), options=options
-    )
+    run: _RecordRun
+    if profiler is None:
+        run = _HookedRun(
+            command=command, folder=_output_folder(output, force=force), options=options
+        )
+    else:
+        check_options(profiler, options)
+        program = profiler.program()
+        folder = _output_folder(output, force=force)
+        run = _ProfiledRun(
+            command=command,
+            folder=folder,
+            options=options,
+            profiler=profiler,
+            program=program,
+        )
     exit_code = run.record()
     if exit_code == _INTERRUPTED:
         sys.exit(exit_code)
@@ -175,20 +211,24 @@ def _output_folder(output: Path | None, *, force: bool) -> Path:
         return Path(f"tracelens-{now:%Y%m%d-%H%M%S}")
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: is a file; give a folder with --output")
-    earlier = _recordings_in(output)
+    earlier = _files_in(output, _RECORDINGS)
     if earlier and not force:
         raise UsageError(
             f"{output}: already contains a recording; choose another folder, or "
             "replace it with --force"
         )
-    for path in earlier:
-        path.unlink()
+    if earlier:
+        for path in earlier + _files_in(output, _REPORTS):
+            path.unlink()
     return output
 
 
-def _recordings_in(folder: Path) -> list[Path]:
-    """Return the traces and snapshots that a folder holds."""
-    return sorted([*folder.glob(_TRACES), *folder.glob(_SNAPSHOTS)])
+def _files_in(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the files of a folder whose names fit one of some patterns."""
+    paths: list[Path] = []
+    for pattern in patterns:
+        paths += folder.glob(pattern)
+    return sorted(path for path in paths if path.is_file())
 
 
 @dataclass(frozen=True)
@@ -198,6 +238,47 @@ class _RecordRun:
     command: Sequence[str]
     folder: Path
     options: RecordOptions
+
+    def record(self) -> int:
+        """Run the program, report, and return its exit code."""
+        raise NotImplementedError
+
+    def _tell_end(self, ended: Ended, sentences: Sequence[str]) -> None:
+        """Say why the program could not be started, else what became of the recording."""
+        if ended.problem:
+            tell(ended.problem)
+            return
+        for sentence in sentences:
+            tell(sentence)
+
+    def _report_on_each(self, traces: Sequence[Path]) -> None:
+        """Report on one trace, or on each of several by itself."""
+        if len(traces) == 1:
+            workbook = self.folder / _WORKBOOK
+            page = self.folder / _PAGE
+            self._report_on_traces(traces, workbook, page)
+        else:
+            self._report_on_traces(traces, self.folder, self.folder)
+
+    def _report_on_traces(
+        self, traces: Sequence[Path], workbook: Path, page: Path
+    ) -> None:
+        """Report on one trace, or on each of several."""
+        from tracelens_ext.cli.commands.report import report
+
+        html = str(page) if _writes_pages() else None
+        report(
+            [str(trace) for trace in traces],
+            outputs=OutputOptions(output=str(workbook), html=html),
+            force=True,
+            analysis=AnalysisOptions(),
+            report_options=ReportOptions(),
+        )
+
+
+@dataclass(frozen=True)
+class _HookedRun(_RecordRun):
+    """A run that PyTorch's profiler records."""
 
     def record(self) -> int:
         """Run the program, report, and return its exit code."""
@@ -218,54 +299,26 @@ class _RecordRun:
             )
         finally:
             hook.remove()
-        if ended.problem:
-            tell(ended.problem)
-        else:
-            self._tell_summary(summary)
+        self._tell_end(ended, summary.sentences())
         if summary.written:
             with _reporting():
                 self._report(summary)
         elif is_new_folder:
-            with suppress(OSError):
-                self.folder.rmdir()
+            _remove_if_empty(self.folder)
         return ended.exit_code
-
-    def _tell_summary(self, summary: RecordingSummary) -> None:
-        for sentence in summary.sentences():
-            tell(sentence)
 
     def _report(self, summary: RecordingSummary) -> None:
         """Report on the traces: on all ranks of a job together."""
         traces = [self.folder / outcome.trace for outcome in summary.written]
-        if len(traces) == 1:
-            self._report_on_traces(
-                traces=traces,
-                workbook=self.folder / _WORKBOOK,
-                page=self.folder / _PAGE,
-            )
-        elif summary.are_one_job():
-            self._report_on_job(traces)
+        if summary.is_part_of_job():
+            # Other nodes write into the same folder.
+            traces = _files_in(self.folder, _RECORDINGS[:1])
+        if len(traces) > 1 and summary.are_one_job():
+            self._report_on_job(traces, summary)
         else:
-            self._report_on_traces(
-                traces=traces, workbook=self.folder, page=self.folder
-            )
+            self._report_on_each(traces)
 
-    def _report_on_traces(
-        self, traces: Sequence[Path], workbook: Path, page: Path
-    ) -> None:
-        """Report on one trace, or on each of several."""
-        from tracelens_ext.cli.commands.report import report
-
-        html = str(page) if _writes_pages() else None
-        report(
-            [str(trace) for trace in traces],
-            outputs=OutputOptions(output=str(workbook), html=html),
-            force=True,
-            analysis=AnalysisOptions(),
-            report_options=ReportOptions(),
-        )
-
-    def _report_on_job(self, traces: Sequence[Path]) -> None:
+    def _report_on_job(self, traces: Sequence[Path], summary: RecordingSummary) -> None:
         """Report on all ranks of a job."""
         from tracelens_ext.cli.commands.fleet import fleet_blocks, fleet_report
         from tracelens_ext.distributed import run_fleet
@@ -274,11 +327,61 @@ class _RecordRun:
         page: Places = {self.folder / _PAGE: writing.PAGE} if _writes_pages() else {}
         places = {**workbook, **page}
         with TemporaryDirectory() as results:
+            for sentence in summary.cost_sentences():
+                tell(sentence)
             result = run_fleet([os.fspath(trace) for trace in traces], results)
             job_report = fleet_report(result)
             show(job_report, fleet_blocks(result, top=5))
             tell_written(writing.write_report(job_report, places, traces, force=True))
         tell(f"results of all ranks: tracelens-ext fleet {self.folder} -o results")
+
+
+@dataclass(frozen=True)
+class _ProfiledRun(_RecordRun):
+    """A run under a profiler of the vendor of the GPU."""
+
+    profiler: OtherProfiler
+    program: str  #: the path of the profiler
+
+    def record(self) -> int:
+        """Run the program, report, and return its exit code."""
+        from tracelens_ext.recorder.program import run_program
+
+        is_new_folder = not self.folder.exists()
+        _make_folder(self.folder)
+        folder = self.folder.absolute()
+        files_before = set(self.folder.rglob("*"))
+        command = self.profiler.command(
+            self.program, self.command, folder, self.options
+        )
+        ended = run_program(command, os.environ)
+        recordings = self.profiler.recordings(self.folder, files_before)
+        self._tell_end(ended, [] if recordings else [self._reason_for_nothing()])
+        if recordings:
+            with _reporting():
+                self._report_on_each(recordings)
+        elif is_new_folder:
+            _remove_if_empty(self.folder)
+        return ended.exit_code
+
+    def _reason_for_nothing(self) -> str:
+        return (
+            f"nothing was recorded: {self.profiler.value} left no recording in {self.folder};"
+            " its messages above say why"
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{folder}: cannot be written ({error.strerror})"
+        raise OutputError(f"{message}; choose another folder") from error
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager
@@ -321,6 +424,7 @@ COMMAND = Command(
         "record -- python train.py",
         "record -o run1 --skip 50 -- torchrun --nproc-per-node 8 train.py",
         "record --after 60s --for 5s -- python serve.py",
+        "record --with nsys -- ./server",
     ),
     runs_program=True,
 )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, NamedTuple, Protocol
-
-#: What runs compiled functions; a part of PyTorch, not of its compiler, which is large.
-_EVAL_FRAME = "torch._C._dynamo.eval_frame"
 
 
 class Follower(Protocol):
@@ -139,6 +135,7 @@ class TorchPatches:
     def _make_counting_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return what `Module.__call__` is while calls are counted."""
         is_compiling = self._is_compiling
+        set_compiler = _set_compiler()
         recorder = self._recorder
         calls = _Calls()
 
@@ -150,11 +147,19 @@ class TorchPatches:
                 return call(self, *arguments, **keywords)
             calls.is_within_module = True
             try:
-                recorder.call_begins()
+                compiler = set_compiler(None)
+                try:
+                    recorder.call_begins()
+                finally:
+                    set_compiler(compiler)
                 result = call(self, *arguments, **keywords)
             finally:
                 calls.is_within_module = False
-            recorder.call_ends()
+            compiler = set_compiler(None)
+            try:
+                recorder.call_ends()
+            finally:
+                set_compiler(compiler)
             return result
 
         _hide_from_compiler(counting_call)
@@ -195,6 +200,7 @@ class TorchPatches:
     def _make_step_wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what wraps `step` of an optimizer's class, instead of PyTorch's own wrapper."""
         is_compiling = self._is_compiling
+        set_compiler = _set_compiler()
         recorder = self._recorder
 
         @functools.wraps(original)
@@ -208,14 +214,23 @@ class TorchPatches:
                 if recorder.is_over or not arguments:
                     return step(*arguments, **keywords)
                 optimizer = arguments[0]
-                if not recorder.optimizer_begins(optimizer):
+                compiler = set_compiler(None)
+                try:
+                    is_outermost = recorder.optimizer_begins(optimizer)
+                finally:
+                    set_compiler(compiler)
+                if not is_outermost:
                     return step(*arguments, **keywords)
                 has_stepped = False
                 try:
                     result = step(*arguments, **keywords)
                     has_stepped = True
                 finally:
-                    recorder.optimizer_ends(optimizer, has_stepped=has_stepped)
+                    compiler = set_compiler(None)
+                    try:
+                        recorder.optimizer_ends(optimizer, has_stepped=has_stepped)
+                    finally:
+                        set_compiler(compiler)
                 return result
 
             _hide_from_compiler(counting_step)
@@ -255,12 +270,16 @@ def _compiling_test(torch: Any) -> Callable[[], bool]:
     return test
 
 
+def _eval_frame() -> Any:
+    """Return what runs compiled functions, a part of PyTorch without its large compiler."""
+    library = getattr(sys.modules.get("torch"), "_C", None)
+    compiler = getattr(library, "_dynamo", None)
+    return getattr(compiler, "eval_frame", None)
+
+
 def _hide_from_compiler(function: Callable[..., Any]) -> None:
     """Have torch.compile run a function as it is, and compile what that calls."""
-    try:
-        eval_frame = importlib.import_module(_EVAL_FRAME)
-    except ImportError:
-        return
+    eval_frame = _eval_frame()
     if hasattr(eval_frame, "set_code_exec_strategy"):
         action = eval_frame._FrameAction
         strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
@@ -269,16 +288,27 @@ def _hide_from_compiler(function: Callable[..., Any]) -> None:
         eval_frame.skip_code(function.__code__)
 
 
+def _set_compiler() -> Callable[[Any], Any]:
+    """Return a function that sets what compiles the calls that follow, and returns what did.
+
+    It is not a Python function where there is a compiler, which would look at that, too.
+    """
+
+    def set_nothing(_compiler: Any) -> Any:
+        return None
+
+    set_compiler: Callable[[Any], Any] = getattr(
+        _eval_frame(), "set_eval_frame", set_nothing
+    )
+    return set_compiler
+
+
 @contextmanager
 def without_compiler() -> Iterator[None]:
     """Keep torch.compile from looking at what is called in this block."""
-    try:
-        set_eval_frame = importlib.import_module(_EVAL_FRAME).set_eval_frame
-    except ImportError:
-        yield
-        return
-    callback = set_eval_frame(None)
+    set_compiler = _set_compiler()
+    compiler = set_compiler(None)
     try:
         yield
     finally:
-        set_eval_frame(callback)
+        set_compiler(compiler)

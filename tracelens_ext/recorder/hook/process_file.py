@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
@@ -97,10 +98,13 @@ def compress(source: str, target: str, unfinished: Optional[int]) -> bool:
     replacement = _UNFINISHED % (unfinished or 0)
     has_operations = False
     rest = b""
+    # Some versions write bytes into names that are not UTF-8.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with open(source, "rb") as plain, gzip.open(target, "wb", _COMPRESSION) as packed:
         while True:
             chunk = plain.read(_CHUNK_BYTES)
-            text = rest + chunk.translate(_PRINTABLE)
+            valid = decoder.decode(chunk.translate(_PRINTABLE), final=not chunk)
+            text = rest + valid.encode("utf-8")
             if unfinished is not None:
                 text = text.replace(mark, replacement)
             has_operations = has_operations or _OPERATION in text

@@ -15,16 +15,23 @@ import weakref
 from typing import Any, Callable, Dict, Optional
 
 from .counting import ThreadSteps
+from .forking import ForkedEnd
 from .options import Options
 from .patches import TorchPatches, without_compiler
 from .process_file import SNAPSHOT_SUFFIX, TRACE_SUFFIX, ProcessFile, compress, publish
 from .ranks import group_size, process_rank, world_size
-from .recording import Recording
+from .recording import (
+    Recording,
+    UnsupportedError,
+    import_what_the_profiler_imports,
+)
 
 #: How long the end of the program waits for another thread to end its iteration, seconds.
 _PATIENCE_S = 1.0
 #: How long it waits for a trace that another thread is writing, seconds.
 _WRITING_S = 600.0
+#: How long before a period of time the profiler's modules are imported, seconds.
+_IMPORTING_S = 5.0
 
 
 class Recorder:
@@ -44,6 +51,8 @@ class Recorder:
         self._lock = threading.RLock()
         #: the parent was recording when this process was forked
         self._inherits_profiler = False
+        #: how forked processes end, once a profiler was prepared in this one
+        self._forked_end: Optional[ForkedEnd] = None
         self._begin_counting()
 
     def _begin_counting(self) -> None:
@@ -79,6 +88,11 @@ class Recorder:
 
     def _begin_afresh_in_child(self) -> None:
         """Forget the iterations of the parent after `fork`."""
+        if self._forked_end is not None:
+            self._forked_end.apply()
+            self._forked_end = (
+                None  # it goes for the processes that this one forks, too
+            )
         inherited = self.recording
         is_inherited = inherited is not None and not inherited.is_stopped
         self._inherits_profiler = self._inherits_profiler or is_inherited
@@ -220,10 +234,15 @@ class Recorder:
         """Go on after an iteration of this thread."""
         recording = self.recording
         if recording is None:
-            if steps.number < self._options.skip or not self._may_record():
+            if steps.number < self._options.skip or not self._claim():
+                return
+            if not self._may_record():
                 return
             recording = self._prepare()
             self._first_number = steps.number + self._options.warmup
+            if self.is_over:  # another thread has made a profiler meanwhile
+                recording.stop({})
+                return
         elif self._owner != threading.get_ident():
             return
         if recording.is_started:
@@ -239,6 +258,14 @@ class Recorder:
             with self._patches.original_call():
                 recording.start()
             recording.begin_iteration(steps.number)
+
+    def _claim(self) -> bool:
+        """Return whether this thread is the first that wants to record."""
+        with self._lock:
+            if self._owner:
+                return False
+            self._owner = threading.get_ident()
+        return True
 
     def _may_record(self) -> bool:
         """Return whether this process is to be recorded; if not, nothing is counted any more."""
@@ -267,10 +294,10 @@ class Recorder:
 
     def _prepare(self, *, all_threads: bool = False) -> Recording:
         """Prepare the profiler on this thread."""
-        with self._lock:
-            self._owner = threading.get_ident()
-            recording = Recording(self._torch, self._options, all_threads=all_threads)
-            self.recording = recording
+        if hasattr(os, "fork"):
+            self._forked_end = ForkedEnd()
+        recording = Recording(self._torch, self._options, all_threads=all_threads)
+        self.recording = recording
         self._finish_with_thread()
         self._finish_with_worker()
         self._file.write(state="recording", rank=process_rank(self._torch))
@@ -395,6 +422,7 @@ class Recorder:
         if recording is None or self._owner != threading.get_ident():
             return
         self.recording = None
+        self._owner = 0
         if not recording.is_stopped:
             recording.stop({})
 
@@ -433,6 +461,8 @@ class Recorder:
         try:
             with without_compiler():
                 action()
+        except UnsupportedError as error:
+            self._end("unsupported", str(error))
         except Exception as error:
             self._end("failed", "{}: {}".format(type(error).__name__, error))
         finally:
@@ -448,7 +478,11 @@ class Recorder:
 
     def _record_for_a_time(self) -> None:
         must_stop = self._must_stop
-        if must_stop.wait(self._options.after_s):
+        begins = time.monotonic() + self._options.after_s
+        if must_stop.wait(max(self._options.after_s - _IMPORTING_S, 0.0)):
+            return
+        self._guarded(lambda: import_what_the_profiler_imports(self._torch))
+        if must_stop.wait(max(begins - time.monotonic(), 0.0)):
             return
         self._guarded(self._start_timed_recording)
         if self.recording is not None:
@@ -456,7 +490,7 @@ class Recorder:
             self._guarded(self._finish)
 
     def _start_timed_recording(self) -> None:
-        if self.is_over or not self._may_record():
+        if self.is_over or not self._claim() or not self._may_record():
             return
         recording = self._prepare(all_threads=True)
         with self._patches.original_call():

@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import sys
+import tempfile
+import threading
 import time
 import warnings
 from contextlib import contextmanager, suppress
@@ -18,9 +20,15 @@ METADATA_KEY = "tracelens_ext_recording"
 _KINETO_LEVEL = "KINETO_LOG_LEVEL"
 #: Above all levels that Kineto writes.
 _KINETO_SILENCE = "99"
+_KINETO_LINE = b"External init callback must run in same thread"
+_STANDARD_ERROR = 2
 _SNAPSHOT_ENTRIES = 200_000
 _PROFILER_TOOL = 2  # `sys.monitoring.PROFILER_ID`
 _IGNORED_WARNING = ("ignore", None, Warning, None, 0)
+
+
+class UnsupportedError(Exception):
+    """This version of PyTorch cannot do what is wanted; the message says what to do."""
 
 
 class Recording:
@@ -30,11 +38,21 @@ class Recording:
         torch: PyTorch.
         options: What to record.
         all_threads: Record the operations of all threads, not of the calling one alone.
+        activities: What PyTorch is to record; by default the CPU, and the accelerator that the
+            program uses by now.
     """
 
-    def __init__(self, torch: Any, options: Options, *, all_threads: bool) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        options: Options,
+        *,
+        all_threads: bool,
+        activities: Optional[List[Any]] = None,
+    ) -> None:
         self._torch = torch
         self._options = options
+        self._activities = activities or self._used_activities()
         self._mark: Any = None
         self._mark_begins = 0.0
         self.stacks_off_because = other_profiler() if options.stacks else None
@@ -47,8 +65,9 @@ class Recording:
         with _quiet():
             self._profile = self._make_profile(all_threads=all_threads)
             self._start_snapshot()
-            self._import_what_the_profiler_imports()
-            self._profile.prepare_trace()
+            import_what_the_profiler_imports(self._torch)
+            with _without_lines_of_kineto():
+                self._profile.prepare_trace()
 
     def _make_profile(self, *, all_threads: bool) -> Any:
         profiler = self._torch.profiler
@@ -58,23 +77,21 @@ class Recording:
             try:
                 arguments["experimental_config"] = config(profile_all_threads=True)
             except TypeError:
-                message = "this version of PyTorch cannot record all threads"
-                raise RuntimeError(message) from None
+                version = self._torch.__version__
+                message = (
+                    "PyTorch {} cannot record all threads for a period of time; update it, or"
+                    " record iterations with --steps-by".format(version)
+                )
+                raise UnsupportedError(message) from None
         return profiler._KinetoProfile(
-            activities=self._activities(),
+            activities=self._activities,
             record_shapes=True,
             profile_memory=self._options.memory,
             with_stack=self._options.stacks and self.stacks_off_because is None,
             **arguments,
         )
 
-    def _import_what_the_profiler_imports(self) -> None:
-        """Import now what some versions import while they record, and then misname."""
-        if hasattr(self._torch, "_inductor"):
-            with suppress(ImportError):
-                importlib.import_module("torch._inductor.config")
-
-    def _activities(self) -> List[Any]:
+    def _used_activities(self) -> List[Any]:
         """Return what is recorded: the CPU, and the accelerator that the program uses."""
         kinds = self._torch.profiler.ProfilerActivity
         accelerators = [
@@ -114,6 +131,11 @@ class Recording:
 
     def stop(self, facts: Dict[str, Any]) -> None:
         """Stop the profiler; the trace has these facts."""
+        if self._mark is not None:
+            # Its end after the profiler's would write into freed memory. Its iteration stays
+            # `current`, so that the mark gets another name.
+            self._mark.__exit__(None, None, None)
+            self._mark = None
         with _quiet():
             if not self.is_started:
                 # PyTorch has no way to give up what it has prepared.
@@ -144,6 +166,16 @@ class Recording:
         return True
 
 
+def import_what_the_profiler_imports(torch: Any) -> None:
+    """Import now what the profiler imports when it starts, which takes seconds in some versions.
+
+    Some versions import it while they record, and then misname it.
+    """
+    if hasattr(torch, "_inductor"):
+        with suppress(ImportError):
+            importlib.import_module("torch._inductor.config")
+
+
 def other_profiler() -> Optional[str]:
     """Return the Python profiler that is at work in this thread; None for none.
 
@@ -157,6 +189,36 @@ def other_profiler() -> Optional[str]:
         name: Optional[str] = monitoring.get_tool(_PROFILER_TOOL)
         return name
     return None
+
+
+@contextmanager
+def _without_lines_of_kineto() -> Iterator[None]:
+    """Take away what Kineto writes past its level when another thread than the main one prepares.
+
+    Everything else that the process writes to standard error meanwhile is written afterwards.
+    """
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    try:
+        standard_error = os.dup(_STANDARD_ERROR)
+    except OSError:  # it is closed
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), _STANDARD_ERROR)
+            try:
+                yield
+            finally:
+                os.dup2(standard_error, _STANDARD_ERROR)
+                file.seek(0)
+                lines = file.readlines()
+                others = [line for line in lines if _KINETO_LINE not in line]
+                if others:
+                    os.write(_STANDARD_ERROR, b"".join(others))
+    finally:
+        os.close(standard_error)
 
 
 @contextmanager

@@ -17,6 +17,10 @@ from torch.autograd import profiler as recorded
 ProfilerActivity = SimpleNamespace(CPU="cpu", CUDA="cuda")
 
 
+def supported_activities() -> set[str]:
+    return {ProfilerActivity.CPU}
+
+
 class _KinetoProfile:
     def __init__(self, **options: Any) -> None:
         self.options = options
