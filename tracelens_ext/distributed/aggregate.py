@@ -224,7 +224,7 @@ def _numbered(groups: Sequence[GroupCalls]) -> _JobCalls:
         destination = frame["dst"].astype("int64") + 1
         frame["set"] = (group * 2**_RANK_BITS + source) * 2**_RANK_BITS + destination
     kernels = kernels.rename(columns={"Process Group Name": "process_group"})
-    return _JobCalls(calls, kernels, stuck)
+    return _JobCalls(calls=calls, kernels=kernels, stuck=stuck)
 
 
 def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -69,11 +69,23 @@ def rank_tables(gpu_events: GpuEvents, ranks: TraceRanks) -> dict[str, pd.DataFr
         parts = []
         for device, rank in ranks.of_device.items():
             is_on_device = gpu_events.trace.device == device
-            parts.append(_tables_of_rank(gpu_events, is_on_device, rank, device))
+            parts.append(
+                _tables_of_rank(
+                    gpu_events=gpu_events,
+                    is_of_rank=is_on_device,
+                    rank=rank,
+                    device=device,
+                )
+            )
     else:
         everything = np.ones(len(gpu_events), dtype=bool)
         device = int(gpu_events.trace.device.min()) if len(gpu_events) else NONE
-        tables = _tables_of_rank(gpu_events, everything, ranks.first, device)
+        tables = _tables_of_rank(
+            gpu_events=gpu_events,
+            is_of_rank=everything,
+            rank=ranks.first,
+            device=device,
+        )
         parts = [tables]
     return {
         name: pd.concat([part[name] for part in parts], ignore_index=True)
@@ -228,7 +240,12 @@ class _Intervals(NamedTuple):
 
     def time_until(self, instants: Int64Array) -> Int64Array:
         """Return how much of these intervals lies before each instant, ns."""
-        return covered(self.start, self.end, np.zeros_like(instants), instants)
+        return covered(
+            start=self.start,
+            end=self.end,
+            window_start=np.zeros_like(instants),
+            window_end=instants,
+        )
 
 
 @dataclass(frozen=True)
@@ -383,11 +400,20 @@ def _iterations_of_rank(
         start = int(iterations.start[index])
         end = int(iterations.end[index])
         is_in_iteration = iterations.of_gpu == index
-        found.append(_RankIteration(name, start, end, is_computation & is_in_iteration))
+        found.append(
+            _RankIteration(
+                name=name,
+                start=start,
+                end=end,
+                is_computation=is_computation & is_in_iteration,
+            )
+        )
     if not found and is_of_rank.any():
         start = int(gpu_events.start[is_of_rank].min())
         end = int(gpu_events.end[is_of_rank].max())
-        found.append(_RankIteration("", start, end, is_computation))
+        found.append(
+            _RankIteration(name="", start=start, end=end, is_computation=is_computation)
+        )
     return found
 
 
