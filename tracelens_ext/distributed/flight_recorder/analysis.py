@@ -400,7 +400,8 @@ def _blame_absent_ranks(job: JobDumps) -> None:
         for rank in call.waiting:
             waits_in[rank].append(call)
     # The root of all waiting: a rank that waits nowhere, or one of which there is no dump.
-    has_root = any(not waits_in[rank] for call in hanging for rank in call.absent)
+    absent_ranks = {rank for call in hanging for rank in call.absent}
+    has_root = any(not waits_in[rank] for rank in absent_ranks)
     has_root |= any(_waits_for_missing(job, call) for call in hanging)
 
     def absent_that_wait(call: StuckCall) -> int:
@@ -422,14 +423,15 @@ def _waits_for_missing(job: JobDumps, call: StuckCall) -> bool:
 
 def _absence(job: JobDumps, call: StuckCall, rank: int) -> str:
     """Return what is known of a rank that did not enter a call."""
-    text = f"it never entered {call.title}, in which {ranks_text(call.waiting)} wait"
-    if len(call.waiting) == 1:
-        text += "s"
+    waiting = ranks_text(call.waiting)
+    verb = "waits" if len(call.waiting) == 1 else "wait"
+    text = f"it never entered {call.title}, in which {waiting} {verb}"
     last = job.last_call(rank)
     if last is None:
         return f"{text}; it made no call that its dump still has"
-    last_call = f"{last.operation} {last.sequence} of group {last.group.name}"
-    return f"{text}; its last call is {last_call} ({last.state}){_frames_text(last.frames)}"
+    title = f"{last.operation} {last.sequence} of group {last.group.name}"
+    where = _frames_text(last.frames)
+    return f"{text}; its last call is {title} ({last.state}){where}"
 
 
 def _blame_started_ranks(job: JobDumps, call: StuckCall, *, is_only: bool) -> None:
@@ -606,8 +608,10 @@ def _progress_row(
 def _last_table(job: JobDumps) -> pd.DataFrame:
     """Return the last calls of each rank."""
     rows: list[dict[str, object]] = []
-    for dump in sorted(job.dumps, key=lambda dump: dump.rank):
-        rows += [_last_row(dump, call) for call in dump.calls[-_LAST_CALLS:]]
+    dumps = sorted(job.dumps, key=lambda dump: dump.rank)
+    for dump in dumps:
+        last_calls = dump.calls[-_LAST_CALLS:]
+        rows += [_last_row(dump, call) for call in last_calls]
     return _table(rows, _LAST_COLUMNS)
 
 
