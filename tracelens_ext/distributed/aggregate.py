@@ -156,9 +156,17 @@ def job_tables(
             ["call", "rank"], kind="stable", ignore_index=True
         )
         tables["collective_waits"] = _in_microseconds(ordered)[WAIT_COLUMNS]
-    _put_on_one_clock(kernels, stuck, (offset_us * NS_PER_US).round())
+    _put_on_one_clock(
+        kernels=kernels,
+        stuck=stuck,
+        offset=(offset_us * NS_PER_US).round(),
+    )
     calls = calls.join(kernels.groupby("call")[["start", "end"]].max(), on="call")
-    calls["span"] = _span(calls, kernels, settings.ranks_per_node)
+    calls["span"] = _span(
+        calls=calls,
+        kernels=kernels,
+        ranks_per_node=settings.ranks_per_node,
+    )
     with failures.isolate("The table verdicts"):
         job = Job(
             calls=calls,
@@ -223,7 +231,11 @@ def _numbered(groups: Sequence[GroupCalls]) -> _JobCalls:
     for frame in (calls, kernels, stuck):
         frame["set"] = _numbers_of_sets(frame)
     kernels = kernels.rename(columns={"Process Group Name": "process_group"})
-    return _JobCalls(calls, kernels, stuck)
+    return _JobCalls(
+        calls=calls,
+        kernels=kernels,
+        stuck=stuck,
+    )
 
 
 def _numbers_of_sets(frame: pd.DataFrame) -> pd.Series:

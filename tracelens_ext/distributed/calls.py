@@ -69,7 +69,11 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
     """
     ranks_text = rows["Process Group Ranks"].iloc[0]
     size = rows["Group size"].iloc[0]
-    members = _members(ranks_text, size, set(rows["rank"].tolist()))
+    members = _members(
+        ranks_text=ranks_text,
+        size=size,
+        present=set(rows["rank"].tolist()),
+    )
     rows = prepared(_with_peers_in_job(rows, members), members)
     matched = rows[rows["recorded"]].reset_index(drop=True)
     match_group(matched)
@@ -80,8 +84,16 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
         .sort_values("launch")
         .drop_duplicates("rank")
     )
-    calls, kernels = _described(matched, members, size)
-    return GroupCalls(calls, kernels, stuck.assign(members=str(members)))
+    calls, kernels = _described(
+        kernels=matched,
+        members=members,
+        size=size,
+    )
+    return GroupCalls(
+        calls=calls,
+        kernels=kernels,
+        stuck=stuck.assign(members=str(members)),
+    )
 
 
 def _with_peers_in_job(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
@@ -92,7 +104,11 @@ def _with_peers_in_job(rows: pd.DataFrame, members: list[int] | None) -> pd.Data
     is_send = name == "send"
     is_receive = name == "recv"
     peer = rows["Dst Rank"].where(is_send, rows["Src Rank"].where(is_receive))
-    in_job = peers_in_job(peer, rows["rank"], members)
+    in_job = peers_in_job(
+        peer=peer,
+        rank=rows["rank"],
+        members=members,
+    )
     return rows.assign(
         **{
             "Dst Rank": rows["Dst Rank"].where(~is_send, in_job),
@@ -131,7 +147,11 @@ def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCa
         order = order_in_iterations(matched, needed_ranks=ranks)
         matched["no"] = np.where(order.is_alike, order.number, NONE)
     members = sorted(rows["rank"].unique().tolist())
-    calls, kernels = _described(matched, members, len(members))
+    calls, kernels = _described(
+        kernels=matched,
+        members=members,
+        size=len(members),
+    )
     return GroupCalls(calls, kernels, stuck=matched[:0].assign(members=""))
 
 
@@ -170,8 +190,17 @@ def _described(
     )
     _name_unnamed_collectives(calls)
     is_single = calls["no"] >= matched_count
-    _add_ranks(calls, members, size, is_single)
-    _add_state(calls, kernels, is_single)
+    _add_ranks(
+        calls=calls,
+        members=members,
+        size=size,
+        is_single=is_single,
+    )
+    _add_state(
+        calls=calls,
+        kernels=kernels,
+        is_single=is_single,
+    )
     _add_figures(calls)
     wait = calls.set_index("no")["wait"]
     kernels["complete"] = kernels["no"].map(wait.notna()).astype(bool)

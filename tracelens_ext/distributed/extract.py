@@ -69,11 +69,23 @@ def rank_tables(gpu_events: GpuEvents, ranks: TraceRanks) -> dict[str, pd.DataFr
         parts = []
         for device, rank in ranks.of_device.items():
             is_on_device = gpu_events.trace.device == device
-            parts.append(_tables_of_rank(gpu_events, is_on_device, rank, device))
+            parts.append(
+                _tables_of_rank(
+                    gpu_events=gpu_events,
+                    is_of_rank=is_on_device,
+                    rank=rank,
+                    device=device,
+                )
+            )
     else:
         everything = np.ones(len(gpu_events), dtype=bool)
         device = int(gpu_events.trace.device.min()) if len(gpu_events) else NONE
-        tables = _tables_of_rank(gpu_events, everything, ranks.first, device)
+        tables = _tables_of_rank(
+            gpu_events=gpu_events,
+            is_of_rank=everything,
+            rank=ranks.first,
+            device=device,
+        )
         parts = [tables]
     return {
         name: pd.concat([part[name] for part in parts], ignore_index=True)
@@ -115,7 +127,11 @@ def communication_about(
             size = len(members)
             key = key_of_group.get((name, ranks_text))
             if key is None:
-                key = _group_key(name, ranks_text, float(size))
+                key = _group_key(
+                    name=name,
+                    ranks_text=ranks_text,
+                    size=float(size),
+                )
             positions[key] = (members.index(ranks[0]), size, size == world_size)
     sets = {_digest(str(sorted(members))) for members in members_of_group.values()}
     return {
@@ -191,7 +207,11 @@ def _tables_of_rank(
     _add_groups(calls, configured_groups(gpu_events.trace.metadata))
     tables = {
         "rank_calls": calls,
-        "rank_iterations": _iterations(gpu_events, is_of_rank, activity),
+        "rank_iterations": _iterations(
+            gpu_events=gpu_events,
+            is_of_rank=is_of_rank,
+            activity=activity,
+        ),
         "overlap": _overlap(calls, activity),
     }
     for frame in tables.values():
@@ -389,11 +409,25 @@ def _iterations_of_rank(
         start = int(iterations.start[index])
         end = int(iterations.end[index])
         is_in_iteration = iterations.of_gpu == index
-        found.append(_RankIteration(name, start, end, is_computation & is_in_iteration))
+        found.append(
+            _RankIteration(
+                name=name,
+                start=start,
+                end=end,
+                is_computation=is_computation & is_in_iteration,
+            )
+        )
     if not found and is_of_rank.any():
         start = int(gpu_events.start[is_of_rank].min())
         end = int(gpu_events.end[is_of_rank].max())
-        found.append(_RankIteration("", start, end, is_computation))
+        found.append(
+            _RankIteration(
+                name="",
+                start=start,
+                end=end,
+                is_computation=is_computation,
+            )
+        )
     return found
 
 

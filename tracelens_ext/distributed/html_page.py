@@ -283,7 +283,13 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     legend = []
     for collective, colour in zip(collectives, _PALETTE, strict=False):
         legend.append((elided(collective, _MAX_NAME_CHARACTERS), colour))
-        traces.append(_point_trace(points[shown_as == collective], len(traces), colour))
+        traces.append(
+            _point_trace(
+                points=points[shown_as == collective],
+                number=len(traces),
+                colour=colour,
+            )
+        )
     best_of_span = bandwidths.groupby(bandwidths["span"].fillna(""))["best_gb_s"].max()
     texts = []
     lines = []

@@ -225,7 +225,11 @@ def _aligned_calls(unequal: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]
             everything = np.arange(len(kernels))
             pairs = _Pairs(everything, everything)
         else:
-            pairs = _pairs_by_end(known, kernels, offset)
+            pairs = _pairs_by_end(
+                known=known,
+                kernels=kernels,
+                offset=offset,
+            )
         known_places = known["place"].iloc[pairs.first]
         other_places = kernels["place"].iloc[pairs.second]
         for known_place, other_place in zip(known_places, other_places, strict=True):

@@ -91,9 +91,9 @@ def _with_known_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame:
         # What counts in a group that is not known is not known either.
         peer = peer.where(~is_group_rank)
     peer = peers_in_job(
-        peer,
-        rows["rank"],
-        members,
+        peer=peer,
+        rank=rows["rank"],
+        members=members,
         count_in_group=bool(is_group_rank.any()),
     )
     return rows.assign(peer=peer)
