@@ -15,7 +15,7 @@ _Self = TypeVar("_Self")
 _Result = TypeVar("_Result")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_EXTENSION = "write a plugin (docs/how-to/write-a-plugin.md)"
+_EXTENSION = "write a plugin; tracelens_ext.hooks.hookspecs has its hooks"
 _TREE = "leave it out; the call tree is made here"
 _PHASES = (
     "leave it out; get_df_phases() finds the phases by the annotations of the engine"

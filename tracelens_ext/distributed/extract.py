@@ -253,7 +253,12 @@ class _Intervals(NamedTuple):
 
     def time_until(self, instants: Int64Array) -> Int64Array:
         """Return how much of these intervals lies before each instant, ns."""
-        return covered(self.start, self.end, np.zeros_like(instants), instants)
+        return covered(
+            start=self.start,
+            end=self.end,
+            window_start=np.zeros_like(instants),
+            window_end=instants,
+        )
 
 
 @dataclass(frozen=True)

@@ -353,7 +353,7 @@ class Inspection:
             where=places,
             evidence=[*_evidence(text, numbers, chosen_texts.values), *evidence],
             advice=chosen_texts.get("advice"),
-            documentation=page or f"docs/findings.md#{detector}",
+            documentation=page or f"tracelens-ext explain finding {detector}",
             snippet=chosen_texts.get("snippet"),
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,

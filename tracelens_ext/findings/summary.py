@@ -98,7 +98,7 @@ def _table_row(finding: Finding) -> dict[str, object]:
         "see": ", ".join(dict.fromkeys(sources)),
         "advice": finding.advice,
         "snippet": finding.snippet,
-        "documentation": f"{finding.documentation} of tracelens-ext's source",
+        "documentation": finding.documentation,
     }
 
 

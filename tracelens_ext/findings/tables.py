@@ -148,7 +148,7 @@ FINDINGS = Table(
         Column("see", "those sheets and commands"),
         Column("advice", "what to change"),
         Column("snippet", "the change in code, where one line does it"),
-        Column("documentation", "the section about it"),
+        Column("documentation", "where the text about it is"),
     ],
     table=_findings,
     options=["device_peaks"],

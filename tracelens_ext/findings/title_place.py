@@ -18,7 +18,7 @@ _NAME_LENGTH: Final = 48
 #: With fewer iterations nothing is told of each.
 _FEWEST_ITERATIONS: Final = 2
 #: Titles of these name a place already, or need none.
-_OTHER_TITLES: Final = frozenset({"slow-iterations", "synchronisation", "slow-link"})
+_OTHER_TITLES: Final = frozenset({"slow-iterations", "synchronization", "slow-link"})
 
 
 def with_places_in_titles(

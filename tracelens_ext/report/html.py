@@ -212,7 +212,10 @@ def page_of(
     findings: dict[str, object] = {}
     with failures.isolate("The findings of the page"):
         findings = html_tables.finding_cards(
-            sheets=sheets, answers=report.answers, source_url=report.source_url
+            sheets=sheets,
+            answers=report.answers,
+            source_url=report.source_url,
+            explanations=report.explanations,
         )
     cards: list[html_tables.Card] = []
     with failures.isolate("The headline of the page"):

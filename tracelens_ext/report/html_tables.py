@@ -23,6 +23,7 @@ from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
+from tracelens_ext.report.simple_markdown import html_of
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.timeline_rows import analyzed_rows
@@ -542,7 +543,10 @@ _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
 
 def finding_cards(
-    sheets: Mapping[str, pd.DataFrame], answers: Sequence[Answer], source_url: str = ""
+    sheets: Mapping[str, pd.DataFrame],
+    answers: Sequence[Answer],
+    source_url: str = "",
+    explanations: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """Return what the page's template shows of the findings: a heading, cards, how many more.
 
@@ -562,6 +566,8 @@ def finding_cards(
             card["saving"] = with_units_attached(cleaned(row.get("saving", "")))
             card["place"] = plot.elided(row["largest_place"], _PLACE)
             card["sheet"] = answer.linked(row["see"], sheets)
+            explanation = (explanations or {}).get(str(row["finding"]), "")
+            card["explanation"] = html_of(explanation)
             own_details = details[details["finding"] == row["finding"]]
             card["details"] = _details(own_details, source_url)
             cards.append(card)

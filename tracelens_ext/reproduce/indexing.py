@@ -97,7 +97,7 @@ def index_argument(operation: RecordedOperation, call: BoundCall) -> ArgumentSou
     tensor = call.tensor("self")
     if tensor is None:
         raise NotReproducibleError(_NOT_SHOWN)
-    children = _Children(operation.children, tensor.sizes)
+    children = _Children(calls=operation.children, sizes=tensor.sizes)
     if children.reshapes:
         return ArgumentSource.of_list(_items(children), _SHOWN)
     values = call.tensor("values")
@@ -184,7 +184,9 @@ class _Children:
                 sizes = next(sizes_before_broadcast, sizes)
             torch_type = TORCH_TYPES.get(call.types[0], "int64")
             is_on_host = sizes in self._copied_sizes
-            indices.append(_Index(sizes, torch_type, is_on_host))
+            indices.append(
+                _Index(sizes=sizes, torch_type=torch_type, is_on_host=is_on_host)
+            )
         return indices
 
     def first_dimension(self) -> int:

@@ -187,7 +187,7 @@ def _misfit_of_numbers(parameter: Parameter, recorded: RecordedNumbers) -> int |
         return _LOOSE  # an empty list has no type
     if not parameter.is_list or parameter.base not in _NUMBERS:
         return _NO_FIT
-    item = Parameter(parameter.name, parameter.base)
+    item = Parameter(name=parameter.name, base=parameter.base)
     total = 0
     for value in recorded.values or ():
         misfit = _misfit_of_number(item, RecordedNumber(value))

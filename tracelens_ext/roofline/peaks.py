@@ -429,7 +429,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
     """
     if not isinstance(entry, dict):
         raise UsageError(
-            f"{where}: expected the keys of a [[device]], see docs/background/roofline.md"
+            f"{where}: expected a [[device]] with the keys {', '.join(sorted(_KEYS))}"
         )
     for unknown in sorted(set(entry) - _KEYS - _KEYS_OF_OURS):
         raise UsageError(

@@ -123,7 +123,7 @@ def _find_peers_by_ends(rows: pd.DataFrame, members: list[int]) -> None:
     sides = {}
     for _, calls in unknown.groupby(["rank", "direction"]):
         first = calls.iloc[0]
-        side = _Side(int(first["rank"]), str(first["direction"]))
+        side = _Side(rank=int(first["rank"]), direction=str(first["direction"]))
         sides[side] = calls
     for side, calls in sides.items():
         opposite = RECEIVE if side.direction == SEND else SEND

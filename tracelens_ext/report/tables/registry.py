@@ -28,8 +28,8 @@ def offered_tables(
     offered_by_name: dict[str, hooks.Offered[Table]] = {}
     for offered in own_offers + plugin_offers:
         name = offered.item.name
-        key = name.lower()
         with registry.guard(offered.plugin.name):
+            key = name.lower()
             if key in offered_by_name:
                 raise hooks.PluginAnswerError(
                     f"sheet {name!r}: the report has one already"
