@@ -258,10 +258,10 @@ def first_findings(
     yield bold(title)
     for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
         yield folded(f"{rank}. {row['title']}", width, "   ")
-        second = f"   {row['confidence']} confidence"
+        second = f"{row['confidence']} confidence"
         if row["saving"]:
-            second = f"   {row['saving']}; {row['confidence']} confidence"
-        lines = folded(second, width, "   ")
+            second = f"{row['saving']}; {second}"
+        lines = [f"   {line}" for line in folded(second, width - 3)]
         place = str(row["largest_place"])
         if place and place.rpartition(" (")[0] not in row["title"]:
             lines.append(f"   mostly in {_cut(place, width - 13)}")

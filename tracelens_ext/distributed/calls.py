@@ -224,9 +224,9 @@ def _add_state(
         CallState.MISMATCH,
     ]
     reasons = [
-        "it pairs with no call of the other ranks",
-        "the trace does not tell whose call it is",
-        "fewer ranks show it than the group has",
+        "it matches no call of the other ranks",
+        "the trace does not record which group made it",
+        "fewer ranks recorded it than the group has",
         "the sizes differ between ranks",
     ]
     state_texts = [state.value for state in states]
@@ -266,8 +266,8 @@ def _add_figures(calls: pd.DataFrame) -> None:
     has_bandwidth &= calls["matched_by"] != MatchedBy.UNNAMED
     calls["algorithm"] = (calls["bytes"] / calls["in_sync"]).where(has_bandwidth)
     calls["bus"] = calls["algorithm"] * _bus_factors(calls)
-    calls.loc[ends_early, "reason"] = "its ranks may leave before others come"
-    calls.loc[has_times & ~has_bandwidth, "reason"] = "its bytes are not known"
+    calls.loc[ends_early, "reason"] = "its ranks may leave before others arrive"
+    calls.loc[has_times & ~has_bandwidth, "reason"] = "its size in bytes is unknown"
 
 
 def _bus_factors(calls: pd.DataFrame) -> pd.Series:

@@ -166,8 +166,8 @@ class _JobTask:
                 pipelines = analyze_pipelines(calls, self._activity_of, stages)
         if self.stage_names is not None and not pipelines.iterations:
             failures.messages.append(
-                "No sends and receives join the pipeline stages that are named, one rank of each:"
-                " check --pipeline-stages, or leave it out"
+                "No sends and receives connect the given pipeline stages; check "
+                "--pipeline-stages, or leave it out"
             )
         return pipelines
 

@@ -28,9 +28,9 @@ from tracelens_ext.report.html_figures import (
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart
 
-_TITLE = "The ranks of a job"
+_TITLE = "Ranks of a job"
 _ORIGINS_CHART = Chart(
-    "Waits by the rank they come from",
+    "Waits by the rank that caused them",
     "origins",
     "rank",
     "wait_ms",
@@ -63,7 +63,10 @@ _LINE_COLOUR = "#8b93a1"
 _OTHERS = "others"
 #: What stands for the time outside of iterations.
 _OUTSIDE = "outside"
-_BEST_TITLES = {CallSpan.NODE: "Best in a node", CallSpan.ACROSS: "Best across nodes"}
+_BEST_TITLES = {
+    CallSpan.NODE: "Best within a node",
+    CallSpan.ACROSS: "Best across nodes",
+}
 
 
 def write_page(
@@ -211,7 +214,7 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
     figure = Figure(
         key="chart-waits",
         title="Waits by rank and iteration",
-        summary=f"The longest: {', '.join(texts)}",
+        summary=f"Longest waits: {', '.join(texts)}",
         legend=[],
         sheet="waits",
         spec=spec_of([heat_map_trace], layout),
@@ -299,7 +302,7 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     }
     figure = Figure(
         key="chart-bandwidths",
-        title="Bus bandwidth by size, the median of each group",
+        title="Bus bandwidth by size, median of each group",
         summary="; ".join(texts),
         legend=legend,
         sheet="bandwidths",
@@ -314,7 +317,7 @@ def _point_trace(points: pd.DataFrame, number: int, colour: str) -> dict[str, ob
     for row in table_rows(points):
         ranks = elided(row.ranks, _MAX_RANKS_CHARACTERS)
         call = plotly_text(f"{row.collective}, {bytes_text(row.bytes)}, ranks {ranks}")
-        figures = f"{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f}"
+        figures = f"{row.median_gb_s:,.1f} GB/s, best {row.best_gb_s:,.1f}"
         texts.append(f"{call}<br>{figures}; calls: {row.calls:,}")
     return trace(
         "scatter",

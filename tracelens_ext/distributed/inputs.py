@@ -117,14 +117,15 @@ def find_inputs(arguments: Sequence[str]) -> FoundInputs:
     for argument in arguments:
         if not argument:
             raise UsageError(
-                "a trace's name is empty; name a file, a folder, a pattern or a URL"
+                "the name of a trace is empty; give a file, a folder, a pattern or a "
+                "URL"
             )
         traces: list[FleetInput] = []
         problem = ""
         try:
             traces = _list_argument(argument)
             if not traces:
-                problem = f"names no trace ({trace_files.suffixes_text()})"
+                problem = f"matches no trace ({trace_files.suffixes_text()})"
         except (OSError, ValueError) as error:
             problem = f"cannot be listed ({reason(error)})"
         if problem:

@@ -115,7 +115,7 @@ def _notes_on_findings(finding_across_ranks: pd.DataFrame) -> list[str]:
     ]
     if not texts:
         return []
-    return [f"What no other rank has: {'; '.join(texts)}."]
+    return [f"Left out because only one rank has it: {'; '.join(texts)}."]
 
 
 def _spread_table(

@@ -41,7 +41,7 @@ class _Renumbering:
         """
         current = self.store.marker(self.stem)
         if current is None:
-            problem = f"the parts of {self.about['trace']} are not complete"
+            problem = f"the parts of {self.about['trace']} are incomplete"
             raise OutputError(f"{problem}; run the same command again")
         old_ranks = ranks_in_marker(current)
         if old_ranks == self.ranks:

@@ -24,6 +24,7 @@ from tracelens_ext.distributed.storage import Markers, ResultStore
 from tracelens_ext.errors import TraceNotFoundError
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -207,7 +208,7 @@ def _failure_table(
             {"trace": error.path, "stage": "find", "message": message, "attempts": 1}
         )
     for rank in missing:
-        message = f"rank {rank}: no trace of it is among the inputs"
+        message = f"rank {rank}: the inputs contain no trace of it"
         rows.append(
             {"rank": rank, "stage": "missing", "message": message, "attempts": 0}
         )
@@ -252,7 +253,7 @@ def _world(done: Markers, failed_ranks: Sequence[int]) -> _World:
     notes = []
     if len(sizes) > 1:
         listed = ", ".join(map(str, sorted(sizes)))
-        notes.append(f"The traces are of jobs of different sizes ({listed} ranks).")
+        notes.append(f"The traces come from jobs of different sizes ({listed} ranks).")
     present = set(failed_ranks)
     for about in done.values():
         if about["rank_from"] != RankSource.ORDER:
@@ -260,7 +261,9 @@ def _world(done: Markers, failed_ranks: Sequence[int]) -> _World:
     present = {rank for rank in present if rank < largest}
     missing_count = largest - len(present)
     if largest > _MAX_LISTED_MISSING:
-        notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
+        notes.append(
+            f"Missing ranks are not listed, because the job has {largest:,} of them."
+        )
         return _World([], missing_count, notes)
     return _World(missing_ranks(present, largest), missing_count, notes)
 
@@ -269,13 +272,13 @@ def _rank_notes(done: Markers) -> Iterator[str]:
     """Yield notes on ranks that are guesses, and on those of which several traces are."""
     count_of_source = Counter(about["rank_from"] for about in done.values())
     for source, words in (
-        (RankSource.NAME, "from the names of their files"),
-        (RankSource.ORDER, "by their order"),
+        (RankSource.NAME, "from the file names"),
+        (RankSource.ORDER, "from their order"),
     ):
         count = count_of_source[source]
         if count:
             traces = "1 trace does" if count == 1 else f"{count} traces do"
-            yield f"{traces} not say the rank; it is taken {words}."
+            yield f"{traces} not record the rank; it is taken {words}."
     yield from _notes_on_several_devices(done)
     count_of_rank = Counter(about["rank"] for about in done.values())
     shared = sorted(rank for rank, count in count_of_rank.items() if count > 1)
@@ -283,7 +286,7 @@ def _rank_notes(done: Markers) -> Iterator[str]:
         listed = ", ".join(map(str, shared[:_MAX_NAMED_RANKS]))
         if len(shared) > _MAX_NAMED_RANKS:
             listed = f"{listed} and {len(shared) - _MAX_NAMED_RANKS} more"
-        yield f"Several traces are of the same rank: {listed}."
+        yield f"Several traces have the same rank: {listed}."
 
 
 def _notes_on_several_devices(done: Markers) -> Iterator[str]:
@@ -301,8 +304,9 @@ def _notes_on_several_devices(done: Markers) -> Iterator[str]:
     if len(texts) > _MAX_NAMED_RANKS:
         listed = f"{listed}; and {len(texts) - _MAX_NAMED_RANKS} more traces"
     yield (
-        f"Each GPU of a trace that does not say its rank is a rank: {listed}. Findings, operations"
-        " and kernels are of all GPUs of a trace, under its lowest rank."
+        "Each GPU of a trace that does not record its rank counts as a rank: "
+        f"{listed}. Findings, operations and kernels cover all GPUs of a trace, under "
+        "its lowest rank."
     )
 
 
@@ -310,13 +314,17 @@ def _notes_on_what_is_left_out(run: FleetRun, done: Markers) -> Iterator[str]:
     """Yield how many events are dropped, and of how many traces parts are not used."""
     dropped = [about["dropped"] for about in done.values() if about["dropped"]]
     if dropped:
-        traces = "1 trace" if len(dropped) == 1 else f"{len(dropped)} traces"
-        yield f"{sum(dropped):,} events of {traces} could not be used and are dropped."
+        events = counted(sum(dropped), "event")
+        traces = counted(len(dropped), "trace")
+        yield f"{events} of {traces} could not be used."
     stems = {job.source.stem for job in run.jobs}
     others = sum(stem not in stems for stem in run.markers)
     if others:
         traces = "1 trace that is" if others == 1 else f"{others} traces that are"
-        yield f"Parts of {traces} not among the inputs are left out; they stay in the folder."
+        yield (
+            f"Parts of {traces} not among the inputs are ignored; they stay in the "
+            "folder."
+        )
 
 
 def _notes_on_failed_parts(done: Markers) -> Iterator[str]:

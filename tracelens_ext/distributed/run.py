@@ -109,15 +109,16 @@ def run_fleet(
     store = ResultStore.at(os.fspath(out))
     if scheduler is not None and workers is not None:
         raise UsageError(
-            "workers are of this machine; a scheduler has its own: give one of them"
+            "workers are local processes, but a scheduler has its own workers: give "
+            "only one of them"
         )
     if attempts < 1:
-        raise UsageError(f"{attempts} attempts are none; give at least 1")
+        raise UsageError(f"attempts is {attempts}; give at least 1")
     if not sources:
         if not_found:
             raise not_found[0]
         raise UsageError(
-            "a fleet needs a trace; name files, a folder, a pattern or a URL"
+            "fleet needs a trace; give files, a folder, a pattern or a URL"
         )
     stage_names = None
     if pipeline_stages is not None:
@@ -243,10 +244,10 @@ def _worker_count(
     """
     count = default_workers(sources) if workers is None else workers
     if count < 0:
-        raise UsageError(f"{count} workers are too few; give 0 for this process alone")
+        raise UsageError(
+            f"workers is {count}; give 0 to use only this process, or more"
+        )
     for url in (store.url,) + tuple(source.url for source in sources):
         if count and url.startswith(_IN_MEMORY):
-            raise UsageError(
-                f"{url}: is in the memory of this process; needs 0 workers"
-            )
+            raise UsageError(f"{url}: is in the memory of this process; use 0 workers")
     return count

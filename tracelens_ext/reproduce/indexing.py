@@ -31,7 +31,7 @@ SHOWN_BY_CHILDREN: Final = frozenset(
     f"aten::{name}{ending}" for name in _READING + _WRITING for ending in ("", "_")
 )
 _NOT_SHOWN: Final = (
-    "its indices were not recorded, and the operations below it do not show them"
+    "the indices were not recorded, and the operations below do not show them"
 )
 _SHOWN: Final = "reconstructed from the operations that it called"
 _IS_GUESSED: Final = "guessed: one index into the first dimension"
@@ -99,7 +99,8 @@ def index_argument(operation: RecordedOperation, call: BoundCall) -> ArgumentSou
         raise NotReproducibleError(_NOT_SHOWN)
     children = _Children(calls=operation.children, sizes=tensor.sizes)
     if children.reshapes:
-        return ArgumentSource.of_list(_items(children), _SHOWN)
+        items = _items(children)
+        return ArgumentSource.of_list(items, _SHOWN)
     values = call.tensor("values")
     if call.short_name in _WRITING and values is not None:
         return _guessed_index(tensor, values)

@@ -63,8 +63,9 @@ class SchemaTable(NamedTuple):
 @cache
 def schema_table() -> SchemaTable:
     """Return the stored schemas."""
-    text = gzip.decompress(SCHEMA_FILE.read_bytes()).decode()
-    first_line, *stored = text.splitlines()
+    packed = SCHEMA_FILE.read_bytes()
+    stored = gzip.decompress(packed).decode().splitlines()
+    first_line = stored.pop(0)
     lines: dict[str, list[str]] = {}
     for line in stored:
         name, _, _ = line.partition("(")
@@ -92,7 +93,7 @@ def _parameter(text: str, *, is_keyword: bool) -> Parameter:
     """Return the parameter that `int[1]? dim=None` stands for."""
     match = _PARAMETER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is no parameter")
+        raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is not a parameter")
     default_text = match["default"]
     is_list = "[" in match["list"]
     # `Tensor?[]` is a list of what may be None; `Tensor?` and `int[]?` may be None themselves.

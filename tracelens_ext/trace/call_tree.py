@@ -101,7 +101,7 @@ class CallTree:
             .rename_axis("outermost event")
             .reset_index(name="GPU events")
         )
-        more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
+        more = "analyzer.get_df_call_tree() and tracelens-ext tree show the whole tree."
         sentences = [repr(self), more]
         return cell_html("Call tree", sentences, {"GPU events below": table})
 

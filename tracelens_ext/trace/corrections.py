@@ -205,8 +205,8 @@ def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
     if count > 1:
         what = f"{count:,} events with impossible ends"
     note = (
-        f"{what} corrected: a GPU event that contains the whole of the next event of its stream"
-        " ends where that one starts."
+        f"{what} corrected: a GPU event that contains the whole next event of its "
+        "stream ends where that event starts."
     )
     provenance = replace(trace.provenance, notes=trace.provenance.notes + (note,))
     return replace(trace, dur=duration, provenance=provenance)

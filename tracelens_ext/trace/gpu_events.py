@@ -118,8 +118,11 @@ class GpuEvents:
         """The category of each event; raises a UsageError without a categorizer."""
         if self.categories is not None:
             return self.categories
-        remedy = "make the analyzer with TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
-        raise UsageError(f"kernel categories are switched off; {remedy}")
+        remedy = (
+            "create the analyzer with TreePerfAnalyzer(trace, "
+            "use_kernel_name_categories=True)"
+        )
+        raise UsageError(f"kernel categories are turned off; {remedy}")
 
     @cached_property
     def op_categorizer(self) -> Categorizer:

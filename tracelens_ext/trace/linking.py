@@ -142,16 +142,16 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
     if ranks:
         raise MergedRanksError(
             path=path,
-            problem=f"holds several ranks merged into one file: {rank_labels(ranks)}",
-            remedy=f"add --rank {ranks[0].number} for one of them, or compare all with:"
+            problem=f"contains several ranks merged into one file: {rank_labels(ranks)}",
+            remedy=f"analyze one of them with --rank {ranks[0].number}, or compare all with:"
             f" tracelens-ext fleet {file} -o results",
             ranks=tuple(rank.number for rank in ranks),
         )
     raise MergedRanksError(
         path=path,
-        problem=f"holds several ranks ({what} {named}) that reuse {count:,} correlation ids,"
+        problem=f"contains several ranks ({what} {named}) that reuse {count:,} correlation ids,"
         " so kernels cannot be attributed to the right one",
-        remedy="analyse each rank's own file",
+        remedy="analyze each rank's own file",
     )
 
 

@@ -112,7 +112,10 @@ def telling_histogram(
     most = int(counted.counts.max(initial=0))
     if log or len(counted.counts) < 2 or most <= _HIDING_SHARE * inside:
         return TellingHistogram(counted, "")
-    reason = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."
+    reason = (
+        f"The bins are logarithmic because one of equal width would contain {most:,} "
+        f"of the {inside:,} gaps."
+    )
     logarithmic = histogram(
         values, bins=bins, smallest=smallest, largest=largest, log=True
     )

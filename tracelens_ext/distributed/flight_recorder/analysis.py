@@ -137,7 +137,7 @@ def _find_mismatch(job: JobDumps, group: GroupCalls) -> bool:
         if _sends_and_receives_differ(group, calls):
             stuck = _stuck(group, sequence, VerdictKind.MISMATCH)
             job.stuck.append(stuck)
-            evidence = "the ranks send other numbers of elements than they receive"
+            evidence = "the ranks send and receive different numbers of elements"
             job.add(VerdictKind.MISMATCH, None, stuck, f"{stuck.title}: {evidence}")
             return True
     return False
@@ -166,9 +166,9 @@ def _difference(group: GroupCalls, sequence: int, rank: int, usual_rank: int) ->
     where = _frames_text(made[0].frames)
     if _is_in_other_order(group, sequence, rank, usual_rank):
         return (
-            f"rank {rank} makes its calls in another order: it calls {made[0].operation}"
-            f" {made[0].sizes_text} where others call {usual[0].operation}"
-            f" {usual[0].sizes_text}{where}"
+            f"rank {rank} makes its calls in a different order: it calls "
+            f"{made[0].operation} {made[0].sizes_text} where others call "
+            f"{usual[0].operation} {usual[0].sizes_text}{where}"
         )
     if of_rank.operations != of_others.operations:
         return (
@@ -335,8 +335,9 @@ def _blame_other_order(job: JobDumps, one: StuckCall, other: StuckCall) -> bool:
         earlier = one if value else other
         later = other if value else one
         evidence = (
-            f"rank {rank} makes its calls in another order: it enters {earlier.title} before"
-            f" {later.title}, the others enter them the other way round, and wait for each other"
+            f"rank {rank} makes its calls in a different order: it enters "
+            f"{earlier.title} before {later.title}; the others enter them the other "
+            "way around, and they wait for each other"
         )
         job.add(VerdictKind.MISMATCH, rank, later, evidence)
     return True
@@ -427,7 +428,7 @@ def _absence(job: JobDumps, call: StuckCall, rank: int) -> str:
         text += "s"
     last = job.last_call(rank)
     if last is None:
-        return f"{text}; it made no call that its dump still has"
+        return f"{text}; its dump contains no earlier call"
     last_call = f"{last.operation} {last.sequence} of group {last.group.name}"
     return f"{text}; its last call is {last_call} ({last.state}){_frames_text(last.frames)}"
 
@@ -447,17 +448,17 @@ def _blame_started_ranks(job: JobDumps, call: StuckCall, *, is_only: bool) -> No
     if scheduled and has_started:
         for rank in scheduled:
             evidence = (
-                f"it entered {call.title}, but its GPU has not begun it, while others are in it"
-                f"{_frames_text(call.frames)}"
+                f"it entered {call.title}, but its GPU has not started it, while "
+                f"others are in it{_frames_text(call.frames)}"
             )
             job.add(VerdictKind.HANG, rank, call, evidence)
         return
     if not is_only:
         return
     evidence = (
-        f"all {len(call.entered)} ranks entered {call.title}, and it has not ended on"
-        f" {ranks_text(call.waiting)}: the network or a GPU, unless the job was running"
-        f" when it was dumped{_frames_text(call.frames)}"
+        f"all {len(call.entered)} ranks entered {call.title}, and it has not finished "
+        f"on {ranks_text(call.waiting)}: the cause is the network or a GPU, unless "
+        f"the job was still running when it was dumped{_frames_text(call.frames)}"
     )
     job.add(VerdictKind.HANG, None, call, evidence)
 

@@ -26,7 +26,7 @@ from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable, one_line
 
-WHAT: Final = "dump of the flight recorder"
+WHAT: Final = "flight recorder dump"
 REMEDY: Final = (
     "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the files"
     " of TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
@@ -183,7 +183,7 @@ def _json(path: str, data: bytes) -> object:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         problem = f"is damaged JSON of a {WHAT}"
-        raise TraceCutOffError(path, problem, "copy or dump it again") from None
+        raise TraceCutOffError(path, problem, "copy or create the dump again") from None
 
 
 class _DumpReader:
@@ -220,9 +220,13 @@ class _DumpReader:
             return rank
         match = _RANK_IN_NAME.search(Path(self._path).name.removesuffix(".gz"))
         if match is None:
-            problem = f"is a {WHAT} that does not say its rank, nor does its name"
+            problem = (
+                f"is a {WHAT} that does not record its rank, and neither does its name"
+            )
             raise TraceFormatError(
-                self._path, problem, "end the name in the rank, as in nccl_trace_rank_3"
+                self._path,
+                problem,
+                "put the rank at the end of the name, as in nccl_trace_rank_3",
             )
         return int(match[1])
 

@@ -41,7 +41,7 @@ def dump_tables(paths: Sequence[Path]) -> DumpTables:
         if dump.rank in dump_of_rank:
             other = dump_of_rank[dump.rank].path
             notes.append(
-                f"Two dumps are of rank {dump.rank}: {other} is used, {path} is not."
+                f"Two dumps are from rank {dump.rank}: {other} is used, {path} is not."
             )
             continue
         dump_of_rank[dump.rank] = dump
@@ -58,15 +58,15 @@ def _notes(dumps: Sequence[FlightDump]) -> list[str]:
     unusable = sum(dump.unusable for dump in dumps)
     if unusable:
         notes.append(
-            f"{unusable:,} entries of the dumps are no calls, and are left out."
+            f"{unusable:,} entries of the dumps are not calls, and are left out."
         )
     versions = sorted({dump.version for dump in dumps if dump.version})
     if len(versions) > 1:
-        notes.append(f"The dumps are of different versions: {', '.join(versions)}.")
+        notes.append(f"The dumps have different versions: {', '.join(versions)}.")
     without_calls = [str(dump.rank) for dump in dumps if not dump.calls]
     if without_calls:
         notes.append(
-            f"The dumps of these ranks hold no calls: {', '.join(without_calls)}."
+            f"The dumps of these ranks contain no calls: {', '.join(without_calls)}."
         )
     return notes
 

@@ -149,7 +149,7 @@ def _title(iterations: Sequence[PipelineIteration]) -> str:
     if names:
         plural = "s" if len(names) > 1 else ""
         shown = f", iteration{plural} {', '.join(names)}"
-    return f"Stages of the pipeline over time, ranks {ranks[0]} to {ranks[-1]}{shown}"
+    return f"Pipeline stages over time, ranks {ranks[0]} to {ranks[-1]}{shown}"
 
 
 def _summary(iterations: Sequence[PipelineIteration]) -> str:
@@ -168,7 +168,7 @@ def _summary(iterations: Sequence[PipelineIteration]) -> str:
     largest = max(time_of_kind, key=time_of_kind.__getitem__)
     largest_ms = time_of_kind[largest] / len(times) / NS_PER_MS
     return (
-        f"{schedule.kind} with {schedule.micro_batches} micro-batches: the bubble is"
-        f" {share:.1f} %{ideal_text}; most of it: {_NAMES[largest]},"
-        f" {duration_text(largest_ms)} a stage"
+        f"{schedule.kind} with {schedule.micro_batches} micro-batches: the bubble is "
+        f"{share:.1f} %{ideal_text}; the largest part: {_NAMES[largest]}, "
+        f"{duration_text(largest_ms)} per stage"
     )

@@ -105,7 +105,7 @@ def simulated_window(
     while not run.is_over:
         progress = [run.advance(stage) for stage in stages]
         if not any(progress):
-            raise ValueError("the order of the work cannot be kept")
+            raise ValueError("the work cannot be ordered consistently")
     return max(run.free_at)
 
 

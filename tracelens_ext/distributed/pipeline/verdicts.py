@@ -271,9 +271,10 @@ def _stage_verdict(
     stage = deviation.stage
     computation_ms = means.computation[stage] / NS_PER_MS
     evidence = (
-        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} ms in an"
-        f" iteration, the median of the other stages {deviation.usual / NS_PER_MS:,.3f} ms"
-        f" ({100 * deviation.share:+.1f} %); {advice}"
+        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} "
+        "ms per iteration; the median of the other stages is "
+        f"{deviation.usual / NS_PER_MS:,.3f} ms ({100 * deviation.share:+.1f} %); "
+        f"{advice}"
     )
     return Verdict(
         verdict=VerdictKind.UNEVEN_STAGE,
@@ -394,8 +395,8 @@ def _ranks_text(means: _PipelineMeans, stage: int) -> str:
 def _saving_text(saving: _Saving | None, change: str) -> str:
     """Return what a change would save in words."""
     if saving is None:
-        return "the saving is not known, as the schedule is not recognized"
+        return "the saving is unknown because the schedule is not recognized"
     return (
-        f"{change} would save {saving.ms:,.3f} ms of an iteration ({100 * saving.share:.1f} %;"
-        f" simulated, error {saving.error_percent:+.1f} %)"
+        f"{change} would save {saving.ms:,.3f} ms per iteration "
+        f"({100 * saving.share:.1f} %; simulated, error {saving.error_percent:+.1f} %)"
     )

@@ -113,8 +113,8 @@ TEXT: Final = FindingText(
         ),
     ),
     reason=(
-        "without the wait the CPU could launch earlier by as long as it waited, unless it "
-        "needs the value"
+        "without the wait the CPU launches earlier; the range allows for values that it "
+        "needs first"
     ),
     evidence={
         "calls": EvidenceText(
