@@ -318,6 +318,8 @@ def _what_is_unknown(inspection: Inspection) -> str:
             f"No shapes were recorded, so {percent:.1f} % of the analyzed time cannot "
             f"be compared with the limits of the GPU; record them with {how}."
         )
+    if not is_unknown.any():
+        return ""
     groups = group_durations([work.name[is_unknown]], work.duration[is_unknown])
     unknown_kernels_ns = int(groups.total.sum())
     largest_ns = int(groups.total[0])

@@ -184,10 +184,10 @@ def sizes_of(value: object) -> tuple[int, ...] | None:
 
 
 def number_of(text: str) -> Number:
-    """Return the number that a text stands for: `1` is an int, `1.` a float, `True` a bool.
+    """Return the number in a text: `1` is an int, `1.` a float, `True` a bool.
 
     Raises:
-        NotReproducibleError: it stands for none.
+        NotReproducibleError: the text is not a number.
     """
     try:
         value = ast.literal_eval(text.strip())
@@ -213,7 +213,7 @@ def numbers_of(text: str) -> tuple[Number, ...]:
     """Return the numbers of a list such as `[1, 2]`.
 
     Raises:
-        NotReproducibleError: it is no such list.
+        NotReproducibleError: the text is not such a list.
     """
     stripped = text.strip()
     is_list = stripped.startswith("[") and stripped.endswith("]")

@@ -76,7 +76,7 @@ def schema_table() -> SchemaTable:
 
 @cache
 def _schema(line: str) -> Schema:
-    """Return the schema that a stored line, `add.Tensor(Tensor self, …)`, stands for."""
+    """Return the schema in a stored line such as `add.Tensor(Tensor self, …)`."""
     full_name, _, rest = line.partition("(")
     name, _, overload = full_name.partition(".")
     parameters = []
@@ -90,7 +90,7 @@ def _schema(line: str) -> Schema:
 
 
 def _parameter(text: str, *, is_keyword: bool) -> Parameter:
-    """Return the parameter that `int[1]? dim=None` stands for."""
+    """Return the parameter in a text such as `int[1]? dim=None`."""
     match = _PARAMETER.fullmatch(text)
     if match is None:
         raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is not a parameter")
@@ -113,7 +113,7 @@ def _parameter(text: str, *, is_keyword: bool) -> Parameter:
 
 
 def _default(text: str) -> object:
-    """Return the value of a default; a name, such as `contiguous_format`, stands for itself."""
+    """Return the value of a default; a name such as `contiguous_format` stays a text."""
     try:
         value: object = ast.literal_eval(text)
     except (SyntaxError, ValueError):

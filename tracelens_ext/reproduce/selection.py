@@ -1,4 +1,4 @@
-"""Select the operations of a trace that go into a script, with what was recorded of them."""
+"""Select operations of a trace for a script, with what was recorded about them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.grouping import inverse, number_groups, sums
 from tracelens_ext.trace.lookup import values_at
 
-#: How many operations a script has, unless another number is asked for.
+#: Number of operations in a script by default.
 DEFAULT_TOP: Final = 10
 #: What is kept of the names of kernels, and of the operations below one.
 _MOST_KERNELS: Final = 20
@@ -61,12 +61,12 @@ class ReproductionContext(AnalysisContext, Protocol):
 
 @dataclass(frozen=True)
 class OperationChoice:
-    """The conditions that wanted operations of a trace meet."""
+    """The conditions for selected operations."""
 
     op: str | re.Pattern[str] | None = None  #: searched for in the names of operations
     row: int | None = None  #: a row of the table `ops_unique_args`, from 1
     finding: str | None = None  #: the id of a finding
-    top: int = DEFAULT_TOP  #: at most so many, those with the most GPU time; 0 for all
+    top: int = DEFAULT_TOP  #: maximum number, longest GPU time first; 0 for all
 
 
 class _Calls(NamedTuple):
@@ -81,7 +81,7 @@ class _Calls(NamedTuple):
 def select_operations(
     context: ReproductionContext, choice: OperationChoice
 ) -> Specification:
-    """Return what was recorded of the operations that a script is to run.
+    """Return what was recorded about the selected operations.
 
     Raises:
         UsageError: there are none.
@@ -238,7 +238,7 @@ def _why_none(choice: OperationChoice) -> str:
 def _operations(
     context: ReproductionContext, calls: _Calls, chosen: Int64Array
 ) -> list[RecordedOperation]:
-    """Return what was recorded of some groups, numbered from 1."""
+    """Return what was recorded about some groups, numbered from 1."""
     launchers = context.launchers
     first_rows = launchers.rows[calls.launcher[calls.first[chosen]]]
     recorded_calls = _recorded_calls(context, first_rows)
@@ -355,7 +355,7 @@ def _texts(entries: tuple[Any, ...] | None) -> tuple[str, ...] | None:
 def _with_costs(
     context: ReproductionContext, operations: list[RecordedOperation]
 ) -> tuple[RecordedOperation, ...]:
-    """Return operations with what performance models say of them."""
+    """Return operations with the FLOPs and bytes of their performance models."""
     costs: dict[RecordedCall, Cost] = {}
     with context.failures.isolate("The performance models"):
         for row in context.roofline().rows:

@@ -700,7 +700,7 @@ def available_memory_of_linux():
 
     Raises:
         OSError: this is not Linux.
-        ValueError: the kernel does not tell it.
+        ValueError: the kernel does not report it.
     """
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, amount = line.partition(":")
@@ -1219,7 +1219,7 @@ class Table:
 
 
 def recorded_cells(operation):
-    """Return the cells of a row that the trace tells."""
+    """Return the cells of a row with the recorded facts."""
     cells = {
         "N": str(operation.number),
         "operation": operation.name,
@@ -1234,7 +1234,7 @@ def recorded_cells(operation):
 
 
 def measured_cells(operation, times, options):
-    """Return the cells of a row that this run tells."""
+    """Return the cells of a row with the facts measured in this run."""
     cells = {}
     if operation.name in REPLACED:
         cells["note"] = f"run by a stand-in: no {options.device} kernel for it"
