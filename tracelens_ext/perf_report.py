@@ -352,7 +352,7 @@ def plugin_tables(
                         )
                     if name.lower() in names:
                         raise PluginAnswerError(
-                            f"sheet {name!r}: the report has one already"
+                            f"sheet {name!r}: the report already has one"
                         )
                     names.add(name.lower())
                     tables[name] = table

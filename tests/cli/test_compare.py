@@ -184,7 +184,10 @@ def test_a_trace_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("a.json", "a.json", "--fail-if", "total_time > 0%") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "B takes as long as A: 0.200 ms of wall time per iteration." in printed
-    assert "B did the work of A at the same speed; nothing differs." in printed
+    assert (
+        "B did the same work as A at the same speed; there are no differences."
+        in printed
+    )
 
 
 @pytest.mark.process

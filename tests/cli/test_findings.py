@@ -235,7 +235,7 @@ def test_the_page_begins_with_findings_and_links_to_the_evidence() -> None:
     assert page.index(section) < page.index('id="headline"')
     assert "the largest part: <bdi>&lt;b&gt;&amp;</bdi>" in section
     targets = dict(re.findall(r'<a href="#([^"]+)">([^<]+)</a>', section))
-    assert list(targets.values()) == ["numbers in gap_summary", "all about it"]
+    assert list(targets.values()) == ["numbers in gap_summary", "details"]
     for key in targets:
         assert f'id="{key}"' in page
     page = Path("y.html").read_text(encoding="utf-8")

@@ -73,7 +73,7 @@ def test_the_old_options_work(command: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys).splitlines()
-    assert lines[2:4] == ["Recording: 200.0 µs of wall time, all of it judged.", ""]
+    assert lines[2:4] == ["Recording: 200.0 µs of wall time, all of it analyzed.", ""]
     del lines[2:4]
     assert lines[2:5] == [
         "Total unique kernel types found: 2 (3 full names)",
@@ -284,7 +284,7 @@ def test_nothing_of_the_users_is_lost(capsys: pytest.CaptureFixture[str]) -> Non
     assert Path("trace.json").read_bytes() == before
     Path("mine.txt").write_text("mine", encoding="utf-8")
     assert kernels("trace.json", "-o", "mine.txt") == 1
-    assert "was not made by tracelens-ext" in capsys.readouterr().err
+    assert "was not written by tracelens-ext" in capsys.readouterr().err
     assert Path("mine.txt").read_text(encoding="utf-8") == "mine"
     assert kernels("trace.json", "-o", "mine.txt", "--force") == 0
     assert kernels("trace.json", "-o", "mine.txt") == 0, "its own files are replaced"

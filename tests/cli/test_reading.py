@@ -182,7 +182,7 @@ def test_every_report_says_what_is_lost(output: str, cut: Path) -> None:
             )
     else:
         text = cut.with_name(output).read_text(encoding="utf-8")
-    assert "Salvaged (the JSON ends in the middle, after" in text
+    assert "Salvaged (the JSON ends prematurely, after" in text
 
 
 def test_nothing_is_said_of_a_trace_that_is_whole(

@@ -257,7 +257,7 @@ def test_a_users_file_stays_without_force(
     mine.write_text("my notes")
     assert report("t.json", *arguments) == 1
     captured = capsys.readouterr()
-    assert "exists and was not made by tracelens-ext" in captured.err
+    assert "exists and was not written by tracelens-ext" in captured.err
     assert "--force" in captured.err
     assert captured.out == "", "told before the trace is analysed"
     assert mine.read_text() == "my notes"

@@ -266,7 +266,7 @@ def test_the_command_prints_its_error_first(
     path.write_text(json.dumps(made(TELLING).document()))
     assert run(["what-if", str(path), "--no-cache", "--csv", str(table)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("Replay: ")
+    assert shown.startswith("Simulation: ")
     assert "error +0.00 %, ok" in shown.splitlines()[0]
     assert "CRITICAL PATH" in shown
     assert "kernels" in set(pd.read_csv(table)["change"])

@@ -36,7 +36,7 @@ def with_places_in_titles(
         name = cut_middle(place.name, _NAME_LENGTH)
         suffix = f", mostly in {name}"
         if count >= _FEWEST_ITERATIONS and place.count >= count:
-            suffix += f", {ms_text(place.attributed_ms / count)} in each iteration"
+            suffix += f", {ms_text(place.attributed_ms / count)} per step"
         result.append(replace(finding, title=finding.title + suffix))
     return result
 

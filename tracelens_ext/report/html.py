@@ -162,7 +162,7 @@ def require_html_extra() -> None:
     ]
     if missing:
         raise UsageError(
-            f"the HTML report needs {' and '.join(missing)}, not installed here; "
+            f"the HTML report needs {' and '.join(missing)}, which is not installed; "
             "run: pip install 'tracelens-ext[html]'"
         )
 

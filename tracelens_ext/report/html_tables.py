@@ -156,8 +156,8 @@ class PageTables:
         total = len(frame)
         if rows < total:
             self.notes.append(
-                f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
-                "searching included; the CSV files have all."
+                f"{name}: this page contains only the first {rows:,} of {total:,} "
+                "rows, for sorting and searching too; the CSV files have all."
             )
         columns = []
         for place, heading in enumerate(frame.columns):
@@ -171,8 +171,9 @@ class PageTables:
             columns.append(column)
             if cut:
                 self.notes.append(
-                    f"{name}: texts of more than {CELL_CHARACTERS:,} characters are cut, which "
-                    f"“[cut here” marks: {cut:,} in the column “{header}”; the CSV files have all."
+                    f"{name}: texts of more than {CELL_CHARACTERS:,} characters are "
+                    f"cut and marked “[cut here”: {cut:,} in the column “{header}”; "
+                    "the CSV files have the full text."
                 )
         number = len(self.tables)
         self.tables[name] = HtmlTable(
@@ -629,6 +630,6 @@ def check_source_url(url: str) -> None:
         ):
             return
     raise UsageError(
-        f"--source-url {url!r}: write an address such as"
-        " 'https://github.com/NAME/REPOSITORY/blob/main/{path}#L{line}'"
+        f"--source-url {url!r}: give an address such as "
+        f"'https://github.com/NAME/REPOSITORY/blob/main/{{path}}#L{{line}}'"
     )

@@ -55,7 +55,11 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
     bar_count = 0
     for place, (kind, color) in enumerate(_COLORS.items()):
         bars = [
-            _bars(times, kind, start)
+            _bars(
+                times=times,
+                kind=kind,
+                start=start,
+            )
             for iteration in iterations
             for times in iteration.times
         ]
@@ -138,7 +142,11 @@ def _bars(times: StageTimes, kind: TimeKind, start: int) -> _Bars:
             start=intervals.start[is_first],
             end=intervals.end[is_last],
         )
-    return _Bars(intervals, times.stage, start)
+    return _Bars(
+        intervals=intervals,
+        stage=times.stage,
+        start=start,
+    )
 
 
 def _title(iterations: Sequence[PipelineIteration]) -> str:
@@ -149,7 +157,7 @@ def _title(iterations: Sequence[PipelineIteration]) -> str:
     if names:
         plural = "s" if len(names) > 1 else ""
         shown = f", iteration{plural} {', '.join(names)}"
-    return f"Stages of the pipeline over time, ranks {ranks[0]} to {ranks[-1]}{shown}"
+    return f"Pipeline stages over time, ranks {ranks[0]} to {ranks[-1]}{shown}"
 
 
 def _summary(iterations: Sequence[PipelineIteration]) -> str:
@@ -168,7 +176,7 @@ def _summary(iterations: Sequence[PipelineIteration]) -> str:
     largest = max(time_of_kind, key=time_of_kind.__getitem__)
     largest_ms = time_of_kind[largest] / len(times) / NS_PER_MS
     return (
-        f"{schedule.kind} with {schedule.micro_batches} micro-batches: the bubble is"
-        f" {share:.1f} %{ideal_text}; most of it: {_NAMES[largest]},"
-        f" {duration_text(largest_ms)} a stage"
+        f"{schedule.kind} with {schedule.micro_batches} micro-batches: the bubble is "
+        f"{share:.1f} %{ideal_text}; the largest part: {_NAMES[largest]}, "
+        f"{duration_text(largest_ms)} per stage"
     )

@@ -55,7 +55,11 @@ class _PipelineMeans:
 
     def simulated(self) -> float:
         """Return how long an iteration lasts by simulation, ns."""
-        return simulated_window(self.schedule, self.computation, self.transfer)
+        return simulated_window(
+            schedule=self.schedule,
+            computation=self.computation,
+            transfer=self.transfer,
+        )
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,12 @@ def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
         return None
     change = "spreading the same work evenly over the stages"
     advice = _saving_text(saving, change)
-    return _stage_verdict(means, deviation, saving, advice)
+    return _stage_verdict(
+        means=means,
+        deviation=deviation,
+        saving=saving,
+        advice=advice,
+    )
 
 
 def _slow_stage(means: _PipelineMeans) -> Verdict | None:
@@ -261,7 +270,12 @@ def _slow_stage(means: _PipelineMeans) -> Verdict | None:
         f" {means.schedule.micro_batches} micro-batches, moving its work to other stages would save"
         " little"
     )
-    return _stage_verdict(means, deviation, saving, advice)
+    return _stage_verdict(
+        means=means,
+        deviation=deviation,
+        saving=saving,
+        advice=advice,
+    )
 
 
 def _stage_verdict(
@@ -271,9 +285,10 @@ def _stage_verdict(
     stage = deviation.stage
     computation_ms = means.computation[stage] / NS_PER_MS
     evidence = (
-        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} ms in an"
-        f" iteration, the median of the other stages {deviation.usual / NS_PER_MS:,.3f} ms"
-        f" ({100 * deviation.share:+.1f} %); {advice}"
+        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} "
+        "ms per iteration; the median of the other stages is "
+        f"{deviation.usual / NS_PER_MS:,.3f} ms ({100 * deviation.share:+.1f} %); "
+        f"{advice}"
     )
     return Verdict(
         verdict=VerdictKind.UNEVEN_STAGE,
@@ -296,7 +311,12 @@ def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
             even[link] = usual[link]
             saving = _saving(means, replace(means, transfer=even))
             if saving is None or saving.share >= _MIN_LINK_SAVING:
-                return _slow_link(means, link, usual[link], saving)
+                return _slow_link(
+                    means=means,
+                    link=link,
+                    usual=usual[link],
+                    saving=saving,
+                )
     saving = _saving(means, replace(means, transfer=np.zeros_like(transfer)))
     if not _are_transfers_slow(means, saving):
         return None
@@ -394,8 +414,8 @@ def _ranks_text(means: _PipelineMeans, stage: int) -> str:
 def _saving_text(saving: _Saving | None, change: str) -> str:
     """Return what a change would save in words."""
     if saving is None:
-        return "the saving is not known, as the schedule is not recognized"
+        return "the saving is unknown because the schedule is not recognized"
     return (
-        f"{change} would save {saving.ms:,.3f} ms of an iteration ({100 * saving.share:.1f} %;"
-        f" simulated, error {saving.error_percent:+.1f} %)"
+        f"{change} would save {saving.ms:,.3f} ms per iteration "
+        f"({100 * saving.share:.1f} %; simulated, error {saving.error_percent:+.1f} %)"
     )
