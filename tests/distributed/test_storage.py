@@ -49,11 +49,11 @@ def test_files_have_the_earlier_names_if_they_are_wanted(
     store = ResultStore.at(str(tmp_path))
     for name, table in TABLES.items():
         store.put_table(name, table)
-    calls = pd.read_parquet(tmp_path / "collective_calls.parquet")
-    assert list(calls) == ["call", "transfer_us"]
+    calls = pd.read_parquet(tmp_path / "collective_sync.parquet")
+    assert list(calls) == ["call", "in_sync_us"]
     findings = pd.read_parquet(tmp_path / "findings" / "rank0.parquet")
     assert findings.to_dict("list") == {
-        "finding": ["synchronization", "host-bound"],
-        "attributed_ms": [1.0, 2.0],
+        "finding": ["synchronisation", "host-bound"],
+        "claimed_ms": [1.0, 2.0],
     }
     assert (tmp_path / "collective_calls" / "rank0.parquet").exists()
