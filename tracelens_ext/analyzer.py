@@ -150,7 +150,9 @@ class TreePerfAnalyzer(TableMethods):
         )
         #: what graph launches replay, where a capture is known
         self.graph_replays: GraphReplays | None = None
-        replays = find_replays(self.tree, capture, store, reading)
+        replays = find_replays(
+            tree=self.tree, source=capture, cache=store, reading=reading
+        )
         if replays is not None:
             self.tree = replays.tree
             self.trace = replays.tree.trace
@@ -165,7 +167,9 @@ class TreePerfAnalyzer(TableMethods):
             make_default=KernelCategorizer.create,
         )
         self.gpu_events: GpuEvents = GpuEvents(
-            self.tree, categorizers, include_unlinked=include_unlinked_kernels
+            tree=self.tree,
+            categorizers=categorizers,
+            include_unlinked=include_unlinked_kernels,
         )
         return_freed_memory()
 
@@ -240,7 +244,12 @@ class TreePerfAnalyzer(TableMethods):
         """The replay of the whole recording, or of an iteration; see `Simulation`."""
         if iteration is not None or device is not None or waits is not None:
             with self.failures.base("The simulation of a part"):
-                return Simulation(self.gpu_events, iteration, device, waits)
+                return Simulation(
+                    work=self.gpu_events,
+                    iteration=iteration,
+                    device=device,
+                    waits=waits,
+                )
         return self._whole_simulation
 
     @cached_property
@@ -265,7 +274,12 @@ class TreePerfAnalyzer(TableMethods):
         peaks = None if device_peaks is None else read_peaks(device_peaks)
         selected = None if selection is None else selection.of(self.gpu_events)
         with self.failures.base("The roofline"):
-            return find_roofline(self.gpu_events, self.launchers, peaks, selected)
+            return find_roofline(
+                work=self.gpu_events,
+                launchers=self.launchers,
+                own_peaks=peaks,
+                selected=selected,
+            )
 
     @cached_property
     def launchers(self) -> Launchers:
@@ -279,9 +293,9 @@ class TreePerfAnalyzer(TableMethods):
         roofline = partial(self.roofline, device_peaks)
         with self.failures.base("The findings"):
             self._last_findings = find_findings(
-                self.gpu_events,
-                lambda: self.launchers,
-                roofline,
+                work=self.gpu_events,
+                find_launchers=lambda: self.launchers,
+                find_roofline=roofline,
                 simulate=self.simulation,
                 failures=self.failures,
             )
@@ -306,7 +320,9 @@ class TreePerfAnalyzer(TableMethods):
         Raises:
             UsageError: no operation is chosen.
         """
-        return reproduce(self, OperationChoice(op, row, finding, top))
+        return reproduce(
+            self, OperationChoice(op=op, row=row, finding=finding, top=top)
+        )
 
     def cited_tables(
         self, device_peaks: str | os.PathLike[str] | None = None
@@ -363,7 +379,9 @@ class TreePerfAnalyzer(TableMethods):
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
             stacks = call_stacks(
-                self.gpu_events, self.launchers.of_gpu, frame["name"].tolist()
+                work=self.gpu_events,
+                launcher_of_gpu=self.launchers.of_gpu,
+                names=frame["name"].tolist(),
             )
             frame["parent_module"] = pd.array(stacks.innermost_class, dtype="str")
             frame["call_stack"] = pd.array(stacks.stacks, dtype="str")

@@ -17,6 +17,7 @@ from tracelens_ext.categorize import CategorizerLike
 from tracelens_ext.compatibility.earlier_arguments import takes_old_arguments
 from tracelens_ext.compatibility.earlier_names import earlier_tables
 from tracelens_ext.compatibility.tracelens import knows_tracelens
+from tracelens_ext.findings.explanations import explanation_of
 from tracelens_ext.findings.summary import first_sentences, summary_sentence
 from tracelens_ext.hooks import (
     Offered,
@@ -115,7 +116,15 @@ class _ReportBuilder:
             units=self._units(declared),
             answers=answers,
             row_commands=self._row_commands(),
+            explanations=self._explanations(),
         )
+
+    def _explanations(self) -> dict[str, str]:
+        """Return what the findings of the report mean, by their ids."""
+        table = self.tables.get("findings")
+        if table is None:
+            return {}
+        return {name: explanation_of(name) for name in table["finding"].tolist()}
 
     def _asks_for_simulation(self) -> bool:
         """Return whether a table of the simulation is wanted besides the findings."""
@@ -343,7 +352,7 @@ def plugin_tables(
                         )
                     if name.lower() in names:
                         raise PluginAnswerError(
-                            f"sheet {name!r}: the report has one already"
+                            f"sheet {name!r}: the report already has one"
                         )
                     names.add(name.lower())
                     tables[name] = table

@@ -543,8 +543,10 @@ def test_the_report_has_described_sheets_and_says_how_much_matched(
         assert columns == list(report.sheets[name].columns)
     assert any(
         note
-        == "3 of 4 GPU events of graph launches have the operation of their capture;"
-        " 1 GPU events (25.0 % of GPU time) do not."
+        == (
+            "3 of 4 GPU events of graph launches are assigned to the operation of "
+            "their capture; 1 GPU events (25.0 % of GPU time) do not."
+        )
         for note in report.notes
     )
 
@@ -624,7 +626,7 @@ def test_a_command_names_a_capture_that_is_none(
     run.launch("gemm")
     trace = str(run.write(tmp_path / "run.json"))
     assert run_command(["tree", trace, "--capture", trace]) == 1
-    assert capsys.readouterr().err.count("holds no capture of a CUDA graph") == 1
+    assert capsys.readouterr().err.count("contains no CUDA graph capture") == 1
 
 
 def test_of_equal_kernels_on_two_streams_the_first_captured_are_of_the_longer(
@@ -651,7 +653,7 @@ def test_a_capture_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "eager.json"
     path.write_text(json.dumps(_launching()))
     with pytest.raises(
-        TraceFormatError, match=r"eager\.json: holds no capture of a CUDA graph; n"
+        TraceFormatError, match="eager\\.json: contains no CUDA graph capture; n"
     ):
         TreePerfAnalyzer(_launching(), capture=path)
 

@@ -252,6 +252,6 @@ def test_an_idle_gpu_gets_no_all_clear() -> None:
     found = TreePerfAnalyzer(WILD / "llamacpp_r9700_results.db").findings()
     assert not found.all_clear
     assert found.unknown.startswith(
-        "The GPU is idle for 80.8 % of the analyzed time for an unknown reason"
+        "The GPU is idle for 80.8 % of the analyzed time, for an unknown reason"
     )
     assert "rocprofv3 --hip-trace" in found.unknown

@@ -172,7 +172,7 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
         (EventFilter(step=6), "it has ProfilerStep#4 to #5"),
         (EventFilter(stream=8), "no GPU event ran on stream 8; the trace has 7"),
         (EventFilter(device=2), "no GPU event ran on device 2; the trace has 0"),
-        (EventFilter(category="GEM"), "no GPU event is of the category 'GEM'"),
+        (EventFilter(category="GEM"), "no GPU event belongs to the category 'GEM'"),
     ):
         with pytest.raises(UsageError, match=words):
             analyzer.get_df_gaps(selection=wrong)

@@ -54,12 +54,12 @@ def test_times_are_in_a_unit_that_shows_digits(gap: float, words: str) -> None:
 def test_no_work_and_nothing_selected() -> None:
     idle = TraceMaker()
     idle.op("aten::mm", 0, 10)
-    assert said(idle).startswith("The trace has no GPU work. ")
+    assert said(idle).startswith("The trace contains no GPU work. ")
     maker = kernels((0, 10))
     maker.annotation("ProfilerStep#1", 0, 50)
     maker.launched("k", 20, 5, correlation=1, at=5, stream=9)
     assert said(maker, "stream", step=1, stream=7) == (
-        "No GPU event is selected: none is of ProfilerStep#1 (by launch), stream 7."
+        "No GPU event matches ProfilerStep#1 (by launch), stream 7."
     )
 
 

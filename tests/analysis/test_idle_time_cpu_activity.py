@@ -139,7 +139,7 @@ def test_a_selection_and_streams() -> None:
     assert idle(stream) == {("", ""): (1, 15_000)}
     longest = analyzer.get_df_gaps("device", longest=1, selection=EventFilter(step=2))
     assert longest["host_op"].tolist() == ["aten::stack"]
-    with pytest.raises(UsageError, match="no such scope: 'thread'"):
+    with pytest.raises(UsageError, match="there is no scope 'thread'"):
         analyzer.get_df_idle_cpu_activity("thread")  # type: ignore[arg-type]
 
 

@@ -175,7 +175,9 @@ def test_a_small_trace() -> None:
         for step in (1, 2)
     ]
     assert found.frame["start_ms"].tolist() == [0.0, 1.0]
-    assert found.notes == ("No iteration is called odd: that takes 5 whole ones.",)
+    assert found.notes == (
+        "Outliers are only determined for 5 or more complete iterations.",
+    )
 
 
 def test_the_gpu_may_lag_behind() -> None:
@@ -231,7 +233,7 @@ def test_annotations_of_the_users_choice() -> None:
     found = table(maker, "^forward")
     assert found.frame["iteration"].tolist() == ["forward 0", "forward 1", "forward 2"]
     assert (found.frame["wall_time_ms"] == 0.1).all()
-    assert any("3 annotations lie within another" in note for note in found.notes)
+    assert any("3 annotations nested in another" in note for note in found.notes)
     assert len(table(maker, "forward inner")) == 3
     assert len(table(maker, "no such")) == 0
     maker.op("aten::forward_op", 5000, 10)
@@ -248,7 +250,7 @@ def test_what_is_not_whole_is_not_in_the_statistics() -> None:
     assert found.frame["whole"].tolist() == [True] * 6 + [False]
     assert (found.statistics["iterations"] == 6).all()
     assert found.frame["odd"].iloc[-1] == ""
-    assert "1 of 7 iterations are not whole" in found.notes[0]
+    assert "1 iteration is incomplete" in found.notes[0]
 
 
 def test_work_outside_of_iterations_is_told() -> None:
@@ -270,7 +272,7 @@ def test_work_without_a_launch_counts_in_busy_time_as_in_idle_time() -> None:
         alone.frame["idle_time_ms"].sum() - 0.02
     )
     assert any(
-        note.endswith("count in the iteration during which they started.")
+        note.endswith("count toward the iteration during which they started.")
         for note in found.notes
     )
     assert any("or their launch is not in the trace" in note for note in alone.notes)

@@ -24,11 +24,11 @@ def said_of(maker: TraceMaker, **members: object) -> str:
     [
         (1, "cudaLaunchKernel", "1 kernel was launched, but not recorded."),
         (1, "cudaGraphLaunch", "1 graph was launched, but not recorded."),
-        (3, "cudaLaunchKernel", "3 kernels were launched, none was recorded."),
+        (3, "cudaLaunchKernel", "3 kernels were launched, but none was recorded."),
         (
             3,
             "cudaGraphLaunch",
-            "3 kernels and graphs were launched, none was recorded.",
+            "3 kernels and graphs were launched, but none was recorded.",
         ),
     ],
 )
@@ -43,7 +43,7 @@ def test_a_trace_of_the_cpu_is_told_how_to_record_the_gpu() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
     assert said_of(maker) == (
-        "The trace has no GPU work. "
+        "The trace contains no GPU work. "
         "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
 
@@ -53,7 +53,7 @@ def test_the_accelerator_that_was_there_is_named() -> None:
     maker.op("aten::mm", 0, 10)
     devices = [{"id": 0, "name": "Intel(R) Arc(TM) B580 Graphics"}]
     assert said_of(maker, deviceProperties=devices) == (
-        "There is no work of Intel(R) Arc(TM) B580 Graphics in the trace; record it with "
+        "The trace contains no work of Intel(R) Arc(TM) B580 Graphics; record it with "
         "ProfilerActivity.XPU."
     )
 
@@ -68,8 +68,8 @@ def test_events_of_unknown_kinds_are_counted_and_named() -> None:
         )
     maker.gpu("gpu_op", "gemm", 300, 50, device=7)
     assert said_of(maker) == (
-        "No GPU work was read. Of events that may be some, these are not read: 2 events without "
-        "a category under 'Ascend Hardware', 1 event of the category gpu_op."
+        "No GPU work was read. These events, which may be GPU work, are not supported: "
+        "2 events without a category under 'Ascend Hardware', 1 event of the category gpu_op."
     )
 
 
@@ -91,8 +91,8 @@ def test_nsight_systems_is_quoted_where_it_explains_the_missing_kernels() -> Non
     )
     said = no_gpu_work(TreePerfAnalyzer(trace).work)
     assert said == (
-        f"1 kernel was launched, but not recorded. Nsight Systems says: {CUDA_FAILED}. "
-        f"Nsight Systems says: {NO_EVENTS}"
+        f"1 kernel was launched, but not recorded. Nsight Systems reports: {CUDA_FAILED}. "
+        f"Nsight Systems reports: {NO_EVENTS}"
     )
 
 

@@ -156,7 +156,7 @@ def test_rows_of_one_kernel_are_taken_together() -> None:
 def test_a_table_without_kernels_is_refused() -> None:
     titles = ["Name", "Total Time (ns)", "Instances"]
     with pytest.raises(
-        TraceFormatError, match="the kernel table: has a header and no kernels"
+        TraceFormatError, match="the kernel table: has a header, but no kernels"
     ):
         StatisticClassifier({}).statistic(1, [titles])
 
@@ -209,7 +209,7 @@ def test_the_tag_matches_exactly_and_the_nearest_are_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"iterations": 0}, "iter_times is 0; give a whole number from 1"),
+        ({"iterations": 0}, "iter_times is 0; give an integer from 1"),
         ({"iterations": True}, "iter_times is True"),
         ({"num_processes": 1.5}, "num_processes is 1.5"),
         ({"nvtx_iter_name": None}, "needs nvtx_iter_name"),

@@ -103,7 +103,7 @@ def test_what_the_original_accepts_is_accepted(tmp_path: Path) -> None:
     (same,) = loaded(tmp_path, csv_input())
     keys = "kernel_name_idx, with_header, nvtx_tag_idx"
     assert spec.remarks == (
-        f"{keys}: not needed; the titles of a table tell its columns",
+        f"{keys}: not needed; the columns are recognized by their titles",
     )
     assert spec.files == same.files
 
@@ -160,7 +160,7 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
         lambda: csv_input(format=None),
         "inputs[0].format: expected one of csv, nsys-rep, sqlite, got",
     ),
-    (lambda: csv_input(title=5), "inputs[0].title: expected a text, got 5"),
+    (lambda: csv_input(title=5), "inputs[0].title: expected a string, got 5"),
     (
         lambda: csv_input(analysis_args=None),
         "inputs[0].analysis_args: expected an object, got not",

@@ -229,5 +229,5 @@ def test_a_trace_without_steps_says_what_to_do(
     (tmp_path / "a.json").write_text(json.dumps(maker.document()))
     assert phases(tmp_path / "a.json") == 2
     captured = capsys.readouterr()
-    assert "name the steps with --phase NAME=REGEX" in captured.err
+    assert "name them with --phase NAME=REGEX" in captured.err
     assert not captured.out

@@ -244,10 +244,10 @@ def test_a_callable_answers_a_column_and_none_means_no_opinion(answer: Any) -> N
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (["A"], "expected 2 categories, one a row of the table, got 1"),
+        (["A"], "expected 2 categories, one per row of the table, got 1"),
         ("AB", "expected a column of 2 categories, got str"),
         (None, "expected a column of 2 categories, got NoneType"),
-        ([1, 2], "expected categories as texts or None, got 1"),
+        ([1, 2], "expected categories as strings or None, got 1"),
     ],
 )
 def test_wrong_answers(answer: Any, message: str) -> None:
@@ -366,7 +366,9 @@ def test_plugins_are_chosen_by_name() -> None:
         UsageError, match="'broken' failed: ImportError: no module named nothing"
     ):
         chosen("broken")
-    with pytest.raises(UsageError, match="no categorizer is called 'nobody'; known: "):
+    with pytest.raises(
+        UsageError, match="there is no categorizer called 'nobody'; known: "
+    ):
         chosen("nobody")
     assert KernelCategorizer.create(registry=plugins).categorize(["k"]).category == [
         "aa k"

@@ -48,15 +48,15 @@ def test_a_sound_pack_has_no_findings() -> None:
     [
         (
             [Rule("A", "foo")],
-            "rule 1: has no examples, so nothing proves that it works",
+            "rule 1: has no examples, so nothing shows that it works",
         ),
         (
             [Rule("A", "foo", examples=names("bar"))],
-            "rule 1: does not find its example 'bar'",
+            "rule 1: does not match its example 'bar'",
         ),
         (
             [Rule("A", "foo", examples=names("foo"), not_examples=names("xfoo"))],
-            "rule 1: finds its not_example 'xfoo'",
+            "rule 1: matches its not_example 'xfoo'",
         ),
         (
             [
@@ -70,7 +70,7 @@ def test_a_sound_pack_has_no_findings() -> None:
                 Rule("A", "f", examples=names("f")),
                 Rule("A", "foo", examples=names("foo")),
             ],
-            "rule 2: can never win: x:1 has all of its examples",
+            "rule 2: can never match: x:1 matches all of its examples",
         ),
         (
             [Rule("A", "f", cpu_op="mm", examples=names("f"))],
@@ -78,7 +78,10 @@ def test_a_sound_pack_has_no_findings() -> None:
         ),
         (
             [Rule("A", "f", cpu_op="mm", examples=(Example("f", "aten::add"),))],
-            "rule 1: its condition cpu_op does not find 'aten::add' of its example 'f'",
+            (
+                "rule 1: its condition cpu_op does not match 'aten::add' of its example "
+                "'f'"
+            ),
         ),
         (
             [Rule("A", "(a|a|aa)+$", examples=names("aa"))],
@@ -112,9 +115,11 @@ def test_a_rule_behind_one_that_finds_all_its_names_is_named(
     first: Rule, second: Rule, hidden: bool
 ) -> None:
     found = [
-        problem for _, problem in findings(first, second) if "can never win" in problem
+        problem
+        for _, problem in findings(first, second)
+        if "can never match" in problem
     ]
-    expected = "can never win: x:1 comes first and finds every name that it finds"
+    expected = "can never match: x:1 comes first and matches every name that it matches"
     assert found == [expected] * hidden
 
 

@@ -108,22 +108,22 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
             "rule 1: unknown key 'zzz'; known: category, pattern, about, ",
         ),
         ("[[rules]]\ncategory = 'A'", "unknown key 'rules'; did you mean 'rule'?"),
-        ("[[rule]]\npattern = 'a'", "rule 1: category: missing; expected a text"),
+        ("[[rule]]\npattern = 'a'", "rule 1: category: missing; expected a string"),
         (
             RULE + "[[rule]]\ncategory = 'A'",
-            "rule 2: pattern: missing; expected a text",
+            "rule 2: pattern: missing; expected a string",
         ),
         (
             "[[rule]]\ncategory = 1\npattern = 'a'",
-            "rule 1: category: expected a text, got a num",
+            "rule 1: category: expected a string, got a num",
         ),
         (
             "[[rule]]\ncategory = ''\npattern = 'a'",
-            "rule 1: category: expected a text, got an em",
+            "rule 1: category: expected a string, got an em",
         ),
         (
             "[[rule]]\ncategory = 'A'\npattern = ''",
-            "rule 1: pattern: expected a text, got an empty",
+            "rule 1: pattern: expected a string, got an empty",
         ),
         (
             "[[rule]]\ncategory = 'A'\npattern = '(a'",
@@ -132,19 +132,19 @@ RULE = "[[rule]]\ncategory = 'A'\npattern = 'a'\n"
         (RULE + "cpu_op = '[a'", "rule 1: cpu_op: expected a regular expression"),
         (
             RULE + "priority = '1'",
-            "rule 1: priority: expected a whole number, got a text ('1')",
+            "rule 1: priority: expected an integer, got a string ('1')",
         ),
         (
             RULE + "priority = true",
-            "rule 1: priority: expected a whole number, got a boolean",
+            "rule 1: priority: expected an integer, got a boolean",
         ),
         (
             RULE + "priority = 1.5",
-            "rule 1: priority: expected a whole number, got a number (1.5)",
+            "rule 1: priority: expected an integer, got a number (1.5)",
         ),
         (
             RULE + "examples = 'a'",
-            "rule 1: examples: expected a list of kernel names, got a text",
+            "rule 1: examples: expected a list of kernel names, got a string",
         ),
         (
             RULE + "examples = [1]",
@@ -249,10 +249,10 @@ def test_a_list_of_patterns_finds_what_any_of_them_finds() -> None:
     ).rules
     assert (rule.pattern, rule.cpu_op) == ("^foo|bar$", "mm|add")
     for wrong, problem in (
-        (["a", 5], "rule 1: pattern: expected a list of texts, got a number"),
+        (["a", 5], "rule 1: pattern: expected a list of strings, got a number"),
         (["a", "("], "rule 1: pattern: expected a regular expression, got '('"),
-        (["a", "(?i)b"], "rule 1: pattern: in a list write the flags of"),
-        ([], "rule 1: pattern: expected a text, got a list"),
+        (["a", "(?i)b"], "rule 1: pattern: in a list, write the flags of"),
+        ([], "rule 1: pattern: expected a string, got a list"),
     ):
         with pytest.raises(RuleError, match=re.escape(problem)):
             parse_pack({"rule": [{"category": "A", "pattern": wrong}]})
@@ -277,7 +277,7 @@ def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
         )
     ]
     assert found == [True, True, False, False, False]
-    with pytest.raises(RuleError, match="unless: is about the kernel's own name"):
+    with pytest.raises(RuleError, match="unless: refers to the kernel's own name"):
         parse_pack({"rule": [{"category": "A", "pattern": "a", "unless": "b"}]})
 
 
@@ -292,7 +292,10 @@ def test_the_own_name_of_a_kernel_is_what_stands_before_its_arguments() -> None:
             "pattern = '(((a{1000}){1000}){1000}){1000}'",
             "repeats its parts 1e+12 times",
         ),
-        ("pattern = 'a'\npriority = " + "1" * 5000, "holds a number that is too long"),
+        (
+            "pattern = 'a'\npriority = " + "1" * 5000,
+            "contains a number that is too long",
+        ),
     ],
     ids=["alternation", "repeats", "digits"],
 )

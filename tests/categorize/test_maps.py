@@ -76,7 +76,7 @@ def test_keys_that_contain_one_another_are_refused_with_both_names(
 
 @pytest.mark.parametrize("bad", [{"a": 1}, {"": "x"}, {"a": ""}, {"a": None}, {1: "a"}])
 def test_keys_and_classes_must_be_texts(bad: dict[str, str]) -> None:
-    with pytest.raises(RuleError, match="both texts"):
+    with pytest.raises(RuleError, match="both strings"):
         pack_from_mapping(bad)
 
 
@@ -141,7 +141,7 @@ def test_other_json_in_a_folder_of_maps_is_passed_over(tmp_path: Path) -> None:
     )
     assert categories(asked, "H") == ["gemm"]
     with pytest.raises(
-        UsageError, match=r"passed over: .*0\.json: name: expected .* and 1 more"
+        UsageError, match=r"ignored: .*0\.json: name: expected .* and 1 more"
     ):
         KernelCategorizer.create(categorizer="DEF:XYZ", maps=maps, registry=registry())
 
@@ -201,7 +201,7 @@ def test_a_named_folder_wins_over_the_configuration_folder(
         ),
         (
             '{"E": {"M": {"a": 5}}}',
-            "E:M: rule 1: category: expected a text, got a number (5)",
+            "E:M: rule 1: category: expected a string, got a number (5)",
         ),
     ],
 )
@@ -242,7 +242,8 @@ def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match=r"map\.json: the key 'gemm' occurs twice"):
         load_maps(path)
     with pytest.raises(
-        RuleError, match="the key 'gemm' occurs twice; case does not matter"
+        RuleError,
+        match="the key 'gemm' occurs twice; upper and lower case do not matter",
     ):
         substring_pack({"GEMM": "a", "gemm": "b"})
 
@@ -252,5 +253,5 @@ def test_maps_are_bounded(tmp_path: Path) -> None:
         substring_pack({f"key{n:06}": "c" for n in range(5_001)})
     path = tmp_path / "map.json"
     path.write_text('{"e": {"m": {"a": ' + "1" * 5000 + "}}}")
-    with pytest.raises(RuleError, match="holds a number that is too long"):
+    with pytest.raises(RuleError, match="contains a number that is too long"):
         load_map_file(path)

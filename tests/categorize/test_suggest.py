@@ -77,7 +77,7 @@ def test_kernels_are_grouped_the_longest_first() -> None:
     ]
     text = draft_rules(groups, "trace.json")
     assert (
-        "# 2 kernels, 5.500 ms, 84.6 % of what is unknown\n# launched by aten::b, aten::c"
-        in text
-    )
+        "# 2 kernels, 5.500 ms, 84.6 % of the uncategorized time\n# launched by "
+        "aten::b, aten::c"
+    ) in text
     assert "pattern = 'long_kernel'\n" in text

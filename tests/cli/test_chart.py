@@ -245,7 +245,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     )
     for name, words in (
         ("absent.json", "no such file"),
-        ("text.json", "is no trace of a known format"),
+        ("text.json", "is not a trace in a known format"),
         ("host_only.json", "holds no GPU event"),
     ):
         # The other input is fine, and nothing is written for it alone.
@@ -289,7 +289,7 @@ def test_nothing_of_the_users_is_written_over(
     for name in ("result.html", "result.csv"):
         Path(name).write_text("mine")
         assert chart(given, "-q") == 1
-        assert "was not made by tracelens-ext" in capsys.readouterr().err
+        assert "was not written by tracelens-ext" in capsys.readouterr().err
         assert Path(name).read_text() == "mine"
         assert chart(given, "-q", "--force") == 0
         assert chart(given, "-q") == 0
@@ -383,7 +383,7 @@ def test_of_many_runs_the_times_are_shown_first(
     assert " ".join(head.split()).startswith(
         "category 1 (sec) 2 (sec) 3 (sec) 4 (sec) 5 (sec)"
     )
-    assert "too narrow to show: " in out
+    assert "not shown (terminal too narrow): " in out
     assert out.count("the trace has 2 GPUs") == 1
     assert "1, 2, 3, 4, 5: the trace has 2 GPUs" in out
 

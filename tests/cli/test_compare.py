@@ -144,8 +144,11 @@ def test_a_category_of_the_users_own_rules_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a.json", "b.json", "--fail-if", "GEM > 1%"], "the nearest: GEMM"),
-        (["a.json", "absent.json", "--fail-if", "GEMM"], "is no budget"),  # told first
+        (["a.json", "b.json", "--fail-if", "GEM > 1%"], "the closest names: GEMM"),
+        (
+            ["a.json", "absent.json", "--fail-if", "GEMM"],
+            "is not a budget",
+        ),  # told first
         (["a.json"], "needs at least two traces; the first is the baseline"),
         (["a.json", "b.json", "-o", "x"], "name it .xlsx"),
         (["a.json", "b.json", "--html", "x"], "is not the name of a page"),
@@ -184,7 +187,10 @@ def test_a_trace_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("a.json", "a.json", "--fail-if", "total_time > 0%") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "B takes as long as A: 0.200 ms of wall time per iteration." in printed
-    assert "B did the work of A at the same speed; nothing differs." in printed
+    assert (
+        "B did the same work as A at the same speed; there are no differences."
+        in printed
+    )
 
 
 @pytest.mark.process

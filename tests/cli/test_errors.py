@@ -57,11 +57,11 @@ def _jax() -> bytes:
 
 BROKEN: dict[str, tuple[bytes, str]] = {
     "empty.json": (b"", "is empty"),
-    "text.json": (b"hello world", "is no trace of a known format"),
+    "text.json": (b"hello world", "is not a trace in a known format"),
     "no_events.json": (b'{"a": 1}', "without traceEvents"),
     "zero_events.json": (b'{"traceEvents": []}', "no events"),
-    "cut.json": (DEMO[: len(DEMO) // 2], "ends in the middle"),
-    "cut.json.gz": (PACKED[:-2000], "gzip stream ends in the middle"),
+    "cut.json": (DEMO[: len(DEMO) // 2], "ends prematurely"),
+    "cut.json.gz": (PACKED[:-2000], "gzip stream ends prematurely"),
     "damaged.json.gz": (
         PACKED[:9000] + bytes(255 - byte for byte in PACKED[9000:9100]) + PACKED[9100:],
         "gzip stream is damaged",

@@ -51,7 +51,7 @@ def test_explain_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None
     assert "absent.toml: no such file" in capsys.readouterr().err
     assert run(["explain", "k", "--categorizer", "nobody"]) == 2
     captured = capsys.readouterr()
-    assert "no categorizer is called 'nobody'; known: " in captured.err
+    assert "there is no categorizer called 'nobody'; known: " in captured.err
     assert captured.err.count("\n") == 1
 
 

@@ -49,7 +49,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     at = lines.index("Slowest 3 of 3 ranks, by computation or by the waits they cause")
     slowest = next(line.split() for line in lines[at:] if re.match(r" +\d", line))
     assert slowest[:3] == ["2", "0.600", "76.5%"]
-    assert any(line.startswith("missing rank: rank 3: ") for line in lines)
+    assert any(line.startswith("Missing rank: rank 3: ") for line in lines)
     assert "Missing: no trace is of rank 3." in lines
     assert fleet("run/*.json.gz", "-o", "out") == 0
     assert "0 traces analyzed, 3 reused from an earlier run" in capsys.readouterr().out

@@ -56,7 +56,7 @@ def test_the_answer_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[:13] == [
         "=== GPU IDLE TIME GAP ANALYSIS ===",
         "",
-        "Recording: 161.0 µs of wall time, all of it judged.",
+        "Recording: 161.0 µs of wall time, all of it analyzed.",
         "",
         (
             "The GPU was idle for 51.000 μs of 161.000 μs (31.7 %):"
@@ -289,7 +289,7 @@ def test_one_bar_that_hides_all_else_makes_the_bins_logarithmic(
         maker.kernel("k", number * 11, 10)
     maker.kernel("k", 100_000, 10)
     write(Path("trace.json"), maker)
-    why = "Logarithmic bins: of equal ones, one would hold 49 of the 50 gaps."
+    why = "Logarithmic bins: an equal-width bin would contain 49 of the 50 gaps."
     assert re.search(
         rf"^{re.escape(why)}\n +1\.0-2\.2 μs │", printed(capsys), re.MULTILINE
     )

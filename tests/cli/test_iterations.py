@@ -35,7 +35,7 @@ def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     lines = out.splitlines()
     steps = [line.split() for line in lines if line.startswith("ProfilerStep#")]
     assert [step[0] for step in steps] == [f"ProfilerStep#{n}" for n in range(5, 11)]
-    assert "Mean and spread of 6 whole iterations, ms" in lines
+    assert "Mean and spread of 6 complete iterations, ms" in lines
     at = lines.index(
         "Outliers (more than 3 median absolute deviations and 5% from the median):"
     )
@@ -138,13 +138,14 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         False,
     ]
     columns = [row["column"] for row in document["tables"]["iteration_statistics"]]
-    assert columns[:7] == [
+    assert columns[:8] == [
         "wall_time_ms",
         "busy_time_ms",
+        "idle_time_ms",
+        "launched_time_ms",
         "computation_time_ms",
         "exposed_comm_time_ms",
         "exposed_memcpy_time_ms",
-        "idle_time_ms",
         "kernels",
     ]
     assert "GEMM_time_ms" in columns
@@ -179,4 +180,4 @@ def test_none_found_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_wrong_expression(capsys: pytest.CaptureFixture[str]) -> None:
     assert iterations("a.json", "--annotation", "(") == 2
-    assert "is no regular expression" in capsys.readouterr().err
+    assert "is not a regular expression" in capsys.readouterr().err

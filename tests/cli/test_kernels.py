@@ -73,7 +73,7 @@ def test_the_old_options_work(command: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys).splitlines()
-    assert lines[2:4] == ["Recording: 200.0 µs of wall time, all of it judged.", ""]
+    assert lines[2:4] == ["Recording: 200.0 µs of wall time, all of it analyzed.", ""]
     del lines[2:4]
     assert lines[2:5] == [
         "Total unique kernel types found: 2 (3 full names)",
@@ -253,7 +253,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         (["--stream", "8"], "no GPU event ran on stream 8; the trace has 7"),
         (
             ["--category", "Convolution"],
-            "no GPU event is of the category 'Convolution'",
+            "no GPU event belongs to the category 'Convolution'",
         ),
         (
             ["-g", "--hist-min", "5", "--hist-max", "5"],
@@ -284,7 +284,7 @@ def test_nothing_of_the_users_is_lost(capsys: pytest.CaptureFixture[str]) -> Non
     assert Path("trace.json").read_bytes() == before
     Path("mine.txt").write_text("mine", encoding="utf-8")
     assert kernels("trace.json", "-o", "mine.txt") == 1
-    assert "was not made by tracelens-ext" in capsys.readouterr().err
+    assert "was not written by tracelens-ext" in capsys.readouterr().err
     assert Path("mine.txt").read_text(encoding="utf-8") == "mine"
     assert kernels("trace.json", "-o", "mine.txt", "--force") == 0
     assert kernels("trace.json", "-o", "mine.txt") == 0, "its own files are replaced"
@@ -318,7 +318,7 @@ def test_a_trace_without_gpu_work(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "-g", "-v", "-o", "k.txt", "--gap-output", "g.txt")
     assert "Total kernel launches: 0" in out
     why = (
-        "The trace has no GPU work. "
+        "The trace contains no GPU work. "
         "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
     assert why in out

@@ -256,18 +256,18 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
         (
             [*ALL, "--mem", "run_cuda_gpu_kern_sum.csv"],
             1,
-            "holds the report cuda_gpu_kern_sum, not",
+            "contains the report cuda_gpu_kern_sum instead of",
         ),
         ([*ALL, "--kernels", "absent.csv"], 1, "absent.csv: no such file"),
         (
             [*ALL, "--kernels", "empty.csv"],
             1,
-            "empty.csv: holds no report cuda_gpu_kern_sum",
+            "empty.csv: does not contain the report cuda_gpu_kern_sum",
         ),
         (
             [*ALL, "--kernels", "header.csv"],
             1,
-            "header.csv: has a header and no kernels",
+            "header.csv: has a header, but no kernels",
         ),
         (
             [*ALL, "--kernels", "nan.csv"],

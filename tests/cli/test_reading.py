@@ -182,7 +182,7 @@ def test_every_report_says_what_is_lost(output: str, cut: Path) -> None:
             )
     else:
         text = cut.with_name(output).read_text(encoding="utf-8")
-    assert "Salvaged (the JSON ends in the middle, after" in text
+    assert "Salvaged (the JSON ends prematurely, after" in text
 
 
 def test_nothing_is_said_of_a_trace_that_is_whole(
@@ -319,8 +319,8 @@ def test_a_gzip_bomb_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for allow_truncated in ([], ["--allow-truncated"]):
         assert run(["tree", str(path), "--max-bytes", "20MB", *allow_truncated]) == 1
         assert capsys.readouterr().err == (
-            f"tracelens-ext: {path}: unpacks to more than 20 MB of text; if you trust it, allow"
-            " more with --max-bytes\n"
+            f"tracelens-ext: {path}: unpacks to more than 20 MB of text; if you trust it, raise"
+            " the limit with --max-bytes\n"
         )
 
 

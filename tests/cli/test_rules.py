@@ -77,7 +77,7 @@ def test_rules_check_of_a_file(
         file.write("examples = ['other']\n")
     assert run(["rules", "check", "mine.toml"]) == 1
     assert (
-        "error: mine.toml: rule 1: does not find its example 'other'"
+        "error: mine.toml: rule 1: does not match its example 'other'"
         in capsys.readouterr().out
     )
 

@@ -469,7 +469,7 @@ def test_what_has_no_name_is_told_of(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_wrong_expression_is_refused() -> None:
     analyzer = analyzed(model())
     for expression in ("(", "a{99999999999}", "*"):
-        with pytest.raises(UsageError, match=r"op '.*' is no regular expression"):
+        with pytest.raises(UsageError, match=r"op '.*' is not a regular expression"):
             analyzer.get_df_call_tree(expression)
     assert len(analyzer.get_df_call_tree(re.compile("aten::mm"))) == 3
 
@@ -491,7 +491,7 @@ def test_python_frames(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--op", "("], "is no regular expression"),
+        (["--op", "("], "is not a regular expression"),
         (["--op", "nothing"], "no operation that matches 'nothing'"),
         (["--json", "--folded"], "give only one of them"),
     ],

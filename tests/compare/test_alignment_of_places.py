@@ -220,7 +220,7 @@ def test_traces_without_iterations_are_compared_by_period() -> None:
     assert not comparison.tables["kernels"]["difference_ms"].round(9).any()
     assert (
         comparison.verdicts[0].text
-        == "B did 0.67 of A's work at the same speed; nothing differs."
+        == "B did 0.67 of A's work at the same speed; there are no differences."
     )
     whole = compare(both, total=True).tables["kernels"]
     assert whole["by_calls_ms"].tolist() == pytest.approx(

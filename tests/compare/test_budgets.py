@@ -75,7 +75,7 @@ def test_blanks_and_a_plus_do_not_matter(text: str, budget: Budget) -> None:
     ],
 )
 def test_what_is_no_budget(text: str) -> None:
-    with pytest.raises(UsageError, match="is no budget; write a name"):
+    with pytest.raises(UsageError, match="is not a budget; write a name"):
         parse_budget(text)
 
 
@@ -173,7 +173,8 @@ def test_a_category_that_one_side_lacks_counts_nothing() -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(
-        UsageError, match=f"no timeline row, category or finding is called '{name}'"
+        UsageError,
+        match=f"there is no timeline row, category or finding called '{name}'",
     ) as error:
         check_budgets([parse_budget(f"{name} > 1%")], slower())
     assert nearest in str(error.value)

@@ -130,7 +130,9 @@ def test_whole_traces_are_compared_when_one_has_no_iterations() -> None:
     assert of_row(comparison.tables["categories"], "GEMM")[
         "A_time_ms"
     ] == pytest.approx(0.080)
-    assert any("as B has no whole iteration" in note for note in comparison.notes)
+    assert any(
+        "because B has no complete iteration" in note for note in comparison.notes
+    )
 
 
 def test_what_one_side_lacks() -> None:
@@ -169,7 +171,7 @@ def test_the_largest_change_comes_first_whatever_its_sign() -> None:
         "busy_time",
     ], "the timeline keeps its order"
     assert comparison.verdicts[0].text == (
-        "B did the work of A, and took 21.4 % less GPU time for the same work; the largest changes:"
+        "B did the same work as A, and took 21.4 % less GPU time for it; the largest changes:"
         " nccl:all_reduce -0.020 ms, aten::mm +0.005 ms."
     )
 
@@ -232,10 +234,11 @@ def test_two_processes_may_take_turns_on_a_device() -> None:
 def test_one_iteration_beside_several_is_told() -> None:
     comparison = compare([measured(training(1)), measured(training(3))])
     assert any(
-        note.startswith("A has a single whole iteration") for note in comparison.notes
+        note.startswith("A has only one complete iteration")
+        for note in comparison.notes
     )
     same = compare([measured(training(1)), measured(training(1))])
-    assert not any("single" in note for note in same.notes)
+    assert not any("only one" in note for note in same.notes)
 
 
 def test_other_kernels_are_told() -> None:
@@ -244,7 +247,7 @@ def test_other_kernels_are_told() -> None:
         event["name"] = event["name"].replace("sm90_xmma", "sm100_xmma")
     notes = compare([measured(training(2)), measured(other)]).notes
     assert any(
-        note.startswith("B runs other kernels: those that A has too make 42.9 %")
+        note.startswith("B runs different kernels: those that A has too make up 42.9 %")
         for note in notes
     )
     assert not any(
@@ -257,11 +260,11 @@ def test_what_cannot_be_compared() -> None:
         compare([measured(training(2))])
     host_only = TraceMaker()
     host_only.op("aten::mm", 0, 10)
-    with pytest.raises(TracelensError, match="no trace holds GPU events"):
+    with pytest.raises(TracelensError, match="no trace contains GPU events"):
         compare([measured(host_only)] * 2)
     one_sided = compare([measured(training(2)), measured(host_only)])
     assert of_row(one_sided.tables["categories"], "GEMM")["B_time_ms"] == 0
-    assert any(note == "B holds no GPU events." for note in one_sided.notes)
+    assert any(note == "B contains no GPU events." for note in one_sided.notes)
     with pytest.raises(UsageError, match="use_kernel_name_categories=True"):
         measure(TreePerfAnalyzer(training(1).document()).work)
 
@@ -405,4 +408,4 @@ def test_one_model_on_two_makers_gpus() -> None:
         comparison.tables["operations"], "aten::_flash_attention_forward"
     )
     assert (attention["A_count"], attention["B_count"]) == (24, 24)
-    assert any("runs other kernels" in note for note in comparison.notes)
+    assert any("runs different kernels" in note for note in comparison.notes)

@@ -217,7 +217,7 @@ def test_without_gpu_events_it_says_how_to_record_them() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 100)
     with pytest.raises(
-        TraceError, match=r"run\.json: holds no GPU event; record it with GPU"
+        TraceError, match=r"run\.json: contains no GPU event; record it with GPU"
     ):
         run_of(maker)
 
@@ -308,14 +308,14 @@ def test_specifications(text: str, path: str, engine: str, model: str, ns: int) 
         (",vllm,llama,1", "FILE is empty"),
         ("r.json,,llama,1", "ENGINE is empty"),
         ("r.json,vllm, ,1", "MODEL is empty"),
-        ("r.json,vllm,llama,", "'' is no number of seconds"),
-        ("r.json,vllm,llama,nan", "'nan' is no number of seconds"),
-        ("r.json,vllm,llama,inf", "'inf' is no number of seconds"),
-        ("r.json,vllm,llama,1e999", "'1e999' is no number of seconds"),
-        ("r.json,vllm,llama,1e300", "'1e300' is no number of seconds"),
-        ("r.json,vllm,llama,1e10", "'1e10' is no number of seconds"),
-        ("r.json,vllm,llama,-1", "'-1' is no number of seconds"),
-        ("r.json,vllm,llama,5 min", "'5 min' is no number of seconds"),
+        ("r.json,vllm,llama,", "'' is not a number of seconds"),
+        ("r.json,vllm,llama,nan", "'nan' is not a number of seconds"),
+        ("r.json,vllm,llama,inf", "'inf' is not a number of seconds"),
+        ("r.json,vllm,llama,1e999", "'1e999' is not a number of seconds"),
+        ("r.json,vllm,llama,1e300", "'1e300' is not a number of seconds"),
+        ("r.json,vllm,llama,1e10", "'1e10' is not a number of seconds"),
+        ("r.json,vllm,llama,-1", "'-1' is not a number of seconds"),
+        ("r.json,vllm,llama,5 min", "'5 min' is not a number of seconds"),
     ],
 )
 def test_wrong_specifications_are_explained(text: str, words: str) -> None:
@@ -350,7 +350,7 @@ def test_files_alone_will_do_where_one_categorizer_is_for_all() -> None:
         "a,b,c,d_2",
         "llama_vllm_r_3",
     ]
-    with pytest.raises(UsageError, match="name a file"):
+    with pytest.raises(UsageError, match="give a file"):
         parse_inputs([""], bare_files=True)
 
 

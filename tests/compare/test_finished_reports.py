@@ -156,7 +156,7 @@ def test_a_report_with_tracelens_sheets_alone_is_compared_as_far_as_it_goes(
     assert "op category" in comparison.tables["categories"]
     assert "launcher" in comparison.tables["operations"]
     assert "Memcpy HtoD" not in set(comparison.tables["kernels"]["kernel_name"])
-    assert sum("B does not hold more" in note for note in comparison.notes) == 3
+    assert sum("B does not contain more" in note for note in comparison.notes) == 3
 
 
 @pytest.mark.usefixtures("few_tables")
@@ -208,12 +208,15 @@ def test_a_table_that_some_report_does_not_hold_is_left_out_and_said(
             path.unlink()
     assert compared("t", "b.json") == 0
     out = capsys.readouterr().out
-    assert "There is no table of kernels, which A does not hold." in out
+    assert "There is no table of kernels, because A does not contain it." in out
     assert "GPU time by kernel" not in out
     assert re.search(r"the largest changes:\s+\w+_time [+-]", out)
     assert compared("t", "b.json", "--fail-if", "total_time > 1%", "-o", "x.xlsx") == 3
     assert compared("t", "b.json", "--fail-if", "GEMM > 1%") == 1
-    assert "cannot be checked: a report holds no categories" in capsys.readouterr().err
+    assert (
+        "cannot be checked because a report contains no categories"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_sheet_of_the_longest_rows_alone_is_left_out(tmp_path: Path) -> None:
@@ -226,7 +229,7 @@ def test_a_sheet_of_the_longest_rows_alone_is_left_out(tmp_path: Path) -> None:
     measured = measure_report(folder)
     assert "kernels" not in measured.total.tables
     assert "categories" in measured.total.tables, "of kernel_categories, which is whole"
-    assert measured.notes[0].startswith("the sheet kernels_by_category holds")
+    assert measured.notes[0].startswith("the sheet kernels_by_category covers")
 
 
 @pytest.mark.real_data
@@ -301,9 +304,9 @@ def test_the_command_takes_reports_where_it_takes_traces(
     assert run(["report", "b.json", "--csv-dir", "b_tables", "-q"]) == 0
     assert compared(workbook.name, "b.json", "b_tables", "--fail-if", "GEMM > +5%") == 3
     captured = capsys.readouterr()
-    assert captured.err.count("budget crossed") == 2
+    assert captured.err.count("budget exceeded") == 2
     assert "A (baseline): a.xlsx; devices: not in the report" in captured.out
-    assert "as A and C are reports, without the times of iterations." in captured.out
+    assert "because A and C are reports without times of iterations." in captured.out
     assert compared("a.json", workbook.name, "--fail-if", "GEMM > 0%", "-q") == 0
 
 
@@ -348,7 +351,7 @@ def test_reports_say_their_version(workbook: Path, tmp_path: Path) -> None:
         manifest.read_text().replace('"tables_version": 1', '"tables_version": 2')
     )
     with pytest.raises(
-        TraceError, match=r"was made by a newer tracelens-ext; update this one"
+        TraceError, match="was written by a newer tracelens-ext; update tracelens-ext"
     ):
         measure_report(folder)
 
@@ -392,24 +395,24 @@ def _before_root(data: bytes) -> bytes:
         ),
         (
             lambda d: d.replace(b"<row", b"<a>" * 1000 + b"<row", 1),
-            "nests XML over 100 deep",
+            "nests XML more than 100 levels deep",
         ),
         (lambda d: d[: len(d) // 2], "is damaged"),
         (lambda d: d.replace(b'<row r="3"', b'<row r="99999999999"'), "1,048,576 rows"),
         (lambda d: d.replace(b'r="B3"', b'r="ZZZZZZZZ3"'), "is damaged"),
-        (lambda d: d + b"<a/>" * 1_500_000, "holds more than"),
-        (lambda d: d + b" " * 6_000_000, "holds more than 1 MB in one element"),
+        (lambda d: d + b"<a/>" * 1_500_000, "has more than"),
+        (lambda d: d + b" " * 6_000_000, "has more than 1 MB in one element"),
         (
             lambda d: d.replace(
                 b"<sheetData>", b'<sheetData a="%b">' % (b"a" * 2_000_000)
             ),
-            "holds more than 1 MB in one element",
+            "has more than 1 MB in one element",
         ),
         (
             lambda d: d.replace(
                 b"</sheetData>", b"</sheetData>" + b'<x a="%b"/>' % _RANGES * 5
             ),
-            "holds more than 2 MB of attributes",
+            "has more than 2 MB of attributes",
         ),
     ],
     ids=[
@@ -455,7 +458,7 @@ def test_a_workbook_of_too_many_cells(
     [
         ("soon", "row 2 of the sheet gpu_timeline has 'soon'"),
         ("-1", "has '-1' in the column 'time ms'"),
-        ("1e300", "absurd numbers"),
+        ("1e300", "impossible numbers"),
         ("nan", "has 'nan'"),
         ("", "has ''"),
     ],
@@ -498,7 +501,7 @@ def test_a_huge_field_is_a_name_like_others(tmp_path: Path) -> None:
 def test_two_kinds_of_tables_in_one_folder_are_not_mixed(tmp_path: Path) -> None:
     folder = reports_of(analyzed(training(2)), tmp_path)[1]
     shutil.copy(tmp_path / "parquet" / "ops_summary.parquet", folder)
-    with pytest.raises(TraceError, match="holds CSV and Parquet tables"):
+    with pytest.raises(TraceError, match="contains both CSV and Parquet tables"):
         measure_report(folder)
 
 

@@ -128,7 +128,7 @@ def test_one_warning_tells_the_new_name(old: str) -> None:
     with pytest.warns(DeprecationWarning) as caught:
         import_module(name)
     new = f"tracelens_ext.{new_module_name(old)}"
-    expected = f"{name} is now {new}; the old name goes with the next release"
+    expected = f"{name} is now {new}; the old name will be removed in the next release"
     assert [str(warning.message) for warning in caught] == [expected]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -108,7 +108,7 @@ def test_a_process_that_drives_two_gpus() -> None:
     analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
     two_ranks = TraceRanks(0, RankSource.ORDER, {0: 0, 1: 1})
     tables = trace_tables(analyzer, "t", two_ranks)
-    assert tables["collective_calls"]["sequence"].tolist() == [1, 1]
+    assert tables["collective_kernels"]["sequence"].tolist() == [1, 1]
     assert tables["timeline"]["device"].unique().tolist() == [0, 1]
     shares = tables["categories"].groupby("device")["% of GPU time"].sum()
     assert shares.tolist() == pytest.approx([100.0, 100.0])

@@ -173,7 +173,7 @@ def test_odd_ranks_do_not_stop_the_others(ranks: Path, tmp_path: Path) -> None:
     (ranks / "cpu_only.json").write_text(json.dumps(maker.document()))
     result = fleet(ranks, tmp_path / "alone")
     assert len(result.tables["ranks"]) == 1
-    assert "1 events of 1 trace could not be used and are dropped." in result.notes
+    assert "1 event of 1 trace could not be used." in result.notes
 
 
 # Failures.
@@ -427,7 +427,7 @@ def test_a_strangers_file_in_a_folder_of_ours(ranks: Path, tmp_path: Path) -> No
     )
     (out / "ranks.parquet").write_text("mine")
     with pytest.raises(
-        OutputError, match=r"ranks\.parquet: exists and was not made by"
+        OutputError, match=r"ranks\.parquet: exists and was not written by"
     ):
         fleet(ranks / "rank1.json.gz", out)
     (out / "ranks.parquet").unlink()
@@ -437,11 +437,11 @@ def test_a_strangers_file_in_a_folder_of_ours(ranks: Path, tmp_path: Path) -> No
 
 def test_bad_usage(ranks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UsageError, match="give one of them"):
+    with pytest.raises(UsageError, match="give only one of them"):
         fleet(ranks, out, scheduler="tcp://x:1")
     with pytest.raises(UsageError, match="at least 1"):
         fleet(ranks, out, attempts=0)
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="give 0 to use only this process"):
         fleet(ranks, out, workers=-1)
     with pytest.raises(UsageError, match="no categorizer is called"):
         fleet(ranks, out, categorizer="nonsense")
@@ -517,7 +517,7 @@ def test_ranks_that_are_guesses_or_claimed_twice_are_told(tmp_path: Path) -> Non
     assert any(
         "1 trace does not say the rank; it is taken by their order" in n for n in notes
     )
-    assert "Several traces are of the same rank: 0." in notes
+    assert "Several traces have the same rank: 0." in notes
 
 
 def test_inputs_are_sorted_by_number_and_named_once(tmp_path: Path) -> None:
@@ -630,7 +630,7 @@ def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
 
 
 def devices_trace(devices: int) -> str:
-    """A trace of one process that drives several GPUs and does not say its rank."""
+    """A trace of one process that drives several GPUs and does not record its rank."""
     maker = TraceMaker()
     for device in range(devices):
         start = 10 * device

@@ -117,7 +117,7 @@ def test_calls_in_another_order(version: str, form: str, tmp_path: Path) -> None
     assert verdicts(folder) == [("mismatch", 2, "0")]
     (evidence,) = analyzed(folder)["verdicts"]["evidence"]
     assert "call 6" in evidence
-    assert "rank 2 makes its calls in another order: it calls broadcast" in evidence
+    assert "rank 2 makes its calls in a different order: it calls broadcast" in evidence
 
 
 def test_calls_of_two_groups_in_another_order(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_calls_of_two_groups_in_another_order(tmp_path: Path) -> None:
     folder = job.write(tmp_path)
     assert verdicts(folder) == [("mismatch", 2, "0")]
     (evidence,) = analyzed(folder)["verdicts"]["evidence"]
-    assert "makes its calls in another order" in evidence
+    assert "makes its calls in a different order" in evidence
 
 
 def test_replicas_show_which_of_two_ranks_has_the_other_order(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(content))
     with pytest.raises(TraceFormatError, match="only plain data is read") as caught:
         read_dump(path)
-    assert "is not a dump of the flight recorder" in str(caught.value)
+    assert "is not a flight recorder dump" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_containers_are_not_written_out(tmp_path: Path) -> None:
 def test_a_dump_must_say_its_rank(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(pickle.dumps(healthy("2.0").dump(0)))
-    with pytest.raises(TraceFormatError, match="does not say its rank"):
+    with pytest.raises(TraceFormatError, match="does not record its rank"):
         read_dump(path)
 
 
@@ -347,14 +347,14 @@ def test_the_command_shows_verdicts_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = flight_maker.hang().write(tmp_path / "hang")
-    assert shown(folder, capsys).startswith("hang: rank 2, process group 2: it never")
+    assert shown(folder, capsys).startswith("Hang: rank 2, process group 2: it never")
     healthy().write(tmp_path / "ok")
     assert shown(tmp_path / "ok", capsys).startswith("No hung calls, mismatched calls")
     document = json.loads(shown(folder, capsys, "--json"))
     assert [row["rank"] for row in document["tables"]["verdicts"]] == [2, 2]
     assert document["facts"]["Dumps"] == 4
     pattern = tmp_path / "hang" / "nccl_trace_rank_[013]"
-    assert "missing rank: rank 2" in shown(pattern, capsys)
+    assert "Missing rank: rank 2" in shown(pattern, capsys)
 
 
 def test_a_dump_that_cannot_be_read_does_not_cost_the_others(
@@ -365,9 +365,9 @@ def test_a_dump_that_cannot_be_read_does_not_cost_the_others(
     path.write_bytes(path.read_bytes()[:-100])
     assert run(["ranks", str(folder)]) == 1
     captured = capsys.readouterr()
-    assert captured.out.startswith("missing rank: rank 1")
+    assert captured.out.startswith("Missing rank: rank 1")
     assert captured.err.count("\n") == 1
-    assert "the pickle ends in the middle" in captured.err
+    assert "the pickle ends prematurely" in captured.err
 
 
 @pytest.mark.parametrize("command", ["kernels", "report"])

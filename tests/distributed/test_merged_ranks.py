@@ -134,7 +134,7 @@ def test_events_of_ranks_in_order_of_time(four: Path) -> None:
     trace = read_trace(document)
     assert find_merged_ranks(trace) == ()
     with pytest.raises(
-        MergedRanksError, match="analyse each rank's own file"
+        MergedRanksError, match="analyze each rank's own file"
     ) as caught:
         TreePerfAnalyzer(trace)
     assert caught.value.ranks == ()
@@ -145,7 +145,7 @@ def test_one_process_id_for_all_is_refused(four: Path) -> None:
     for event in document["traceEvents"]:
         if event["cat"] != "kernel":
             event["pid"] = 83
-    with pytest.raises(MergedRanksError, match="analyse each rank's own file"):
+    with pytest.raises(MergedRanksError, match="analyze each rank's own file"):
         TreePerfAnalyzer(document)
 
 

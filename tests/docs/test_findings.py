@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
-from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext import TreePerfAnalyzer, findings
 from tracelens_ext.cli import run
 from tracelens_ext.findings import detectors, order
 from tracelens_ext.findings.engine import offered_detectors
@@ -24,7 +24,8 @@ from tracelens_ext.hooks import load_registry
 if TYPE_CHECKING:
     from types import ModuleType
 
-PAGE = page_text("findings.md")
+FILE = Path(findings.__file__).with_name("findings.md")
+PAGE = FILE.read_text(encoding="utf-8")
 
 
 def test_every_finding_has_a_section() -> None:

@@ -103,7 +103,7 @@ def test_budgets_on_findings_are_of_the_wall_time(
     comparison = comparing({"allocator": GONE}, {"dataloader": (34.0, 17.0)})
     if is_crossed is None:
         with pytest.raises(
-            UsageError, match="no timeline row, category or finding is called"
+            UsageError, match="there is no timeline row, category or finding called"
         ):
             crossed(budget, comparison)
     else:

@@ -211,7 +211,7 @@ def test_a_trace_without_gpu_work_says_so() -> None:
     )
     (line,) = found.recording_lines
     assert line == (
-        "The trace has no GPU work. "
+        "The trace contains no GPU work. "
         "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
     assert summary_sentence(found) == ""
@@ -236,7 +236,7 @@ def test_gpu_work_of_a_file_that_is_cut_off_may_be_behind_the_cut(
         f"No GPU work{of} is in what is left of the file; it may be in what is"
     )
     assert "the last 23 bytes" in line
-    assert line.endswith("whatever the file held beyond is lost.")
+    assert line.endswith("everything after it is lost.")
 
 
 def test_the_table_tells_places_and_evidence() -> None:

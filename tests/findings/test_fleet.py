@@ -65,7 +65,9 @@ def test_what_many_ranks_have_and_what_one_has_alone() -> None:
     shown = table[["ranks", "mean_ms", "max_ms", "max_rank"]].to_dict("index")
     assert list(shown["host-bound"].values()) == [2, 4.0, 5.0, 1]
     assert table.loc["dataloader", "top_ranks"] == "1 (20.000)"
-    assert notes == ["What no other rank has: rank 1 has dataloader (20.0 ms)."]
+    assert notes == [
+        "Left out because only one rank has it: rank 1 has dataloader (20.0 ms)."
+    ]
 
 
 @pytest.mark.parametrize("ranks", [[{"dataloader": 20.0}], [{}, {}]])

@@ -41,7 +41,7 @@ def test_a_place_with_most_is_in_the_title_with_its_time_in_each_iteration(
 ) -> None:
     title = first(slow_launches).title
     assert "mostly in aten::mm" in title
-    assert title.endswith("ms in each iteration")
+    assert title.endswith("ms per step")
 
 
 @pytest.mark.parametrize(

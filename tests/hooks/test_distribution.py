@@ -114,7 +114,7 @@ def test_names_that_no_distribution_can_have(name: str, tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         write_plugin("mine", tmp_path)
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="cannot be written"):

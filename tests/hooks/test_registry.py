@@ -127,7 +127,7 @@ def test_two_plugins_of_one_name() -> None:
         [FakeEntryPoint("same", GOOD), FakeEntryPoint("same", plugin())]
     )
     assert plugins.problems == [
-        "same (unknown): another plugin has this name already; rename the entry point"
+        "same (unknown): another plugin already has this name; rename the entry point"
     ]
     assert [offered.plugin for offered in offered_packs(plugins)] == [
         plugins.plugins[0]
@@ -137,7 +137,7 @@ def test_two_plugins_of_one_name() -> None:
 
 def test_two_entry_points_of_one_object() -> None:
     plugins = PluginRegistry([FakeEntryPoint("one", GOOD), FakeEntryPoint("two", GOOD)])
-    assert plugins.problems == ["two: names the same object as the plugin 'one'"]
+    assert plugins.problems == ["two: refers to the same object as the plugin 'one'"]
 
 
 def test_wrappers_are_refused() -> None:
@@ -218,13 +218,14 @@ def test_dicts_may_be_packs_and_engine_maps() -> None:
         (
             ["A", "B"],
             (
-                "categorizer broken: expected 1 categories, one a row of the table, got 2; it is"
-                " called once, with a table whose columns are kernel_name and cpu_op, and answers a"
-                " category or None for each row; give a function f of one name as"
-                " lambda table: [f(name) for name in table.kernel_name]"
+                "categorizer broken: expected 1 categories, one per row of the table, "
+                "got 2; it is called once, with a table whose columns are kernel_name "
+                "and cpu_op, and returns a category or None for each row; give a "
+                "function f of one name as lambda table: [f(name) for name in "
+                "table.kernel_name]"
             ),
         ),
-        ([1], "categorizer broken: expected categories as texts or None, got 1"),
+        ([1], "categorizer broken: expected categories as strings or None, got 1"),
     ],
 )
 def test_broken_python_categorisers(answer: Any, problem: str) -> None:
@@ -274,7 +275,7 @@ def test_a_plugin_that_does_not_answer_is_given_up(
     found = problem_of(
         plugin(tracelens_categorize_kernels=tracelens_categorize_kernels)
     )
-    assert found == f"no answer within 0.2 s; {SECONDS_VARIABLE} sets the limit"
+    assert found == f"no answer within 0.2 s; change the limit with {SECONDS_VARIABLE}"
     assert time.perf_counter() - started < 0.9
 
 
@@ -290,7 +291,7 @@ def test_report_sheets() -> None:
     sheets = plugin_tables("the analyzer", ["gpu_timeline"], plugins)
     assert list(sheets) == ["mine"]
     assert sheets["mine"] is table
-    assert plugins.problems == ["p: sheet 'GPU_Timeline': the report has one already"]
+    assert plugins.problems == ["p: sheet 'GPU_Timeline': the report already has one"]
 
 
 @pytest.mark.parametrize("answer", [None, [1], {"a": 1}, {1: pd.DataFrame()}])
@@ -324,7 +325,9 @@ def test_each_item_that_is_offered_is_checked_for_itself() -> None:
 
     def check(item: object) -> None:
         if not isinstance(item, str):
-            raise PluginAnswerError(f"tracelens_sheets: expected a text, got {item!r}")
+            raise PluginAnswerError(
+                f"tracelens_sheets: expected a string, got {item!r}"
+            )
 
     plugins = registry(
         b=plugin(tracelens_sheets=tracelens_sheets),
@@ -335,7 +338,7 @@ def test_each_item_that_is_offered_is_checked_for_itself() -> None:
         (o.item, o.plugin.name) for o in plugins.offers("tracelens_sheets", check)
     ]
     assert offered == [("five", "z"), ("four", "a"), ("one", "b"), ("three", "b")]
-    assert plugins.problems == ["b: tracelens_sheets: expected a text, got 2"]
+    assert plugins.problems == ["b: tracelens_sheets: expected a string, got 2"]
 
 
 def test_a_generator_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +352,7 @@ def test_a_generator_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     plugins = registry(p=plugin(tracelens_readers=tracelens_readers))
     assert offered_readers(plugins) == []
     assert plugins.problems == [
-        f"p: no answer within 0.1 s; {SECONDS_VARIABLE} sets the limit"
+        f"p: no answer within 0.1 s; change the limit with {SECONDS_VARIABLE}"
     ]
 
 

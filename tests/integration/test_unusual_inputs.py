@@ -42,7 +42,7 @@ def _written(document: Document, path: Path) -> Path:
 
 
 def test_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "is a folder; name one trace file in it" in _line(
+    assert "is a folder; give one trace file in it" in _line(
         ["kernels", str(tmp_path)], capfd
     )
     assert "holds no" in _line(["report", str(tmp_path)], capfd)
@@ -124,7 +124,7 @@ def test_a_file_that_grows_while_it_is_read(
         assert len(json.loads(printed)["tables"]["kernel_statistics"]) == 3
     else:
         assert code == 1
-        assert "the JSON ends in the middle, after 4 events" in said
+        assert "the JSON ends prematurely, after 4 events" in said
         assert said.count("\n") == 1
 
 
@@ -203,7 +203,7 @@ def test_empty_names_have_a_place(
     path = _written(maker.document(), tmp_path / "trace.json")
     assert run(["report", str(path), "-o", str(tmp_path / "r.xlsx")]) == 0
     assert (
-        "No rule knows (a kernel without a name): 100.0 % of GPU time."
+        "No rule matches (a kernel without a name), which takes 100.0 % of GPU time."
         in capfd.readouterr().out
     )
 

@@ -92,7 +92,7 @@ def test_a_begin_or_an_end_alone_is_counted() -> None:
     assert len(trace) == 1
     assert trace.provenance.dropped == {NO_END: 2, NO_BEGIN: 1}
     assert trace.provenance.present == 4
-    assert "2 begins (ph: B) without an end" in trace.provenance.all_notes[0]
+    assert "2 begin events (ph: B) without an end" in trace.provenance.all_notes[0]
 
 
 def test_an_end_without_a_time_ends_nothing() -> None:

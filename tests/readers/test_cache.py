@@ -312,7 +312,7 @@ def test_a_change_in_the_middle_is_found_when_asked(
     verifying = replace(cache, verify=True)
     assert "aten::po_1500" in read_trace(path, cache=verifying).names
     assert reading.count == 2
-    assert "another content" in notes[0]
+    assert "different content" in notes[0]
     read_trace(path, cache=verifying)
     assert reading.count == 2, "verified, and used"
 
@@ -449,7 +449,7 @@ def test_a_folder_that_others_may_write_is_not_used(
         cache.folder.chmod(mode)
         notes.clear()
         assert open_cache(cache) is None
-        assert "others may write to it" in notes[0]
+        assert "others can write to it" in notes[0]
 
 
 def test_a_failure_to_write_is_a_note(

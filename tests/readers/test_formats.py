@@ -78,7 +78,7 @@ def samples(folder: Path) -> dict[str, Path]:
         "Nsight Systems SQLite export": folder / "run.sqlite",
         "nsys stats cuda_gpu_trace (CSV)": folder / "table.csv",
         "JAX/XLA profile": folder / "run.xplane.pb",
-        "JAX/XLA trace for viewers (JSON)": folder / "run.trace.json",
+        "JAX/XLA viewer trace (JSON)": folder / "run.trace.json",
     }
     kineto, *_, perfetto, database, table, profile, viewer_json = files.values()
     perfetto.write_bytes(
@@ -105,7 +105,7 @@ def test_every_format_comes_through_the_hook(tmp_path: Path) -> None:
         "nsys stats cuda_gpu_trace (CSV)",
         "JAX/XLA profile",
         "Perfetto trace",
-        "JAX/XLA trace for viewers (JSON)",
+        "JAX/XLA viewer trace (JSON)",
         "PyTorch profiler (Kineto) JSON",
     ]
     files = samples(tmp_path)
@@ -174,7 +174,7 @@ def test_the_first_reader_that_recognises_a_file_reads_it(tmp_path: Path) -> Non
     assert names_in(path, "x...", plugins) == ["by x"]
     assert plugins.problems == []
     for content in ("zzz", "y"):
-        with pytest.raises(TraceFormatError, match="no trace of a known format"):
+        with pytest.raises(TraceFormatError, match="is not a trace in a known format"):
             names_in(path, content, plugins)
     assert plugins.problems == ["a: ValueError: torn"]
 
@@ -186,7 +186,7 @@ def test_nobody_takes_over_what_our_own_readers_can_read(tmp_path: Path) -> None
     assert names_in(path, json.dumps({"traceEvents": [EVENT]}), plugins) == ["k"]
     # What our own refuse is another matter; but not a trace that is cut off.
     assert names_in(path, '{"spans": []}', plugins) == ["by {"]
-    with pytest.raises(TraceFormatError, match="ends in the middle"):
+    with pytest.raises(TraceFormatError, match="ends prematurely"):
         names_in(path, json.dumps({"traceEvents": [EVENT]})[:-9], plugins)
 
 
@@ -198,10 +198,10 @@ def test_what_a_reader_may_answer(tmp_path: Path) -> None:
         made = read_trace(path, registry=others(LineReader("x", answer))).provenance
         assert (made.path, made.format) == (str(path), form)
     plugins = others(LineReader("x", 7))
-    with pytest.raises(TraceFormatError, match="no trace of a known format"):
+    with pytest.raises(TraceFormatError, match="is not a trace in a known format"):
         read_trace(path, registry=plugins)
-    assert plugins.problems == ["a: x: int is no trace"]
-    with pytest.raises(TraceFormatError, match="holds no events"):
+    assert plugins.problems == ["a: x: int is not a trace"]
+    with pytest.raises(TraceFormatError, match="contains no events"):
         read_trace(path, registry=others(LineReader("x", {"traceEvents": []})))
 
 

@@ -204,18 +204,21 @@ def test_data_frames_and_rows_are_tables_too() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (MEMORY, "holds the report cuda_gpu_mem_time_sum, not cuda_gpu_kern_sum"),
+        (
+            MEMORY,
+            "contains the report cuda_gpu_mem_time_sum instead of cuda_gpu_kern_sum",
+        ),
         (
             KERNELS.replace("Instances", "Num Calls"),
-            "holds the report cuda_api_sum or osrt_sum, not",
+            "contains the report cuda_api_sum or osrt_sum instead of",
         ),
-        ("a,b\n1,2\n", "holds no report cuda_gpu_kern_sum"),
-        ("", "holds no report cuda_gpu_kern_sum"),
-        ("x\n" * 5000 + KERNELS, "holds no report cuda_gpu_kern_sum"),
-        ("SQLite format 3\0", "is no CSV"),
+        ("a,b\n1,2\n", "does not contain the report cuda_gpu_kern_sum"),
+        ("", "does not contain the report cuda_gpu_kern_sum"),
+        ("x\n" * 5000 + KERNELS, "does not contain the report cuda_gpu_kern_sum"),
+        ("SQLite format 3\0", "is not CSV"),
         (
             KERNELS[: KERNELS.index("20.0") + 12],
-            "line 4 has 2 cells, not 9 as its header",
+            "line 4 has 2 cells, but its header has 9",
         ),
         (
             KERNELS.replace("2000000", "2.000.000"),
@@ -239,10 +242,13 @@ def test_data_frames_and_rows_are_tables_too() -> None:
         ),
         (
             KERNELS.replace("loop_FUSION_2", "x" * (1 << 24 | 1)),
-            "is no CSV (field larger than",
+            "is not valid CSV (field larger than",
         ),
-        (KERNELS[: KERNELS.index("ncclDev") + 9], "line 3 is cut off; make it again"),
-        (KERNELS[: KERNELS.index("20.0") + 2], "line 4 is cut off; make it again"),
+        (
+            KERNELS[: KERNELS.index("ncclDev") + 9],
+            "line 3 is incomplete; create it again",
+        ),
+        (KERNELS[: KERNELS.index("20.0") + 2], "line 4 is incomplete; create it again"),
     ],
 )
 def test_errors_are_one_line_and_name_the_file(

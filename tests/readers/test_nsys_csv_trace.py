@@ -91,10 +91,10 @@ def test_only_the_least_columns() -> None:
 
 def test_tables_of_sums_and_empty_ones_are_no_traces(path: Path) -> None:
     path.write_text(GPU_TRACE.splitlines()[0], encoding="utf-8")
-    with pytest.raises(TraceFormatError, match="holds no events"):
+    with pytest.raises(TraceFormatError, match="contains no events"):
         read_trace(path)
     path.write_text(KERNELS, encoding="utf-8")
     with pytest.raises(
-        TraceFormatError, match="holds the report cuda_gpu_kern_sum, not"
+        TraceFormatError, match="contains the report cuda_gpu_kern_sum instead of"
     ):
         read_trace(path)

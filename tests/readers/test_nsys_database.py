@@ -36,14 +36,14 @@ def test_other_databases() -> None:
     message = refused(
         database("CREATE TABLE songs (title)", "CREATE TABLE artists (name)")
     )
-    assert "no export of Nsight Systems (its tables: artists, songs)" in message
+    assert "not an Nsight Systems export (its tables: artists, songs)" in message
     assert "nsys export --type sqlite" in message
     assert "it has no tables" in refused(database("CREATE TABLE t (x)", "DROP TABLE t"))
 
 
 def test_databases_of_the_older_profiler_are_others() -> None:
     kernels = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (_id_ INTEGER, name INTEGER)"
-    assert "no export of Nsight Systems" in refused(database(kernels))
+    assert "not an Nsight Systems export" in refused(database(kernels))
 
 
 @pytest.mark.parametrize("table", ["NVTX_EVENTS", "OSRT_API", None])

@@ -191,7 +191,7 @@ def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -
             "sys.exit('Error: the report is corrupt\\nat 0x12\\nStatus: done')",
             "failed with exit code 1 (Error: the report is corrupt)",
         ),
-        ("sys.exit(9)", "failed with exit code 9 (it says nothing)"),
+        ("sys.exit(9)", "failed with exit code 9 (no message)"),
         ("sys.exit('x' * 10_000)", f"({'x' * 300}…)"),
         ("pass", "`nsys export` wrote no database"),
     ],
@@ -223,14 +223,14 @@ def test_nsys_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(TraceFormatError) as caught:
         read_trace(fake.report, reading=ReadingOptions(nsys="/opt/nsys"))
-    assert "there is no program /opt/nsys" in caught.value.problem
+    assert "the program /opt/nsys to convert it was not found" in caught.value.problem
     assert "leave out --nsys" in caught.value.remedy
     assert "nsys export --type sqlite" in caught.value.remedy
 
 
 def test_nsys_is_run_only_where_it_is_named(fake: Fake) -> None:
     with pytest.raises(
-        TraceFormatError, match="is no report of Nsight Systems"
+        TraceFormatError, match="is not an Nsight Systems report"
     ) as caught:
         read_trace(fake.report)
     assert "--nsys PROGRAM" in caught.value.remedy

@@ -148,7 +148,7 @@ def test_nvtx_with_domains_and_registered_texts(read: Any) -> None:
     assert trace.dur[rows].tolist() == [100, 60, 0, 0]
     domain = trace.arg("NVTX domain")
     assert [domain.texts[code] for code in domain.values.tolist()] == ['"MINE"']
-    assert "open when recording ended" in trace.provenance.notes[0]
+    assert "open when the recording ended" in trace.provenance.notes[0]
 
 
 def test_threads_processes_and_gpus(read: Any) -> None:
@@ -186,7 +186,7 @@ def test_graphs_that_were_recorded_whole(read: Any) -> None:
     trace = read(report([call(LAUNCH, 0, 5, 4), launch], strings=NAMES))
     (row,) = trace.rows_of(EventKind.KERNEL).tolist()
     assert trace.names[trace.name[row]] == "CUDA graph"
-    assert any("recorded whole" in note for note in trace.provenance.notes)
+    assert any("recorded as a whole" in note for note in trace.provenance.notes)
 
 
 def test_warnings_of_the_profiler_without_paths(read: Any) -> None:
@@ -200,7 +200,7 @@ def test_warnings_of_the_profiler_without_paths(read: Any) -> None:
     trace = read(report([call(LAUNCH, 0, 5), *diagnostics], strings=NAMES))
     (note,) = trace.provenance.notes
     assert note == (
-        "Nsight Systems says: CUPTI is missing in (a path) see '(a path)' and /proc/sys/x"
+        "Nsight Systems reports: CUPTI is missing in (a path) see '(a path)' and /proc/sys/x"
     )
 
 
@@ -333,21 +333,24 @@ REFUSED = {
         changed(WHOLE, b"Raw Sampling Data", b"Raw Sampling Dust"),
         "no section of",
     ),
-    "other events": (report(raw_mark=b"QDTEXT01"), "stored in an unknown way"),
-    "other compression": (report(compression="zstd"), "compressed in an unknown way"),
+    "other events": (report(raw_mark=b"QDTEXT01"), "stored in an unknown format"),
+    "other compression": (
+        report(compression="zstd"),
+        "compressed in an unknown format",
+    ),
     "too few events": (
         report(counts={1: 5}),
-        "it holds 0 events and its header says 5",
+        "it contains 0 events, but its header says 5",
     ),
     "too few strings": (
         report(counts={3: 5}),
-        "it holds 0 strings and its header says 5",
+        "it contains 0 strings, but its header says 5",
     ),
     "too few threads": (
         report(counts={5: 5}),
-        "it holds 0 threads and its header says 5",
+        "it contains 0 threads, but its header says 5",
     ),
-    "something behind": (report(layouts=block(b"") + b"?"), "behind its last part"),
+    "something behind": (report(layouts=block(b"") + b"?"), "after its last part"),
 }
 
 
@@ -371,7 +374,7 @@ def test_layouts_of_nvtx_are_passed_over(read: Any) -> None:
 def test_a_block_cannot_claim_more_than_it_can_hold(read: Any) -> None:
     content, starts = three_blocks()
     damaged = content[: starts[1]] + HUGE + content[starts[1] + len(HUGE) :]
-    with pytest.raises(TraceCutOffError, match="cannot be as long as it says"):
+    with pytest.raises(TraceCutOffError, match="cannot have its stated length"):
         read(damaged)
     with pytest.raises(lz4_block.DamagedBlockError):
         lz4_block.unpack(b"x" * 10, 2551)
@@ -463,7 +466,9 @@ def test_events_of_a_report_whose_end_is_lost_are_salvaged_without_names(
 ) -> None:
     content, starts = three_blocks()
     cut = content[: starts[2] + 10]
-    with pytest.raises(TraceCutOffError, match=f"byte {len(cut):,}: it ends there"):
+    with pytest.raises(
+        TraceCutOffError, match=f"byte {len(cut):,}: the file ends there"
+    ):
         read(cut)
     trace = read(cut, SALVAGE)
     assert len(trace) == 60
@@ -478,7 +483,7 @@ def test_all_of_a_report_that_lost_its_footer_only_is_salvaged(read: Any) -> Non
 
 
 def test_nothing_is_salvaged_where_no_event_is(read: Any) -> None:
-    with pytest.raises(TraceCutOffError, match="no event comes before that"):
+    with pytest.raises(TraceCutOffError, match="no event precedes the damage"):
         read(WHOLE[:60], SALVAGE)
 
 

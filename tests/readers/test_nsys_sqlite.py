@@ -145,7 +145,7 @@ def test_graphs_recorded_whole() -> None:
     assert CallTree(trace).by_graph.all()
     assert trace.provenance.dropped == {"no time collected (start and end are 0)": 1}
     (note,) = trace.provenance.notes
-    assert note.startswith("CUDA graphs recorded whole, one GPU event each: 4;")
+    assert note.startswith("CUDA graphs recorded as a whole, one GPU event each: 4;")
     assert "--cuda-graph-trace=node" in note
 
 
@@ -160,8 +160,8 @@ def test_no_rule_is_asked_for_graphs_recorded_whole(
     assert whole_graphs(analyzer.trace) == {"CUDA graph 3"}
     assert analyzer.coverage.uncategorized_percent == 100.0
     told = advice(analyzer.work, analyzer.coverage)
-    assert [note for note in told if note.startswith("No rule knows")] == [
-        "No rule knows zz_unheard_of: 33.3 % of GPU time."
+    assert [note for note in told if note.startswith("No rule matches")] == [
+        "No rule matches zz_unheard_of, which takes 33.3 % of GPU time."
     ]
     assert sum("--cuda-graph-trace=node" in note for note in told) == 1
     assert run(["rules", "suggest", str(path)]) == 0
@@ -280,7 +280,7 @@ def test_a_range_that_never_ended_has_no_length() -> None:
     trace = read(maker)
     assert trace.dur[named(trace, "Step")].tolist() == [9_000, 9_000, 0]
     assert trace.provenance.notes == (
-        "NVTX ranges that were open when recording ended, without a length here: 1",
+        "NVTX ranges that were open when the recording ended, without a length here: 1",
     )
 
 
@@ -348,7 +348,7 @@ def test_what_cannot_be_is_counted() -> None:
     assert trace.provenance.dropped == {
         "no usable duration (dur)": 3,
         "no usable start time (ts)": 1,
-        "an NVTX event that is no range and no mark": 1,
+        "an NVTX event that is neither a range nor a mark": 1,
     }
 
 

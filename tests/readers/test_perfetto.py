@@ -115,8 +115,8 @@ def test_slices_that_lack_a_half_are_counted(tmp_path: Path) -> None:
     )
     assert slices(found) == [("a", 0, 2)]
     assert found.provenance.dropped == {
-        "slices that do not end": 1,
-        "ends of slices that do not begin": 1,
+        "slices without an end": 1,
+        "slice ends without a beginning": 1,
     }
 
 

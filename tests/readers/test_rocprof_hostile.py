@@ -105,7 +105,7 @@ def test_a_database_that_is_being_written(tmp_path: Path) -> None:
 def test_a_database_without_records(tmp_path: Path) -> None:
     path = RunMaker().write_rocpd(tmp_path / "run_results.db")
     assert (
-        "holds no calls, markers, kernels or copies; record with: rocprofv3"
+        "contains no calls, markers, kernels or copies; record with: rocprofv3"
         in refused(path)
     )
 
@@ -192,7 +192,7 @@ def test_records_of_other_kinds_and_forms(tmp_path: Path) -> None:
     trace = read(path)
     assert trace.dur.tolist() == [4, 4]
     assert trace.provenance.dropped == {
-        "records of another form": 3,
+        "records with another layout": 3,
         "no usable start time (ts)": 1,
         "memory allocations, which are not analyzed": 2,
         "records of another kind": 1,
@@ -213,7 +213,7 @@ def test_a_table_of_another_tool(tmp_path: Path) -> None:
         tmp_path / "x_kernel_trace.csv",
         b"My_Name,Start_Timestamp,End_Timestamp\na,1,2\n",
     )
-    assert "is no table of rocprofv3 that is read" in refused(path)
+    assert "is not a supported rocprofv3 table" in refused(path)
 
 
 def test_counters_alone(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_counters_alone(tmp_path: Path) -> None:
 def test_a_table_that_is_cut_off(tmp_path: Path) -> None:
     path = training().write_csv(tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(TraceCutOffError, match=r"cut off.*--allow-truncated"):
+    with pytest.raises(TraceCutOffError, match=r"incomplete.*--allow-truncated"):
         read_trace(path)
     assert len(read(path, allow_truncated=True).gpu_rows) == 2 + 9
 
@@ -245,7 +245,7 @@ def test_cells_that_are_no_numbers_and_rows_of_another_length(tmp_path: Path) ->
     assert trace.device.tolist() == [1, -1, 2]
     assert trace.provenance.dropped == {
         "no usable start time (ts)": 1,
-        "rows with more or fewer cells than titles": 1,
+        "rows with more or fewer cells than columns": 1,
     }
 
 
@@ -309,6 +309,6 @@ def test_damaged_text_is_no_crash(
 def test_a_database_without_its_kernel_table_is_damaged(tmp_path: Path) -> None:
     path = changed(tmp_path, "ALTER TABLE `rocpd_kernel_dispatch{}` RENAME TO other")
     with pytest.raises(
-        TraceError, match=r"is a damaged database of rocprofv3 \(it has no table"
+        TraceError, match=r"is a damaged rocprofv3 database \(it has no table"
     ):
         read_trace(path)

@@ -155,7 +155,7 @@ def test_sums_give_counts_and_times_and_say_what_they_cannot(tmp_path: Path) -> 
     assert kernels(path) == {"a": (3, 10)}
     trace = read_trace(path, cache=False)
     assert trace.count_of(EventKind.KERNEL) == 3
-    assert any("sums alone" in note for note in trace.provenance.notes)
+    assert any("only totals" in note for note in trace.provenance.notes)
 
 
 def test_more_calls_than_any_run_has_are_refused(tmp_path: Path) -> None:

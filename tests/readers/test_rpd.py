@@ -196,7 +196,7 @@ def test_barriers_and_counter_values_are_counted(tmp_path: Path) -> None:
     run.insert("rocpd_counter", value=1.5, op_id=1, name_id=1)
     trace = read(run.write(tmp_path / "run.rpd"))
     assert trace.provenance.dropped == {
-        "barriers, which are no work": 1,
+        "barriers, which are not GPU work": 1,
         "counter values, which are not analyzed": 1,
     }
 
@@ -266,14 +266,14 @@ def test_what_points_nowhere_loses_no_event(statement: str, tmp_path: Path) -> N
 
 def test_refusals_are_one_line(tmp_path: Path) -> None:
     path = RpdMaker().write(tmp_path / "empty.rpd")
-    assert "holds no calls, markers, kernels or copies" in refused(path)
+    assert "contains no calls, markers, kernels or copies" in refused(path)
     assert "runTracer.sh" in refused(path)
     other = sqlite3.connect(":memory:")
     for table in ("rocpd_api", "rocpd_op", "rocpd_string"):
         other.execute(f"CREATE TABLE {table} (id integer)")
     path.write_bytes(other.serialize())
     other.close()
-    assert "is a damaged database of rocmProfileData (rocpd_op has no end, start)" in (
+    assert "is a damaged rocmProfileData database (rocpd_op has no end, start)" in (
         refused(path)
     )
 

@@ -72,7 +72,7 @@ def test_databases_of_other_tools_are_named(tool: str, tmp_path: Path) -> None:
 def test_a_report_of_nsight_compute_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.ncu-rep"
     path.write_bytes(b"NVR\0\x01\x02 anything")
-    assert "is a report of Nsight Compute" in refused(path)
+    assert "is an Nsight Compute report" in refused(path)
     assert "nsys profile" in refused(path)
 
 
@@ -109,7 +109,8 @@ def test_an_empty_file(tmp_path: Path) -> None:
 def test_not_json(data: bytes) -> None:
     message = refused(data)
     assert message.endswith(
-        "is no trace of a known format; see the formats that are read with: tracelens-ext formats"
+        "is not a trace in a known format; list the supported formats with: "
+        "tracelens-ext formats"
     )
 
 
@@ -133,7 +134,7 @@ def test_json_of_other_tools_is_named(what: str) -> None:
 @pytest.mark.parametrize(
     ("name", "what", "remedy"),
     [
-        ("snapshot.pickle", "is a pickle, no trace", "tracelens-ext memory"),
+        ("snapshot.pickle", "is a pickle, not a trace", "tracelens-ext memory"),
         ("snapshot.pickle.gz", "is a pickle", "tracelens-ext memory"),
     ],
 )
@@ -148,7 +149,9 @@ def test_files_that_their_names_tell(
 
 
 def test_json_without_events() -> None:
-    assert "is JSON without traceEvents (it has: a, b)" in refused(b'{"a": 1, "b": 2}')
+    assert "is JSON without traceEvents (it contains: a, b)" in refused(
+        b'{"a": 1, "b": 2}'
+    )
     assert "is JSON without traceEvents (it is empty)" in refused({})
     many = {f"member {i}": i for i in range(20)}
     assert "member 5 …)" in refused(many)
@@ -159,12 +162,12 @@ def test_json_without_events() -> None:
     "text", ["[]", '{"traceEvents": []}', '{"traceEvents": [], "a": 1}']
 )
 def test_no_events(text: str) -> None:
-    assert "holds no events" in refused(text.encode())
+    assert "contains no events" in refused(text.encode())
 
 
 def test_only_events_that_say_nothing() -> None:
     events = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
-    assert "holds no event that PyTorch's profiler records" in refused(
+    assert "contains no event that PyTorch's profiler records" in refused(
         {"traceEvents": events}
     )
 
@@ -173,7 +176,7 @@ def test_events_that_cannot_be_used() -> None:
     message = refused(
         {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "dur": 1}]}
     )
-    assert "holds no event that PyTorch's profiler records" in message
+    assert "contains no event that PyTorch's profiler records" in message
 
 
 def test_a_jax_trace() -> None:
@@ -195,9 +198,10 @@ def test_a_chrome_trace_of_another_tool() -> None:
     span = {"ph": "X", "cat": "hip_api", "name": "hipMalloc", "ts": 1, "dur": 2}
     message = refused({"traceEvents": [span], "otherData": {"rocprof": 1}})
     assert (
-        "is a Chrome trace of another tool (its events are of kinds hip_api)" in message
+        "is a Chrome trace from another tool (its event categories are hip_api)"
+        in message
     )
-    assert "holds no event that PyTorch's profiler records" in refused(
+    assert "contains no event that PyTorch's profiler records" in refused(
         {"traceEvents": [span]}
     )
     assert "its events have no cat" in refused({"traceEvents": [{**span, "cat": ""}]})

@@ -598,7 +598,8 @@ def test_a_damaged_program_costs_its_arguments_alone() -> None:
     assert not trace.arg("Input Dims").texts
     (note,) = trace.provenance.notes
     assert (
-        note == "The HLO of jit_step(5) is damaged: their operations have no arguments."
+        note
+        == "The HLO of jit_step(5) is damaged, so their operations have no arguments."
     )
 
 
@@ -686,7 +687,7 @@ def test_a_cut_file_is_refused_and_whole_planes_are_salvaged() -> None:
         if isinstance(saved, Trace):
             assert len(saved) <= whole
             assert saved.provenance.notes[0].startswith(
-                "Salvaged (the profile ends in the middle"
+                "Salvaged (the profile ends prematurely"
             )
             seen.add(len(saved))
     assert seen

@@ -63,9 +63,9 @@ def test_a_failure_leaves_no_file_where_none_was(tmp_path: Path) -> None:
     ("number", "words"),
     [
         (errno.ENOSPC, "no space left on the device; free some space"),
-        (errno.EACCES, "permission denied; choose a place"),
-        (errno.EROFS, "read-only; choose another place"),
-        (errno.EIO, "Input/output error; choose another place"),
+        (errno.EACCES, "permission denied; choose a location"),
+        (errno.EROFS, "read-only; choose another location"),
+        (errno.EIO, "Input/output error; choose another location"),
     ],
 )
 def test_an_operating_system_error_says_what_to_do(

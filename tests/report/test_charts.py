@@ -244,7 +244,7 @@ def test_a_chart_of_nothing_is_a_note(tmp_path: Path) -> None:
         {"t": frame},
         charts=[Chart("Time", "t", "name", "time_ms")],
     )
-    assert notes == ["No chart “Time”: t has nothing to draw."]
+    assert notes == ["No chart “Time”: the sheet t has nothing to draw."]
     assert openpyxl.load_workbook(tmp_path / "book.xlsx").sheetnames == ["summary", "t"]
 
 

@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
         str(tmp_path / "file"): "it is a file",
         str(tmp_path / "file" / "deeper"): "a part of the path is a file",
         str(tmp_path / ("n" * 300)): "the name is too long",
-        "a\0b": "no name for a folder",
+        "a\0b": "is not a valid folder name",
     }.items():
         with pytest.raises(OutputError, match=words):
             write_tables(folder, {"t": pd.DataFrame({"a": [1]})})

@@ -331,8 +331,8 @@ def test_a_text_longer_than_a_cell_is_cut_with_a_mark_and_a_note(
     _, *rows = rows_of(tmp_path / "book.xlsx", "table")
     shown = [row[0] for row in rows]
     assert shown[0] == whole
-    assert shown[1].endswith("y … [cut here, 32,768 characters in all]")
-    assert shown[2].endswith("\U0001f600 … [cut here, 16,384 characters in all]")
+    assert shown[1].endswith("y … [cut here, 32,768 characters in total]")
+    assert shown[2].endswith("😀 … [cut here, 16,384 characters in total]")
     assert [excel_text.excel_length(text) for text in shown[:2]] == [32_767, 32_767]
     assert excel_text.excel_length(shown[2]) in (32_766, 32_767)
     assert len(notes) == 1
@@ -348,7 +348,7 @@ def test_a_table_longer_than_a_sheet_is_cut_with_a_note(
     frame = pd.DataFrame({"row": range(10)})
     notes = write_workbook(tmp_path / "book.xlsx", {"kernels": frame}, notes=["Mine."])
     assert notes[0] == "Mine."
-    assert notes[1].startswith("kernels: the first 4 of 10 rows are here")
+    assert notes[1].startswith("kernels: only the first 4 of 10 rows are here")
     assert rows_of(tmp_path / "book.xlsx", "kernels")[1:] == [(0,), (1,), (2,), (3,)]
     sheet = sheet_of(tmp_path / "book.xlsx", "summary")
     assert ["kernels", "4 rows", None] in [
@@ -364,7 +364,7 @@ def test_tables_of_more_cells_than_a_workbook_holds_are_cut_alike_with_notes(
     short = pd.DataFrame({"a": range(10)})
     notes = write_workbook(tmp_path / "book.xlsx", {"long": long, "short": short})
     assert [note.partition(";")[0] for note in notes] == [
-        "long: the first 25 of 40 rows are here, as many as a workbook holds"
+        "long: only the first 25 of 40 rows are here, which is all that a workbook can hold"
     ]
     assert len(rows_of(tmp_path / "book.xlsx", "long")) == 26
     assert len(rows_of(tmp_path / "book.xlsx", "short")) == 11
@@ -399,7 +399,7 @@ def test_a_workbook_that_lacks_a_part_is_none(
     """XlsxWriter leaves out what it cannot write, and returns a number."""
     monkeypatch.setattr(Worksheet, refused, lambda *_: -1)
     with pytest.raises(
-        OutputError, match=r"refuses a part of it \(code -1\).*--format csv"
+        OutputError, match=r"rejects a part of it \(code -1\).*--format csv"
     ):
         write_workbook(tmp_path / "book.xlsx", {"table": KERNELS})
     assert not (tmp_path / "book.xlsx").exists()

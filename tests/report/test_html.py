@@ -313,8 +313,8 @@ def test_what_is_cut_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [table["total"] for table in page.data["tables"]] == [50_001, 20, 20]
     assert notes[0] == "given"
     assert [note.split(" rows")[0] for note in notes[1:]] == [
-        "many: the first 50,000 of 50,001",
-        "wordy: the first 10 of 20",
+        "many: this page contains only the first 50,000 of 50,001",
+        "wordy: this page contains only the first 10 of 20",
     ]
     shown = [item.content() for item in page.root.with_id("notes").parent.all("li")]  # type: ignore[union-attr]
     assert shown == notes

@@ -213,7 +213,7 @@ def test_rows_drawn_by_the_script_are_those_that_stood_there(
         )
     finally:
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
-    assert "the tables below hold the numbers" in note
+    assert "the tables below contain the numbers" in note
     assert not shown  # no control that would do nothing
     browser.open(page)
     assert browser.value(CELLS) == standing
@@ -427,7 +427,7 @@ def test_a_browser_that_cannot_unpack_plotly_says_so(
         browser.call("Page.removeScriptToEvaluateOnNewDocument", **added)
     assert browser.value("document.documentElement.dataset.charts") == "failed"
     note = browser.value("document.querySelector('.no-chart').textContent")
-    assert "The tables below hold the numbers" in note
+    assert "The tables below contain the numbers" in note
     browser.click(selector(3, "thead th:nth-child(4) button"))
     assert column(browser, "kernel_categories", 3)[0] == "44.250"
     assert browser.complaints() == []

@@ -153,7 +153,7 @@ def test_idle_time_is_split_where_the_table_splits_it() -> None:
     )
     timeline = _figures({"gpu_timeline": pd.concat([frame, split], ignore_index=True)})
     pieces = timeline["GPU timeline"].legend
-    assert [name for name, _ in pieces][2:] == ["Idle, short holes", "Idle, long holes"]
+    assert [name for name, _ in pieces][2:] == ["Idle, short gaps", "Idle, long gaps"]
     assert sum(_piece(timeline["GPU timeline"], n)[0] for n in range(4)) == 100.0
 
 

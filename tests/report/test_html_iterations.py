@@ -118,7 +118,7 @@ def test_a_bar_an_iteration() -> None:
     assert first.startswith(
         "<b>ProfilerStep#3</b><br>wall time: 20.00 ms<br>Computation: 10.00 ms"
     )
-    assert times.summary.startswith("5 iterations, wall time 20.00")
+    assert times.summary.startswith("5 iterations, median wall time 20.00")
 
 
 def test_the_odd_ones_are_marked_in_the_chart_that_shows_why() -> None:
@@ -154,7 +154,7 @@ def test_a_wall_time_that_is_not_the_height_of_the_bar_has_its_own_line() -> Non
     assert heights(times) == [20.0] * 5
     assert top(times) == pytest.approx(30.0), "the highest line has room"
     assert (
-        "wall time 20.00\u00a0ms each at the median, 10.00\u00a0ms to 30.00"
+        "median wall time 20.00\u00a0ms each, from 10.00\u00a0ms to 30.00"
         in times.summary
     )
     frame.loc[0, "wall_time_ms"] = 4000.0

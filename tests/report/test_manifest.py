@@ -73,7 +73,7 @@ def test_a_strangers_file_stays(tmp_path: Path, name: str) -> None:
     path.write_bytes(STRANGERS[name])
     assert not made_here(path)
     with pytest.raises(
-        OutputError, match="was not made by tracelens-ext; choose another name"
+        OutputError, match="was not written by tracelens-ext; choose another name"
     ):
         check_output(path)
     check_output(path, force=True)
@@ -150,7 +150,7 @@ def test_a_folder_knows_its_files(tmp_path: Path) -> None:
     (folder / "mine.csv").write_text("theirs")
     check_folder(folder, ["a.csv", "b.csv", "new.csv"])
     with pytest.raises(
-        OutputError, match=r"mine\.csv: exists and was not made by tracelens-ext"
+        OutputError, match="mine\\.csv: exists and was not written by tracelens-ext"
     ):
         check_folder(folder, ["a.csv", "mine.csv"])
     check_folder(folder, ["mine.csv"], force=True)
@@ -248,5 +248,5 @@ def test_a_damaged_workbook_is_a_strangers(tmp_path: Path) -> None:
             + whole[at + 8 :]
         )
         if not made_here(path):  # else a check sum alone is wrong
-            with pytest.raises(OutputError, match="was not made by tracelens-ext"):
+            with pytest.raises(OutputError, match="was not written by tracelens-ext"):
                 check_output(path)

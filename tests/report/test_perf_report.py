@@ -168,7 +168,7 @@ def test_annotations_of_ones_own_are_iterations(
     )
     names = sheets["iterations"]["iteration"].tolist()
     assert names == ["ProfilerStep#5", "ProfilerStep#6"]
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         generate_perf_report_pytorch(demo_trace, tmp_path / "r.xlsx", annotation="(")
     none = generate_perf_report_pytorch(
         demo_trace, tmp_path / "none.xlsx", annotation="nothing such"
@@ -176,7 +176,7 @@ def test_annotations_of_ones_own_are_iterations(
     assert "iterations" not in none
     book = openpyxl.load_workbook(tmp_path / "none.xlsx")
     first = " ".join(str(c.value) for row in book["summary"].iter_rows() for c in row)
-    assert "no annotation like 'nothing such'" in first
+    assert "no annotation that matches 'nothing such'" in first
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ def _fails(*_: object, **__: object) -> Any:
             mine(charts=[Chart("T", "other", "a", "b")]),
             "sheet 'mine': its chart is of 'other'",
         ),
-        (mine(name="GPU_Timeline"), "sheet 'GPU_Timeline': the report has one already"),
+        (mine(name="GPU_Timeline"), "sheet 'GPU_Timeline': the report already has one"),
         (mine(table=lambda *_: [1]), "sheet 'mine': expected a DataFrame, got list"),
         (mine(table=_fails), "ValueError: no luck"),
         (mine(notes=_fails), "ValueError: no luck"),

@@ -111,14 +111,16 @@ def test_what_does_not_fit_is_named() -> None:
     lines = render(frame_table(KERNELS), 40)
     text = " ".join(" ".join(lines).split())
     assert "kernel_name" in text
-    missing = text.split("too narrow to show: ")[1]
+    missing = text.split("not shown (terminal too narrow): ")[1]
     assert missing.endswith("avg_time_us, % of total time")
     assert "934.568" not in text.split("too narrow")[0]
 
 
 def test_of_many_columns_that_do_not_fit_the_first_are_named() -> None:
     frame = pd.DataFrame({f"column_{number}": [number] for number in range(40)})
-    (text,) = " ".join(render(frame_table(frame), 40)).split("too narrow to show: ")[1:]
+    (text,) = " ".join(render(frame_table(frame), 40)).split(
+        "not shown (terminal too narrow): "
+    )[1:]
     *names, more = " ".join(text.split()).split(", ")
     assert len(names) == 8
     first = int(names[0].removeprefix("column_"))

@@ -6,6 +6,7 @@ import ast
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,12 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.reproduce.reproduction import Reproduction
-from tracelens_ext.reproduce.script import string_literal, write_script
+from tracelens_ext.reproduce.script import (
+    Refusal,
+    refusal_sentences,
+    string_literal,
+    write_script,
+)
 from tracelens_ext.reproduce.specification import (
     RecordedCall,
     RecordedOperation,
@@ -70,7 +76,7 @@ def test_a_row_of_the_table_is_one_operation(analyzer: TreePerfAnalyzer) -> None
 def test_a_name_chooses_operations(analyzer: TreePerfAnalyzer) -> None:
     operations = analyzer.reproduction("^aten::mm$", top=0).specification.operations
     assert {operation.call.name for operation in operations} == {"aten::mm"}
-    with pytest.raises(UsageError, match="no operation with GPU work"):
+    with pytest.raises(UsageError, match="no operation with GPU work matches"):
         analyzer.reproduction("no such operation")
 
 
@@ -107,7 +113,7 @@ def test_a_damaged_specification_is_refused_with_its_name(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="not a valid specification"):
         read_stored_operations(path)
     path.write_text('{"format": "tracelens-ext operations"', "utf-8")
-    with pytest.raises(UsageError, match="is no valid JSON"):
+    with pytest.raises(UsageError, match="is not valid JSON"):
         read_stored_operations(path)
 
 
@@ -196,3 +202,28 @@ def test_a_text_is_one_ascii_literal_whatever_it_contains() -> None:
     literal = string_literal(text)
     assert literal.isascii()
     assert ast.literal_eval(literal) == text
+
+
+def test_refusals_with_the_same_reason_are_one_message() -> None:
+    refusals = [
+        Refusal(1, "aten::a", "no shapes"),
+        Refusal(2, "aten::b", "no types"),
+        Refusal(3, "aten::c", "no shapes"),
+    ]
+    assert refusal_sentences(refusals) == [
+        "2 operations cannot be reproduced: no shapes: 1 aten::a, 3 aten::c",
+        "operation 2, aten::b, cannot be reproduced: no types",
+    ]
+
+
+def test_a_specification_with_impossible_numbers_is_refused() -> None:
+    call = {"name": "aten::mm", "dims": [], "types": [], "strides": [], "concrete": []}
+    operation: dict[str, Any] = {"number": 0, "call": call}
+    document = {"version": 1, "source": "x", "operations": [operation]}
+    with pytest.raises(UsageError, match="is less than 1"):
+        specification_of(document, Path("x.json"))
+    operation["number"] = 1
+    times = {"median": float("nan"), "shortest": 1.0, "longest": 1.0, "total": 1.0}
+    operation["gpu_us"] = times
+    with pytest.raises(UsageError, match="a time that is not finite"):
+        specification_of(document, Path("x.json"))

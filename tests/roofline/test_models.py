@@ -104,7 +104,7 @@ def test_products() -> None:
         32 + 128 + 2 * 64,
         "fp8",
     )
-    with pytest.raises(NoModelError, match="not those of a matrix product"):
+    with pytest.raises(NoModelError, match="do not match a matrix product"):
         cost("mm", a, a)
 
 
@@ -204,7 +204,7 @@ def test_attention(causal: str, pairs_twice: int) -> None:
     )
     lengths = tensor(3, kind="int")
     several = [q, kv, kv, lengths, lengths, *[NOTHING] * 3, value("False")]
-    with pytest.raises(NoModelError, match="several lengths"):
+    with pytest.raises(NoModelError, match="different lengths"):
         cost("_flash_attention_forward", *several)
 
 
@@ -281,14 +281,14 @@ def test_kernels_of_torch_compile_have_a_bound() -> None:
 @pytest.mark.parametrize(
     ("dims", "kind", "why"),
     [
-        ([[4, -8], [8, 4]], BF16, "no tensor with a recorded shape"),
+        ([[4, -8], [8, 4]], BF16, "not a tensor with a recorded shape"),
         ([[4, 8], [8, 4]], "c10::Unheard", "unknown element type 'c10::Unheard'"),
-        ([["4", 8], [8, 4]], BF16, "no tensor"),
-        ([[10**400, 8], [8, 4]], BF16, "sizes cannot be right"),
-        ([[2**40, 8], [8, 2**40]], BF16, "sizes cannot be right"),
-        ([[[[[4]]]], [8, 4]], BF16, "no tensor"),
-        ([None, {}], BF16, "no tensor"),
-        ([], BF16, "no tensor"),
+        ([["4", 8], [8, 4]], BF16, "not a tensor"),
+        ([[10**400, 8], [8, 4]], BF16, "sizes are impossible"),
+        ([[2**40, 8], [8, 2**40]], BF16, "sizes are impossible"),
+        ([[[[[4]]]], [8, 4]], BF16, "not a tensor"),
+        ([None, {}], BF16, "not a tensor"),
+        ([], BF16, "not a tensor"),
     ],
 )
 def test_hostile_sizes_have_no_model(dims: object, kind: str, why: str) -> None:
@@ -463,5 +463,5 @@ def test_rotations_of_aiter() -> None:
         figures("aiter::rope_2d_fwd_impl", patches, patches, *tables)[1]
         == 3 * 64 * 4 * 16
     )
-    with pytest.raises(NoModelError, match="not those of a rotary"):
+    with pytest.raises(NoModelError, match="do not match a rotary"):
         cost("aiter::rope_fwd_impl", q, q, positions)

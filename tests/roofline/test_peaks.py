@@ -187,7 +187,7 @@ def test_peaks_of_a_user(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("memory = -1", "memory is -1; expected a positive number"),
-        ("matrix = 5\nmemory = 1", "matrix is no table"),
+        ("matrix = 5\nmemory = 1", "matrix is not a table"),
         ("memroy = 5", "unknown key 'memroy'"),
         ("{", "is neither TOML nor JSON"),
         ('{"mem_bw_gbps": 5}', "max_achievable_tflops is missing"),
@@ -214,6 +214,6 @@ def test_what_is_wrong_with_a_file_is_said_in_a_line(
 
 def test_a_device_that_is_neither_a_file_nor_known() -> None:
     with pytest.raises(
-        UsageError, match=r"H100: cannot be read .* nor is it one of .*H100 SXM"
+        UsageError, match=r"H100: cannot be read .* and is not one of .*H100 SXM"
     ):
         read_peaks("H100")

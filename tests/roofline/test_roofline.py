@@ -150,7 +150,7 @@ def test_shorter_operations_beyond_the_bound_are_one_row(
     assert others["why_no_model"] == "only the 3 longest operations of a trace have one"
     for column in ("count", "gpu_time_ms"):
         assert cut[column].sum() == pytest.approx(whole[column].sum())
-    assert "the largest without: (other operations)" in str(
+    assert "the largest without one: (other operations)" in str(
         modelled(analyzer.roofline())
     )
     assert len(analyzed(*each[:3]).get_df_roofline()) == 3
@@ -241,8 +241,8 @@ def test_sums_before_ratios() -> None:
     assert families["time_lost_ms"].isna().to_dict()[NO_FAMILY]
     said = str(modelled(analyzer.roofline()))
     assert said == (
-        "91.0 % of GPU time modelled; the largest without: my::op (9.0 %), because no performance"
-        " model for my::op"
+        "91.0 % of GPU time has a performance model; the largest without one: my::op (9.0 %), "
+        "because no performance model for my::op"
     )
 
 
@@ -280,7 +280,7 @@ def test_utilisation_is_not_known_where_nothing_is_modelled() -> None:
         (
             [100_000, 1000],
             H100,
-            "does not fit the cache, so the performance model counts too much",
+            "does not fit into the cache, so the performance model counts too much",
         ),
         ([1000, 1000], "GeForce GTX 1650", "an unknown cache held the data"),
     ],
@@ -290,7 +290,7 @@ def test_what_is_over_the_roofline_is_explained(
 ) -> None:
     analyzer = analyzed(("aten::add", arguments(size, size), 0.5), device=device)
     (note,) = advice(analyzer.work, analyzer.roofline())
-    assert note.startswith("Over 100 % of roofline: ")
+    assert note.startswith("More than 100 % of the roofline, because ")
     assert why in note
     assert "(aten::add)" in note
 
@@ -338,7 +338,7 @@ def test_shapes_as_a_person_reads_them() -> None:
         (
             "aten::_softmax",
             arguments([8, 12, 64, 64], []),
-            "attention that is not fused",
+            "attention scores of unfused attention",
         ),
         ("aten::add", arguments([4], [4]), "too small to fill the GPU"),
     ],
@@ -478,7 +478,10 @@ def test_the_command_is_readable_at_80_columns(
     assert path == f"Trace: {trace}"
     assert max(map(len, lines)) <= 80
     assert "H100 SXM: matrix" in out
-    assert "91.7 % of GPU time modelled; the largest without: my::op" in out
+    assert (
+        "91.7 % of GPU time has a performance model; the largest without one: my::op"
+        in out
+    )
     assert "bf16 [4096,4096] × [4096,4096]" in out
     assert "ProfilerStep#3" in out
     assert "1 more not shown (use --top)" in out
@@ -499,7 +502,7 @@ def test_its_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--family", "x"], "the trace has BinaryElementwise, GEMM"),
+        (["--family", "x"], "this trace has BinaryElementwise, GEMM"),
         (["--device-peaks", "x"], "x: cannot be read"),
         (["--step", "9"], "there is no ProfilerStep#9"),
     ],
@@ -519,7 +522,7 @@ def test_a_trace_without_gpu_work(
     path = tmp_path / "cpu.json"
     path.write_text(json.dumps(maker.document()), encoding="utf-8")
     assert command(path) == 0
-    assert "0.0 % of GPU time modelled" in capsys.readouterr().out
+    assert "0.0 % of GPU time has a performance model" in capsys.readouterr().out
 
 
 def test_sheets_of_the_report(trace: Path, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_without_lengths_there_is_no_model() -> None:
         cost(name, Q, KV, KV)
     with pytest.raises(NoModelError, match="the engine's annotation lacks them"):
         in_step("step[DECODE bs=4]", name, Q, KV, KV)
-    with pytest.raises(NoModelError, match="not those of attention"):
+    with pytest.raises(NoModelError, match="do not match attention"):
         in_step(vllm([], [(1, 5)]), name, tensor(4, 8), KV, KV)
 
 

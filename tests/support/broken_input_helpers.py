@@ -39,12 +39,13 @@ _WHY = re.compile(
 )
 #: In every report: how two columns differ, and what the findings amount to.
 _ALWAYS = (
-    "An op category says what an operation is for",
+    "An op category describes what an operation is for",
     "Findings explain",
-    "Nothing that was looked for",
+    "No finding would save",
+    "1 more finding saves",
     "No shapes were recorded",
     "The GPU is idle for",
-    "Operations have no shapes",
+    "The trace has no shapes",
 )
 
 

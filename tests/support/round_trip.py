@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from bisect import bisect_left
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -37,25 +36,21 @@ _SPELLINGS = {
     "short": "short int",
     "unsigned long": "long unsigned int",
 }
-#: Operations whose result depends on values, which `meta` has none of.
-NEED_VALUES = frozenset(
-    {
-        "aten::_local_scalar_dense",
-        "aten::nonzero",
-        "aten::_transform_bias_rescale_qkv",
-    }
+_PROBLEM = re.compile(
+    r"(?P<number>\d+)(?: \S+)?: (?P<problem>(?:failed|skipped|the trace lacks).*)"
 )
 
 
 @cache
 def torch_python() -> str:
-    """Return the interpreter that has PyTorch: this one, or `PYTORCH_PYTHON`; skip without one."""
+    """Return the interpreter that has PyTorch: this one, or the one that a variable names."""
     if find_spec("torch") is not None:
         return sys.executable
-    other = os.environ.get("PYTORCH_PYTHON")
+    other = os.environ.get("TRACELENS_EXT_TORCH_PYTHON")
     if other is None:
         pytest.skip(
-            "PyTorch cannot be imported, and PYTORCH_PYTHON names no other Python"
+            "PyTorch cannot be imported; name a Python that has it with"
+            " TRACELENS_EXT_TORCH_PYTHON"
         )
     return other
 
@@ -79,18 +74,6 @@ class RoundTrip:
     equal: set[int] = field(default_factory=set)  #: numbers of operations
     problems: dict[int, str] = field(default_factory=dict)  #: why others are not equal
 
-    def most_common(self, specification: Specification) -> list[str]:
-        """Return the problems as lines, the most frequent first."""
-        names = {
-            operation.number: operation.call.name
-            for operation in specification.operations
-        }
-        counts = Counter(
-            f"{names[number]}: {problem[:200]}"
-            for number, problem in self.problems.items()
-        )
-        return [f"{count} × {problem}" for problem, count in counts.most_common()]
-
 
 def round_trip(
     specification: Specification, folder: Path, device: str = "meta"
@@ -105,16 +88,23 @@ def round_trip(
     path.write_text(script.text, encoding="utf-8")
     trace = folder / "trace.json"
     answer = run_script(path, "--device", device, "--trace", str(trace))
-    for line in answer.stdout.splitlines():
-        beginning, _, reason = line.partition(": failed: ")
-        if reason:
-            result.problems[int(beginning.split(" ")[0])] = f"failed: {reason}"
     assert trace.exists(), answer.stderr
+    result.problems |= named_problems(answer.stdout)
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     recorded = _Recorded(events)
     for operation in specification.operations:
         _judge(operation, recorded, result)
     return result
+
+
+def named_problems(printed: str) -> dict[int, str]:
+    """Return what a script says about operations that did not run or were not recorded."""
+    problems = {}
+    for line in printed.splitlines():
+        match = _PROBLEM.match(line)
+        if match is not None:
+            problems[int(match["number"])] = match["problem"]
+    return problems
 
 
 class _Recorded:
@@ -214,8 +204,3 @@ def is_judged(operation: RecordedOperation) -> bool:
         and bool(call.types)
         and call.concrete is not None
     )
-
-
-def parsed_literal(text: str) -> Any:
-    """Return what a Python literal stands for."""
-    return ast.literal_eval(text)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 YEAR = 365 * 86_400 * 10**9
 UPTIME = 90_754_858_086_907
 NO_TIME = "no time collected (start and end are 0)"
-YEARS = "a start time (ts) years from the others"
+YEARS = "a start time (ts) years away from the others"
 
 
 def kineto(_folder: Path, times: list[tuple[int, int]]) -> Trace:

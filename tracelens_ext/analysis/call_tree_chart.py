@@ -154,17 +154,17 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
 
 CALL_TREE = Table(
     name="call_tree",
-    shows="GPU time by module, operation and kernel, the largest kernels",
+    shows="GPU time by module, operation and kernel, largest kernels only",
     columns=[
         Column("node", "its number"),
-        Column("parent", "the node above it; -1 at the top"),
+        Column("parent", "the parent node; -1 at the root"),
         Column(
             "label",
-            "module, operation or kernel; `other` for what is too small to be shown",
+            "module, operation or kernel; `other` for nodes that are too small to show",
         ),
         Column("kind", "`module`, `operation`, `kernel` or `other`"),
-        Column("category", "of its kernels, or of most of them"),
-        Column("gpu_time_ns", "summed durations of its GPU events", unit="ns"),
+        Column("category", "category of its kernels, or of most of them"),
+        Column("gpu_time_ns", "sum of the durations of its GPU events", unit="ns"),
     ],
     table=of_gpu_events(call_tree),
     asked_by="call_tree",

@@ -381,32 +381,36 @@ NN_MODULES = Table(
     columns=[
         Column(
             "path",
-            "classes, the outermost module first, joined by `/`; with "
+            "classes, outermost module first, separated by `/`; with "
             "`nn_module_instances=True` modules, `Block_0`, `Block_1`",
         ),
         Column(
             "modules",
-            "how many there are of the path; not with `nn_module_instances=True`",
+            "number of modules with this path; not with `nn_module_instances=True`",
             unit="modules",
         ),
         Column("calls", "how many", unit="calls"),
         Column("kernels", "launched within", unit="GPU events"),
-        Column("gpu_time_total_ms", "busy time of those, summed over the calls"),
-        Column("gpu_time_self_ms", "of those that no module within launched"),
+        Column(
+            "gpu_time_total_ms",
+            "busy time of the GPU events below, summed over the calls",
+        ),
+        Column("gpu_time_self_ms", "GPU events that no inner module launched"),
         Column(
             "% of GPU busy time",
-            "of `gpu_time_total_ms` in the busy time of all GPU events",
+            "`gpu_time_total_ms` as a share of the busy time of all GPU events",
         ),
         Column(
             "top_category",
-            "when categories are on: that with the longest summed duration within",
+            "the category with the longest total duration inside, when categories are "
+            "on",
         ),
         Column("top_category_percent", "its share"),
         Column(
             "backward_time_ms",
-            "in training: busy time of what autograd launched for the operations of the "
-            "module. It runs on another thread, outside of the module, and is in no other "
-            "column.",
+            "in training: busy time of what autograd launched for the module's "
+            "operations. It runs on another thread, outside of the module, and is in "
+            "no other column.",
         ),
     ],
     table=_nn_modules,
@@ -415,7 +419,7 @@ NN_MODULES = Table(
     method="get_df_nn_modules()",
     charts=[
         Chart(
-            title="GPU time by module class, without the modules within",
+            title="GPU time by module class, without inner modules",
             sheet="nn_modules",
             label_column="path",
             value_column="gpu_time_self_ms",

@@ -140,7 +140,7 @@ def _problems(
 ) -> Iterator[_Problem]:
     """Yield what is wrong with a rule."""
     if bound.rule.category == TO_DO:
-        yield _error(f"its category is still {TO_DO}: name one")
+        yield _error(f"its category is still {TO_DO}: choose one")
     slowest_seconds = _slowest_search(bound)
     if slowest_seconds >= _HANG_SECONDS:
         yield _error(_slow_text(f"over {slowest_seconds:.1f} s"))
@@ -156,8 +156,8 @@ def _problems(
 
 def _slow_text(seconds: str) -> str:
     return (
-        f"pattern takes {seconds} on a name of {LONG_NAME} characters; "
-        "make repeated parts exclude one another"
+        f"pattern takes {seconds} on a name of {LONG_NAME} characters; make repeated "
+        "parts mutually exclusive"
     )
 
 
@@ -167,7 +167,7 @@ def _problems_of_not_examples(bound: BoundRule) -> Iterator[_Problem]:
             continue
         is_allowed = example.cpu_op is None or bound.allows(example.cpu_op)
         if is_allowed:
-            yield _error(f"finds its not_example {example.name!r}")
+            yield _error(f"matches its not_example {example.name!r}")
 
 
 def _problems_of_examples(
@@ -178,12 +178,12 @@ def _problems_of_examples(
     is_file = (bound.pack.source or "").endswith(".toml")
     may_have_examples = is_file or not bound.pack.selectable  # maps have none
     if not rule.examples and rule.is_known and may_have_examples:
-        yield _warning("has no examples, so nothing proves that it works")
+        yield _warning("has no examples, so nothing shows that it works")
     winners: list[BoundRule] = []
     for example in rule.examples:
         label = f"its example {example.name!r}"
         if not bound.finds(example.name):
-            yield _error(f"does not find {label}")
+            yield _error(f"does not match {label}")
         elif bound.allows(example.cpu_op):
             winner = matcher.winner(example.name, example.cpu_op)
             if winner is None:
@@ -199,14 +199,14 @@ def _problems_of_examples(
             yield _error(f"{label} {needed}")
         else:
             yield _error(
-                f"its condition cpu_op does not find {example.cpu_op!r} of {label}"
+                f"its condition cpu_op does not match {example.cpu_op!r} of {label}"
             )
     if winners and bound not in winners:
         names = ", ".join(dict.fromkeys(winner.id for winner in winners))
-        yield _warning(f"can never win: {names} has all of its examples")
+        yield _warning(f"can never match: {names} matches all of its examples")
     elif hidden_by is not None:
-        reason = f"{hidden_by.id} comes first and finds every name that it finds"
-        yield _warning(f"can never win: {reason}")
+        reason = f"{hidden_by.id} comes first and matches every name that it matches"
+        yield _warning(f"can never match: {reason}")
 
 
 def _slowest_search(bound: BoundRule) -> float:

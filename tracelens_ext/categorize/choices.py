@@ -174,8 +174,9 @@ def _nothing_is_called(
     near = get_close_matches(name, known_names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     return (
-        f"no categorizer is called {name!r}; {hint}: {', '.join(known_names) or 'none'}, "
-        f"or the path of a JSON map{not_maps(choices.passed_over)}"
+        f"there is no categorizer called {name!r}; {hint}: "
+        f"{', '.join(known_names) or 'none'}, or the path of a JSON "
+        f"map{not_maps(choices.passed_over)}"
     )
 
 

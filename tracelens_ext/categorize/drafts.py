@@ -73,7 +73,12 @@ def draft_rules(groups: list[Unknown], title: str) -> str:
 def _draft_of_group(group: Unknown, percent: float) -> list[str]:
     count = len(group.names)
     kernels = "1 kernel" if count == 1 else f"{count} kernels"
-    lines = [f"# {kernels}, {group.time_ms:.3f} ms, {percent:.1f} % of what is unknown"]
+    lines = [
+        (
+            f"# {kernels}, {group.time_ms:.3f} ms, {percent:.1f} % of the uncategorized "
+            "time"
+        )
+    ]
     if group.cpu_ops:
         operations = sorted(group.cpu_ops)[:_SHOWN_OPERATIONS]
         lines.append(f"# launched by {_one_line(', '.join(operations))}")

@@ -58,20 +58,21 @@ def _check_substring_map(class_map: Mapping[str, str], name: str) -> None:
         are_texts = isinstance(key, str) and isinstance(category, str)
         if not are_texts or not key or not category:
             raise RuleError(
-                f"{name}: {key!r}: expected a part of a kernel name and its category, both"
-                f" texts, got {key!r}: {category!r}"
+                f"{name}: {key!r}: expected a part of a kernel name and its category, "
+                f"both strings, got {key!r}: {category!r}"
             )
     keys = [key.lower() for key in class_map]
     for first, second in combinations(keys, 2):
         if first == second:
             raise RuleError(
-                f"{name}: the key {first!r} occurs twice; case does not matter"
+                f"{name}: the key {first!r} occurs twice; upper and lower case do not "
+                "matter"
             )
         shorter, longer = sorted((first, second), key=len)
         if shorter in longer:
             raise RuleError(
-                f"{name}: the key {longer!r} contains the key {shorter!r}, so it is not clear "
-                "which is meant; make them exclude one another"
+                f"{name}: the key {longer!r} contains the key {shorter!r}, which is "
+                "ambiguous; make them mutually exclusive"
             )
 
 
@@ -140,7 +141,9 @@ def load_maps(
     if folder.is_file():
         return load_map_file(folder, check_patterns=check_patterns)
     if not folder.is_dir():
-        raise RuleError(f"{folder}: no such folder; give one that holds *.json maps")
+        raise RuleError(
+            f"{folder}: no such folder; give a folder that contains *.json maps"
+        )
     packs = []
     for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
         try:
@@ -226,4 +229,4 @@ def not_maps(passed_over: Sequence[str]) -> str:
         return ""
     named = "; ".join(passed_over[:3])
     more = f" and {len(passed_over) - 3} more" if len(passed_over) > 3 else ""
-    return f"; passed over: {named}{more}"
+    return f"; ignored: {named}{more}"

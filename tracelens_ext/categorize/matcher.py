@@ -79,8 +79,8 @@ class RuleTimeoutError(RuleError):
         pattern = getattr(bound.rule, field)
         place = bound.pack.where(bound.rule)
         super().__init__(
-            f"{place}: {field}: {pattern!r} takes too long on {quoted!r}; "
-            "make repeated parts exclude one another"
+            f"{place}: {field}: {pattern!r} takes too long on {quoted!r}; make "
+            "repeated parts mutually exclusive"
         )
 
 
@@ -227,9 +227,9 @@ class Matcher:
 
 
 _HOW_FUNCTIONS_ANSWER: Final = (
-    "it is called once, with a table whose columns are kernel_name and cpu_op, and answers"
-    " a category or None for each row; give a function f of one name as"
-    " lambda table: [f(name) for name in table.kernel_name]"
+    "it is called once, with a table whose columns are kernel_name and cpu_op, and "
+    "returns a category or None for each row; give a function f of one name as lambda "
+    "table: [f(name) for name in table.kernel_name]"
 )
 
 
@@ -280,7 +280,7 @@ class PythonStage:
         is_missing = pd.api.types.is_scalar(category) and pd.isna(category)
         if is_missing or category == "":
             return None
-        expected = "expected categories as texts or None"
+        expected = "expected categories as strings or None"
         raise UsageError(f"categorizer {self.name}: {expected}, got {category!r}")
 
 
@@ -289,7 +289,9 @@ def _problem_of_answer(answer: object, count: int) -> str:
     if isinstance(answer, (str, bytes)) or not isinstance(answer, Sized):
         return f"expected a column of {count} categories, got {type(answer).__name__}"
     if len(answer) != count:
-        return f"expected {count} categories, one a row of the table, got {len(answer)}"
+        return (
+            f"expected {count} categories, one per row of the table, got {len(answer)}"
+        )
     return ""
 
 

@@ -46,12 +46,16 @@ _RULE_KEYS: Final = (
     "not_examples",
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
-_EXPECTED_TYPES: Final = {str: "a text", int: "a whole number", bool: "true or false"}
+_EXPECTED_TYPES: Final = {
+    str: "a string",
+    int: "an integer",
+    bool: "true or false",
+}
 _FOUND_TYPES: Final = {
     bool: "a boolean",
     int: "a number",
     float: "a number",
-    str: "a text",
+    str: "a string",
 }
 #: Stand before the pattern of an own name. Mangled names of at:: are left to rules that know
 #: those kernels: nothing ends their own name.
@@ -208,18 +212,18 @@ def read_document(
     except RecursionError:
         problem = f"not a {words.what}: nested too deeply"
     except ValueError:  # Python refuses integers of thousands of digits
-        problem = f"not a {words.what}: it holds a number that is too long"
+        problem = f"not a {words.what}: it contains a number that is too long"
     except MemoryError:
-        problem = "takes more memory than there is"
+        problem = "needs more memory than is available"
     raise RuleError(f"{source}: {problem}")
 
 
 def _rule(fields: _Fields, number: int, kind: PackKind) -> Rule:
     """Return the rule of one `[[rule]]` table of a pack of that kind."""
     if "category" not in fields.table:
-        fields.fail("category", "missing; expected a text")
+        fields.fail("category", "missing; expected a string")
     if "pattern" not in fields.table and "cpu_op" not in fields.table:
-        fields.fail("pattern", "missing; expected a text")
+        fields.fail("pattern", "missing; expected a string")
     if kind == "op" and "cpu_op" in fields.table:
         fields.fail(
             "cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition'
@@ -246,7 +250,9 @@ def _pattern(fields: _Fields) -> str:
     unless = fields.any_of("unless")
     if not fields.value("own_name", bool):
         if unless is not None:
-            fields.fail("unless", "is about the kernel's own name: set own_name = true")
+            fields.fail(
+                "unless", "refers to the kernel's own name: set own_name = true"
+            )
         return pattern
     passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
     return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"
@@ -280,7 +286,9 @@ class _Fields:
             return None if expected_type is str else expected_type()
         expected = f"expected {_EXPECTED_TYPES[expected_type]}"
         if isinstance(value, str) and not value.strip():
-            found_type = "an empty text" if expected_type is str else _found_type(value)
+            found_type = (
+                "an empty string" if expected_type is str else _found_type(value)
+            )
             self.fail(key, f"{expected}, got {found_type}")
         is_flag_for_number = isinstance(value, bool) and expected_type is not bool
         if not isinstance(value, expected_type) or is_flag_for_number:
@@ -300,12 +308,12 @@ class _Fields:
         for pattern in patterns:
             if not isinstance(pattern, str) or not pattern.strip():
                 self.fail(
-                    key, f"expected a list of texts, got {_found_type(pattern)} in it"
+                    key, f"expected a list of strings, got {_found_type(pattern)} in it"
                 )
             if self.check_patterns:
                 self._check_pattern(pattern, key)
             if len(patterns) > 1 and _FLAGS.match(pattern):
-                self.fail(key, f"in a list write the flags of {pattern!r} as (?i:...)")
+                self.fail(key, f"in a list, write the flags of {pattern!r} as (?i:...)")
         return "|".join(patterns)
 
     def _check_pattern(self, pattern: str, key: str) -> None:

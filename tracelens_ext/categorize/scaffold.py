@@ -44,7 +44,7 @@ def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
             path.write_text(text, encoding="utf-8")
     except FileExistsError:
         raise OutputError(
-            f"{folder} exists already; choose another name or folder"
+            f"{folder} already exists; choose another name or folder"
         ) from None
     except OSError as error:
         raise OutputError(

@@ -26,7 +26,7 @@ class UserPattern:
             self._pattern = TimedPattern(text, flags)
         except (regex.error, TypeError, RecursionError, OverflowError) as error:
             raise UsageError(
-                f"{self._label} is no regular expression ({error})"
+                f"{self._label} is not a regular expression ({error})"
             ) from None
 
     def search(self, name: str) -> bool:
@@ -42,7 +42,7 @@ class UserPattern:
             if len(name) > _LONGEST_SHOWN:
                 quoted = name[: _LONGEST_SHOWN - 3] + "..."
             reason = (
-                f"takes too long on {quoted!r}; make repeated parts exclude one another"
+                f"takes too long on {quoted!r}; make repeated parts mutually exclusive"
             )
             raise UsageError(f"{self._label} {reason}") from None
 

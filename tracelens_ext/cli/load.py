@@ -110,7 +110,7 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
     traces = files.traces_in(folder)
     if traces:
         return traces
-    missing = f"holds no {files.suffixes_text()} file"
+    missing = f"contains no {files.suffixes_text()} file"
     if or_reports:
         from tracelens_ext.compare.finished_reports import is_report
 

@@ -42,6 +42,7 @@ from tracelens_ext.report.formats import nested_json_text, plain_column, plain_h
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.registry import find_table
 from tracelens_ext.report.tables.units import unit_of
+from tracelens_ext.reproduce.script import refusal_sentences
 from tracelens_ext.roofline.peaks import recognized_products
 from tracelens_ext.settings import ReadingOptions, is_below
 from tracelens_ext.simulation.scenarios import parse_change
@@ -339,7 +340,7 @@ class Questions:
             op, row=row, finding=finding, top=top
         )
         if not reproduction.count:
-            reasons = "; ".join(refusal.sentence for refusal in reproduction.refusals)
+            reasons = "; ".join(refusal_sentences(reproduction.refusals))
             raise UsageError(f"no script can run these operations: {reasons}")
         if len(reproduction.script) > LONGEST:
             raise UsageError("the script is too long; request fewer operations (top)")

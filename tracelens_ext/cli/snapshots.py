@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.screen import Block, Part
+from tracelens_ext.cli.screen import WIDEST_TEXT, Block, Part, Section, folded
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
+from tracelens_ext.report.tables.short_names import cut_middle
+from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tracelens_ext.settings import ReadingOptions
 
+#: What the tables are called on a screen.
+_TITLES = {
+    "memory_peaks": "Peak memory of each device",
+    "memory_at_peak": "In use at the peak, by Python frame",
+    "memory_at_end": "In use at the end, by Python frame",
+    "memory_segments": "Segments of the allocator at the end",
+}
 _KEPT_COLUMNS = (
     "peak_allocated_bytes",
     "peak_allocated_bytes A",
@@ -52,7 +65,7 @@ def snapshot_report(
     )
     facts = list(zip(labels, map(str, paths), strict=True))
     notes = [
-        f"{snapshot.path}: {snapshot.dropped:,} events cannot be used."
+        f"{snapshot.path}: {counted(snapshot.dropped, 'event')} could not be used."
         for snapshot in snapshots
         if snapshot.dropped
     ]
@@ -60,10 +73,32 @@ def snapshot_report(
 
 
 def snapshot_blocks(report: Report, top: int) -> Iterator[Block]:
-    """Yield what is shown of a snapshot's report: the files, then the first rows of each table."""
+    """Yield the files, the findings, then the first rows of each table."""
     yield [f"{label}: {value}" for label, value in report.facts]
+    findings = report.sheets.get("findings")
+    if findings is not None:
+        yield Section("findings", partial(_finding_lines, findings))
     for name, table in report.sheets.items():
-        yield Part(name, table, rows=top, keep=_KEPT_COLUMNS)
+        if name != "findings":
+            title = _TITLES.get(name, name)
+            yield Part(title, table, rows=top, keep=_KEPT_COLUMNS)
+
+
+def _finding_lines(findings: pd.DataFrame, console: Console) -> Iterator[Block]:
+    """Yield each finding: its title, its advice and its place, a line each."""
+    width = min(console.width, WIDEST_TEXT)
+    several_devices = findings["device"].nunique() > 1
+    for rank, finding in enumerate(findings.to_dict("records"), 1):
+        title = str(finding["title"])
+        if several_devices:
+            title = f"Device {finding['device']}: {title}"
+        lines = [""]
+        lines += folded(f"{rank}. {title}", width, "   ")
+        lines += [f"   {line}" for line in folded(str(finding["advice"]), width - 3)]
+        place = safe_text(str(finding["python_frame"]))
+        if place:
+            lines.append(f"   in {cut_middle(place, width - len('   in '))}")
+        yield lines
 
 
 def tables_of_device(

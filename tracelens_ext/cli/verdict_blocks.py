@@ -22,8 +22,8 @@ def verdict_blocks(verdicts: pd.DataFrame) -> Iterator[Block]:
 
 
 def _sentence(row: dict[Hashable, Any]) -> str:
-    """Return a verdict in words: `slow rank: rank 3 (computation): …`."""
-    parts = [_words(row["verdict"])]
+    """Return a verdict in words: `Slow rank: rank 3 (computation): …`."""
+    parts = [_words(row["verdict"]).capitalize()]
     places = [
         f"{_words(column)} {row[column]}"
         for column in _PLACE_COLUMNS

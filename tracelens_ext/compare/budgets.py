@@ -125,8 +125,8 @@ def parse_budget(text: str) -> Budget:
         if len(text) >= _MAX_QUOTED:
             quoted = f"{text[: _MAX_QUOTED - 3]}…"
         raise UsageError(
-            f"{quoted!r} is no budget; write a name, > or <, and a change in %, ms or mad, such as"
-            " 'GEMM > +5%' or 'total_time > 1.5ms'"
+            f"{quoted!r} is not a budget; write a name, > or <, and a change in %, ms "
+            "or mad, such as 'GEMM > +5%' or 'total_time > 1.5ms'"
         )
     name = new_finding_id(" ".join(match["name"].split()))
     limit = Fraction("".join(match["limit"].split()))
@@ -157,7 +157,7 @@ def check_budgets(
     if not comparison.history and any(
         budget.unit == BudgetUnit.DEVIATIONS for budget in budgets
     ):
-        raise UsageError("a budget in mad needs a history; give --baseline FOLDER")
+        raise UsageError("a budget in mad needs a history; add --baseline FOLDER")
     names = _BudgetNames(comparison, finding_ids)
     outcomes: list[BudgetOutcome] = []
     for budget in budgets:
@@ -228,8 +228,8 @@ class _BudgetNames:
         may_be_category = folded not in self.timeline and folded not in self._findings
         if may_be_category and not self._has_categories:
             raise TracelensError(
-                f"the budget {budget} cannot be checked: a report holds no categories; name a row"
-                " of the timeline, or compare traces"
+                f"the budget {budget} cannot be checked because a report contains no "
+                "categories; use a row of the timeline, or compare traces"
             )
         if name in self._known:
             return name
@@ -246,7 +246,8 @@ class _BudgetNames:
             rows = dict.fromkeys(self.timeline)
             hint = f"{', '.join(rows)}, or a category"
         raise UsageError(
-            f"no timeline row, category or finding is called {name!r}; the nearest: {hint}"
+            f"there is no timeline row, category or finding called {name!r}; the "
+            f"closest names: {hint}"
         )
 
 
@@ -310,8 +311,9 @@ def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction
     ):
         if measurement.findings is None:
             raise TracelensError(
-                f"the budget {budget} cannot be checked: {letter} ({measurement.path}) is a report"
-                " without findings; write it again, or name the trace"
+                f"the budget {budget} cannot be checked because {letter} "
+                f"({measurement.path}) is a report without findings; write the report "
+                "again, or give the trace"
             )
         total = Fraction(0)
         for finding, (saving_ms, saving_percent) in measurement.findings.items():

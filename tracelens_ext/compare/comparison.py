@@ -400,10 +400,10 @@ def compare(
         TracelensError: no trace has a GPU event.
     """
     if len(measurements) < 2:
-        raise UsageError("a comparison needs two traces at least")
+        raise UsageError("a comparison needs at least two traces")
     if all(measurement.events == 0 for measurement in measurements):
         paths = ", ".join(measurement.path for measurement in measurements)
         raise TracelensError(
-            f"{paths}: no trace holds GPU events; there is nothing to compare"
+            f"{paths}: no trace contains GPU events, so there is nothing to compare"
         )
     return Comparison(measurements=measurements, total=total, history=history)

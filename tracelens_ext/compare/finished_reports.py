@@ -169,7 +169,7 @@ def history_in(folder: Path, last: int, without: Path) -> list[Path]:
         ]
     paths = [path for path in paths if path.resolve() != without.resolve()]
     if len(paths) < _MIN_HISTORY:
-        problem = f"holds {len(paths)} traces or reports besides"
+        problem = f"contains {len(paths)} other traces or reports"
         raise TracelensError(f"{folder}: {problem}; a history needs {_MIN_HISTORY}")
     if len(paths) > last:
         paths.sort(key=lambda path: (_start(path), path.stat().st_mtime_ns, path))
@@ -206,11 +206,11 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
     )
     report = report_files.read_tables(path, wanted, max_bytes)
     if isinstance(report.version, int | float) and report.version > TABLES_VERSION:
-        remedy = "update this one, or name the trace"
-        raise TraceFormatError(path, "was made by a newer tracelens-ext", remedy)
+        remedy = "update tracelens-ext, or give the trace"
+        raise TraceFormatError(path, "was written by a newer tracelens-ext", remedy)
     if _TIMELINE.name not in report.tables:
-        remedy = "name a report of GPU work, or its trace"
-        raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
+        remedy = "give a report of GPU work, or its trace"
+        raise TraceFormatError(path, f"has no sheet {_TIMELINE.name}", remedy)
     kernel_tables = _kernel_tables(path, report.tables)
     tables = {
         **kernel_tables.tables,
@@ -309,7 +309,7 @@ def _kernel_tables(path: Path, sheets: Mapping[str, pd.DataFrame]) -> _KernelTab
         covered_percent = _covered_percent(path, sheet, table)
         is_whole = abs(covered_percent - 100) <= _PERCENT_TOLERANCE
         if rows["ns"].any() and not is_whole:
-            problem = f"holds {covered_percent:.1f} % of the time and is left out"
+            problem = f"covers {covered_percent:.1f} % of the time and is left out"
             notes.append(f"the sheet {sheet.name} {problem}")
             continue
         for name, grouped in _tables_of_sheet(sheet, rows).items():
@@ -412,6 +412,6 @@ def _whole_numbers(
         _numbers(path=path, sheet=sheet, table=table, column=column) * per_unit
     )
     if values.sum() >= _MAX_NS:
-        problem = f"the sheet {sheet} has absurd numbers in {column!r}"
+        problem = f"the sheet {sheet} has impossible numbers in {column!r}"
         raise TraceFormatError(path, problem, _WRITE_AGAIN)
     return values.astype(np.int64)

@@ -13,8 +13,10 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.trace import Float64Array
 
-_TITLE = "GPU performance against its history"
-_DESCRIPTIONS = {"history": "Each figure against the median of those before it"}
+_TITLE = "GPU performance compared with its history"
+_DESCRIPTIONS = {
+    "history": "Each value compared with the median of the values before it"
+}
 #: What a division leaves, ms.
 _ROUNDING_MS = 1e-6
 #: Median absolute deviations that deserve a word, and figures that get one.
@@ -116,8 +118,8 @@ def _verdict_text(table: pd.DataFrame, earlier_count: int) -> str:
         for row in named.to_dict("records")
     ]
     text = (
-        f"Of {len(table):,} figures {len(far):,} are more than {_FAR_DEVIATIONS} MAD from the"
-        f" median of {earlier_count} before"
+        f"Of {len(table):,} values, {len(far):,} are more than {_FAR_DEVIATIONS} MAD "
+        f"from the median of {earlier_count} earlier ones"
     )
     if texts:
         text = f"{text}: {', '.join(texts)}"

@@ -18,11 +18,12 @@ _MIN_SHARED_KERNELS_PERCENT = 50.0
 _MUCH_OUTSIDE_PERCENT = 1.0
 #: What a table shows where some report has no more than TraceLens's sheets have.
 _AS_REFERENCE: Mapping[str, str] = {
-    "categories": "Categories are those of operations, by their names, without communication",
+    "categories": "Categories are those of operations, by name, without communication",
     "operations": (
-        "Operations are those that launched GPU work, with its busy time, without communication"
+        "Operations are those that launched GPU work, with its busy time, without "
+        "communication"
     ),
-    "kernels": "Kernels are told apart by name alone, and copies and fills do not count",
+    "kernels": "Kernels are distinguished by name only; copies and memsets are not included",
 }
 
 
@@ -105,7 +106,7 @@ def notes_of(comparison: ComparedTraces) -> list[str]:
         if measurement.events == 0:
             empty.append(letter)
     if empty:
-        subject = _subject(empty, "holds", "hold")
+        subject = _subject(empty, "contains", "contain")
         notes.append(f"{subject} no GPU events.")
     notes.extend(_report_notes(comparison))
     notes.extend(_different_kernels_notes(comparison))
@@ -117,8 +118,10 @@ def _total_time_notes(comparison: ComparedTraces) -> Iterator[str]:
     before, *totals = _total_times(comparison)
     baseline, *others = comparison.letters
     for letter, total in zip(others, totals, strict=True):
-        text = f"{letter} against {baseline}, total time {time_basis(comparison)}:"
-        text = f"{text} {before:,.3f} to {total:,.3f} ms, {total - before:+,.3f} ms"
+        text = (
+            f"{letter} compared with {baseline}, total time {time_basis(comparison)}:"
+        )
+        text = f"{text} {before:,.3f} ms → {total:,.3f} ms, {total - before:+,.3f} ms"
         if before:
             text = f"{text} ({100 * (total - before) / before:+.1f} %)"
         yield f"{text}."
@@ -135,34 +138,37 @@ def _basis_notes(comparison: ComparedTraces) -> Iterator[str]:
         yield from _iteration_notes(comparison)
     elif reports:
         subject = _subject(reports, "is a report", "are reports")
-        yield f"Whole traces are compared, as {subject}, without the times of iterations."
+        yield f"Whole traces are compared because {subject} without times of iterations."
     elif comparison.basis == "period":
         yield (
-            "Times and counts are of an average period of kernel names, as not every trace has"
-            " iterations: all GPU events, divided by how often the kernels come back."
+            "Times and counts are per average repetition of the kernel sequence, "
+            "because not every trace has iterations: all GPU events, divided by the "
+            "number of repetitions."
         )
     elif 0 < len(without_iterations) < len(named):
         subject = _subject(without_iterations, "has", "have")
         yield (
-            f"Whole traces are compared, as {subject} no whole iteration (a ProfilerStep"
-            " annotation that launched GPU work and ended in time)."
+            f"Whole traces are compared because {subject} no complete iteration (a "
+            "ProfilerStep annotation that launched GPU work and ended before the "
+            "recording did)."
         )
 
 
 def _iteration_notes(comparison: ComparedTraces) -> Iterator[str]:
     """Yield what an average iteration is, and what is not in it."""
     yield (
-        "Times and counts are of an average iteration: GPU events launched in whole iterations,"
-        " divided by the number of iterations. Idle and total time count a gap after each"
-        " iteration; the one after the last is taken to be average."
+        "Times and counts are per average iteration: GPU events launched in complete "
+        "iterations, divided by the number of iterations. Idle and total time include "
+        "the gap after each iteration; the gap after the last one is assumed to be "
+        "average."
     )
     named = comparison.named
     single = [letter for letter, measurement in named if measurement.iterations == 1]
     if 0 < len(single) < len(named):  # the gap between iterations is unknown
         subject = _subject(single, "has", "have")
         yield (
-            f"{subject} a single whole iteration, and so no gap between iterations: idle and"
-            " total time are short of one."
+            f"{subject} only one complete iteration, and so no gap between "
+            "iterations: idle and total time do not include one."
         )
     yield from _outside_notes(comparison)
 
@@ -187,15 +193,19 @@ def _report_notes(comparison: ComparedTraces) -> Iterator[str]:
             continue
         subject = _subject(lacking, "does", "do")
         if table in comparison.aligned:
-            yield f"{description}, as in TraceLens's sheets: {subject} not hold more."
+            yield (
+                f"{description}, as in TraceLens's sheets, because {subject} not "
+                "contain more."
+            )
         else:
-            yield f"There is no table of {table}, which {subject} not hold."
+            yield f"There is no table of {table}, because {subject} not contain it."
     programs = {measurement.report for measurement in comparison.measurements}
     if TRACELENS in programs and len(programs) > 1:
         yield (
-            "TraceLens's timeline leaves out GPU events without a launch; with"
-            " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does"
-            " ours. It files some operations, such as those of flash attention, under `other`."
+            "TraceLens's timeline leaves out GPU events without a launch; with "
+            "--exclude-unlinked-kernels (which `compare` accepts with such a report), "
+            "so does ours. TraceLens puts some operations, such as those of flash "
+            "attention, under `other`."
         )
     for letter, measurement in comparison.named:
         for note in measurement.notes:
@@ -227,9 +237,9 @@ def _outside_notes(comparison: ComparedTraces) -> Iterator[str]:
         outside_percent = 100 * (1 - inside_ns / whole_ns)
         if outside_percent >= _MUCH_OUTSIDE_PERCENT:
             yield (
-                f"{letter}: {outside_percent:.1f} % of the GPU time was not launched in whole"
-                " iterations, or has no launch in the trace, and does not count; --total compares"
-                " all of it."
+                f"{letter}: {outside_percent:.1f} % of the GPU time was not launched "
+                "in complete iterations, or has no launch in the trace, and is not "
+                "included; use --total to compare all of it."
             )
 
 
@@ -248,6 +258,7 @@ def _different_kernels_notes(comparison: ComparedTraces) -> Iterator[str]:
         shared_percent = 100 * baseline_times[other_times > 0].sum() / baseline_time
         if shared_percent < _MIN_SHARED_KERNELS_PERCENT:
             yield (
-                f"{letter} runs other kernels: those that {baseline} has too make"
-                f" {shared_percent:.1f} % of {baseline}'s GPU time. Compare places."
+                f"{letter} runs different kernels: those that {baseline} has too make "
+                f"up {shared_percent:.1f} % of {baseline}'s GPU time. Compare places "
+                "instead."
             )

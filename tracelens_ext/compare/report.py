@@ -28,17 +28,17 @@ from tracelens_ext.report.tables.charts import Chart
 
 _TITLE = "GPU performance comparison"
 _DESCRIPTIONS = {
-    "wall_time": "Wall time, and what the GPU did in it; the mean of several devices",
+    "wall_time": "Wall time, and what the GPU did during it; the mean of several devices",
     "verdict": "How much work each trace did, and how fast, compared with the first",
-    "findings": "What would save time, the largest change of the share first",
-    "timeline": "How the GPU spent its time; overlaps counted once",
-    "phases": "GPU time by phase of serving; counts are steps",
-    "categories": "GPU time by category, the largest change first",
-    "operations": "GPU time by CPU operation, the largest change first",
-    "kernels": "GPU time by kernel, the largest change first",
-    "places": "GPU time by place in the program, the largest change first",
-    "call_tree": "The places of both traces as a tree, as it is drawn",
-    "roofline": "Time lost against the best case, the largest change first",
+    "findings": "What would save time, largest change of the share first",
+    "timeline": "How the GPU spent its time; overlaps are counted once",
+    "phases": "GPU time by serving phase; counts are steps",
+    "categories": "GPU time by category, largest change first",
+    "operations": "GPU time by CPU operation, largest change first",
+    "kernels": "GPU time by kernel, largest change first",
+    "places": "GPU time by place in the program, largest change first",
+    "call_tree": "The places of both traces as a tree, as drawn in the chart",
+    "roofline": "Time lost against the roofline, largest change first",
 }
 _VERDICT_COLUMNS = ["trace", "verdict", "work_ratio", "speed_ratio"]
 
@@ -153,8 +153,8 @@ def _compare_lost(comparison: Comparison, *, normalize: bool) -> _TimeLost:
     if len(lost) < len(letters):
         if normalize:
             raise UsageError(
-                "--normalize roofline needs recorded shapes and known devices in all traces; give"
-                " the peaks with --device-peaks"
+                "--normalize roofline needs recorded shapes and known devices in all "
+                "traces; give the peaks with --device-peaks"
             )
         return _TimeLost()
     table = compare_time_lost(lost, letters, comparison.divisors, normalize=normalize)
@@ -185,7 +185,9 @@ def _charts(
     if categories is not None:
         label_column = str(categories.columns[0])
         for letter, prefix in prefixes(letters).items():
-            title = f"Change of GPU time by category, {letter} against {letters[0]}"
+            title = (
+                f"Change of GPU time by category, {letter} compared with {letters[0]}"
+            )
             charts.append(
                 Chart(
                     title=title,

@@ -48,9 +48,9 @@ _MAX_ATTRIBUTE_CHARACTERS = 2_000_000
 _CELL_ELEMENTS = frozenset({"row", "c", "v", "is", "si", "t"})
 _PIECE_BYTES = 1 << 18
 _SUPPORTED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_NAME_OTHER_FORM = "name the trace, or a folder of CSV or Parquet tables"
-_ALLOW_MORE_BYTES = "name the trace, or allow more bytes with --max-bytes"
-_WRITE_AGAIN = "write it again"
+_NAME_OTHER_FORM = "give the trace, or a folder of CSV or Parquet tables"
+_ALLOW_MORE_BYTES = "give the trace, or raise the limit with --max-bytes"
+_WRITE_AGAIN = "write the report again"
 
 Wanted = Mapping[str, Collection[str]]  #: sheet → plain names of its columns
 
@@ -130,7 +130,7 @@ def _too_large(
     path: Path, what: str, remedy: str = _ALLOW_MORE_BYTES
 ) -> errors.TraceTooLargeError:
     """Return the error about a report that has more than it may."""
-    return errors.TraceTooLargeError(path, f"holds more than {what}", remedy)
+    return errors.TraceTooLargeError(path, f"has more than {what}", remedy)
 
 
 def _places(header: Collection[object], columns: Collection[str]) -> dict[str, int]:
@@ -158,7 +158,7 @@ def _read_workbook(
     file.seek(0)
     if file.read(len(ZIP)) != ZIP:
         raise errors.TraceFormatError(
-            path, "is no workbook", "name an .xlsx report or a trace"
+            path, "is not a workbook", "name an .xlsx report or a trace"
         )
     _check_workbook(path, file, most_bytes)
     import openpyxl
@@ -209,11 +209,13 @@ def _check_workbook(path: Path, file: BinaryIO, most_bytes: int) -> None:
             raise _too_large(path, f"{_MAX_PARTS:,} parts")
         if WORKBOOK_PART not in archive.namelist():
             raise errors.TraceFormatError(
-                path, "is a zip archive, no workbook", "name a workbook"
+                path, "is a zip archive, but not a workbook", "name a workbook"
             )
         for info in archive.infolist():
             if info.compress_type not in _SUPPORTED_COMPRESSION:
-                raise zipfile.BadZipFile(f"{info.filename}: packed as no workbook is")
+                raise zipfile.BadZipFile(
+                    f"{info.filename}: is packed in a way that no workbook uses"
+                )
             with archive.open(info) as part:
                 pieces = iter(partial(part.read, _PIECE_BYTES), b"")
                 _PartCheck(used).run(pieces)
@@ -299,13 +301,15 @@ class _PartCheck:
             self._is_xml = False
 
     def _refuse_declaration(self, *_: object) -> NoReturn:
-        problem = "declares XML entities, as no workbook does"
-        raise errors.TraceFormatError(self._used.path, problem, "do not trust it")
+        problem = "declares XML entities, which no workbook does"
+        raise errors.TraceFormatError(self._used.path, problem, "do not trust the file")
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            problem = f"nests XML over {_MAX_DEPTH} deep, as no workbook does"
+            problem = (
+                f"nests XML more than {_MAX_DEPTH} levels deep, which no workbook does"
+            )
             raise errors.TraceFormatError(self._used.path, problem, "name another")
         self._used.add_element(name, attributes)
 
@@ -359,8 +363,8 @@ def _read_folder(folder: Path, wanted: Wanted, most_bytes: int) -> ReportTables:
     files = table_files(folder, wanted)
     suffixes = {path.suffix for path in files}
     if len(suffixes) > 1:
-        problem = "holds CSV and Parquet tables, maybe of two reports"
-        raise errors.TraceFormatError(folder, problem, "name a folder with one")
+        problem = "contains both CSV and Parquet tables, possibly of two reports"
+        raise errors.TraceFormatError(folder, problem, "give a folder with one kind")
     tables = {}
     for path in files:
         if path.stat().st_size > most_bytes:

@@ -91,4 +91,7 @@ def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> st
         best_ms = table["roofline_ms"].sum()
         if best_ms > 0:
             texts.append(f"{letter} loses {table['time_lost_ms'].sum() / best_ms:.2f}")
-    return f"{' and '.join(texts)} times the best case of its own device, where that is known."
+    return (
+        f"{' and '.join(texts)} times the roofline time of its own device, where that "
+        "is known."
+    )

@@ -58,7 +58,7 @@ def verdict(
     """
     text = _work_and_speed_text(baseline, letter, ratios)
     if not text:
-        text = f"{baseline} and {letter} share nothing that could be compared"
+        text = f"{baseline} and {letter} have nothing in common that could be compared"
     largest = _largest_changes(rows)
     if len(largest):
         changed = _difference_column(rows)
@@ -68,7 +68,7 @@ def verdict(
         ]
         text = f"{text}; the largest changes: {', '.join(names)}"
     else:
-        text = f"{text}; nothing differs"
+        text = f"{text}; there are no differences"
     return ComparisonVerdict(
         text=f"{text}.",
         work_ratio=ratios.work,
@@ -80,10 +80,13 @@ def verdict(
 def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> str:
     """Return how much work a trace did and how fast; empty if neither is known."""
     text = ""
+    compared = "the same work"
     if ratios.work is not None:
-        text = f"{letter} did the work of {baseline}"
         if abs(ratios.work - 1) >= _SAME_WORK:
             text = work_text(letter, ratios.work, baseline)
+        else:
+            text = f"{letter} did the same work as {baseline}"
+            compared = "it"
     if ratios.speed is not None:
         change_percent = 100 * (ratios.speed - 1)
         if abs(change_percent) < _SAME_SPEED_PERCENT:
@@ -91,7 +94,7 @@ def _work_and_speed_text(baseline: str, letter: str, ratios: WorkAndSpeed) -> st
         else:
             direction = "more" if change_percent > 0 else "less"
             change = f"{abs(change_percent):.1f} % {direction}"
-            text += f", and took {change} GPU time for the same work"
+            text += f", and took {change} GPU time for {compared}"
     return text
 
 
@@ -106,7 +109,7 @@ def _difference_column(rows: pd.DataFrame) -> str:
     for column in rows:
         if str(column).endswith("difference_ms"):
             return str(column)
-    raise ValueError("the table has no differences")
+    raise ValueError("the table shows no differences")
 
 
 def _largest_changes(rows: pd.DataFrame) -> pd.DataFrame:

@@ -137,7 +137,7 @@ def new_column_names(columns: Iterable[str], table: str) -> dict[str, str]:
     new_of_old: dict[str, str] = {}
     for column in names:
         for renamed in _columns_of(table):
-            new = _replaced(column, renamed.old, renamed.new)
+            new = _replaced(name=column, pattern=renamed.old, replacement=renamed.new)
             if new is not None and new not in names:
                 new_of_old.setdefault(column, new)
     return new_of_old
@@ -215,7 +215,7 @@ def _earlier_values(column: str, table: str) -> Mapping[str, str]:
 def _earlier_column(column: str, table: str) -> str:
     """Return what version 0.1 calls a column of a table."""
     for renamed in _columns_of(table):
-        old = _replaced(column, renamed.new, renamed.old)
+        old = _replaced(name=column, pattern=renamed.new, replacement=renamed.old)
         if old is not None:
             return old
     return column

@@ -200,7 +200,8 @@ class _MovedModuleLoader(Loader):
         if package_of_modules and self._old_name not in _PACKAGES_WITH_NAMES:
             return
         warnings.warn(
-            f"{module.__name__} is now {new_name}; the old name goes with the next release",
+            f"{module.__name__} is now {new_name}; the old name will be removed in "
+            "the next release",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -228,7 +229,8 @@ def _getter_of_old_names(
                 f"module {module.__name__!r} has no attribute {name!r}"
             )
         warnings.warn(
-            f"{module.__name__}.{name} is now {new_name}; the old name goes with the next release",
+            f"{module.__name__}.{name} is now {new_name}; the old name will be "
+            "removed in the next release",
             DeprecationWarning,
             stacklevel=2,
         )

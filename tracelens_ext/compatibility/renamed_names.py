@@ -47,7 +47,10 @@ class RenamedName:
 def _renamed(
     kind: Kind, names: dict[str, str], where: tuple[str, ...] = ()
 ) -> list[RenamedName]:
-    return [RenamedName(kind, old, new, where) for old, new in names.items()]
+    return [
+        RenamedName(kind=kind, old=old, new=new, where=where)
+        for old, new in names.items()
+    ]
 
 
 _TABLES: Final = {
@@ -102,65 +105,97 @@ _SHARES_OF_TRACES: Final = {
     "top category": "top_category",
 }
 _COLUMNS: Final = (
-    _renamed(Kind.COLUMN, {"claimed_ms": "attributed_ms"}, ("findings",))
-    + _renamed(Kind.COLUMN, {"*_saving_ms": "*_attributed_ms"}, ("findings",))
+    _renamed(
+        kind=Kind.COLUMN, names={"claimed_ms": "attributed_ms"}, where=("findings",)
+    )
+    + _renamed(
+        kind=Kind.COLUMN, names={"*_saving_ms": "*_attributed_ms"}, where=("findings",)
+    )
     + _renamed(Kind.COLUMN, {"*% of judged time": "*% of analyzed time"})
     + _renamed(Kind.COLUMN, {"*difference_%": "*difference_percent"})
-    + _renamed(Kind.COLUMN, {"ms": "duration_ms"}, ("recording", "parts"))
     + _renamed(
-        Kind.COLUMN,
-        {"launches_without_gpu_work": "unmatched_launches"},
-        ("iterations",),
+        kind=Kind.COLUMN, names={"ms": "duration_ms"}, where=("recording", "parts")
     )
     + _renamed(
-        Kind.COLUMN, {"% of launches": "% of GPU events"}, ("kernel_statistics",)
+        kind=Kind.COLUMN,
+        names={"launches_without_gpu_work": "unmatched_launches"},
+        where=("iterations",),
     )
     + _renamed(
-        Kind.COLUMN,
-        {"gpu_time_%": "gpu_time_percent", "modelled_%": "modeled_percent"},
-        ("families",),
+        kind=Kind.COLUMN,
+        names={"% of launches": "% of GPU events"},
+        where=("kernel_statistics",),
     )
     + _renamed(
-        Kind.COLUMN,
-        {"mfu_%": "mfu_percent", "modelled_%": "modeled_percent"},
-        ("mfu_by_iteration",),
-    )
-    + _renamed(Kind.COLUMN, _PHASE_COLUMNS, ("phases",))
-    + _renamed(Kind.COLUMN, {"saved (%)": "saved_percent"}, ("what_if",))
-    + _renamed(
-        Kind.COLUMN, {"on_path (%)": "on_path_percent"}, ("critical_path_summary",)
-    )
-    + _renamed(Kind.COLUMN, {"padding (%)": "padding_percent"}, ("graph_captures",))
-    + _renamed(Kind.COLUMN, {"* (% of kernel time)": "*_percent"}, ("graph_launches",))
-    + _renamed(
-        Kind.COLUMN,
-        {"top_category (% of kernel time)": "top_category_percent"},
-        ("nn_modules",),
+        kind=Kind.COLUMN,
+        names={"gpu_time_%": "gpu_time_percent", "modelled_%": "modeled_percent"},
+        where=("families",),
     )
     + _renamed(
-        Kind.COLUMN,
-        {"time at 1024 (%)": "time_at_1024_percent"},
-        ("queue_length",),
+        kind=Kind.COLUMN,
+        names={"mfu_%": "mfu_percent", "modelled_%": "modeled_percent"},
+        where=("mfu_by_iteration",),
     )
-    + _renamed(Kind.COLUMN, {"percent": "% of wall time"}, ("cpu_timeline",))
-    + _renamed(Kind.COLUMN, _BANDWIDTHS, ("coll_analysis", "collectives"))
-    + _renamed(Kind.COLUMN, _SHARES_OF_TRACES, ("traces",))
+    + _renamed(kind=Kind.COLUMN, names=_PHASE_COLUMNS, where=("phases",))
     + _renamed(
-        Kind.COLUMN,
-        {
+        kind=Kind.COLUMN, names={"saved (%)": "saved_percent"}, where=("what_if",)
+    )
+    + _renamed(
+        kind=Kind.COLUMN,
+        names={"on_path (%)": "on_path_percent"},
+        where=("critical_path_summary",),
+    )
+    + _renamed(
+        kind=Kind.COLUMN,
+        names={"padding (%)": "padding_percent"},
+        where=("graph_captures",),
+    )
+    + _renamed(
+        kind=Kind.COLUMN,
+        names={"* (% of kernel time)": "*_percent"},
+        where=("graph_launches",),
+    )
+    + _renamed(
+        kind=Kind.COLUMN,
+        names={"top_category (% of kernel time)": "top_category_percent"},
+        where=("nn_modules",),
+    )
+    + _renamed(
+        kind=Kind.COLUMN,
+        names={"time at 1024 (%)": "time_at_1024_percent"},
+        where=("queue_length",),
+    )
+    + _renamed(
+        kind=Kind.COLUMN, names={"percent": "% of wall time"}, where=("cpu_timeline",)
+    )
+    + _renamed(
+        kind=Kind.COLUMN, names=_BANDWIDTHS, where=("coll_analysis", "collectives")
+    )
+    + _renamed(kind=Kind.COLUMN, names=_SHARES_OF_TRACES, where=("traces",))
+    + _renamed(
+        kind=Kind.COLUMN,
+        names={
             "busy (%)": "busy_percent",
             "computation over mean (%)": "computation_over_mean_percent",
         },
-        ("ranks",),
+        where=("ranks",),
     )
     + _renamed(
-        Kind.COLUMN, {"max over mean (%)": "max_over_mean_percent"}, _ACROSS_RANKS
+        kind=Kind.COLUMN,
+        names={"max over mean (%)": "max_over_mean_percent"},
+        where=_ACROSS_RANKS,
     )
-    + _renamed(Kind.COLUMN, {"hidden (%)": "hidden_percent"}, ("overlap",))
-    + _renamed(Kind.COLUMN, {"in_sync_us": "transfer_us"}, ("collective_calls",))
+    + _renamed(
+        kind=Kind.COLUMN, names={"hidden (%)": "hidden_percent"}, where=("overlap",)
+    )
+    + _renamed(
+        kind=Kind.COLUMN,
+        names={"in_sync_us": "transfer_us"},
+        where=("collective_calls",),
+    )
 )
 _FIELDS: Final = _renamed(
-    Kind.FIELD, {"saving_ms": "attributed_ms"}, ("where",)
+    kind=Kind.FIELD, names={"saving_ms": "attributed_ms"}, where=("where",)
 ) + _renamed(
     Kind.FIELD,
     {
@@ -175,33 +210,35 @@ _FIELDS: Final = _renamed(
 )
 _VALUES: Final = (
     _renamed(
-        Kind.VALUE,
-        {"good": "ok", "warned": "low_confidence", "withheld": "unavailable"},
-        ("model.state",),
+        kind=Kind.VALUE,
+        names={"good": "ok", "warned": "low_confidence", "withheld": "unavailable"},
+        where=("model.state",),
     )
     + _renamed(
-        Kind.VALUE,
-        {"synchronisation": "synchronization"},
-        ("cause", "main_cause", "finding", "id"),
+        kind=Kind.VALUE,
+        names={"synchronisation": "synchronization"},
+        where=("cause", "main_cause", "finding", "id"),
     )
     + _renamed(
-        Kind.VALUE,
-        {"finding:synchronisation": "finding:synchronization"},
-        ("change",),
+        kind=Kind.VALUE,
+        names={"finding:synchronisation": "finding:synchronization"},
+        where=("change",),
     )
-    + _renamed(Kind.VALUE, {"start_up": "warm_up"}, ("cause", "main_cause"))
     + _renamed(
-        Kind.VALUE,
-        {
+        kind=Kind.VALUE, names={"start_up": "warm_up"}, where=("cause", "main_cause")
+    )
+    + _renamed(
+        kind=Kind.VALUE,
+        names={
             "hole": "dropped_events",
             "before": "pre_recording",
             "start_up": "warm_up",
             "judged": "analyzed",
             "launches_without_gpu_work": "unmatched_launches",
         },
-        ("recording.kind", "parts.kind", "timeline_markers.kind"),
+        where=("recording.kind", "parts.kind", "timeline_markers.kind"),
     )
-    + _renamed(Kind.VALUE, _TABLES, ("see",))
+    + _renamed(kind=Kind.VALUE, names=_TABLES, where=("see",))
 )
 _OPTIONS: Final = (
     _renamed(
@@ -213,9 +250,13 @@ _OPTIONS: Final = (
             "--without-pack": "--disable-pack",
         },
     )
-    + _renamed(Kind.OPTION, {"--time-axis": "--timeline-bins"}, ("report",))
-    + _renamed(Kind.OPTION, {"--waits": "--collective-waits"}, ("what-if",))
-    + _renamed(Kind.OPTION, {"--format json": "--json"}, ("compare",))
+    + _renamed(
+        kind=Kind.OPTION, names={"--time-axis": "--timeline-bins"}, where=("report",)
+    )
+    + _renamed(
+        kind=Kind.OPTION, names={"--waits": "--collective-waits"}, where=("what-if",)
+    )
+    + _renamed(kind=Kind.OPTION, names={"--format json": "--json"}, where=("compare",))
 )
 _PYTHON_NAMES: Final = (
     _renamed(Kind.METHOD, _METHODS)
@@ -228,18 +269,34 @@ _PYTHON_NAMES: Final = (
         },
     )
     + _renamed(
-        Kind.ATTRIBUTE, {"pstep": "step", "pstep_by": "step_by"}, ("EventFilter",)
+        kind=Kind.ATTRIBUTE,
+        names={"pstep": "step", "pstep_by": "step_by"},
+        where=("EventFilter",),
     )
-    + _renamed(Kind.ATTRIBUTE, {"claimed_ms": "attributed_ms"}, ("Finding",))
-    + _renamed(Kind.ATTRIBUTE, {"judged_ms": "analyzed_ms"}, ("Findings",))
-    + _renamed(Kind.ATTRIBUTE, {"saving_ms": "attributed_ms"}, ("Place",))
     + _renamed(
-        Kind.ATTRIBUTE,
-        {"saving_ms": "attributed_ms", "saving_ns": "attributed_ns"},
-        ("Claim",),
+        kind=Kind.ATTRIBUTE, names={"claimed_ms": "attributed_ms"}, where=("Finding",)
     )
-    + _renamed(Kind.ATTRIBUTE, {"salvage": "allow_truncated"}, ("ReadingOptions",))
-    + _renamed(Kind.ATTRIBUTE, {"time_axis": "timeline_bins"}, ("ReportOptions",))
+    + _renamed(
+        kind=Kind.ATTRIBUTE, names={"judged_ms": "analyzed_ms"}, where=("Findings",)
+    )
+    + _renamed(
+        kind=Kind.ATTRIBUTE, names={"saving_ms": "attributed_ms"}, where=("Place",)
+    )
+    + _renamed(
+        kind=Kind.ATTRIBUTE,
+        names={"saving_ms": "attributed_ms", "saving_ns": "attributed_ns"},
+        where=("Claim",),
+    )
+    + _renamed(
+        kind=Kind.ATTRIBUTE,
+        names={"salvage": "allow_truncated"},
+        where=("ReadingOptions",),
+    )
+    + _renamed(
+        kind=Kind.ATTRIBUTE,
+        names={"time_axis": "timeline_bins"},
+        where=("ReportOptions",),
+    )
 )
 _GROUPS: Final = {"Look": "Inspect", "Explain": "Diagnose", "Extend": "Manage"}
 

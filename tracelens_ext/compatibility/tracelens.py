@@ -15,10 +15,10 @@ _Self = TypeVar("_Self")
 _Result = TypeVar("_Result")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_EXTENSION = "write a plugin (docs/how-to/write-a-plugin.md)"
-_TREE = "leave it out; the call tree is made here"
+_EXTENSION = "write a plugin; tracelens_ext.hooks.hookspecs has its hooks"
+_TREE = "leave it out; the call tree is built here"
 _PHASES = (
-    "leave it out; get_df_phases() finds the phases by the annotations of the engine"
+    "leave it out; get_df_phases() finds the phases from the annotations of the engine"
 )
 _PEAKS = "give device_peaks to the report, or to get_df_roofline()"
 #: Keyword of TraceLens → what to do instead. Those that a function here takes are its own.
@@ -28,15 +28,15 @@ INSTEAD = {
     **dict.fromkeys(("decode_threshold", "inference_phase_analysis"), _PHASES),
     **dict.fromkeys(("extension_file", "tree_postprocess_extension"), _EXTENSION),
     "comparison_json_path": "compare with: tracelens-ext compare A B",
-    "detect_recompute": "leave it out; tables have `is_recompute` where anything was recomputed",
+    "detect_recompute": "leave it out; tables have `is_recompute` if anything was recomputed",
     "enable_pseudo_ops": "leave it out; there are no pseudo operations",
-    "event_to_category": "leave it out; the kinds of events are those of the profiler",
-    "include_args": "leave it out; the arguments are always there",
+    "event_to_category": "leave it out; the kinds of events are taken from the profiler",
+    "include_args": "leave it out; the arguments are always available",
     "include_kernel_names": "use include_kernel_details=True",
     "include_nccl": "use get_df_collectives()",
-    "include_overlap_info": "use get_df_gpu_timeline(), which tells what is exposed",
-    "inductor_cache_dir": "leave it out; kernels of Inductor are known by their names",
-    "jax": "leave it out; give categorizer='jax' for JAX's categories",
+    "include_overlap_info": "use get_df_gpu_timeline(), which shows what is exposed",
+    "inductor_cache_dir": "leave it out; Inductor kernels are recognized by name",
+    "jax": "leave it out; use categorizer='jax' for JAX's categories",
     "python_path": "leave it out; nothing is simulated",
     "topk_roofline_ops": "use get_df_roofline().head(N), or: tracelens-ext roofline --top N",
     "tree": "use trace, the path of the trace",
@@ -107,14 +107,14 @@ _OPTIONS = {
     "disable_coll_analysis": "--no-collective-analysis of report",
     "enable_kernel_summary": "--kernel-summary of report",
     "gpu_arch_json_path": "--device-peaks FILE of report or roofline",
-    "include_overlap_info": "leave it out; the GPU timeline tells what is exposed",
-    "include_unlinked_kernels": "leave it out; they count (--exclude-unlinked-kernels)",
+    "include_overlap_info": "leave it out; the GPU timeline shows what is exposed",
+    "include_unlinked_kernels": "leave it out; they are included (--exclude-unlinked-kernels)",
     "output_dir": "--output FOLDER of report",
     "output_xlsx_path": "--output FILE.xlsx of report",
     "topk_roofline_ops": "tracelens-ext roofline TRACE --top N",
     "use_multiprocessing": "--jobs N",
     "visualize": "--html FILE of report",
-    "world_size": "leave it out; the traces tell it",
+    "world_size": "leave it out; it is read from the traces",
 }
 
 

@@ -37,7 +37,7 @@ _JOBS_PER_REMOTE_THREAD = 2
 _FLEET_PACKAGES = ("distributed", "fsspec", "pyarrow")
 _NOISY_LOGGERS = ("distributed", "tornado", "asyncio")
 _SCHEDULER_GONE = (
-    "the Dask scheduler is gone; what is done is kept: run the same command again"
+    "the Dask scheduler is gone; finished results are kept: run the same command again"
 )
 _NO_WORKERS = "the Dask scheduler has no workers; start some: dask worker ADDRESS"
 
@@ -55,7 +55,7 @@ def require_fleet_extra() -> None:
     for name in _FLEET_PACKAGES:
         if util.find_spec(name) is None:
             remedy = "not installed here; run: pip install 'tracelens-ext[fleet]'"
-            raise UsageError(f"a fleet needs {name}, {remedy}")
+            raise UsageError(f"fleet needs {name}, {remedy}")
 
 
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
@@ -103,7 +103,7 @@ def _connected(scheduler: str) -> Client:
     try:
         return Client(scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        problem = f"{scheduler}: no Dask scheduler answers ({reason(error)})"
+        problem = f"{scheduler}: no Dask scheduler responds ({reason(error)})"
         raise ClusterError(
             f"{problem}; check the address, such as tcp://host:8786"
         ) from None
@@ -195,7 +195,11 @@ def run_jobs(
             if has_failed and attempt.number < attempts:
                 waiting.append(_Attempt(attempt.job, attempt.number + 1))
             else:
-                yield FinishedJob(attempt.job, outcome, attempt.number)
+                yield FinishedJob(
+                    job=attempt.job,
+                    outcome=outcome,
+                    attempts=attempt.number,
+                )
     finally:
         for future in running:
             future.cancel()

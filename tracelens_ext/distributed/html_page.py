@@ -28,9 +28,9 @@ from tracelens_ext.report.html_figures import (
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart
 
-_TITLE = "The ranks of a job"
+_TITLE = "Ranks of a job"
 _ORIGINS_CHART = Chart(
-    "Waits by the rank they come from",
+    "Waits by the rank that caused them",
     "origins",
     "rank",
     "wait_ms",
@@ -63,7 +63,10 @@ _LINE_COLOUR = "#8b93a1"
 _OTHERS = "others"
 #: What stands for the time outside of iterations.
 _OUTSIDE = "outside"
-_BEST_TITLES = {CallSpan.NODE: "Best in a node", CallSpan.ACROSS: "Best across nodes"}
+_BEST_TITLES = {
+    CallSpan.NODE: "Best within a node",
+    CallSpan.ACROSS: "Best across nodes",
+}
 
 
 def write_page(
@@ -134,8 +137,10 @@ def _facts(verdicts: pd.DataFrame) -> list[tuple[str, object]]:
     """Return the first verdicts in words; the table has all."""
     texts = []
     for row in table_rows(verdicts.head(_MAX_VERDICTS)):
-        rank = "" if pd.isna(row.rank) else f", rank {row.rank:.0f}"
-        texts.append(f"{row.verdict}{rank}: {row.evidence}")
+        verdict = row.verdict
+        if not pd.isna(row.rank):
+            verdict = f"{verdict}, rank {row.rank:.0f}"
+        texts.append(f"{verdict}: {row.evidence}")
     if not texts:
         texts = ["none: no rank and no link stands out"]
     return [("Verdict", text) for text in texts]
@@ -154,12 +159,17 @@ def _waits_by_iteration(waits: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFram
 
 def _bandwidths(calls: pd.DataFrame) -> pd.DataFrame:
     """Return the bus bandwidths of equal calls."""
-    is_known = calls["bus_bandwidth_gb_s"].notna() & (calls["bytes"] > 0)
     keys = ["collective", "process_group", "ranks", "span", "bytes"]
-    bandwidth = calls[is_known].groupby(keys, dropna=False)["bus_bandwidth_gb_s"]
-    return bandwidth.agg(
-        calls="size", median_gb_s="median", best_gb_s="max"
-    ).reset_index()
+    has_bandwidth = calls["bus_bandwidth_gb_s"].notna()
+    has_bytes = calls["bytes"] > 0
+    known = calls[has_bandwidth & has_bytes]
+    equal_calls = known.groupby(keys, dropna=False)
+    bandwidths = equal_calls["bus_bandwidth_gb_s"].agg(
+        calls="size",
+        median_gb_s="median",
+        best_gb_s="max",
+    )
+    return bandwidths.reset_index()
 
 
 # Waits.
@@ -211,7 +221,7 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
     figure = Figure(
         key="chart-waits",
         title="Waits by rank and iteration",
-        summary=f"The longest: {', '.join(texts)}",
+        summary=f"Longest waits: {', '.join(texts)}",
         legend=[],
         sheet="waits",
         spec=spec_of([heat_map_trace], layout),
@@ -222,10 +232,12 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
 def _cells(waits: pd.DataFrame, column_of_name: Mapping[str, int]) -> pd.DataFrame:
     """Return waits by rank and column of the heat map, ms; every rank in between has a row."""
     column = waits["iteration"].map(column_of_name)
-    cells = waits.groupby([waits["rank"], column])["wait_ms"].sum().unstack()
-    first_rank = int(cells.index.min())
-    last_rank = int(cells.index.max())
-    return cells.reindex(range(first_rank, last_rank + 1))
+    cells = waits.groupby([waits["rank"], column])
+    of_rank_and_column = cells["wait_ms"].sum()
+    table = of_rank_and_column.unstack()
+    first_rank = int(table.index.min())
+    last_rank = int(table.index.max())
+    return table.reindex(range(first_rank, last_rank + 1))
 
 
 def _column_texts(names: Sequence[str], column_of_name: Sequence[int]) -> list[str]:
@@ -274,7 +286,13 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     legend = []
     for collective, colour in zip(collectives, _PALETTE, strict=False):
         legend.append((elided(collective, _MAX_NAME_CHARACTERS), colour))
-        traces.append(_point_trace(points[shown_as == collective], len(traces), colour))
+        traces.append(
+            _point_trace(
+                points=points[shown_as == collective],
+                number=len(traces),
+                colour=colour,
+            )
+        )
     best_of_span = bandwidths.groupby(bandwidths["span"].fillna(""))["best_gb_s"].max()
     texts = []
     lines = []
@@ -299,7 +317,7 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     }
     figure = Figure(
         key="chart-bandwidths",
-        title="Bus bandwidth by size, the median of each group",
+        title="Bus bandwidth by size, median of each group",
         summary="; ".join(texts),
         legend=legend,
         sheet="bandwidths",
@@ -314,7 +332,7 @@ def _point_trace(points: pd.DataFrame, number: int, colour: str) -> dict[str, ob
     for row in table_rows(points):
         ranks = elided(row.ranks, _MAX_RANKS_CHARACTERS)
         call = plotly_text(f"{row.collective}, {bytes_text(row.bytes)}, ranks {ranks}")
-        figures = f"{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f}"
+        figures = f"{row.median_gb_s:,.1f} GB/s, best {row.best_gb_s:,.1f}"
         texts.append(f"{call}<br>{figures}; calls: {row.calls:,}")
     return trace(
         "scatter",

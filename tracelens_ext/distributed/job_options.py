@@ -63,7 +63,7 @@ def portable_rules(
     """
     if categorizer is not None and not isinstance(categorizer, str | os.PathLike):
         raise errors.UsageError(
-            "categorizer: a fleet takes a name or a JSON file, no function or map"
+            "categorizer: fleet takes a name or a JSON file, not a function or map"
         )
     given: dict[str, Any] = {"rules": rules, "categorizer": categorizer, "maps": maps}
     KernelCategorizer.create(**given, disabled_packs=disabled_packs)

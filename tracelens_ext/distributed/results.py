@@ -24,6 +24,7 @@ from tracelens_ext.distributed.storage import Markers, ResultStore
 from tracelens_ext.errors import TraceNotFoundError
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -133,12 +134,21 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
     store = run.store
     sources = {job.source.stem: job.source for job in run.jobs}
     names = {stem: rank_in_name(source.url) for stem, source in sources.items()}
-    done = renumber_ranks(client, store, run.abouts(), names)
+    done = renumber_ranks(
+        client=client,
+        store=store,
+        abouts=run.abouts(),
+        rank_in_name=names,
+    )
     broken = [source for stem, source in sources.items() if stem not in done]
     failed_ranks = [names[source.stem] for source in broken]
     known_failed_ranks = [rank for rank in failed_ranks if rank is not None]
     world = _world(done, known_failed_ranks)
-    failures = _failure_table(run, broken, world.missing)
+    failures = _failure_table(
+        run=run,
+        broken=broken,
+        missing=world.missing,
+    )
     traces = _trace_table(run, done)
     store.put_table("traces", traces)
     store.put_table("failures", failures)
@@ -146,7 +156,11 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
     tables: dict[str, pd.DataFrame] = {}
     finding_notes: list[str] = []
     if done:
-        tables, finding_notes = reductions(store, done, part_failures)
+        tables, finding_notes = reductions(
+            store=store,
+            done=done,
+            failures=part_failures,
+        )
     for name in REDUCTIONS + COLLECTIVE_TABLES:
         if name in tables:
             store.put_table(name, tables[name])
@@ -154,12 +168,12 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
             store.remove_table(name)
     if done:
         matched = match_ranks(
-            client,
-            store,
-            done,
-            known_failed_ranks,
-            run.ranks_per_node,
-            run.stage_names,
+            client=client,
+            store=store,
+            done=done,
+            failed_ranks=known_failed_ranks,
+            ranks_per_node=run.ranks_per_node,
+            stage_names=run.stage_names,
         )
         tables = {**matched.tables, **tables}
         part_failures.messages.extend(matched.failures)
@@ -207,7 +221,7 @@ def _failure_table(
             {"trace": error.path, "stage": "find", "message": message, "attempts": 1}
         )
     for rank in missing:
-        message = f"rank {rank}: no trace of it is among the inputs"
+        message = f"rank {rank}: the inputs contain no trace of it"
         rows.append(
             {"rank": rank, "stage": "missing", "message": message, "attempts": 0}
         )
@@ -247,12 +261,16 @@ def _world(done: Markers, failed_ranks: Sequence[int]) -> _World:
     """Compare the ranks that have traces with the size of the world, as far as traces tell it."""
     sizes = {about["world_size"] for about in done.values() if about["world_size"]}
     if not sizes:
-        return _World([], 0, [])
+        return _World(
+            missing=[],
+            missing_count=0,
+            notes=[],
+        )
     largest = max(sizes)
     notes = []
     if len(sizes) > 1:
         listed = ", ".join(map(str, sorted(sizes)))
-        notes.append(f"The traces are of jobs of different sizes ({listed} ranks).")
+        notes.append(f"The traces come from jobs of different sizes ({listed} ranks).")
     present = set(failed_ranks)
     for about in done.values():
         if about["rank_from"] != RankSource.ORDER:
@@ -260,22 +278,32 @@ def _world(done: Markers, failed_ranks: Sequence[int]) -> _World:
     present = {rank for rank in present if rank < largest}
     missing_count = largest - len(present)
     if largest > _MAX_LISTED_MISSING:
-        notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
-        return _World([], missing_count, notes)
-    return _World(missing_ranks(present, largest), missing_count, notes)
+        notes.append(
+            f"Missing ranks are not listed, because the job has {largest:,} of them."
+        )
+        return _World(
+            missing=[],
+            missing_count=missing_count,
+            notes=notes,
+        )
+    return _World(
+        missing=missing_ranks(present, largest),
+        missing_count=missing_count,
+        notes=notes,
+    )
 
 
 def _rank_notes(done: Markers) -> Iterator[str]:
     """Yield notes on ranks that are guesses, and on those of which several traces are."""
     count_of_source = Counter(about["rank_from"] for about in done.values())
     for source, words in (
-        (RankSource.NAME, "from the names of their files"),
-        (RankSource.ORDER, "by their order"),
+        (RankSource.NAME, "from the file names"),
+        (RankSource.ORDER, "from their order"),
     ):
         count = count_of_source[source]
         if count:
             traces = "1 trace does" if count == 1 else f"{count} traces do"
-            yield f"{traces} not say the rank; it is taken {words}."
+            yield f"{traces} not record the rank; it is taken {words}."
     yield from _notes_on_several_devices(done)
     count_of_rank = Counter(about["rank"] for about in done.values())
     shared = sorted(rank for rank, count in count_of_rank.items() if count > 1)
@@ -283,7 +311,7 @@ def _rank_notes(done: Markers) -> Iterator[str]:
         listed = ", ".join(map(str, shared[:_MAX_NAMED_RANKS]))
         if len(shared) > _MAX_NAMED_RANKS:
             listed = f"{listed} and {len(shared) - _MAX_NAMED_RANKS} more"
-        yield f"Several traces are of the same rank: {listed}."
+        yield f"Several traces have the same rank: {listed}."
 
 
 def _notes_on_several_devices(done: Markers) -> Iterator[str]:
@@ -301,8 +329,9 @@ def _notes_on_several_devices(done: Markers) -> Iterator[str]:
     if len(texts) > _MAX_NAMED_RANKS:
         listed = f"{listed}; and {len(texts) - _MAX_NAMED_RANKS} more traces"
     yield (
-        f"Each GPU of a trace that does not say its rank is a rank: {listed}. Findings, operations"
-        " and kernels are of all GPUs of a trace, under its lowest rank."
+        "Each GPU of a trace that does not record its rank counts as a rank: "
+        f"{listed}. Findings, operations and kernels cover all GPUs of a trace, under "
+        "its lowest rank."
     )
 
 
@@ -310,13 +339,17 @@ def _notes_on_what_is_left_out(run: FleetRun, done: Markers) -> Iterator[str]:
     """Yield how many events are dropped, and of how many traces parts are not used."""
     dropped = [about["dropped"] for about in done.values() if about["dropped"]]
     if dropped:
-        traces = "1 trace" if len(dropped) == 1 else f"{len(dropped)} traces"
-        yield f"{sum(dropped):,} events of {traces} could not be used and are dropped."
+        events = counted(sum(dropped), "event")
+        traces = counted(len(dropped), "trace")
+        yield f"{events} of {traces} could not be used."
     stems = {job.source.stem for job in run.jobs}
     others = sum(stem not in stems for stem in run.markers)
     if others:
         traces = "1 trace that is" if others == 1 else f"{others} traces that are"
-        yield f"Parts of {traces} not among the inputs are left out; they stay in the folder."
+        yield (
+            f"Parts of {traces} not among the inputs are ignored; they stay in the "
+            "folder."
+        )
 
 
 def _notes_on_failed_parts(done: Markers) -> Iterator[str]:

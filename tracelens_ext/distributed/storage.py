@@ -107,7 +107,7 @@ class ResultStore:
             files.pipe_file(path, content)
         except Exception as error:
             problem = f"{self.shown(name)}: cannot be written: {reason(error)}"
-            raise OutputError(f"{problem}; choose another place") from error
+            raise OutputError(f"{problem}; choose another location") from error
 
     def get(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is no such file."""
@@ -157,7 +157,7 @@ class ResultStore:
         """
         folder = Path(self.url)
         if self.is_local and folder.exists() and not folder.is_dir():
-            raise OutputError(f"{self.url}: is a file; name a folder for the results")
+            raise OutputError(f"{self.url}: is a file; give a folder for the results")
         own_files = self._listed_files()
         if not force:
             self._require_own(names, own_files)
@@ -181,14 +181,14 @@ class ResultStore:
         """Refuse a folder with files of others, and files of others that would be replaced."""
         existing = set(self.names())
         if existing and MANIFEST not in existing:
-            remedy = "name an empty or a new folder, or --force to write there"
+            remedy = "give an empty or new folder, or --force to write there"
             raise OutputError(
-                f"{self.url}: holds files that tracelens-ext did not make; {remedy}"
+                f"{self.url}: contains files that tracelens-ext did not write; {remedy}"
             )
         for name in names:
             if name in existing and name not in own_files:
                 problem = (
-                    f"{self.shown(name)}: exists and was not made by tracelens-ext"
+                    f"{self.shown(name)}: exists and was not written by tracelens-ext"
                 )
                 raise OutputError(
                     f"{problem}; choose another folder, or --force to overwrite it"
@@ -245,7 +245,11 @@ class ResultStore:
             if content is None:
                 raise FileNotFoundError("no such file")
             file = parquet.ParquetFile(io.BytesIO(content))
-            return _read_in_new_names(file, name.partition("/")[0], columns)
+            return _read_in_new_names(
+                file=file,
+                table=name.partition("/")[0],
+                columns=columns,
+            )
         except (OSError, ArrowException) as error:
             problem = f"{self.shown(name)}.parquet: cannot be read ({error})"
             raise OutputError(

@@ -88,7 +88,12 @@ def trace_tables(
     tables = {}
     for table in KEYED_TABLES:
         with analyzer.failures.isolate(f"The table {table}"):
-            tables[table] = _with_keys(makers[table](), gpu_events, name, ranks)
+            tables[table] = _with_keys(
+                frame=makers[table](),
+                gpu_events=gpu_events,
+                name=name,
+                ranks=ranks,
+            )
     with analyzer.failures.isolate("The communication between ranks"):
         tables.update(rank_tables(gpu_events, ranks))
     with analyzer.failures.isolate("The part in a pipeline"):

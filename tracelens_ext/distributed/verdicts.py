@@ -155,9 +155,10 @@ def _find_slow_ranks(job: Job) -> None:
             longer_ms = row.longer / NS_PER_MS
             excess_percent = 100 * row.excess / row.time
             evidence = (
-                f"others waited {excess_ms:,.3f} ms more for it than for the median rank of its"
-                f" place ({excess_percent:.1f} % of the time of all ranks); it spent"
-                f" {longer_ms:,.3f} ms more in {row.cause} than they"
+                f"others waited {excess_ms:,.3f} ms more for it than for the median "
+                f"rank in the same position ({excess_percent:.1f} % of the time of "
+                f"all ranks); it spent {longer_ms:,.3f} ms more than they did in "
+                f"{row.cause}"
             )
             verdict = Verdict(
                 verdict=kind,
@@ -228,9 +229,10 @@ def _find_slow_links(job: Job) -> None:
         lost_ms = (calls_of_set["in_sync"] - calls_of_set["usual"]).sum() / NS_PER_MS
         first = calls_of_set.iloc[0]
         evidence = (
-            f"{is_slow.sum()} of {len(calls_of_set)} calls of ranks {first['ranks']} took at least"
-            f" {_SLOW_LINK_FACTOR} times as long as the median of other groups' of the same kind"
-            f" and size ({factor.median():.2f} times in the middle), {lost_ms:,.3f} ms more"
+            f"{is_slow.sum()} of {len(calls_of_set)} calls of ranks {first['ranks']} "
+            f"took at least {_SLOW_LINK_FACTOR} times as long as the median of other "
+            f"groups with the same kind and size (median {factor.median():.2f} "
+            f"times), {lost_ms:,.3f} ms more in total"
         )
         verdict = Verdict(
             verdict=VerdictKind.SLOW_LINK,
@@ -269,7 +271,9 @@ def _find_missing_ranks(job: Job) -> None:
     known = set(job.place_of_rank) | set(job.failed_ranks)
     for rank in range(world_size):
         if rank not in known:
-            evidence = f"the job had {world_size} ranks; no trace is of rank {rank}"
+            evidence = (
+                f"the job had {world_size} ranks, but there is no trace of rank {rank}"
+            )
             verdict = Verdict(
                 verdict=VerdictKind.MISSING_RANK, rank=rank, evidence=evidence
             )
@@ -285,7 +289,8 @@ def _find_late_starts(job: Job) -> None:
             verdict=VerdictKind.LATE_START,
             rank=rank,
             iteration=f"{iteration:.0f}",
-            evidence=f"its first iteration is {iteration:.0f}, that of others {earliest:.0f}",
+            evidence=f"its first iteration is {iteration:.0f}; that of others is "
+            f"{earliest:.0f}",
         )
         job.verdicts.append(verdict)
 
@@ -294,12 +299,20 @@ def _find_mismatches(job: Job) -> None:
     """Find ranks that call a collective with another size than the others."""
     for call in table_rows(job.calls[job.calls["state"] == CallState.MISMATCH]):
         kernels = job.kernels[job.kernels["call"] == call.call]
-        for kernel in table_rows(kernels[_is_odd(job, call, kernels)]):
+        for kernel in table_rows(
+            kernels[
+                _is_odd(
+                    job=job,
+                    call=call,
+                    kernels=kernels,
+                )
+            ]
+        ):
             has_other_size = kernels["sizes"] != kernel.sizes
             others_elements = kernels.loc[has_other_size, "elements"].iloc[0]
             evidence = (
-                f"rank {kernel.rank} has {kernel.elements:,.0f} elements in a {call.collective}"
-                f" in which others have {others_elements:,.0f}"
+                f"rank {kernel.rank} has {kernel.elements:,.0f} elements in a "
+                f"{call.collective} in which others have {others_elements:,.0f}"
             )
             verdict = Verdict(
                 verdict=VerdictKind.MISMATCH,
@@ -397,14 +410,20 @@ def _endless_calls(job: Job) -> _EndlessCalls:
         halted_ranks.update(kernels["rank"].tolist())
         calls.loc[call.Index, ["state", "reason"]] = [
             CallState.HANG.value,
-            "it never ended",
+            "it never finished",
         ]
         words = (
-            f"the others' kernels ran {shortest / NS_PER_MS:,.3f} ms, that of a complete call at"
-            f" most {longest_complete / NS_PER_MS:,.3f} ms"
+            f"the others' kernels ran {shortest / NS_PER_MS:,.3f} ms; those of a "
+            f"complete call run at most {longest_complete / NS_PER_MS:,.3f} ms"
         )
         hangs.append(
-            _Hang(call.start, call.process_group, call.iteration, absent, words)
+            _Hang(
+                start=call.start,
+                process_group=call.process_group,
+                iteration=call.iteration,
+                absent_ranks=absent,
+                words=words,
+            )
         )
     return _EndlessCalls(hangs, halted_ranks)
 
@@ -427,7 +446,7 @@ def _calls_never_recorded(job: Job) -> list[_Hang]:
             process_group=first["Process Group Name"],
             iteration=first["iteration"],
             absent_ranks=absent,
-            words=f"{len(stuck)} ranks launched it, and no kernel of it was recorded",
+            words=f"{len(stuck)} ranks launched it, but no kernel of it was recorded",
         )
         hangs.append(hang)
     return hangs
@@ -449,8 +468,8 @@ def _find_lost_calls(job: Job, hanging_ranks: set[int]) -> None:
         if rank in hanging_ranks or not job.communicates_after(rank, call.end):
             continue
         evidence = (
-            f"a {call.collective} has {call.n} of {call.group_size:.0f} ranks, and rank {rank}"
-            " goes on communicating"
+            f"only {call.n} of {call.group_size:.0f} ranks took part in a "
+            f"{call.collective}, and rank {rank} went on communicating"
         )
         verdict = Verdict(
             verdict=VerdictKind.LOST_CALL,

@@ -58,7 +58,7 @@ def parse_window(text: str) -> Window:
         if start is not None and end is not None and start < end:
             return Window(start, end)
     expected = "write START-END with units, such as 1200ms-1300ms"
-    raise UsageError(f"--window {text!r} is no window; {expected}")
+    raise UsageError(f"--window {text!r} is not a valid window; {expected}")
 
 
 def _parse_time(text: str) -> int | None:
@@ -109,22 +109,21 @@ def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
     if window is not None:
         start = trace.ts[:recorded]
         end = trace.end[:recorded]
-        sieve.leave_out(
-            (start >= window.end) | (end <= window.start), "outside of the window"
-        )
+        is_outside = (start >= window.end) | (end <= window.start)
+        sieve.leave_out(is_outside, "outside of the window")
     if choice.devices is not None:
         is_other = _gpu_events_outside(
             gpu_events=gpu_events, number_of_event=trace.device, chosen=choice.devices
         )
-        sieve.leave_out(is_other, "of other devices")
+        sieve.leave_out(is_other, "on other devices")
     if choice.streams is not None:
         is_other = _gpu_events_outside(
             gpu_events=gpu_events, number_of_event=trace.stream, chosen=choice.streams
         )
-        sieve.leave_out(is_other, "of other streams")
+        sieve.leave_out(is_other, "on other streams")
     if not choice.host:
         gpu_kinds = GPU_KINDS + (EventKind.GPU_ANNOTATION,)
-        sieve.leave_out(~np.isin(kind, gpu_kinds), "on the host (--no-host)")
+        sieve.leave_out(~np.isin(kind, gpu_kinds), "on the CPU (--no-host)")
     if not choice.stacks:
         sieve.leave_out(kind == EventKind.PYTHON_FUNCTION, "Python frames (--stacks)")
     if choice.min_ns:
@@ -162,7 +161,8 @@ def window_of(gpu_events: GpuEvents, choice: Choice) -> Window | None:
         names = dict.fromkeys(iterations.number[:_NAMED_ITERATIONS])
         known_names = ", ".join(map(str, names)) or "none"
         raise UsageError(
-            f"--iteration {number}: there is none of that number; there are: {known_names}"
+            f"--iteration {number}: there is no iteration with that number; the trace "
+            f"has {known_names}"
         )
     # Several processes have it at the same time; a later one of that number is another.
     starts_in_time = iterations.start[indices] < iterations.end[indices[0]]

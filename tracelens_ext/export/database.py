@@ -241,7 +241,7 @@ def query(
             MemoryError,
         ) as error:
             raise UsageError(
-                f"this SQL is refused: {_reason(error, timeout)}"
+                f"this SQL is rejected: {_reason(error, timeout)}"
             ) from None
 
 
@@ -256,7 +256,7 @@ def _answer(
     try:
         cursor = db.execute(sql)
         if cursor.description is None:
-            raise sqlite3.ProgrammingError("it is no query; write SELECT …")
+            raise sqlite3.ProgrammingError("it is not a query; write SELECT …")
         rows = cursor.fetchmany(limit + 1)
         names = [column[0] for column in cursor.description]
     finally:
@@ -296,9 +296,9 @@ def _reason(error: Exception, timeout: float) -> str:
     if isinstance(error, MemoryError):
         return "there is not enough memory for it"
     if text == "interrupted":
-        return f"it takes more than {timeout:g} s; see --timeout"
+        return f"it takes longer than {timeout:g} s; raise the limit with --timeout"
     if text in ("not authorized", "authorization denied") or "prohibited" in text:
-        return "it does more than read"
+        return "it does more than read data"
     if text.startswith("no such table"):
-        return f"{text}; 'tracelens-ext sql --schema' lists them"
+        return f"{text}; list them with 'tracelens-ext sql --schema'"
     return text

@@ -87,7 +87,8 @@ class ExportSummary:
             parts.append(f"left out: {reasons_text}")
         if self.backwards:
             parts.append(
-                f"{self.backwards:,} arrows begin before their launch and are not drawn"
+                f"{self.backwards:,} arrows would start before their launch and are "
+                "not drawn"
             )
         parts.extend(self.failures)
         return "; ".join(parts)

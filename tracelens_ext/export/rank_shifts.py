@@ -52,7 +52,7 @@ def shifts(
             TraceShift(
                 label=f"rank {rank}",
                 shift_ns=0,
-                clock_note="from 0: clocks not compared",
+                clock_note="from 0: clocks are not aligned",
             )
             for rank in ranks
         ]
@@ -91,10 +91,12 @@ def _read_clocks(path: Path) -> dict[int, _Clock]:
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, ImportError) as error:
-        raise UsageError(f"{path}: is no clocks.parquet of fleet ({error})") from None
+        raise UsageError(
+            f"{path}: is not a clocks.parquet of fleet ({error})"
+        ) from None
     if not set(_CLOCK_COLUMNS) <= set(table.columns):
         raise UsageError(
-            f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us"
+            f"{path}: is not a clocks.parquet of fleet; it has no rank or offset_us"
         )
     known_rows = table.dropna(subset=["offset_us"])
     clocks = {}

@@ -97,9 +97,13 @@ def places_of(
 def _merged(places: Sequence[Place]) -> list[Place]:
     by_name: dict[str, Place] = {}
     for place in places:
-        same = by_name.get(place.name, Place(place.name, 0.0, 0))
+        same = by_name.get(
+            place.name, Place(name=place.name, attributed_ms=0.0, count=0)
+        )
         total = same.attributed_ms + place.attributed_ms
-        by_name[place.name] = Place(place.name, total, same.count + place.count)
+        by_name[place.name] = Place(
+            name=place.name, attributed_ms=total, count=same.count + place.count
+        )
     return list(by_name.values())
 
 
@@ -150,7 +154,9 @@ def _of_gaps(
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
         find = partial(idle_moments, kinds)
-        parts = _innermost(find, kinds, hosts.HostIntervals(thread, start, end))
+        parts = _innermost(
+            find, kinds, hosts.HostIntervals(thread=thread, start=start, end=end)
+        )
         before = 0
         # of each part the row and the ns of moments, and the gap and the moments of
         columns = []
@@ -176,11 +182,20 @@ def _of_gaps(
         outside_ms = (int((end - start).sum()) - seen_ns) / devices / NS_PER_MS
         if outside_ms < _NAMED_SHARE * float((end - start).sum()) / devices / NS_PER_MS:
             return found
-        return [*found, Place(NO_OPERATION, outside_ms, len(distinct(gap)))]
+        return [
+            *found,
+            Place(
+                name=NO_OPERATION, attributed_ms=outside_ms, count=len(distinct(gap))
+            ),
+        ]
 
     names = dict(zip(HOST_KINDS, ("operations", "calls", "python_frames"), strict=True))
     found = {names[column]: ranks(kinds) for column, kinds in HOST_KINDS.items()}
-    return found | {"iterations": _iterations_during(work, start, end, thread, devices)}
+    return found | {
+        "iterations": _iterations_during(
+            work=work, start=start, end=end, thread=thread, devices=devices
+        )
+    }
 
 
 def _innermost(
@@ -196,7 +211,9 @@ def _innermost(
     found = []
     asked = np.arange(len(start))
     for ignored in (_NO_LINES, ()):
-        stretches = hosts.HostIntervals(thread[asked], start[asked], end[asked])
+        stretches = hosts.HostIntervals(
+            thread=thread[asked], start=start[asked], end=end[asked]
+        )
         moments = find(("ProfilerStep#", *ignored))
         its = moments.during(*stretches)
         found.append((moments, asked, its))
@@ -222,7 +239,9 @@ def _iterations_during(
         its = iterations.process == number
         windows = iterations.start[its], iterations.end[its]
         begin, until, _, at = inside(start[mine], end[mine], *windows)
-        found += ranked(np.flatnonzero(its)[at], labels, (until - begin) / devices)
+        found += ranked(
+            code=np.flatnonzero(its)[at], labels=labels, ns=(until - begin) / devices
+        )
     return found
 
 
@@ -248,15 +267,15 @@ def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
     return {
         "operations": [
             *ranked(np.where(with_op, op[events], NONE), ops, ns),
-            *around(work, _ENCLOSING, launch[without], ns[without]),
+            *around(work=work, kinds=_ENCLOSING, calls=launch[without], ns=ns[without]),
         ],
         "modules": ranked(module[events], paths, ns),
-        "python_frames": frames_around(work, launch[linked], ns[linked]),
+        "python_frames": frames_around(work=work, calls=launch[linked], ns=ns[linked]),
         "iterations": ranked(step[events], labels, ns),
         "streams": ranked(stream, streams, ns),
         "kernels": [
             replace(place, name=simple_name(place.name))
-            for place in ranked(work.name[events], work.trace.names, ns)
+            for place in ranked(code=work.name[events], labels=work.trace.names, ns=ns)
         ],
     }
 
@@ -266,7 +285,12 @@ def frames_around(
 ) -> list[Place]:
     """The innermost lines of Python around the host calls with the most time, (k,)."""
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
-    return around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
+    return around(
+        work=work,
+        kinds=HOST_KINDS["python_frame"],
+        calls=calls[largest],
+        ns=ns[largest],
+    )
 
 
 def around(
@@ -280,7 +304,7 @@ def around(
     thread = work.trace.thread[calls]
     begun = work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
-    stretches = hosts.HostIntervals(thread, begun, begun + 1)
+    stretches = hosts.HostIntervals(thread=thread, start=begun, end=begun + 1)
     find = partial(hosts.innermost_segments, trace, kinds, stretches)
     for moments, asked, its in _innermost(find, kinds, stretches):
         there = its.of_interval > 0

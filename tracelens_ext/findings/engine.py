@@ -58,10 +58,10 @@ _ROUNDING_MS: Final = 1e-3
 _MOST: Final = 0.5
 #: Characters of a kernel's name in sentences.
 _NAME_LENGTH: Final = 80
-_ALL_FAILED: Final = "What the findings leave open is not known."
+_ALL_FAILED: Final = "Findings that could not be computed may change this result."
 _MOST_KERNELS_LACK: Final = (
-    "Most launches have no kernel in the recording, so idle time is not analyzed: the GPU may have "
-    "worked."
+    "Most launches have no kernel in the recording, so idle time is not analyzed: the "
+    "GPU may have been busy."
 )
 
 
@@ -273,7 +273,7 @@ def _check_finding(detector: Detector, finding: object, attributed_ms: float) ->
     if not isinstance(finding, Finding) or finding.id != detector.id:
         problem = "expected a Finding of this id"
     elif finding.wrong_field:
-        problem = f"its finding has an odd {finding.wrong_field}"
+        problem = f"its finding has an invalid {finding.wrong_field}"
     elif finding.saving_ms > attributed_ms + _ROUNDING_MS:
         problem = f"saves {finding.saving_ms:,.3f} ms, of which it claimed {attributed_ms:,.3f} ms"
     if problem:
@@ -315,9 +315,11 @@ def _what_is_unknown(inspection: Inspection) -> str:
         percent = 100 * unknown_ns / analyzed_ns
         how = inspection.missing["shapes"]
         return (
-            f"No shapes were recorded, so {percent:.1f} % of the analyzed time cannot be "
-            f"compared with what the GPU can do; this records them: {how}."
+            f"No shapes were recorded, so {percent:.1f} % of the analyzed time cannot "
+            f"be compared with the limits of the GPU; record them with {how}."
         )
+    if not is_unknown.any():
+        return ""
     groups = group_durations([work.name[is_unknown]], work.duration[is_unknown])
     unknown_kernels_ns = int(groups.total.sum())
     largest_ns = int(groups.total[0])
@@ -327,13 +329,13 @@ def _what_is_unknown(inspection: Inspection) -> str:
         name = _cut(work.trace.names[int(groups.keys[0][0])])
         percent = 100 * largest_ns / all_ns
         return (
-            f"{percent:.0f} % of GPU time is one kernel without a performance model, {name}: "
-            f"profile it with {profiler}."
+            f"One kernel without a performance model, {name}, takes {percent:.0f} % "
+            f"of GPU time; profile it with {profiler}."
         )
     percent = 100 * unknown_kernels_ns / all_ns
     return (
-        f"{percent:.0f} % of GPU time is in kernels without a performance model: profile them "
-        f"with {profiler}."
+        f"Kernels without a performance model take {percent:.0f} % of GPU time; "
+        f"profile them with {profiler}."
     )
 
 

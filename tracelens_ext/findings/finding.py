@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 
 from tracelens_ext.compatibility.earlier_arguments import keeps_old_names
+from tracelens_ext.findings.explanations import explanation_of
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import (
@@ -155,7 +156,7 @@ class Finding:
     where: Mapping[str, Sequence[Place]]
     evidence: Sequence[Evidence]  #: the numbers that it rests on
     advice: str  #: what to change
-    documentation: str  #: the page about it
+    documentation: str  #: where the text about it is, such as a command or a URL
     snippet: str = ""  #: the change as a line of code, where one does it
     #: the least, and the most, that the fix saves, None where that is `saving_ms`
     saving_low_ms: float | None = None
@@ -179,6 +180,11 @@ class Finding:
     def informs_only(self) -> bool:
         """True if no time is attributed to it, as to the price of something that was chosen."""
         return not self.attributed_ms
+
+    @property
+    def explanation(self) -> str:
+        """What it means, when it does not apply, and what to do; Markdown, empty if unknown."""
+        return explanation_of(self.id)
 
     @property
     def saving_percent(self) -> float:
@@ -234,6 +240,7 @@ class Finding:
         if self.saving_together_ms is None:
             record["saving_together_ms"] = self.saving_ms
         record["attributed_ms"] = self.attributed_ms
+        record["explanation"] = self.explanation
         devices = []
         if claim is not None:
             of_devices_ms = (claim.ns_of_devices / NS_PER_MS).tolist()

@@ -61,8 +61,9 @@ _NO_NUMBERS: Final[Mapping[str, float | None]] = MappingProxyType({})
 #: A name in braces, perhaps with a format.
 _NAMED: Final = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
 NO_SHAPES: Final = (
-    "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
-    " cannot be told, and attention only by names: {how} records them."
+    "The trace has no shapes, so slow matrix products and chains of memory-bound "
+    "operations cannot be detected, and attention only by name; record shapes with "
+    "{how}."
 )
 
 
@@ -320,7 +321,7 @@ class Inspection:
             return None
         unknown = texts.keys() - _TEXTS
         if unknown:
-            raise TypeError(f"no such text: {', '.join(sorted(unknown))}")
+            raise TypeError(f"there is no text for {', '.join(sorted(unknown))}")
         saving_ms = 0.0
         share_percent = 0.0
         if claim is not None:
@@ -353,7 +354,7 @@ class Inspection:
             where=places,
             evidence=[*_evidence(text, numbers, chosen_texts.values), *evidence],
             advice=chosen_texts.get("advice"),
-            documentation=page or f"docs/findings.md#{detector}",
+            documentation=page or f"tracelens-ext explain finding {detector}",
             snippet=chosen_texts.get("snippet"),
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,

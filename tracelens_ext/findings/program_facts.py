@@ -274,7 +274,7 @@ def _compiled(facts: ProgramFacts) -> str:
 
 def _autotuned(facts: ProgramFacts) -> str:
     if facts.kernels_named(_TUNED_KERNEL).any():
-        return "products tuned by TorchInductor"
+        return "matrix products tuned by TorchInductor"
     return ""
 
 
@@ -319,7 +319,7 @@ def _cudnn_attention(facts: ProgramFacts) -> str:
 
 def _loader_workers(facts: ProgramFacts) -> str:
     if facts.has_cpu_event(_WORKERS, *_CPU_KINDS, EventKind.PYTHON_FUNCTION):
-        return "worker processes of the data loader"
+        return "data loader worker processes"
     return ""
 
 
@@ -348,7 +348,7 @@ def _copy_stream(facts: ProgramFacts) -> str:
     apart_ns = int(work.duration[crosses_link & is_apart].sum())
     if apart_ns < _MOST * copied_ns:
         return ""
-    return "a stream for copies"
+    return "a separate stream for copies"
 
 
 def _channels_last(facts: ProgramFacts) -> str:
@@ -415,7 +415,7 @@ def _expandable_segments(facts: ProgramFacts) -> str:
 
 def _memory_pool(facts: ProgramFacts) -> str:
     if facts.has_cpu_event(_FROM_POOL, *LAUNCH_KINDS):
-        return "a memory pool of the driver"
+        return "a driver memory pool"
     return ""
 
 
@@ -434,7 +434,7 @@ def _several_streams(facts: ProgramFacts) -> str:
     devices = len(np.unique(device))
     if streams <= devices:
         return ""
-    return f"{streams} streams of kernels"
+    return f"kernels on {streams} streams"
 
 
 def _short_launches(facts: ProgramFacts) -> str:
@@ -448,7 +448,7 @@ def _short_launches(facts: ProgramFacts) -> str:
     mean_ns = int(facts.work.duration[has_launch].sum()) / count
     if mean_ns > _SHORT_LAUNCH_NS:
         return ""
-    return f"{count:,} launches of {mean_ns / 1e3:,.0f} µs of GPU work on average"
+    return f"{count:,} launches with a mean GPU time of {mean_ns / 1000.0:,.0f} µs"
 
 
 def _kernels_of(pattern: re.Pattern[str]) -> Callable[[ProgramFacts], str]:

@@ -98,7 +98,7 @@ def _table_row(finding: Finding) -> dict[str, object]:
         "see": ", ".join(dict.fromkeys(sources)),
         "advice": finding.advice,
         "snippet": finding.snippet,
-        "documentation": f"{finding.documentation} of tracelens-ext's source",
+        "documentation": finding.documentation,
     }
 
 
@@ -114,7 +114,7 @@ def saving_phrase(finding: Finding) -> str:
     if not finding.simulated:
         return f"saves up to {amount}"
     if percent < _NO_SAVING_PERCENT:
-        return "saves nothing: other work limits here"
+        return "saves nothing, because other work is the limit here"
     low_ms = finding.saving_low_ms
     if low_ms is not None and low_ms < (1 - _SAME_SHARE) * finding.saving_ms:
         low_percent = finding.percent_of_analyzed(low_ms)
@@ -124,9 +124,9 @@ def saving_phrase(finding: Finding) -> str:
     phrase = f"saves about {amount}"
     share = finding.saving_ms / finding.attributed_ms
     if share > 1 + _SAME_SHARE:
-        return f"{phrase}, as its launches hold up the CPU"
+        return f"{phrase}, because its launches hold up the CPU"
     if share < 1 - _SAME_SHARE:
-        return f"{phrase}, as other work then becomes the limit"
+        return f"{phrase}, because other work then becomes the limit"
     return phrase
 
 
@@ -155,8 +155,10 @@ def summary_sentence(findings: Findings) -> str:
 def hidden_findings(count: int) -> str:
     """Return how many findings are not listed, and how to see them."""
     if count == 1:
-        return "1 more finding saves less than 1 %; findings --all shows it."
-    return f"{count} more findings save less than 1 % each; findings --all shows them."
+        return "1 more finding saves less than 1 %; show it with findings --all."
+    return (
+        f"{count} more findings save less than 1 % each; show them with findings --all."
+    )
 
 
 def first_sentences(findings: Findings) -> list[str]:

@@ -104,51 +104,52 @@ FINDINGS = Table(
     columns=[
         Column(
             "finding",
-            "the kind of finding, such as `host-bound`",
+            "kind of finding, such as `host-bound`",
         ),
         Column("title", "the problem and its cost"),
         Column(
             "saving",
-            "what fixing it saves, in words; a range where the CPU decides how much",
+            "what fixing it saves, in words; a range if the CPU determines how much",
         ),
         Column(
             "saving_ms",
-            "wall time that fixing it saves, as the simulation of the trace shows; savings do not "
-            "add up. 0 of what only informs",
+            "wall time that fixing it saves in the simulation of the trace; savings "
+            "do not add up. 0 for findings that only inform",
         ),
         Column(
             "attributed_ms",
-            "attributed wall time; none is attributed to two findings",
+            "attributed wall time; no time is attributed to two findings",
         ),
         Column(
             "% of analyzed time",
-            "the attributed time, of the time that was recorded and is no warm-up",
+            "attributed time as a share of the analyzed time, which excludes warm-up "
+            "and what was not recorded",
         ),
         Column(
             "saving_low_ms",
-            "the least that fixing it saves; empty where that is the saving",
+            "lower end of the saving; empty if it equals the saving",
         ),
         Column(
             "saving_high_ms",
-            "the most that fixing it saves; empty where that is the saving",
+            "upper end of the saving; empty if it equals the saving",
         ),
         Column("confidence", "`high`, `medium` or `low`"),
         Column("confidence_reason", "why"),
-        Column("largest_place", "the place with the most of the saving"),
+        Column("largest_place", "the place with the largest part of the saving"),
         Column(
             "where",
-            "places by their kind (operations, Python frames, kernels …), between bars, with "
-            "their part of the saving and how many gaps or GPU events that is, the largest "
-            "first",
+            "places by kind (operations, Python frames, kernels …), separated by "
+            "bars, with their part of the saving and the number of gaps or GPU "
+            "events, largest first",
         ),
         Column(
             "evidence",
-            "the numbers it rests on, and the sheet or command that shows each",
+            "the numbers behind the finding, and the sheet or command that shows each",
         ),
         Column("see", "those sheets and commands"),
         Column("advice", "what to change"),
-        Column("snippet", "the change in code, where one line does it"),
-        Column("documentation", "the section about it"),
+        Column("snippet", "the code change, if one line is enough"),
+        Column("documentation", "where the text about it is"),
     ],
     table=_findings,
     options=["device_peaks"],
@@ -168,18 +169,18 @@ FINDINGS = Table(
 )
 FINDING_DETAILS = Table(
     name="finding_details",
-    shows="Where each finding is, and the numbers it rests on",
+    shows="Where each finding occurs, and the numbers behind it",
     columns=[
-        Column("finding", "which kind of finding"),
+        Column("finding", "kind of finding"),
         Column(
             "kind",
-            "of place (`operations`, `python_frames`, `kernels` …), or `evidence`",
+            "kind of place (`operations`, `python_frames`, `kernels` …), or `evidence`",
         ),
-        Column("name", "the place, or what the number is"),
-        Column("amount", "the part of the saving that is there, or the number"),
-        Column("unit", "of the amount"),
+        Column("name", "the place, or what the number means"),
+        Column("amount", "part of the saving at this place, or the number"),
+        Column("unit", "unit of the amount"),
         Column("count", "in the place", unit="GPU events or gaps"),
-        Column("see", "the sheet or the command that shows the number"),
+        Column("see", "sheet or command that shows the number"),
     ],
     table=_details,
     options=["device_peaks"],

@@ -134,7 +134,7 @@ class FindingText:
             to advise.
         confidence: how sure it is that the fix saves as much.
         reason: why so sure, or why not, a clause or a sentence.
-        documentation: the page about it, if that is not its section of `docs/findings.md`.
+        documentation: where the text about it is, if that is not its section of `findings.md`.
         evidence: the numbers that it rests on, by the keyword with which the detector tells each.
         variants: other texts, by the name with which the detector asks for them.
         advice_for: what to change, by kind of program, where that is something else; `other` is for

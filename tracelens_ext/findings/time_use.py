@@ -48,7 +48,10 @@ def idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
     if idle_ns < least_ns or not len(length):
         return ""
     percent = 100 * idle_ns / inspection.analyzed_ns
-    sentence = f"The GPU is idle for {percent:.1f} % of the analyzed time for an unknown reason"
+    sentence = (
+        f"The GPU is idle for {percent:.1f} % of the analyzed time, for an unknown "
+        "reason"
+    )
     _, gap = np.unique(idle.gap[is_unknown], return_inverse=True)
     gap_ns = np.sort(np.bincount(gap, length))[::-1]
     count = f"{len(gap_ns):,} gaps, the longest"
@@ -58,7 +61,7 @@ def idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
     sentence += f" ({count} {', '.join(longest)})"
     how = inspection.missing.get("API calls") or inspection.missing.get("stacks")
     if how:
-        sentence += f"; this records the cause: {how}"
+        sentence += f"; record the cause with {how}"
     return f"{sentence}."
 
 
@@ -71,7 +74,10 @@ def _busy_sentence(inspection: Inspection) -> str:
     analyzed_ms = inspection.analyzed_ns / NS_PER_MS
     busy_ms = max(analyzed_ms - idle_ms, 0.0)
     percent = 100 * busy_ms / analyzed_ms
-    return f"The GPU is busy for {percent:.1f} % of the analyzed time ({ms_text(busy_ms)})."
+    return (
+        f"The GPU is busy for {percent:.1f} % of the analyzed time "
+        f"({ms_text(busy_ms)})."
+    )
 
 
 def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:

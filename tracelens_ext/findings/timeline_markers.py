@@ -113,19 +113,19 @@ def _binned(work: GpuEvents, stretches: Union) -> tuple[Union, Float64Array]:
 
 TIMELINE_MARKERS = Table(
     name="timeline_markers",
-    shows="What is marked on the time axis",
+    shows="Marks on the time axis",
     columns=[
         Column("kind", "`iteration`, `dropped_events`, `warm_up` or `finding`"),
-        Column("name", "what it is"),
+        Column("name", "kind of mark"),
         Column("device", "-1 for all"),
-        Column("finding", "which kind of finding; empty for what is none"),
+        Column("finding", "kind of finding; empty for other marks"),
         Column(
             "covered_percent",
-            "how much of the stretch belongs to the finding; less than 100 only for findings of "
-            "more than 300 stretches, which are shown in 600 bins",
+            "share of the interval that belongs to the finding; less than 100 only "
+            "for findings with more than 300 intervals, which are shown in 600 bins",
         ),
-        Column("start_ms", "since the trace's first event"),
-        Column("end_ms", "since the trace's first event"),
+        Column("start_ms", "since the first event of the trace"),
+        Column("end_ms", "since the first event of the trace"),
     ],
     table=timeline_markers,
     options=["device_peaks"],

@@ -18,7 +18,7 @@ _NAME_LENGTH: Final = 48
 #: With fewer iterations nothing is told of each.
 _FEWEST_ITERATIONS: Final = 2
 #: Titles of these name a place already, or need none.
-_OTHER_TITLES: Final = frozenset({"slow-iterations", "synchronisation", "slow-link"})
+_OTHER_TITLES: Final = frozenset({"slow-iterations", "synchronization", "slow-link"})
 
 
 def with_places_in_titles(
@@ -36,7 +36,7 @@ def with_places_in_titles(
         name = cut_middle(place.name, _NAME_LENGTH)
         suffix = f", mostly in {name}"
         if count >= _FEWEST_ITERATIONS and place.count >= count:
-            suffix += f", {ms_text(place.attributed_ms / count)} in each iteration"
+            suffix += f", {ms_text(place.attributed_ms / count)} per step"
         result.append(replace(finding, title=finding.title + suffix))
     return result
 

@@ -95,7 +95,7 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
     thread.start()
     is_done = wait([answer], seconds).done
     if not is_done:
-        limit = f"{SECONDS_VARIABLE} sets the limit"
+        limit = f"change the limit with {SECONDS_VARIABLE}"
         raise PluginTimeoutError(f"no answer within {seconds:g} s; {limit}")
     return answer.result()
 
@@ -248,7 +248,7 @@ class PluginRegistry:
             try:
                 if is_second:
                     problem = (
-                        "another plugin has this name already; rename the entry point"
+                        "another plugin already has this name; rename the entry point"
                     )
                     raise PluginAnswerError(problem)
                 hooks = self._register(plugin.name, entry_point.load())
@@ -264,7 +264,9 @@ class PluginRegistry:
         """
         if self._manager.is_registered(module):
             other = self._manager.get_name(module)
-            raise PluginAnswerError(f"names the same object as the plugin {other!r}")
+            raise PluginAnswerError(
+                f"refers to the same object as the plugin {other!r}"
+            )
         try:
             self._manager.register(module, name)
             self._manager.check_pending()

@@ -19,8 +19,8 @@ BEGIN: Final = 64
 END: Final = 253
 
 #: Why such events are dropped.
-NO_END: Final = "begins (ph: B) without an end"
-NO_BEGIN: Final = "ends (ph: E) without a begin"
+NO_END: Final = "begin events (ph: B) without an end"
+NO_BEGIN: Final = "end events (ph: E) without a begin"
 
 
 class Pairs(NamedTuple):

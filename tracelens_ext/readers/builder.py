@@ -249,7 +249,7 @@ class TraceBuilder:
         args = events.args
         ts: Int64Array = columns["ts"]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
-            problem = "has events that last for more than a century together"
+            problem = "has events that add up to more than a century"
             remedy = "check the unit of its durations; Kineto's are µs"
             raise TraceFormatError(path, problem, remedy)
         base = 0
@@ -423,7 +423,7 @@ _IMPOSSIBLE: Final[Mapping[str, Callable[[Columns], BoolArray]]] = {
 _IMPLAUSIBLE: Final = {
     **_IMPOSSIBLE,
     "no time collected (start and end are 0)": _is_unset,
-    "a start time (ts) years from the others": _is_years_away,
+    "a start time (ts) years away from the others": _is_years_away,
 }
 
 

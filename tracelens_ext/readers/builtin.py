@@ -47,7 +47,8 @@ class FormatReader(Reader):
             if not (self.extra and (error.name or "").startswith("google")):
                 raise
             problem = (
-                "is a profile of JAX, and reading it needs protobuf, not installed here"
+                "is a JAX profile, and reading it needs protobuf, which is not "
+                "installed"
             )
             remedy = f"run: pip install 'tracelens-ext[{self.extra}]'"
             raise TraceFormatError(source.path, problem, remedy) from None
@@ -243,12 +244,13 @@ READERS: list[Reader] = [
         suffixes=(".pftrace", ".pftrace.gz", ".perfetto-trace"),
     ),
     FormatReader(
-        name="JAX/XLA trace for viewers (JSON)",
+        name="JAX/XLA viewer trace (JSON)",
         module="xplane.reader:read_json",
         fits=lambda _, head: (
             head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head)
         ),
-        how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
+        how_to_record=f"{_JAX}; it has no shapes, so give the .xplane.pb next to it if there is "
+        "one",
         suffixes=XPLANE_JSON,
     ),
     FormatReader(

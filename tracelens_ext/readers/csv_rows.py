@@ -42,7 +42,7 @@ def rows_of(opened: ByteSource, remedy: str) -> Iterator[NumberedRow]:
     beginning = opened.peek(_PIECE_BYTES)
     encoding = encoding_of(beginning)
     if encoding is None:
-        raise TraceFormatError(opened.path, "is no CSV", remedy)
+        raise TraceFormatError(opened.path, "is not CSV", remedy)
     lines = _WatchedLines(opened, encoding)
     reader = csv.reader(lines)
     width = 0
@@ -52,15 +52,15 @@ def rows_of(opened: ByteSource, remedy: str) -> Iterator[NumberedRow]:
             has_one_cell_only = len(row) == 1 < width
             is_cut_off = is_quote_open or has_one_cell_only
             if not lines.last_ends and is_cut_off:
-                problem = f"line {reader.line_num} is cut off"
-                raise TraceFormatError(opened.path, problem, "make it again")
+                problem = f"line {reader.line_num} is incomplete"
+                raise TraceFormatError(opened.path, problem, "create it again")
             lines.quotes = 0
             width = len(row)
             cells = row if lines.last_ends else UnfinishedRow(row)
             yield NumberedRow(reader.line_num, cells)
     except csv.Error as error:
-        problem = f"is no CSV ({error}, line {reader.line_num})"
-        raise TraceFormatError(opened.path, problem, "make it again") from None
+        problem = f"is not valid CSV ({error}, line {reader.line_num})"
+        raise TraceFormatError(opened.path, problem, "create it again") from None
 
 
 def encoding_of(head: bytes) -> str | None:

@@ -114,7 +114,7 @@ def read_file(
             return None
         if not offered:
             raise TraceFormatError(
-                opened.path, "has no reader", "install tracelens-ext again"
+                opened.path, "has no reader", "reinstall tracelens-ext"
             )
         raise _refusal(opened, head)
 
@@ -126,7 +126,7 @@ def _value_of(reader: Reader, opened: given.ByteSource) -> Mapping[str, object] 
     )
     value = read_source(opened)
     if not isinstance(value, Mapping | Trace):
-        raise PluginAnswerError(f"{reader.name}: {type(value).__name__} is no trace")
+        raise PluginAnswerError(f"{reader.name}: {type(value).__name__} is not a trace")
     return value
 
 
@@ -223,9 +223,9 @@ def _name_of_copy(direction: str, source: str, target: str) -> str:
 
 # Files of other tools are recognized, so that the message says what to do.
 
-_UNPACK = "unpack it and give one trace of it"
+_UNPACK = "unpack it and give one of its traces"
 _ANALYZE_WORKBOOK = (
-    "give the trace that the report was made of, or compare reports with: "
+    "give the trace that the report was made from, or compare reports with: "
     "tracelens-ext compare"
 )
 _TAR_PLACE = slice(257, 263)
@@ -246,11 +246,13 @@ _MAGIC = (
     (b"<", "HTML or XML", ""),
 )
 _NSIGHT_COMPUTE = (
-    "is a report of Nsight Compute, which measures single kernels and has no timeline"
+    "is an Nsight Compute report, which measures single kernels and has no timeline"
 )
 _RECORD_TIMELINE = "record one with nsys profile -t cuda, or with torch.profiler"
-_A_FLIGHT_DUMP = "is a dump of PyTorch's flight recorder, no trace"
-_A_PICKLE = "is a pickle, no trace; a memory snapshot of PyTorch is read by one command"
+_A_FLIGHT_DUMP = "is a dump of PyTorch's flight recorder, not a trace"
+_A_PICKLE = (
+    "is a pickle, not a trace; PyTorch memory snapshots are read by one command only"
+)
 
 #: Processes of the legacy profiler.
 _LEGACY = {"CPU functions", "CUDA functions"}
@@ -279,13 +281,13 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
         return TraceFormatError(
             path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)"
         )
-    expected = "see the formats that are read with: tracelens-ext formats"
+    expected = "list the supported formats with: tracelens-ext formats"
     if name.endswith(".xlsx"):
         return TraceFormatError(path, "is a workbook, not a trace", _ANALYZE_WORKBOOK)
     for magic, what, remedy in _MAGIC:
         if text.startswith(magic):
             return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)
-    return TraceFormatError(path, "is no trace of a known format", expected)
+    return TraceFormatError(path, "is not a trace in a known format", expected)
 
 
 def refuse_trace(trace: Trace) -> None:
@@ -295,11 +297,14 @@ def refuse_trace(trace: Trace) -> None:
     if trace.count_of(*_RECORDED_KINDS):
         return
     if not trace.provenance.present:
-        raise TraceFormatError(path, "holds no events", "record it again")
+        raise TraceFormatError(path, "contains no events", "record it again")
     names = map(str, trace.process_names.values())
     if any(name.startswith(("/device:", "/host:")) for name in names):
-        problem = "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host"
-        remedy = "give the file that JAX wrote itself, of a run on a GPU"
+        problem = (
+            "is a JAX/XLA trace, but none of its events is known to come from a GPU "
+            "or its CPU"
+        )
+        remedy = "give the file that JAX itself wrote during a run on a GPU"
         raise TraceFormatError(path, problem, remedy)
     if _LEGACY & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
@@ -308,11 +313,12 @@ def refuse_trace(trace: Trace) -> None:
     kinds = "its events have no cat"
     if categories:
         kinds = (
-            f"its events are of kinds {', '.join(map(given.in_a_line, categories[:5]))}"
+            "its event categories are "
+            f"{', '.join(map(given.in_a_line, categories[:5]))}"
         )
-    problem = "holds no event that PyTorch's profiler records"
+    problem = "contains no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
-        problem = "is a Chrome trace of another tool"
+        problem = "is a Chrome trace from another tool"
     raise TraceFormatError(path, f"{problem} ({kinds})", given.RECORD)
 
 

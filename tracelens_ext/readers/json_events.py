@@ -148,17 +148,16 @@ class EventStream(Generic[B]):
             yield from self._object()
         else:
             self._refuse(
-                "is not JSON", "give a trace that a profiler wrote as .json or .json.gz"
+                "is not JSON",
+                "give a trace that a profiler wrote as .json or .json.gz",
             )
         if (
             self._next_byte() == opening == b"{"
             and self.members
             and not self.found_events
         ):
-            problem = "is JSON lines, a document each, and not one document"
-            self._refuse(
-                problem, "write the events as one list, with commas between them"
-            )
+            problem = "is JSON lines (one document per line) instead of one document"
+            self._refuse(problem, "write the events as one list, separated by commas")
         if self._next_byte():
             self._refuse(
                 "has more data after the end of the JSON document", _REMEDY_DAMAGED
@@ -229,7 +228,7 @@ class EventStream(Generic[B]):
                 if last:
                     self._cut_off()
                 if window >= _MOST_EVENT_BYTES:
-                    problem = f"holds more than {_MOST_EVENT} beside its events"
+                    problem = f"contains more than {_MOST_EVENT} outside of its events"
                     self._refuse(problem, _REMEDY_DAMAGED)
                 if len(part) == len(self._rest):
                     self._rest += self._read(
@@ -271,7 +270,7 @@ class EventStream(Generic[B]):
         cut = self._last_cut(piece, len(piece))
         if cut is None and piece:  # one event is larger than a slice
             if len(self._rest) > _MOST_EVENT_BYTES:
-                problem = f"holds more than {_MOST_EVENT} in which no event begins"
+                problem = f"contains more than {_MOST_EVENT} in which no event begins"
                 self._refuse(problem, _REMEDY_DAMAGED)
             self._rest += piece
             self._size *= 2
@@ -447,5 +446,5 @@ class EventStream(Generic[B]):
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:
-        problem = f"the JSON ends in the middle, after {self._count:,} events"
+        problem = f"the JSON ends prematurely, after {self._count:,} events"
         raise TraceCutOffError(self._source.path, problem, AGAIN) from None

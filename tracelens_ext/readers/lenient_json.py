@@ -103,7 +103,7 @@ def value_at(text: str, position: int, *, exact: bool, last: bool) -> DecodedVal
     except RecursionError:
         raise WrongError("is nested too deeply to be a trace") from None
     except ValueError:  # Python refuses integers of thousands of digits
-        raise WrongError("holds a number that is too long") from None
+        raise WrongError("contains a number that is too long") from None
     is_number = text[end - 1] in _NUMBER
     goes_to_the_end = is_number and _NUMBER_TO_THE_END.match(text, end)
     if goes_to_the_end and (end < len(text) or not last):

@@ -39,13 +39,13 @@ def _is_of_dlprof(name: str, tables: Collection[str]) -> bool:
 
 _DATABASES: Final = (
     OtherDatabase(
-        problem="is a database of Ascend's profiler (msprof), which is not read",
+        problem="is a database of Ascend's profiler (msprof), which is not supported",
         remedy="open it with MindStudio Insight",
         fits=_is_of_ascend,
     ),
     OtherDatabase(
-        problem="is a database of DLProf, which is not read",
-        remedy="give the report of Nsight Systems (.nsys-rep, .qdrep) that DLProf wrote beside it",
+        problem="is a database of DLProf, which is not supported",
+        remedy="give the Nsight Systems report (.nsys-rep, .qdrep) that DLProf wrote next to it",
         fits=_is_of_dlprof,
     ),
 )
@@ -55,7 +55,7 @@ class _AnyDatabase(Database):
     """A database of which only the names of the tables are read."""
 
     format = "trace"
-    remedy = "make it again"
+    remedy = "create it again"
 
     def _is_ours(self) -> bool:
         return True

@@ -25,7 +25,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
         raise pickle.UnpicklingError(
-            f"it names {module}.{name}, and only plain data is read"
+            f"it names {module}.{name}, but only plain data is read"
         )
 
 
@@ -64,7 +64,7 @@ def unpickled(path: str, data: bytes, what: str, remedy: str) -> object:
         return loaded.result()
     if isinstance(error, EOFError) or "truncated" in str(error):
         raise TraceCutOffError(
-            path, "the pickle ends in the middle", "copy or record it again"
+            path, "the pickle ends prematurely", "copy or record it again"
         )
     if isinstance(error, MemoryError):
         reason = "it asks for more memory than it can need"

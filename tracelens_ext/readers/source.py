@@ -191,7 +191,7 @@ class ByteSource:
             return
         verb = "unpacks to" if self.compressed else "holds"
         problem = f"{verb} more than {size_text(limit)} of text{reason}"
-        remedy = "if you trust it, allow more with --max-bytes"
+        remedy = "if you trust it, raise the limit with --max-bytes"
         raise errors.TraceTooLargeError(self.path, problem, remedy)
 
     def file_or_bytes(self) -> Path | bytes:
@@ -215,7 +215,10 @@ class ByteSource:
             yield
         except EOFError:
             self.cut_off = True
-            problem = f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)"
+            problem = (
+                f"the gzip stream ends prematurely (after {self._unpacked:,} bytes of "
+                "text)"
+            )
             raise TraceCutOffError(self.path, problem, AGAIN) from None
         except self._gunzip_errors as error:
             problem = f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})"
@@ -225,7 +228,7 @@ class ByteSource:
             raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
             remedy = "open the file in binary mode"
-            raise TraceFormatError(self.path, "is no UTF-8 text", remedy) from None
+            raise TraceFormatError(self.path, "is not UTF-8 text", remedy) from None
         except OSError as error:
             problem = f"cannot be read ({error.strerror or error})"
             raise TraceNotFoundError(self.path, problem, "check the file") from None
@@ -268,14 +271,14 @@ def _open(path: Path, reading: ReadingOptions) -> tuple[io.BufferedReader, int]:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise TraceNotFoundError(path, "is a folder", "name one trace file in it")
+            raise TraceNotFoundError(path, "is a folder", "give one trace file in it")
         if not stat.S_ISREG(mode):
             raise TraceNotFoundError(
                 path, "is not a regular file", "copy it to a file first"
             )
         if not reading.may_read(path):
             raise TraceNotFoundError(
-                path, "leads out of the folders", "name another file"
+                path, "is outside the allowed folders", "give another file"
             )
         file = _AsOpened(path)
         return io.BufferedReader(file, _FILE_BUFFER), file.size
@@ -346,7 +349,7 @@ def salvage_notes(
         raise type(damage)(damage.path, damage.problem, remedy)
     if not events:
         raise type(damage)(
-            damage.path, damage.problem, "no event comes before that"
+            damage.path, damage.problem, "no event precedes the damage"
         ) from None
     total = source.size
     if source.compressed or total is None:
@@ -364,7 +367,7 @@ def salvage_notes(
     if is_cut_off or source.damage is not None:
         losses.append(_loss_beyond(source))
     if not losses:
-        losses.append("nothing but the end of the document is lost")
+        losses.append("only the end of the document is lost")
     kept = f"all {events:,} events before byte {at:,} of the text are here"
     clauses = "; ".join([kept] + losses)
     return [f"{SALVAGED}({damage.problem}): {clauses}."]
@@ -372,7 +375,7 @@ def salvage_notes(
 
 def _loss_beyond(source: ByteSource) -> str:
     """Return what may be lost of a stream that is cut off or damaged."""
-    loss = "whatever the file held beyond is lost"
+    loss = "everything after it is lost"
     if source.damage is not None and not source.cut_off:
         loss += ", and values before it may be wrong where the gzip stream is damaged"
     return loss
@@ -394,7 +397,7 @@ def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
     """Return the error for a JSON document without `traceEvents`."""
     names = list(members)
     if {"pg_config", "entries"} <= set(names):
-        problem = "is a dump of PyTorch's flight recorder, no trace"
+        problem = "is a dump of PyTorch's flight recorder, not a trace"
         return TraceFormatError(path, problem, "run: tracelens-ext ranks FILE")
     for name in names:
         if name in _MEMBERS:
@@ -402,11 +405,11 @@ def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
                 path, f"is {_MEMBERS[name]}, which is not supported", RECORD
             )
     if "traceEvents" in names:
-        return TraceFormatError(path, "has traceEvents that are no list", RECORD)
+        return TraceFormatError(path, "has traceEvents that are not a list", RECORD)
     content = "it is empty"
     if names:
         listed = ", ".join(map(in_a_line, names[:_MOST_MEMBERS]))
-        content = f"it has: {listed}"
+        content = f"it contains: {listed}"
         if len(names) > _MOST_MEMBERS:
             content += " …"
     return TraceFormatError(path, f"is JSON without traceEvents ({content})", RECORD)

@@ -78,7 +78,11 @@ class Database(Tables):
                 raise
         if not self._is_ours():
             self.close()
-            problem = f"is an SQLite database, but no {self.format} ({self._tables_in_words()})"
+            article = "an" if self.format.startswith("Nsight") else "a"
+            problem = (
+                f"is an SQLite database, but not {article} {self.format} "
+                f"({self._tables_in_words()})"
+            )
             raise OtherDatabaseError(self.path, problem, self.remedy)
 
     def _tables_in_words(self) -> str:
@@ -107,8 +111,11 @@ class Database(Tables):
     def _open(self, file: Path) -> sqlite3.Connection:
         journal = journal_beside(file)
         if journal:
-            problem = f"is being written, or its writer was interrupted ({journal.name} is there)"
-            remedy = "wait for its writer to end, or make it again"
+            problem = (
+                f"is being written, or its writer was interrupted ({journal.name} "
+                "exists)"
+            )
+            remedy = "wait until it is written, or create it again"
             raise TraceFormatError(self.path, problem, remedy)
         name = quote(str(file.absolute()))
         return sqlite3.connect(
@@ -155,9 +162,9 @@ class Database(Tables):
             reason = one_line(str(error))
             # a length in it that is wrong, as a rule
             if isinstance(error, MemoryError):
-                reason = "it asks for more memory than there is"
+                reason = "it requests more memory than is available"
             elif isinstance(error, UnicodeDecodeError):  # SQLite quotes what is damaged
-                reason = "its texts are no UTF-8"
+                reason = "its text is not UTF-8"
             problem = f"is a damaged SQLite database ({reason})"
             raise TraceFormatError(self.path, problem, self.remedy) from None
         except OSError as error:

@@ -81,6 +81,8 @@ def rank_numbers(text: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         is_range = not dash or last.isdecimal()
         if not first.isdecimal() or not is_range:
-            raise UsageError(f"{text!r} names no ranks; write them like 0,1 or 0-3")
+            raise UsageError(
+                f"{text!r} is not a list of ranks; write it like 0,1 or 0-3"
+            )
         ranks.extend(range(int(first), int(last or first) + 1))
     return tuple(ranks)

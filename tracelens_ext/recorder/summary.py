@@ -62,7 +62,7 @@ class RecordingSummary:
             elif outcome.state == "unsupported":
                 sentences.append(f"{process}: {outcome.reason}")
             elif outcome.state == "dropped":
-                remedy = "look at what that one writes, or turn it off"
+                remedy = "use the trace of that profiler, or turn it off"
                 sentences.append(f"{process}: {outcome.reason}; {remedy}")
             elif outcome.state == "recording":
                 reason = "it ended before its recording was written"
@@ -96,8 +96,8 @@ class RecordingSummary:
                 f" run longer, record earlier with --skip, or {_BY_TIME}"
             )
         return (
-            "nothing was recorded: no optimizer stepped and no module was called from Python;"
-            f" {_BY_TIME}"
+            "nothing was recorded: no optimizer step and no module call was made from "
+            f"Python; {_BY_TIME}"
         )
 
     def _reason_for_few(self, iterations: int) -> str:
@@ -114,8 +114,8 @@ class RecordingSummary:
         option = isolating_option(self.command)
         if option is not None:
             return (
-                f"{self.command[0]} {option} ignores PYTHONPATH or sitecustomize, through which"
-                " programs are recorded; run it without that option"
+                f"{self.command[0]} {option} ignores PYTHONPATH or sitecustomize, "
+                "which recording needs; run it without that option"
             )
         return (
             "no Python process loaded the recorder. python -I, -E and -S cannot be recorded, nor"
@@ -140,18 +140,18 @@ class RecordingSummary:
         if outcome.recorded < wanted and not by_time:
             ended = _counted(outcome.iterations, "iteration")
             sentences.append(
-                f"{outcome.trace} has {outcome.recorded} of {wanted} iterations: the process"
-                f" ended after {ended}"
+                f"{outcome.trace} has {outcome.recorded} of {wanted} iterations "
+                f"because the process ended after {ended}"
             )
         if outcome.stacks_off_because:
             profiler = outcome.stacks_off_because
             sentences.append(
-                f"{outcome.trace} has no Python stacks: a Python profiler ({profiler}) was at"
-                " work"
+                f"{outcome.trace} has no Python stacks because another Python "
+                f"profiler ({profiler}) was active"
             )
         if outcome.snapshot_problem:
             problem = outcome.snapshot_problem
-            sentences.append(f"there is no snapshot of memory: {problem}")
+            sentences.append(f"the memory snapshot could not be written: {problem}")
         return sentences
 
     def is_part_of_job(self) -> bool:

@@ -113,8 +113,8 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
 def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
     """Say which tables take seconds to write as a workbook and to open in Excel."""
     return [
-        f"{name} has {frame.size:,} cells, which Excel opens slowly; --format csv or parquet "
-        "writes such tables faster"
+        f"{name} has {frame.size:,} cells, which makes Excel slow to open it; "
+        "--format csv or parquet suits such tables better"
         for name, frame in sheets.items()
         if frame.size > MANY_CELLS
     ]
@@ -210,7 +210,8 @@ class _WorkbookWriter:
                     charts.append(_ChartData(chart, table))
                 if table.empty:
                     self.notes.append(
-                        f"No chart “{chart.title}”: {chart.sheet} has nothing to draw."
+                        f"No chart “{chart.title}”: the sheet {chart.sheet} has "
+                        "nothing to draw."
                     )
         return charts
 

@@ -105,8 +105,8 @@ def checked(code: int) -> None:
     """Refuse a workbook that lacks a part; XlsxWriter says so by a number other than 0 alone."""
     if code:
         raise OutputError(
-            f"the workbook cannot be written: XlsxWriter refuses a part of it (code {code}); "
-            "write the report with --format csv"
+            "the workbook cannot be written: XlsxWriter rejects a part of it (code "
+            f"{code}); write the report with --format csv"
         )
 
 
@@ -293,7 +293,8 @@ def fitting(
     """Return the part of a table that fits a sheet; note what does not."""
     if wanted != name:
         notes.append(
-            f"The table “{wanted}” is on the sheet “{name}”: not every name can be a sheet's."
+            f"The table “{wanted}” is on the sheet “{name}”, because its name cannot "
+            "be used for a sheet."
         )
     rows, columns = frame.shape
     if rows > most_rows:
@@ -316,8 +317,8 @@ def fitting(
 
 def _not_all(name: str, most: int, total: int, what: str, holder: str) -> str:
     return (
-        f"{name}: the first {most:,} of {total:,} {what} are here, as many as a {holder} "
-        "holds; the CSV files have all."
+        f"{name}: only the first {most:,} of {total:,} {what} are here, which is all "
+        f"that a {holder} can hold; the CSV files have all."
     )
 
 
@@ -351,9 +352,10 @@ def write_table(
             checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
     _write_rows(book, sheet, columns, whole=whole)
     return [
-        f"{sheet.name}: texts longer than a cell may be ({excel_text.CELL_CHARACTERS:,} characters)"
-        f" are cut, which “[cut here” marks: {column.cut:,} in the column “{column.header}”; the "
-        "CSV files have all."
+        f"{sheet.name}: texts longer than a cell allows "
+        f"({excel_text.CELL_CHARACTERS:,} characters) are cut and marked “[cut here”: "
+        f"{column.cut:,} in the column “{column.header}”; the CSV files have the full "
+        "text."
         for column in columns
         if column.cut
     ]

@@ -56,7 +56,7 @@ def cell_text(text: str) -> CellText:
     is_surely_short = len(cleaned_text) <= CELL_CHARACTERS // 2
     if is_surely_short or excel_length(cleaned_text) <= CELL_CHARACTERS:
         return CellText(cleaned_text, was_cut=False)
-    mark = f" … [cut here, {len(cleaned_text):,} characters in all]"
+    mark = f" … [cut here, {len(cleaned_text):,} characters in total]"
     beginning = _cut(cleaned_text, CELL_CHARACTERS - len(mark))
     return CellText(beginning + mark, was_cut=True)
 

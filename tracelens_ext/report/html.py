@@ -162,7 +162,7 @@ def require_html_extra() -> None:
     ]
     if missing:
         raise UsageError(
-            f"the HTML report needs {' and '.join(missing)}, not installed here; "
+            f"the HTML report needs {' and '.join(missing)}, which is not installed; "
             "run: pip install 'tracelens-ext[html]'"
         )
 
@@ -212,7 +212,10 @@ def page_of(
     findings: dict[str, object] = {}
     with failures.isolate("The findings of the page"):
         findings = html_tables.finding_cards(
-            sheets=sheets, answers=report.answers, source_url=report.source_url
+            sheets=sheets,
+            answers=report.answers,
+            source_url=report.source_url,
+            explanations=report.explanations,
         )
     cards: list[html_tables.Card] = []
     with failures.isolate("The headline of the page"):

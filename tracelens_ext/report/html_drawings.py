@@ -266,7 +266,7 @@ def _memory_figure(
 ) -> plot.Figure:
     """Draw the memory of a device over time, and beside it what was alive at the peak."""
     device = int(over_time["device"].iloc[0])
-    owner = "the host" if device == _HOST else f"device {device}"
+    owner = "the CPU" if device == _HOST else f"device {device}"
     peak = int(part["bytes"].sum())
     times = over_time["at_ms"].tolist()
     allocated = over_time["allocated_bytes"].tolist()

@@ -173,8 +173,8 @@ _ANALYZED_PIECES = {
     "not_recorded_time": "Not recorded",
 }
 _SPLIT_IDLE = {
-    "micro_idle_time": "Idle, short holes",
-    "macro_idle_time": "Idle, long holes",
+    "micro_idle_time": "Idle, short gaps",
+    "macro_idle_time": "Idle, long gaps",
 }
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
@@ -633,7 +633,7 @@ _COLOURS_OF_CPU = {
 }
 #: What a call tree of two traces shows.
 _OF_TWO_TRACES = (
-    "as wide as the time of both; red takes longer than the baseline, blue less"
+    "as wide as the time of both; red takes longer than in the baseline, blue less"
 )
 
 

@@ -463,13 +463,13 @@ def _in_words(
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
     if by_category:
-        parts = ["Summed durations of the GPU work that each of them launched"]
+        parts = ["Sum of the durations of the GPU work that each iteration launched"]
     else:
         median = plot.duration_text(float(np.median(wall)))
         least = plot.duration_text(float(wall.min()))
         most = plot.duration_text(float(wall.max()))
         count = f"{len(labels):,} iterations"
-        parts = [f"{count}, wall time {median} each at the median, {least} to {most}"]
+        parts = [f"{count}, median wall time {median} each, from {least} to {most}"]
     if odd:
         names = [plot.elided(labels[place], 24) for place in odd[:_IN_SUMMARY]]
         text = f"odd (marked): {', '.join(names)}"
@@ -477,5 +477,5 @@ def _in_words(
             text = f"{text} and {len(odd) - _IN_SUMMARY:,} more"
         parts.append(text)
     if per_bar > 1:
-        parts.append(f"a bar is the mean of {per_bar:,} in a row")
+        parts.append(f"each bar is the mean of {per_bar:,} consecutive iterations")
     return "; ".join(parts)

@@ -23,6 +23,7 @@ from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.report.report import Answer
+from tracelens_ext.report.simple_markdown import html_of
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.row_command import RowCommand
 from tracelens_ext.report.tables.timeline_rows import analyzed_rows
@@ -155,8 +156,8 @@ class PageTables:
         total = len(frame)
         if rows < total:
             self.notes.append(
-                f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
-                "searching included; the CSV files have all."
+                f"{name}: this page contains only the first {rows:,} of {total:,} "
+                "rows, for sorting and searching too; the CSV files have all."
             )
         columns = []
         for place, heading in enumerate(frame.columns):
@@ -170,8 +171,9 @@ class PageTables:
             columns.append(column)
             if cut:
                 self.notes.append(
-                    f"{name}: texts of more than {CELL_CHARACTERS:,} characters are cut, which "
-                    f"“[cut here” marks: {cut:,} in the column “{header}”; the CSV files have all."
+                    f"{name}: texts of more than {CELL_CHARACTERS:,} characters are "
+                    f"cut and marked “[cut here”: {cut:,} in the column “{header}”; "
+                    "the CSV files have the full text."
                 )
         number = len(self.tables)
         self.tables[name] = HtmlTable(
@@ -542,7 +544,10 @@ _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
 
 def finding_cards(
-    sheets: Mapping[str, pd.DataFrame], answers: Sequence[Answer], source_url: str = ""
+    sheets: Mapping[str, pd.DataFrame],
+    answers: Sequence[Answer],
+    source_url: str = "",
+    explanations: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """Return what the page's template shows of the findings: a heading, cards, how many more.
 
@@ -562,6 +567,8 @@ def finding_cards(
             card["saving"] = with_units_attached(cleaned(row.get("saving", "")))
             card["place"] = plot.elided(row["largest_place"], _PLACE)
             card["sheet"] = answer.linked(row["see"], sheets)
+            explanation = (explanations or {}).get(str(row["finding"]), "")
+            card["explanation"] = html_of(explanation)
             own_details = details[details["finding"] == row["finding"]]
             card["details"] = _details(own_details, source_url)
             cards.append(card)
@@ -623,6 +630,6 @@ def check_source_url(url: str) -> None:
         ):
             return
     raise UsageError(
-        f"--source-url {url!r}: write an address such as"
-        " 'https://github.com/NAME/REPOSITORY/blob/main/{path}#L{line}'"
+        f"--source-url {url!r}: give an address such as "
+        f"'https://github.com/NAME/REPOSITORY/blob/main/{{path}}#L{{line}}'"
     )

@@ -47,18 +47,18 @@ _ABANDONED_S = 3600
 _REMEDIES = {
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM),
-        "permission denied; choose a place that you may write to",
+        "permission denied; choose a location that you can write to",
     ),
-    errno.ENOSPC: "no space left on the device; free some space or choose another place",
-    errno.EDQUOT: "your disk quota is used up; free some space or choose another place",
-    errno.EFBIG: "the file grows too large for this file system; choose another place",
-    errno.EROFS: "the file system is read-only; choose another place",
+    errno.ENOSPC: "no space left on the device; free some space or choose another location",
+    errno.EDQUOT: "your disk quota is used up; free some space or choose another location",
+    errno.EFBIG: "the file is too large for this file system; choose another location",
+    errno.EROFS: "the file system is read-only; choose another location",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
     **dict.fromkeys(
         (errno.ENOTDIR, errno.EEXIST),
-        "a part of the path is a file, not a folder; choose another place",
+        "a part of the path is a file, not a folder; choose another location",
     ),
-    errno.ELOOP: "the symbolic links lead round in a circle; choose another place",
+    errno.ELOOP: "the symbolic links form a loop; choose another location",
     **dict.fromkeys(
         (errno.EBUSY, errno.ETXTBSY),
         "the file is in use; close the program that has it open",
@@ -101,7 +101,7 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 def output_error(path_text: str, error: OSError) -> OutputError:
     """Turn an operating system's refusal into one line: which file, what is wrong, what to do."""
-    otherwise = f"{error.strerror or error}; choose another place"
+    otherwise = f"{error.strerror or error}; choose another location"
     return OutputError(
         f"{path_text}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}"
     )
@@ -123,7 +123,7 @@ def _checked_target(path_text: str) -> Path:
         problem = "it is not a regular file; choose another name"
     elif final.exists() and not (final.is_symlink() or os.access(final, os.W_OK)):
         # A rename would ignore the write protection.
-        problem = "it is write-protected; choose another name or allow writing to it"
+        problem = "it is write-protected; choose another name or make it writable"
     if problem:
         raise OutputError(f"{path_text}: cannot be written: {problem}")
     return final
@@ -206,7 +206,7 @@ def check_output(
 
 def _strangers(path: AnyPath, other: str) -> OutputError:
     remedy = f"choose another {other}, or --force to overwrite it"
-    return OutputError(f"{path}: exists and was not made by tracelens-ext; {remedy}")
+    return OutputError(f"{path}: exists and was not written by tracelens-ext; {remedy}")
 
 
 def check_folder(
@@ -251,7 +251,10 @@ def manifest_files(folder: AnyPath) -> list[str]:
 
 def unfinished_note(folder: AnyPath) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
-    note = "a run was killed while it put its files in place here, which may be of two reports"
+    note = (
+        "a run was killed while it was moving its files here, so they may belong to "
+        "two reports"
+    )
     return [f"{folder}: {note}"] if read_manifest(folder).get("unfinished") else []
 
 
@@ -349,7 +352,7 @@ def write_folder(
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
         raise OutputError(
-            f"{str(place)!r:.80}: is no name for a folder; choose another"
+            f"{str(place)!r:.80}: is not a valid folder name; choose another"
         ) from error
     return [place / name for name in writers]
 

@@ -66,6 +66,8 @@ class Report:
     answers: Sequence[Answer] = ()  #: what a workbook and the terminal show first
     #: what JSON has beside all that, by its name
     members: Mapping[str, object] = field(default_factory=dict)
+    #: what a finding means, Markdown, by its id; a page shows it
+    explanations: Mapping[str, str] = field(default_factory=dict)
     #: where a page links lines of Python, with `{path}` and `{line}`
     source_url: str = ""
     #: the command that a page offers to copy for each row of a table, by its name

@@ -111,7 +111,10 @@ class FrameTable:
         if len(left_out) > _NAMED:
             left_out[_NAMED:] = [f"{len(left_out) - _NAMED} more columns"]
         if left_out:
-            yield Text(plain("too narrow to show: " + ", ".join(left_out)), style="dim")
+            yield Text(
+                plain("not shown (terminal too narrow): " + ", ".join(left_out)),
+                style="dim",
+            )
 
     def __rich_measure__(
         self, console: Console, options: ConsoleOptions

@@ -69,7 +69,8 @@ def require_format(chosen: OutputFormat | Literal["html"]) -> None:
 
     if chosen is OutputFormat.parquet and importlib.util.find_spec("pyarrow") is None:
         raise UsageError(
-            "Parquet needs pyarrow, not installed here; run: pip install 'tracelens-ext[parquet]'"
+            "Parquet needs pyarrow, which is not installed; run: pip install "
+            "'tracelens-ext[parquet]'"
         )
     if not isinstance(chosen, OutputFormat):
         from tracelens_ext.report.html import require_html_extra
@@ -143,5 +144,5 @@ def report_text(report: Report, chosen: OutputFormat) -> Iterator[str]:
 
     writers = {OutputFormat.json: json_text, OutputFormat.markdown: markdown_text}
     if chosen not in writers:
-        raise ValueError(f"{chosen} is no text")
+        raise ValueError(f"{chosen} is not a string")
     return writers[chosen](report)

@@ -17,7 +17,7 @@ class ArgumentSource:
     opening: str  #: the whole code of a plain value, else up to the first bracket
     items: tuple[ArgumentSource, ...] = ()
     closing: str = ""  #: the last bracket; empty for a plain value
-    comment: str = ""  #: what is guessed about it; empty for nothing
+    comment: str = ""  #: its name, or what is guessed about it; empty for none
     has_item_per_line: bool = False  #: whatever its width
 
     @classmethod
@@ -39,6 +39,11 @@ class ArgumentSource:
     def named(self, name: str) -> ArgumentSource:
         """Return it as a keyword argument."""
         return replace(self, opening=f"{name}={self.opening}")
+
+    def labeled(self, name: str) -> ArgumentSource:
+        """Return it with the name of its parameter in the comment."""
+        comment = f"{name}, {self.comment}" if self.comment else name
+        return replace(self, comment=comment)
 
     def with_items(self, added: Iterable[str]) -> ArgumentSource:
         """Return a call with more arguments."""

@@ -101,11 +101,11 @@ def script_call(operation: RecordedOperation, half_type: str = HALF) -> ScriptCa
     name = operation.call.name
     if _COLLECTIVE.match(name):
         raise NotReproducibleError(
-            "it is a collective operation, which needs the other ranks of the job"
+            "a collective operation needs the other ranks of the job"
         )
     if not _NAME.fullmatch(name):
         raise NotReproducibleError(
-            "it is not an operation of PyTorch's dispatcher, so a script cannot call it"
+            "not an operation of PyTorch's dispatcher, so a script cannot call it"
         )
     values = recorded_values(operation.call)
     if name.startswith(_ATEN):
@@ -150,7 +150,7 @@ def _unnamed_argument(value: RecordedValue, list_type: str) -> ArgumentSource:
         return numbers_list(value.values)
     if isinstance(value, RecordedNothing):
         return ArgumentSource("None", comment="guessed: nothing was recorded")
-    raise NotReproducibleError("the values of its numbers were not recorded")
+    raise NotReproducibleError("the values of numbers were not recorded")
 
 
 def _plain_filling(torch_type: str) -> Filling:
@@ -190,7 +190,16 @@ class _CallArguments:
                     continue
                 yield self._argument(argument).named(parameter.name)
             elif position < needed:
-                yield self._argument(argument)
+                yield self._positional(argument)
+
+    def _positional(self, argument: Argument) -> ArgumentSource:
+        """Return a positional argument; a comment names one that is not a tensor."""
+        parameter = argument.parameter
+        source = self._argument(argument)
+        is_tensor = parameter.is_tensor and source.opening != "None"
+        if is_tensor:
+            return source
+        return source.labeled(parameter.name)
 
     def _needed_positions(self) -> int:
         """Return how many positional arguments are passed: up to the last recorded one."""
@@ -248,13 +257,15 @@ class _CallArguments:
 
     def _is_number(self, parameter: Parameter, tensor: RecordedTensor) -> bool:
         """Return whether a tensor without dimensions was probably a Python number."""
+        call = self._call
         if tensor.sizes or tensor.element_type not in _NUMBER_TENSORS:
             return False
-        if parameter.is_keyword or self._call.short_name in _WITHOUT_NUMBERS:
+        if parameter.is_keyword or call.short_name in _WITHOUT_NUMBERS:
             return False
-        if is_index(self._call, parameter.name):
+        if is_index(call, parameter.name):
             return False
-        if self._call.is_in_place and parameter.name == "self":
+        is_written = call.is_in_place and parameter.name == "self"
+        if is_written:
             return False
         return any(other.sizes for other in self._tensors)
 
@@ -265,7 +276,9 @@ class _CallArguments:
         kernels = " ".join(self._operation.kernels)
         if parameter.name == "src":
             return _HOST_TO_DEVICE in kernels
-        return parameter.name == "self" and _DEVICE_TO_HOST in kernels
+        if parameter.name == "self":
+            return _DEVICE_TO_HOST in kernels
+        return False
 
     def _host_options(self) -> list[str]:
         options = ["on_host=True"]
@@ -278,7 +291,7 @@ class _CallArguments:
     ) -> ArgumentSource:
         if not value.tensors and self._is_first_list(parameter):
             raise NotReproducibleError(
-                "its list of tensors was recorded empty, as PyTorch does for lists of"
+                "a list of tensors was recorded empty, as PyTorch does for lists of"
                 " more than 30 tensors"
             )
         filling = list_filling_of(self._call, parameter.name, value)
@@ -314,8 +327,8 @@ class _CallArguments:
 
 def _summary(values: list[RecordedValue]) -> str:
     """Return a summary of arguments: `bf16[4096,256] fp32[256] 1`."""
-    texts = map(_short, values)
-    text = " ".join(text for text in texts if text)
+    texts = [_short(value) for value in values]
+    text = " ".join(filter(None, texts))
     if len(text) <= _LONGEST_SUMMARY:
         return text
     return text[: _LONGEST_SUMMARY - 3] + "..."

@@ -37,7 +37,7 @@ def select_changes(
     changed = [call for call in most_first if changes[call]]
     if not changed:
         raise UsageError(
-            "--compare: no operation takes another time in the second trace"
+            "--compare: no operation takes a different time in the second trace"
         )
     if choice.top:
         changed = changed[: choice.top]
@@ -68,7 +68,7 @@ def _of_both(
     if later is not None:
         return replace(later, number=number, before_us=before_us)
     if earlier is None:
-        raise ValueError("an operation is in one of the traces at least")
+        raise ValueError("an operation is in at least one of the traces")
     return replace(earlier, number=number, gpu_us=None, before_us=before_us)
 
 

@@ -31,7 +31,7 @@ SHOWN_BY_CHILDREN: Final = frozenset(
     f"aten::{name}{ending}" for name in _READING + _WRITING for ending in ("", "_")
 )
 _NOT_SHOWN: Final = (
-    "its indices were not recorded, and the operations below it do not show them"
+    "the indices were not recorded, and the operations below do not show them"
 )
 _SHOWN: Final = "reconstructed from the operations that it called"
 _IS_GUESSED: Final = "guessed: one index into the first dimension"
@@ -97,9 +97,10 @@ def index_argument(operation: RecordedOperation, call: BoundCall) -> ArgumentSou
     tensor = call.tensor("self")
     if tensor is None:
         raise NotReproducibleError(_NOT_SHOWN)
-    children = _Children(operation.children, tensor.sizes)
+    children = _Children(calls=operation.children, sizes=tensor.sizes)
     if children.reshapes:
-        return ArgumentSource.of_list(_items(children), _SHOWN)
+        items = _items(children)
+        return ArgumentSource.of_list(items, _SHOWN)
     values = call.tensor("values")
     if call.short_name in _WRITING and values is not None:
         return _guessed_index(tensor, values)
@@ -184,7 +185,9 @@ class _Children:
                 sizes = next(sizes_before_broadcast, sizes)
             torch_type = TORCH_TYPES.get(call.types[0], "int64")
             is_on_host = sizes in self._copied_sizes
-            indices.append(_Index(sizes, torch_type, is_on_host))
+            indices.append(
+                _Index(sizes=sizes, torch_type=torch_type, is_on_host=is_on_host)
+            )
         return indices
 
     def first_dimension(self) -> int:

@@ -62,7 +62,7 @@ def numbers_argument(parameter: Parameter, recorded: RecordedNumbers) -> Argumen
 def numbers_list(values: tuple[Number, ...]) -> ArgumentSource:
     """Return numbers as a Python list."""
     items = [ArgumentSource(number_text(value)) for value in values]
-    return ArgumentSource("[", tuple(items), "]")
+    return ArgumentSource(opening="[", items=tuple(items), closing="]")
 
 
 def number_text(value: Number) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -106,33 +107,45 @@ def bind(name: str, values: list[RecordedValue], table: SchemaTable) -> BoundCal
     overloads = table.overloads(name)
     if not overloads:
         raise NotReproducibleError(f"PyTorch {table.version} has no {name}")
-    best: tuple[int, int] | None = None
-    chosen: Schema | None = None
-    for schema in overloads:
-        misfit = _misfit(schema, values)
-        if misfit is None:
-            continue
-        rank = (len(schema.parameters) - len(values), misfit)
-        if best is None or rank < best:
-            best = rank
-            chosen = schema
-    if chosen is None:
+    schema = _best_overload(overloads, values)
+    if schema is None:
         raise NotReproducibleError(
             f"no overload of {name} in PyTorch {table.version} accepts"
             f" the {len(values)} recorded arguments"
         )
-    padded: list[RecordedValue | None] = list(values)
-    padded += [None] * (len(chosen.parameters) - len(values))
-    arguments = [
-        Argument(parameter, value)
-        for parameter, value in zip(chosen.parameters, padded, strict=True)
-    ]
-    call = BoundCall(chosen, tuple(arguments))
+    call = BoundCall(schema, _arguments(schema, values))
     _check_numbers(call)
     return call
 
 
-def _misfit(schema: Schema, values: list[RecordedValue]) -> int | None:
+def _best_overload(
+    overloads: Sequence[Schema], values: Sequence[RecordedValue]
+) -> Schema | None:
+    """Return the overload that recorded values fit best, or None if they fit none."""
+    best: Schema | None = None
+    best_rank = (0, 0)
+    for schema in overloads:
+        misfit = _misfit(schema, values)
+        if misfit is None:
+            continue
+        unrecorded = len(schema.parameters) - len(values)
+        rank = (unrecorded, misfit)
+        if best is None or rank < best_rank:
+            best = schema
+            best_rank = rank
+    return best
+
+
+def _arguments(schema: Schema, values: Sequence[RecordedValue]) -> tuple[Argument, ...]:
+    """Return each parameter with its recorded value."""
+    arguments = []
+    for position, parameter in enumerate(schema.parameters):
+        value = values[position] if position < len(values) else None
+        arguments.append(Argument(parameter, value))
+    return tuple(arguments)
+
+
+def _misfit(schema: Schema, values: Sequence[RecordedValue]) -> int | None:
     """Return how badly values fit an overload, or None if it cannot accept them."""
     if len(values) > len(schema.parameters):
         return _NO_FIT
@@ -187,7 +200,7 @@ def _misfit_of_numbers(parameter: Parameter, recorded: RecordedNumbers) -> int |
         return _LOOSE  # an empty list has no type
     if not parameter.is_list or parameter.base not in _NUMBERS:
         return _NO_FIT
-    item = Parameter(parameter.name, parameter.base)
+    item = Parameter(name=parameter.name, base=parameter.base)
     total = 0
     for value in recorded.values or ():
         misfit = _misfit_of_number(item, RecordedNumber(value))

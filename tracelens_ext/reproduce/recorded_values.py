@@ -97,7 +97,7 @@ def recorded_values(call: RecordedCall) -> list[RecordedValue]:
     if not count or not call.dims:
         missing = "types" if call.dims else "shapes and types"
         raise NotReproducibleError(
-            f"the {missing} of its arguments were not recorded; record them with"
+            f"the {missing} of the arguments were not recorded; record them with"
             " torch.profiler.profile(record_shapes=True)"
         )
     strides = call.strides or ((),) * count
@@ -150,7 +150,7 @@ def _tensor(dims: object, strides: object, element_type: str | None) -> Recorded
         )
     if steps is None or len(steps) != len(sizes):
         raise NotReproducibleError(
-            "the recorded strides of a tensor do not fit its sizes"
+            "the recorded strides of a tensor do not match its sizes"
         )
     return RecordedTensor(sizes, element_type, steps)
 
@@ -159,7 +159,7 @@ def _tensors(dims: object, strides: object) -> RecordedTensors:
     """Return a list of tensors, whose types are not recorded."""
     if not isinstance(dims, tuple):
         raise NotReproducibleError(
-            "the recorded sizes of a list of tensors are no list"
+            "the recorded sizes of a list of tensors are not a list"
         )
     strides_of_tensors: tuple[object, ...] = (None,) * len(dims)
     if isinstance(strides, tuple) and len(strides) == len(dims):
@@ -184,10 +184,10 @@ def sizes_of(value: object) -> tuple[int, ...] | None:
 
 
 def number_of(text: str) -> Number:
-    """Return the number that a text stands for: `1` is an int, `1.` a float, `True` a bool.
+    """Return the number in a text: `1` is an int, `1.` a float, `True` a bool.
 
     Raises:
-        NotReproducibleError: it stands for none.
+        NotReproducibleError: the text is not a number.
     """
     try:
         value = ast.literal_eval(text.strip())
@@ -206,19 +206,21 @@ def _unusual_number(text: str) -> Number:
             return complex(float(match[1]), float(match[2]))
         return float(text)
     except ValueError:
-        raise NotReproducibleError(f"{text[:40]!r} is no number") from None
+        raise NotReproducibleError(f"{text[:40]!r} is not a number") from None
 
 
 def numbers_of(text: str) -> tuple[Number, ...]:
     """Return the numbers of a list such as `[1, 2]`.
 
     Raises:
-        NotReproducibleError: it is no such list.
+        NotReproducibleError: the text is not such a list.
     """
-    inner = text.strip()
-    if not inner.startswith("[") or not inner.endswith("]"):
-        raise NotReproducibleError(f"{text[:40]!r} is no list of numbers")
-    items = inner[1:-1].strip()
+    stripped = text.strip()
+    is_list = stripped.startswith("[") and stripped.endswith("]")
+    if not is_list:
+        raise NotReproducibleError(f"{text[:40]!r} is not a list of numbers")
+    items = stripped[1:-1].strip()
     if not items:
         return ()
-    return tuple(number_of(item) for item in items.split(","))
+    numbers = map(number_of, items.split(","))
+    return tuple(numbers)

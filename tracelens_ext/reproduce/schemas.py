@@ -63,8 +63,9 @@ class SchemaTable(NamedTuple):
 @cache
 def schema_table() -> SchemaTable:
     """Return the stored schemas."""
-    text = gzip.decompress(SCHEMA_FILE.read_bytes()).decode()
-    first_line, *stored = text.splitlines()
+    packed = SCHEMA_FILE.read_bytes()
+    stored = gzip.decompress(packed).decode().splitlines()
+    first_line = stored.pop(0)
     lines: dict[str, list[str]] = {}
     for line in stored:
         name, _, _ = line.partition("(")
@@ -75,7 +76,7 @@ def schema_table() -> SchemaTable:
 
 @cache
 def _schema(line: str) -> Schema:
-    """Return the schema that a stored line, `add.Tensor(Tensor self, …)`, stands for."""
+    """Return the schema in a stored line such as `add.Tensor(Tensor self, …)`."""
     full_name, _, rest = line.partition("(")
     name, _, overload = full_name.partition(".")
     parameters = []
@@ -89,10 +90,10 @@ def _schema(line: str) -> Schema:
 
 
 def _parameter(text: str, *, is_keyword: bool) -> Parameter:
-    """Return the parameter that `int[1]? dim=None` stands for."""
+    """Return the parameter in a text such as `int[1]? dim=None`."""
     match = _PARAMETER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is no parameter")
+        raise ValueError(f"{SCHEMA_FILE.name}: {text!r} is not a parameter")
     default_text = match["default"]
     is_list = "[" in match["list"]
     # `Tensor?[]` is a list of what may be None; `Tensor?` and `int[]?` may be None themselves.
@@ -112,7 +113,7 @@ def _parameter(text: str, *, is_keyword: bool) -> Parameter:
 
 
 def _default(text: str) -> object:
-    """Return the value of a default; a name, such as `contiguous_format`, stands for itself."""
+    """Return the value of a default; a name such as `contiguous_format` stays a text."""
     try:
         value: object = ast.literal_eval(text)
     except (SyntaxError, ValueError):

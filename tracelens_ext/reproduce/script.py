@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -46,7 +47,26 @@ class Refusal:
     @property
     def sentence(self) -> str:
         """The message for the user."""
-        return f"operation {self.number}, {self.name}, is not reproduced: {self.reason}"
+        return (
+            f"operation {self.number}, {self.name}, cannot be reproduced: {self.reason}"
+        )
+
+
+def refusal_sentences(refusals: Sequence[Refusal]) -> list[str]:
+    """Return a message for each reason, which names the operations that it holds for."""
+    refusals_by_reason: defaultdict[str, list[Refusal]] = defaultdict(list)
+    for refusal in refusals:
+        refusals_by_reason[refusal.reason].append(refusal)
+    sentences = []
+    for reason, similar in refusals_by_reason.items():
+        if len(similar) == 1:
+            sentences.append(similar[0].sentence)
+            continue
+        names = ", ".join(f"{refusal.number} {refusal.name}" for refusal in similar)
+        sentences.append(
+            f"{len(similar)} operations cannot be reproduced: {reason}: {names}"
+        )
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -143,8 +163,8 @@ def _docstring(specification: Specification) -> str:
     return f'''{BEGINNING}{source}, to run one by one.
 
 The inputs of each operation have the recorded shapes, strides and types. The script prints the
-time of each operation beside the recorded one. A comment marks each argument that is a guess,
-because the trace does not show it. See `--help` for the options.
+time of each operation beside the recorded one. Comments mark what is guessed, because the trace
+does not show it. See `--help` for the options.
 
 Written by tracelens-ext with the operation schemas of PyTorch {schema_table().version}.
 """

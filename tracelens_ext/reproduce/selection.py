@@ -1,4 +1,4 @@
-"""Select the operations of a trace that go into a script, with what was recorded of them."""
+"""Select operations of a trace for a script, with what was recorded about them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.grouping import inverse, number_groups, sums
 from tracelens_ext.trace.lookup import values_at
 
-#: How many operations a script has, unless another number is asked for.
+#: Number of operations in a script by default.
 DEFAULT_TOP: Final = 10
 #: What is kept of the names of kernels, and of the operations below one.
 _MOST_KERNELS: Final = 20
@@ -61,12 +61,12 @@ class ReproductionContext(AnalysisContext, Protocol):
 
 @dataclass(frozen=True)
 class OperationChoice:
-    """The conditions that wanted operations of a trace meet."""
+    """The conditions for selected operations."""
 
     op: str | re.Pattern[str] | None = None  #: searched for in the names of operations
     row: int | None = None  #: a row of the table `ops_unique_args`, from 1
     finding: str | None = None  #: the id of a finding
-    top: int = DEFAULT_TOP  #: at most so many, those with the most GPU time; 0 for all
+    top: int = DEFAULT_TOP  #: maximum number, longest GPU time first; 0 for all
 
 
 class _Calls(NamedTuple):
@@ -81,7 +81,7 @@ class _Calls(NamedTuple):
 def select_operations(
     context: ReproductionContext, choice: OperationChoice
 ) -> Specification:
-    """Return what was recorded of the operations that a script is to run.
+    """Return what was recorded about the selected operations.
 
     Raises:
         UsageError: there are none.
@@ -121,7 +121,7 @@ def chosen_of_specification(
     if choice.top:
         operations = operations[: choice.top]
     if not operations:
-        raise UsageError(f"{path}: no operation is chosen")
+        raise UsageError(f"{path}: no operation is selected")
     return replace(specification, operations=tuple(operations))
 
 
@@ -175,8 +175,8 @@ def _groups_of_row(context: ReproductionContext, calls: _Calls, row: int) -> Boo
     if not len(groups):
         name = table["name"].iloc[row - 1]
         raise UsageError(
-            f"--row {row}: {name} is a launch without a CPU operation around it, and cannot"
-            " be called alone"
+            f"--row {row}: {name} is a launch without a CPU operation around it, so "
+            "it cannot be called in isolation"
         )
     is_chosen = np.zeros(len(calls.first), dtype=bool)
     is_chosen[groups] = True
@@ -230,15 +230,15 @@ def _why_none(choice: OperationChoice) -> str:
     if choice.finding is not None:
         conditions.append(f"--finding {choice.finding}")
     return (
-        f"{' '.join(conditions)}: no operation with GPU work is chosen; see them with"
-        " tracelens-ext report, in the table ops_unique_args (communication is left out)"
+        f"{' '.join(conditions)}: no operation with GPU work matches; the table"
+        " ops_unique_args of tracelens-ext report lists them, without communication"
     )
 
 
 def _operations(
     context: ReproductionContext, calls: _Calls, chosen: Int64Array
 ) -> list[RecordedOperation]:
-    """Return what was recorded of some groups, numbered from 1."""
+    """Return what was recorded about some groups, numbered from 1."""
     launchers = context.launchers
     first_rows = launchers.rows[calls.launcher[calls.first[chosen]]]
     recorded_calls = _recorded_calls(context, first_rows)
@@ -266,17 +266,20 @@ def _times(launchers: Launchers, calls: _Calls) -> list[Int64Array]:
     """Return the GPU times of the calls of each group, ns, ascending; k arrays."""
     duration = launchers.direct_ns[calls.launcher]
     order = np.lexsort((duration, calls.group))
-    bounds = np.searchsorted(calls.group[order], np.arange(1, len(calls.first)))
-    return np.split(duration[order], bounds)
+    later_groups = np.arange(1, len(calls.first))
+    starts = np.searchsorted(calls.group[order], later_groups)
+    return np.split(duration[order], starts)
 
 
 def _statistics(durations_ns: Int64Array) -> RecordedTimes:
     """Return what the GPU times of calls come to, given in ascending order."""
+    durations_us = durations_ns / NS_PER_US
+    total_ns = int(durations_ns.sum())
     return RecordedTimes(
-        median=float(np.median(durations_ns)) / NS_PER_US,
-        shortest=int(durations_ns[0]) / NS_PER_US,
-        longest=int(durations_ns[-1]) / NS_PER_US,
-        total=int(durations_ns.sum()) / NS_PER_US,
+        median=float(np.median(durations_us)),
+        shortest=float(durations_us[0]),
+        longest=float(durations_us[-1]),
+        total=total_ns / NS_PER_US,
     )
 
 
@@ -304,10 +307,14 @@ def _kernels(
 def _children(context: ReproductionContext, row: int) -> tuple[RecordedCall, ...]:
     """Return the operations below an event, in order of start."""
     tree = context.tree
+    trace = context.trace
     position = int(tree.position[row])
-    rows = tree.rows[position + 1 : int(tree.subtree_end[position])]
-    is_operation = np.isin(context.trace.kind[rows], context.trace.operation_kinds)
-    return tuple(_recorded_calls(context, rows[is_operation][:_MOST_CHILDREN]))
+    first_child = position + 1
+    end = int(tree.subtree_end[position])
+    rows = tree.rows[first_child:end]
+    is_operation = np.isin(trace.kind[rows], trace.operation_kinds)
+    operations = rows[is_operation]
+    return tuple(_recorded_calls(context, operations[:_MOST_CHILDREN]))
 
 
 def _recorded_calls(
@@ -348,7 +355,7 @@ def _texts(entries: tuple[Any, ...] | None) -> tuple[str, ...] | None:
 def _with_costs(
     context: ReproductionContext, operations: list[RecordedOperation]
 ) -> tuple[RecordedOperation, ...]:
-    """Return operations with what performance models say of them."""
+    """Return operations with the FLOPs and bytes of their performance models."""
     costs: dict[RecordedCall, Cost] = {}
     with context.failures.isolate("The performance models"):
         for row in context.roofline().rows:

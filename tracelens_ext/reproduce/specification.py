@@ -145,7 +145,8 @@ def specification_of(document: Mapping[str, Any], path: Path) -> Specification:
 def _as_tuples(value: object) -> object:
     """Return a part of a JSON document with tuples in place of lists."""
     if isinstance(value, list):
-        return tuple(map(_as_tuples, value))
+        items = map(_as_tuples, value)
+        return tuple(items)
     if isinstance(value, dict):
         return {key: _as_tuples(item) for key, item in value.items()}
     return value

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.reproduce.specification import (
@@ -53,7 +53,7 @@ def read_stored_operations(path: Path) -> Specification | None:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is no valid JSON: {error}") from None
+        raise UsageError(f"{path}: is not valid JSON: {error}") from None
     if is_specification(document):
         return specification_of(document, path)
     return _of_replay_file(document, path)
@@ -73,45 +73,57 @@ def _of_replay_file(document: object, path: Path) -> Specification:
             operations.append(_of_entry(number, entry))
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"{path}: entry {number} is no replayed operation of TraceLens: {error!r}"
+                f"{path}: entry {number} is not a TraceLens replay operation: {error!r}"
             ) from None
     return Specification(path.name, tuple(operations))
 
 
 def _of_entry(number: int, entry: Mapping[str, Any]) -> RecordedOperation:
     """Return the operation of an entry, with its arguments as a trace has them."""
-    recorded = entry["replay_ir"]
-    arguments = [*recorded["list_pos_args"], *recorded["list_kwargs"]]
-    parts = [_as_recorded(argument["value"]) for argument in arguments]
+    replayed = entry["replay_ir"]
+    arguments = list(replayed["list_pos_args"]) + list(replayed["list_kwargs"])
+    recorded = [_as_recorded(argument["value"]) for argument in arguments]
     call = RecordedCall(
         name=str(entry["op_name"]),
-        dims=tuple(part["dims"] for part in parts),
-        types=tuple(part["type"] for part in parts),
-        strides=tuple(part["strides"] for part in parts),
-        concrete=tuple(part["concrete"] for part in parts),
+        dims=tuple(argument.dims for argument in recorded),
+        types=tuple(argument.type for argument in recorded),
+        strides=tuple(argument.strides for argument in recorded),
+        concrete=tuple(argument.text for argument in recorded),
     )
-    return RecordedOperation(number, call, calls=int(entry.get("count") or 1))
+    calls = entry.get("count") or 1
+    return RecordedOperation(number, call, calls=int(calls))
 
 
-def _as_recorded(value: object) -> dict[str, Any]:
-    """Return the entries that a trace has for an argument."""
-    recorded: dict[str, Any] = {"dims": (), "type": "", "strides": (), "concrete": ""}
+class _RecordedArgument(NamedTuple):
+    """An argument as a trace has it."""
+
+    type: str = ""
+    dims: tuple[Any, ...] = ()
+    strides: tuple[Any, ...] = ()
+    text: str = ""
+
+
+def _as_recorded(value: object) -> _RecordedArgument:
+    """Return how a trace has the value of an argument."""
     if isinstance(value, Mapping):
-        recorded["dims"] = tuple(value["shape"])
-        recorded["type"] = str(value["dtype"])
-        recorded["strides"] = tuple(value["strides"])
-    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-        recorded["dims"] = tuple(tuple(item["shape"]) for item in value)
-        recorded["strides"] = tuple(tuple(item["strides"]) for item in value)
-        recorded["type"] = "TensorList"
-    elif isinstance(value, list):
-        recorded["type"] = "ScalarList"
-        recorded["concrete"] = _list_text(value)
-    elif isinstance(value, bool | int | float):
-        recorded["type"] = "Scalar"
-        recorded["concrete"] = str(value)
-    return recorded
+        return _RecordedArgument(
+            type=str(value["dtype"]),
+            dims=tuple(value["shape"]),
+            strides=tuple(value["strides"]),
+        )
+    if isinstance(value, list):
+        return _list_as_recorded(value)
+    if isinstance(value, bool | int | float):
+        return _RecordedArgument(type="Scalar", text=str(value))
+    return _RecordedArgument()
 
 
-def _list_text(values: Sequence[object]) -> str:
-    return f"[{', '.join(map(str, values))}]"
+def _list_as_recorded(values: list[Any]) -> _RecordedArgument:
+    if values and isinstance(values[0], Mapping):
+        return _RecordedArgument(
+            type="TensorList",
+            dims=tuple(tuple(value["shape"]) for value in values),
+            strides=tuple(tuple(value["strides"]) for value in values),
+        )
+    items = ", ".join(map(str, values))
+    return _RecordedArgument(type="ScalarList", text=f"[{items}]")

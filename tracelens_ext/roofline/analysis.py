@@ -247,7 +247,7 @@ def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Model
     try:
         cost = model(operation)
         fits = 0 <= int(cost.flops) < _MOST and 0 <= int(cost.bytes) < _MOST
-        require(fits, "the recorded sizes cannot be right")
+        require(fits, "the recorded sizes are impossible")
     except NoModelError as error:
         return Modelled(None, str(error))
     except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
@@ -261,7 +261,7 @@ def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Model
 def _host_copy(operation: Operation) -> Cost:
     """What crosses the link: the tensor that is copied, or a single number."""
     tensors = operation.tensors
-    require(tensors, "what is copied is not recorded")
+    require(tensors, "the copied size is not recorded")
     copied = tensors[0]
     if operation.plain_name == "copy_":
         copied = min(tensors[:2], key=lambda tensor: tensor.written)

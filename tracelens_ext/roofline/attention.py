@@ -101,7 +101,7 @@ def attention(operation: Operation) -> Cost:
     have_heads = all(len(tensor.dims) == 4 for tensor in (query, key, value))
     require(
         have_heads and not is_packed,
-        "sequences of several lengths, which are not recorded",
+        "the sequences have different lengths, which are not recorded",
     )
     causal = operation.value(positions.causal)
     require(causal is not None, "whether the mask is causal is not recorded")

@@ -147,7 +147,9 @@ def _convolution(
     """Work out a convolution of inputs [N, Cin, …]."""
     rank = len(weight.dims) - 2
     fits = rank > 0 and len(inputs.dims) == rank + 2
-    require(fits, "the recorded shapes are not those of a convolution with a batch")
+    require(
+        fits, "the recorded shapes do not match a convolution with a batch dimension"
+    )
     if not operation.concrete and operation.result_dims:
         result = operation.result_dims
         flops = 2 * math.prod(result) * math.prod(weight.dims[1:])
@@ -288,7 +290,7 @@ def backward(
     """Gradients of input, weight and bias, as far as `output_mask` asks for them."""
     mask = operation.value(_OUTPUT_MASK)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
-        raise NoModelError("which gradients are wanted is not recorded")
+        raise NoModelError("which gradients are requested is not recorded")
     wants_input, wants_weight, wants_bias = (bool(wanted) for wanted in mask)
     convolution = _convolution(
         operation=operation, inputs=inputs, weight=weight, positions=_BACKWARD_POSITIONS
@@ -331,7 +333,9 @@ def _gradient_flops(larger: Tensor, weight: Tensor) -> int:
     """
     rank = len(weight.dims) - 2
     fits = rank > 0 and len(larger.dims) == rank + 2
-    require(fits, "the recorded shapes are not those of a convolution with a batch")
+    require(
+        fits, "the recorded shapes do not match a convolution with a batch dimension"
+    )
     return 2 * larger.elements * math.prod(weight.dims[1:])
 
 

@@ -500,7 +500,7 @@ def aiters_rotary(operation: Operation) -> Cost:
     ]
     indices, tables = _indices_and_tables(operation, first_other)
     fits = tables and all(len(tensor.dims) > 2 for tensor in inputs)
-    require(fits, "the recorded shapes are not those of a rotary embedding")
+    require(fits, "the recorded shapes do not match a rotary embedding")
     angles = sum(table.dims[-1] for table in tables)
     if _angles_are_halves(operation, first_other):
         angles = 2 * angles

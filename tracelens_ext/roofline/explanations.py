@@ -77,7 +77,7 @@ def _reasons_of_vector_work(operation: Operation, cost: Cost) -> list[str]:
         return reasons
     dimensions = len(operation.tensors[0].dims)
     if dimensions >= _DIMENSIONS_OF_SCORES:
-        reasons.append("scores of attention that is not fused")
+        reasons.append("attention scores of unfused attention")
     return reasons
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Operation, Tensor
 
 MODELS = Models()
-NO_PRODUCT: Final = "the recorded shapes are not those of a matrix product"
+NO_PRODUCT: Final = "the recorded shapes do not match a matrix product"
 
 
 class ProductSizes(NamedTuple):
@@ -183,7 +183,7 @@ def linear_layer(
     """Return the cost of a linear layer: inputs […, K], weight [N, K]."""
     is_matrix = len(weight.dims) == 2
     fits = is_matrix and inputs.dims[-1:] == weight.dims[1:]
-    require(fits, "the recorded shapes are not those of a linear layer")
+    require(fits, "the recorded shapes do not match a linear layer")
     sizes = ProductSizes(
         batch=1,
         m=math.prod(inputs.dims[:-1]),
@@ -222,7 +222,7 @@ def mv(operation: Operation) -> Cost:
     matrix = operation.need(first_factor)
     vector = operation.need(first_factor + 1)
     fits = vector.dims and matrix.dims and matrix.dims[-1] == vector.dims[0]
-    require(fits, "the recorded shapes are not those of a product with a vector")
+    require(fits, "the recorded shapes do not match a matrix-vector product")
     rows = matrix.dims[0] if len(matrix.dims) == 2 else 1
     added = None
     if is_addmv and operation.value(3) != 0:

@@ -125,7 +125,7 @@ def instruction(operation: Operation) -> Cost:
     """A product of the matrix units, or else a fusion, whose bytes are what counts."""
     attributes = operation.attributes
     called = attributes.get("target") or attributes.get("opcode")
-    work = required(operation.work, f"the HLO does not say what {called} computes")
+    work = required(operation.work, f"the HLO does not describe what {called} computes")
     if work.product:
         engine = Engine.MATRIX
         kind = work.kind

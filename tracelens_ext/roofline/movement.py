@@ -60,7 +60,7 @@ def gather(_: Operation, source: Tensor, index: Tensor) -> Cost:
 @MODELS.add("embedding", tensors=(0, 1))
 def embedding(_: Operation, table: Tensor, index: Tensor) -> Cost:
     """`embedding`: a row of the table for each index; the table as a whole is not read."""
-    require(table.dims, "the recorded table is no matrix")
+    require(table.dims, "the recorded table is not a matrix")
     return _picked(table, index.elements * table.dims[-1], index)
 
 
@@ -143,6 +143,6 @@ def two_passes(_: Operation, tensor: Tensor) -> Cost:
 @MODELS.add("repeat", tensors=(0,))
 def repeated(operation: Operation, tensor: Tensor) -> Cost:
     """`repeat`: the input read, the result written."""
-    times = required(operation.wholes(1), "how often it is repeated is not recorded")
+    times = required(operation.wholes(1), "the number of repetitions is not recorded")
     written = tensor.written * math.prod(times)
     return vector_cost("Concatenation", tensor, 0, written, tensor, shape=tensor.dims)

@@ -167,7 +167,7 @@ def fused_norm(operation: Operation) -> Cost:
     matrices = [tensor for tensor in operation.tensors if len(tensor.dims) > 1]
     if not matrices:
         operation.need(0)
-    require(matrices, "the recorded shapes are not those of a norm")
+    require(matrices, "the recorded shapes do not match a normalization")
     result = matrices[0]
     of_equal_shape = [tensor for tensor in matrices if tensor.dims == result.dims]
     weights = [tensor for tensor in operation.tensors if len(tensor.dims) == 1]

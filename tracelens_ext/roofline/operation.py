@@ -247,7 +247,7 @@ class Operation:
         is_known = kind in ELEMENT_BYTES or kind in _TYPES_OF_OTHERS
         require(is_known, f"unknown element type {kind!r}")
         raise NoModelError(
-            f"argument {position + 1} is no tensor with a recorded shape"
+            f"argument {position + 1} is not a tensor with a recorded shape"
         )
 
     @cached_property

@@ -389,7 +389,7 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
         entry = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         names = ", ".join(device.name for device in products.values())
-        reason = f"cannot be read ({error.strerror or error}), nor is it one of {names}"
+        reason = f"cannot be read ({error.strerror or error}) and is not one of {names}"
         raise UsageError(f"{path}: {reason}") from error
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
@@ -413,7 +413,7 @@ def _only_device(document: dict[str, Any], where: str) -> object:
     if not isinstance(devices, list):
         return devices
     if len(devices) != 1:
-        raise UsageError(f"{where}: holds {len(devices)} devices; give one")
+        raise UsageError(f"{where}: contains {len(devices)} devices; give one")
     return devices[0]
 
 
@@ -429,7 +429,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
     """
     if not isinstance(entry, dict):
         raise UsageError(
-            f"{where}: expected the keys of a [[device]], see docs/background/roofline.md"
+            f"{where}: expected a [[device]] with the keys {', '.join(sorted(_KEYS))}"
         )
     for unknown in sorted(set(entry) - _KEYS - _KEYS_OF_OURS):
         raise UsageError(
@@ -439,7 +439,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
     vector = _rates_of_engine(entry, "vector", where)
     names = entry.get("names", [])
     if not isinstance(names, list):
-        raise UsageError(f"{where}: names is {names!r}; expected a list of texts")
+        raise UsageError(f"{where}: names is {names!r}; expected a list of strings")
     name = str(entry.get("name", _UNNAMED_DEVICE))
     figures = _product_figures(name)
     return DevicePeaks(
@@ -476,7 +476,9 @@ def _rates_of_engine(
 ) -> dict[str, float]:
     rates = entry.get(engine, {})
     if not isinstance(rates, dict):
-        raise UsageError(f"{where}: {engine} is no table; expected data type = number")
+        raise UsageError(
+            f"{where}: {engine} is not a table; expected data type = number"
+        )
     numbers = {}
     for data_type in rates:
         numbers[data_type] = _number(rates, data_type, f"{where}: {engine}")

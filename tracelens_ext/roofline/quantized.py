@@ -228,7 +228,7 @@ def fused_experts(operation: Operation) -> Cost:
     are_whole = outputs.is_integer() and inner.is_integer()
     require(
         are_whole and 0 < topk <= experts,
-        "the recorded shapes are not those of experts",
+        "the recorded shapes do not match experts",
     )
     weight_bytes = _active_bytes(
         first_weights=first_weights,
@@ -317,4 +317,4 @@ def _experts_of_a_token(
     topk = None
     if operation.name.startswith("aiter::fmoe"):
         topk = operation.whole(_TOPK_OF_FMOE) or None
-    return required(topk, "how many experts a token has is not recorded")
+    return required(topk, "the number of experts per token is not recorded")

@@ -66,7 +66,7 @@ def attention_by_lengths(operation: Operation) -> Cost:
     fits = (
         len(query.dims) == 3 and 3 <= len(key.dims) <= 5 and 3 <= len(value.dims) <= 5
     )
-    require(fits, "the recorded shapes are not those of attention")
+    require(fits, "the recorded shapes do not match attention")
     if len(key.dims) == 5:
         heads = _Heads(
             queries=query.dims[1],
@@ -123,7 +123,7 @@ def latent_attention(operation: Operation) -> Cost:
     rotary = operation.need(2)
     result = operation.need(3)
     fits = len(query.dims) == 3 and latent.dims and rotary.dims
-    require(fits, "the recorded shapes are not those of latent attention")
+    require(fits, "the recorded shapes do not match latent attention")
     tokens, head_count, query_size = query.dims
     latent_size = latent.dims[-1]
     rotary_size = rotary.dims[-1]

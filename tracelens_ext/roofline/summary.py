@@ -43,7 +43,7 @@ class ModelledShare:
     largest: str
 
     def __str__(self) -> str:
-        return f"{self.percent:.1f} % of GPU time modeled{self.largest}"
+        return f"{self.percent:.1f} % of GPU time has a performance model{self.largest}"
 
 
 def modelled(roofline: Roofline) -> ModelledShare:
@@ -60,7 +60,7 @@ def modelled(roofline: Roofline) -> ModelledShare:
         if gpu_ns:
             percent = 100.0 * gpu_ns / total_ns
             largest = (
-                f"; the largest without: {name} ({percent:.1f} %), because {reason}"
+                f"; the largest without one: {name} ({percent:.1f} %), because {reason}"
             )
     return ModelledShare(100.0 * modelled_ns / total_ns, largest)
 
@@ -324,7 +324,7 @@ def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]
     for number, peaks in roofline.peaks.items():
         device = trace.described(number)
         device_name = device.name if device is not None else ""
-        facts.append((f"Device {number}", device_name or "not named in the trace"))
+        facts.append((f"Device {number}", device_name or "not recorded in the trace"))
         facts.append((f"Peaks of device {number}", described(peaks)))
     gpu_ns = sum(row.gpu_ns for row in roofline.rows)
     facts.append(("GPU time of operations (ms)", gpu_ns / NS_PER_MS))
@@ -348,7 +348,7 @@ def described(peaks: DevicePeaks | None) -> str:
     rates = "; ".join(text for text in engines if text)
     parts = [f"{peaks.name}: {rates} TFLOP/s", f"memory {peaks.memory:,g} GB/s"]
     if peaks.link:
-        parts.append(f"link to the host {peaks.link:,g} GB/s")
+        parts.append(f"link to the CPU {peaks.link:,g} GB/s")
     return "; ".join(parts)
 
 
@@ -366,21 +366,21 @@ def advice(work: GpuEvents, roofline: Roofline) -> list[str]:
     unlinked_percent = 100.0 * unlinked_ns / max(work.duration.sum(), 1)
     if unlinked_percent >= _MANY_UNLINKED:
         notes.append(
-            f"{unlinked_percent:.1f} % of the GPU time has no launch in the trace: it belongs to"
-            " no operation, and is not in the roofline."
+            f"{unlinked_percent:.1f} % of the GPU time has no launch in the trace, so "
+            "it belongs to no operation and is not in the roofline."
         )
     if not roofline.has_shapes and roofline.rows:
         notes.append(
-            "The trace has no shapes, so no operation has a performance model:"
-            " torch.profiler.profile(record_shapes=True) records them."
+            "The trace has no shapes, so no operation has a performance model; record "
+            "them with torch.profiler.profile(record_shapes=True)."
         )
         return notes
     unknown = [str(device) for device, peaks in roofline.peaks.items() if peaks is None]
     if unknown:
         notes.append(
-            f"The peaks of device {', '.join(unknown)} are not known, so there are no percentages:"
-            " give them with --device-peaks, a file or the name of a known device such as"
-            " 'H100 SXM' (device_peaks in Python)."
+            f"The peaks of device {', '.join(unknown)} are unknown, so there are no "
+            "percentages; give them with --device-peaks: a file, or the name of a "
+            "known device such as 'H100 SXM' (device_peaks in Python)."
         )
     return notes + _notes_on_faster_operations(roofline)
 
@@ -393,21 +393,22 @@ def _notes_on_faster_operations(roofline: Roofline) -> list[str]:
         is_faster = (row.roofline_ns or 0.0) > row.gpu_ns > 0
         if row.cost is None or peaks is None or not is_faster:
             continue
-        reason = (
-            "the model or the peaks are not right, or an unknown cache held the data"
-        )
+        reason = "the model or the peaks are wrong, or an unknown cache held the data"
         if row.bound == "memory" and row.cost.bytes <= peaks.cache * 1e6:
             reason = (
-                "the data was in the cache, where bandwidth is higher than that of the device's"
-                " memory"
+                "the data was in the cache, which has a higher bandwidth than the "
+                "device's memory"
             )
         elif row.bound == "memory" and peaks.cache:
-            reason = "the data does not fit the cache, so the performance model counts too much"
+            reason = (
+                "the data does not fit into the cache, so the performance model "
+                "counts too much"
+            )
         operations_of_reason.setdefault(reason, {})[row.operation.name] = None
     notes = []
     for reason, operations in operations_of_reason.items():
         names = ", ".join(list(operations)[:_NAMED_IN_NOTE])
-        notes.append(f"Over 100 % of roofline: {reason} ({names}).")
+        notes.append(f"More than 100 % of the roofline, because {reason} ({names}).")
     return notes
 
 
@@ -547,7 +548,9 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
             costs.append(row.cost)
     if not costs and family not in FAMILIES:
         known_families = ", ".join(sorted(roofline.families | FAMILIES.keys()))
-        raise UsageError(f"there is no family {family!r}; there are {known_families}")
+        raise UsageError(
+            f"there is no family {family!r}; the families are {known_families}"
+        )
     names = FAMILIES.get(family) or [name for cost in costs for name in cost.parameters]
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops = table["flops"].to_numpy(dtype=np.float64)

@@ -113,28 +113,28 @@ def _notes(
         yield from summary.advice(context.gpu_events, roofline)
 
 
-_BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the best case")
+_BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the roofline time")
 _SHARE_OF_ROOFLINE = Column(
-    "% of roofline", "the best case in percent of the GPU time", unit="%"
+    "% of roofline", "roofline time as a percentage of the GPU time", unit="%"
 )
-_TIME_LOST = Column("time_lost_ms", "GPU time beyond the best case, never negative")
+_TIME_LOST = Column("time_lost_ms", "GPU time beyond the roofline time, never negative")
 _DEVICE_MODEL = Column(
     "device_model",
-    "the GPU that ran it; only where GPUs of several models did the work",
+    "the GPU that ran it; only if GPUs of several models did the work",
 )
-_WHY_SLOW = Column("why_slow", "the reason, where names and shapes show one")
-_PARAMETER = "as the performance model has them; strides in elements"
+_WHY_SLOW = Column("why_slow", "likely reason, if names and shapes show one")
+_PARAMETER = "parameters of the performance model; strides in elements"
 #: The columns of a family behind its parameters.
 _FAMILY_MEASUREMENTS = [
-    Column("GFLOPS_first", "10⁹ floating point operations of a call"),
+    Column("GFLOPS_first", "10⁹ floating-point operations per call"),
     Column(
         "Data Moved (MB)_first",
-        "10^6 bytes, of a call: inputs once, results once",
+        "10⁶ bytes per call: each input once, each result once",
         unit="MB",
     ),
-    Column("FLOPS/Byte_first", "one by the other"),
-    Column("TB/s", "of all calls, by their GPU time"),
-    Column("TFLOPS/s", "of all calls, by their GPU time"),
+    Column("FLOPS/Byte_first", "FLOPs divided by bytes"),
+    Column("TB/s", "of all calls, by GPU time"),
+    Column("TFLOPS/s", "of all calls, by GPU time"),
     Column("Compute Spec", "engine and data type, such as `matrix_bf16`"),
     Column("Input Dims_first", "tuples as text"),
     Column("Input type_first", "tuples as text"),
@@ -161,31 +161,31 @@ def _family_columns(parameters: tuple[str, ...]) -> list[Column]:
 
 ROOFLINE = Table(
     name="roofline",
-    shows="Each operation against what the GPU can do, and the time lost",
+    shows="Each operation compared with the hardware limits, and the time lost",
     columns=[
         Column("op_name", "the *launcher*, as in `ops_unique_args`"),
-        Column("family", "of the performance model"),
+        Column("family", "family of the performance model"),
         Column("Input Dims", "tuples as text"),
         Column("Input type", "tuples as text"),
         Column("Input Strides", "tuples as text"),
         Column("Concrete Inputs", "tuples as text"),
         Column("count", "calls", unit="operations"),
-        Column("gpu_time_ms", "busy time of what all calls launched"),
-        Column("flops", "floating point operations of a call", unit="FLOP"),
+        Column("gpu_time_ms", "busy time of the GPU events that all calls launched"),
+        Column("flops", "floating-point operations per call", unit="FLOP"),
         Column(
             "bytes",
-            "of a call: what crosses the device's memory at the least",
+            "bytes per call that cross the device memory at least",
             unit="bytes",
         ),
         Column(
-            "engine", "`matrix`, `vector`, or `link` for copies between host and device"
+            "engine", "`matrix`, `vector`, or `link` for copies between CPU and device"
         ),
-        Column("data_type", "whose peak it is judged by"),
-        Column("model", "the performance model"),
-        Column("why_no_model", "why there is none"),
-        Column("tflops_per_s", "of all calls, by their GPU time"),
-        Column("tb_per_s", "of all calls, by their GPU time"),
-        Column("roofline_time_ms", "the best case of all calls"),
+        Column("data_type", "data type whose peak is used"),
+        Column("model", "performance model"),
+        Column("why_no_model", "why there is no performance model"),
+        Column("tflops_per_s", "of all calls, by GPU time"),
+        Column("tb_per_s", "of all calls, by GPU time"),
+        Column("roofline_time_ms", "roofline time of all calls"),
         _BOUND,
         _SHARE_OF_ROOFLINE,
         _TIME_LOST,
@@ -219,7 +219,7 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
         options=["device_peaks"],
         when=[
             GPU_EVENTS,
-            Condition("an operation is of that family", partial(_has, family)),
+            Condition("an operation belongs to that family", partial(_has, family)),
         ],
         method=f'get_df_performance_model("{family}")',
     )
@@ -278,44 +278,51 @@ PHASES = Table(
     columns=[
         Column(
             "phase",
-            "`prefill`, `decode`, `mixed`, `diffusion`; `other` is outside of all steps",
+            "`prefill`, `decode`, `mixed`, `diffusion`; `other` is outside of all "
+            "steps",
         ),
-        Column("steps", "annotations; those within one another are one", unit="steps"),
+        Column("steps", "annotations; nested ones count once", unit="steps"),
         Column(
             "context_requests",
-            "of all steps: whose prompt is read, and which generate",
+            "requests of all steps: those whose prompt is read, and those that "
+            "generate",
             unit="requests",
         ),
         Column(
             "generation_requests",
-            "of all steps: whose prompt is read, and which generate",
+            "requests of all steps: those whose prompt is read, and those that "
+            "generate",
             unit="requests",
         ),
-        Column("context_tokens", "those that they compute", unit="tokens"),
-        Column("generation_tokens", "those that they compute", unit="tokens"),
-        Column("tokens", "those that they compute", unit="tokens"),
+        Column("context_tokens", "tokens that the steps compute", unit="tokens"),
+        Column("generation_tokens", "tokens that the steps compute", unit="tokens"),
+        Column("tokens", "tokens that the steps compute", unit="tokens"),
         Column(
-            "gpu_busy_ms", "busy time of what each step launched on its thread, summed"
+            "gpu_busy_ms",
+            (
+                "sum over the steps of the busy time of the work launched on the "
+                "step's thread"
+            ),
         ),
         Column("gpu_ms_per_step", "of an average step"),
-        Column("gpu_us_per_token", "GPU time by tokens"),
-        Column("idle_ms", "of the devices, before GPU events of the phase"),
+        Column("gpu_us_per_token", "GPU time divided by tokens"),
+        Column("idle_ms", "idle time of the devices before GPU events of the phase"),
         Column(
             "busy_percent",
-            "busy time in percent of busy and idle time, as far as recorded",
+            "busy time as a percentage of busy and idle time, as far as recorded",
         ),
-        Column("tokens_per_s", "by busy and idle time, as far as recorded"),
+        Column("tokens_per_s", "per busy and idle time, as far as recorded"),
         Column(
             "tokens_per_s_without_idle",
-            "by busy time: what the GPU could reach if it never idled",
+            "per busy time: what the GPU could reach if it never idled",
         ),
-        Column("modeled_ms", "GPU time of operations with a best case"),
-        Column("roofline_time_ms", "their best case"),
-        Column("modeled_percent", "that GPU time, of the busy time"),
+        Column("modeled_ms", "GPU time of operations with a roofline time"),
+        Column("roofline_time_ms", "roofline time of those operations"),
+        Column("modeled_percent", "that GPU time as a share of the busy time"),
         Column(
             "% of roofline",
-            "the best case in percent of that GPU time; unknown where that is less than half of "
-            "the busy time",
+            "roofline time as a percentage of that GPU time; empty if it is less than "
+            "half of the busy time",
             unit="%",
         ),
         Column("idle_synchronization_ms", "idle time by cause, as in `gap_summary`"),
@@ -325,19 +332,19 @@ PHASES = Table(
         Column("idle_unknown_ms", "idle time by cause, as in `gap_summary`"),
         Column(
             "scheduler_percent",
-            "how much of the time from step to step the host spent there, where annotations "
-            "or frames name it",
+            "share of the time from step to step that the CPU spent there, if "
+            "annotations or frames name it",
         ),
         Column(
             "sampler_percent",
-            "how much of the time from step to step the host spent there, where annotations "
-            "or frames name it",
+            "share of the time from step to step that the CPU spent there, if "
+            "annotations or frames name it",
         ),
         Column(
-            "attention_percent", "when categories are on: share in the summed durations"
+            "attention_percent", "share of the sum of durations, when categories are on"
         ),
-        Column("gemm_percent", "when categories are on: share in the summed durations"),
-        Column("CATEGORY_time_ms", "when categories are on: summed durations"),
+        Column("gemm_percent", "share of the sum of durations, when categories are on"),
+        Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
     ],
     table=_phases,
     options=["device_peaks"],
@@ -359,13 +366,11 @@ PHASES = Table(
 
 ROOFLINE_PEAKS = Table(
     name="roofline_peaks",
-    shows="What the GPU can do at best, of the types in use",
+    shows="Peak rates of the GPU for the data types in use",
     columns=[
         Column("what", "engine and data type, or `memory`"),
-        Column("peak", "operations, or bytes", unit="10¹²/s"),
-        Column(
-            "device_model", "the GPU; only where GPUs of several models did the work"
-        ),
+        Column("peak", "operations or bytes per second", unit="10¹²/s"),
+        Column("device_model", "the GPU; only if GPUs of several models did the work"),
     ],
     table=_peaks,
     options=["device_peaks"],
@@ -375,21 +380,21 @@ ROOFLINE_PEAKS = Table(
 )
 FAMILIES = Table(
     name="families",
-    shows="Families of operations against what the GPU can do",
+    shows="Families of operations compared with the hardware limits",
     columns=[
-        Column("family", "of the performance model; `(no model)`"),
-        Column("gpu_time_ms", "busy time of what all calls launched"),
-        Column("gpu_time_percent", "of all operations"),
-        Column("tflops_per_s", "of all calls, by their GPU time"),
-        Column("tb_per_s", "of all calls, by their GPU time"),
-        Column("modeled_percent", "the GPU time that has a best case"),
+        Column("family", "family of the performance model; `(no model)` without one"),
+        Column("gpu_time_ms", "busy time of the GPU events that all calls launched"),
+        Column("gpu_time_percent", "of the GPU time of all operations"),
+        Column("tflops_per_s", "of all calls, by GPU time"),
+        Column("tb_per_s", "of all calls, by GPU time"),
+        Column("modeled_percent", "share of the GPU time that has a performance model"),
         Column(
             "% of roofline",
-            "the best case in percent of the GPU time, of what has one; unknown where that is "
-            "less than half",
+            "roofline time as a percentage of the GPU time that has one; empty if "
+            "that is less than half",
             unit="%",
         ),
-        Column("time_lost_ms", "GPU time beyond the best case"),
+        Column("time_lost_ms", "GPU time beyond the roofline time"),
     ],
     table=_of(summary.family_summary),
     options=["device_peaks"],
@@ -399,19 +404,21 @@ FAMILIES = Table(
 )
 MFU_BY_ITERATION = Table(
     name="mfu_by_iteration",
-    shows="Model FLOPs utilization of each whole iteration; of the whole trace without any",
+    shows="Model FLOPs utilization of each complete iteration, or of the whole trace if "
+    "there is none",
     columns=[
         Column("iteration", "its name"),
-        Column("wall_time_ms", "of the iteration"),
-        Column("tflop", "of the products, convolutions and attention", unit="TFLOP"),
-        Column("tflops_per_s", "of those, by the wall time"),
+        Column("wall_time_ms", "duration of the iteration"),
+        Column("tflop", "of matrix products, convolutions and attention", unit="TFLOP"),
+        Column("tflops_per_s", "of those, divided by the wall time"),
         Column(
             "mfu_percent",
-            "the time they would take at the peak of their type, by the wall time; unknown where "
-            "less than half of the GPU time has a performance model",
+            "the time they would take at the peak of their type, divided by the wall "
+            "time; empty if less than half of the GPU time has a performance model",
         ),
         Column(
-            "modeled_percent", "the GPU time of operations that has a performance model"
+            "modeled_percent",
+            "share of the GPU time of operations that has a performance model",
         ),
     ],
     table=_utilisation,
@@ -419,6 +426,7 @@ MFU_BY_ITERATION = Table(
     when=[GPU_EVENTS, _SHAPES],
     asked_by="tables",
     screen=ScreenView(
-        "Model FLOPs utilization (products, convolutions, attention; by wall time)"
+        "Model FLOPs utilization (matrix products, convolutions, attention; by wall "
+        "time)"
     ),
 )

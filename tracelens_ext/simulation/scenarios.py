@@ -80,12 +80,14 @@ def parse_change(text: str) -> Named:
         position = match.end()
     if not terms or position < len(text):
         raise UsageError(
-            f"--change {text!r}: expected NAME=FACTOR, such as GEMM=0.5, several joined by commas"
+            f"--change {text!r}: expected NAME=FACTOR, such as GEMM=0.5, separated by "
+            "commas"
         )
     for name, factor in terms:
         if name.startswith(_FINDING) and factor:
             raise UsageError(
-                f"--change {name}: a finding's claim goes as a whole: {name}=0"
+                f"--change {name}: a finding can only be removed as a whole; write "
+                f"{name}=0"
             )
         if name == _WAITS and factor:
             raise UsageError(
@@ -264,7 +266,7 @@ class Changes:
         if prefix == "kernel" and label:
             matching = self._nodes_of(self._events_named(label)) & kernels
             if not matching.any():
-                raise UsageError(f"--change {name}: no kernel's name matches")
+                raise UsageError(f"--change {name}: no kernel name matches")
             return matching
         return self._nodes_of_category(name)
 

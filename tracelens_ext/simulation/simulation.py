@@ -67,7 +67,7 @@ class Simulation:
         waits: pd.DataFrame | None = None,
     ) -> None:
         if not len(work):
-            raise UsageError("the trace has no GPU events, so nothing can be replayed")
+            raise UsageError("the trace has no GPU events, so nothing can be simulated")
         EventFilter(device=device).of(work)
         window = _whole_window(work)
         if iteration is not None:
@@ -109,8 +109,8 @@ class Simulation:
         error = self.error_percent
         if not program.nodes.is_called.any():
             reason = (
-                "no call in the window launched GPU work: "
-                "what that waits for is unknown"
+                "no call in the window launched GPU work, so its dependencies are "
+                "unknown"
             )
             return Assessment(State.UNAVAILABLE, reason)
         if abs(error) <= _WARNED:
@@ -118,19 +118,19 @@ class Simulation:
             if streams <= MOST_TRACKS:
                 return Assessment(State.OK, "")
             reason = (
-                f"of {streams:,} streams the waits of {MOST_TRACKS} were looked for"
+                f"waits were determined for only {MOST_TRACKS} of {streams:,} streams"
             )
             return Assessment(State.LOW_CONFIDENCE, reason)
         if error > 0:
             too = "too long"
-            why = "work overlaps, or begins early, in ways that"
+            why = "work overlaps or starts early in ways that"
         else:
             too = "too short"
-            why = "something waits for what"
-        why += " the recording does not tell"
+            why = "something waits for work that"
+        why += " the recording does not show"
         if program.contradicted:
             why += f"; {program.contradicted:,} waits contradict the recorded times"
-        reason = f"the unchanged replay is {abs(error):.1f} % {too}: {why}"
+        reason = f"the unchanged simulation is {abs(error):.1f} % {too}: {why}"
         if abs(error) > _WITHHELD:
             return Assessment(State.UNAVAILABLE, reason)
         return Assessment(State.LOW_CONFIDENCE, reason)
@@ -169,7 +169,7 @@ class Simulation:
         recorded_ms = self.program.window.length / NS_PER_MS
         wall = f"{replayed_ms:,.3f} ms for {recorded_ms:,.3f} ms recorded"
         error = f"error {self.error_percent:+.2f} %"
-        lines = [f"Replay: {wall}: {error}, {assessment.state}"]
+        lines = [f"Simulation: {wall}: {error}, {assessment.state}"]
         reason = assessment.reason
         if reason:
             lines.append(f"{reason[0].upper()}{reason[1:]}.")
@@ -183,7 +183,7 @@ class Simulation:
             )
         edges = self.program.edges.items()
         counts = ", ".join(f"{count:,} {kind}" for kind, count in edges)
-        lines.append(f"Edges: {counts}")
+        lines.append(f"Dependencies: {counts}")
         return lines
 
     def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
@@ -277,12 +277,12 @@ def read_waits(path: Path) -> pd.DataFrame:
         waits = table[_WAIT_COLUMNS].astype(np.float64)
     except ImportError:
         raise UsageError(
-            "--collective-waits needs pyarrow; install tracelens-ext[parquet]"
+            "--collective-waits needs pyarrow; run: pip install 'tracelens-ext[parquet]'"
         ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"--collective-waits {path}: no table of collective_waits ({reason})"
+            f"--collective-waits {path}: is not a collective_waits table ({reason})"
         ) from None
     is_finite = np.isfinite(waits).all(axis=1)
     return pd.DataFrame(waits[is_finite]).sort_values("start_us")
@@ -313,7 +313,10 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     distance = np.abs(values_at(start_of_call, call, missing=np.inf) - start)
     is_matched = distance <= NS_PER_US
     if not is_matched.any():
-        reason = f"no call of rank {rank} starts when a collective of the trace does"
+        reason = (
+            f"no call of rank {rank} starts at the same time as a collective of the "
+            "trace"
+        )
         raise UsageError(f"--collective-waits: {reason}")
     matched = nodes[is_matched]
     wait_ns = np.rint(wait_of_call[call[is_matched]]).astype(np.int64)
@@ -387,12 +390,15 @@ _CHART = Chart(
 )
 WHAT_IF = Table(
     name="what_if",
-    shows="The wall time if something took longer or shorter, by a replay of the trace",
+    shows="Simulated wall time if something took longer or shorter",
     columns=[
-        Column("change", "what is multiplied, as `--change` names it"),
-        Column("factor", "by what; empty where several are, which `change` then tells"),
-        Column("wall_ms", "the wall time then"),
-        Column("saved_ms", "of the unchanged replay's wall time"),
+        Column("change", "what changes, as written with `--change`"),
+        Column(
+            "factor",
+            "duration factor; empty if there are several, which `change` lists",
+        ),
+        Column("wall_ms", "simulated wall time"),
+        Column("saved_ms", "of the wall time of the unchanged simulation"),
         Column("saved_percent", "likewise"),
     ],
     table=_what_if,
@@ -401,18 +407,18 @@ WHAT_IF = Table(
 )
 CRITICAL_PATH_SUMMARY = Table(
     name="critical_path_summary",
-    shows="What the wall time hangs on, by kind and category",
+    shows="Critical path by kind and category",
     columns=[
         Column(
             "kind",
-            "`host`, `launch` (calls that launch, and the latency after them), `kernel`, "
-            "`copy`, `communication`, `other rank`, `gap` or `sync`",
+            "`host`, `launch` (launching calls, and the latency after them), "
+            "`kernel`, `copy`, `communication`, `other rank`, `gap` or `sync`",
         ),
-        Column("category", "of the GPU work"),
+        Column("category", "category of the GPU work"),
         Column("on_path_ms", "time on the critical path"),
-        Column("on_path_percent", "of all of it"),
+        Column("on_path_percent", "of the whole critical path"),
         Column(
-            "total_ms", "all GPU work of the kind and category; empty of what is none"
+            "total_ms", "all GPU work of the kind and category; empty for other kinds"
         ),
     ],
     table=_critical_path_summary,
@@ -422,24 +428,27 @@ CRITICAL_PATH_SUMMARY = Table(
 )
 CRITICAL_PATH = Table(
     name="critical_path",
-    shows="What the wall time hangs on, segment by segment",
+    shows="Critical path, segment by segment",
     columns=[
         Column("start_us", "from the start of the window"),
         Column(
-            "duration_us", "segments leave no gap: they sum to the replayed wall time"
+            "duration_us",
+            "segments are contiguous: they add up to the simulated wall time",
         ),
         Column("kind", "as in `critical_path_summary`"),
         Column("category", "as in `critical_path_summary`"),
-        Column("name", "of the kernel, the copy, or the call"),
-        Column("operation", "the one that launched it, or the host was in"),
-        Column("stream", "-1 of the host"),
+        Column("name", "name of the kernel, the copy, or the call"),
+        Column("operation", "operation that launched it, or that the CPU was in"),
+        Column("stream", "-1 for the CPU"),
         Column(
             "edge",
-            "what bound it: `stream`, `wait`, `launch`, `sync` or `not in the file`",
+            "what determined its start: `stream`, `wait`, `launch`, `sync` or `not in "
+            "the file`",
         ),
         Column(
             "known",
-            "whether the recording tells that, and how long it lasts by itself",
+            "whether this dependency was recorded, and how long the segment lasts by "
+            "itself",
             unit="yes/no",
         ),
     ],

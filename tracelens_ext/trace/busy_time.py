@@ -35,21 +35,24 @@ class BusyTime:
         busy_ns = np.zeros(owners, dtype=np.int64)
         if not len(intervals):
             return busy_ns
-        intervals = intervals[stable_order(owner_by_start[intervals])]
+        by_group = stable_order(owner_by_start[intervals])
+        intervals = intervals[by_group]
         group = owner_by_start[intervals]
         is_first = begins_run(group)
 
         # The latest end so far within each group: ranks of later groups are larger.
         rank = self._end_rank[intervals]
         rank_offset = np.cumsum(is_first) * len(self._ends)
-        latest_end = self._ends[np.maximum.accumulate(rank + rank_offset) - rank_offset]
+        highest_rank = np.maximum.accumulate(rank + rank_offset) - rank_offset
+        latest_end = self._ends[highest_rank]
 
         start = self._start[intervals]
         covered_until = start.copy()
         covered_until[1:] = np.maximum(latest_end[:-1], start[1:])
         covered_until = np.where(is_first, start, covered_until)
         gain = np.maximum(self._ends[rank] - covered_until, 0)
-        busy_ns[group[is_first]] = np.add.reduceat(gain, np.flatnonzero(is_first))
+        first = np.flatnonzero(is_first)
+        busy_ns[group[first]] = np.add.reduceat(gain, first)
         return busy_ns
 
     def by_subtree(self, parent: Int32Array, owner: IntArray) -> Int64Array:
@@ -97,10 +100,12 @@ class BusyTime:
 def _runs_alone(start: Int64Array, end: Int64Array) -> BoolArray:
     """Return which intervals, ascending by start, overlap no other one."""
     next_start = np.append(start[1:], _NEVER)
+    latest_end = np.maximum.accumulate(end)
     latest_end_before = np.full(len(end), -_NEVER)
-    latest_end_before[1:] = np.maximum.accumulate(end)[:-1]
-    alone: BoolArray = (next_start >= end) & (latest_end_before <= start)
-    return alone
+    latest_end_before[1:] = latest_end[:-1]
+    runs_alone: BoolArray = next_start >= end
+    runs_alone &= latest_end_before <= start
+    return runs_alone
 
 
 class _NeighborPairs(NamedTuple):

@@ -81,10 +81,10 @@ class CallTree:
             self._add_replays(trace.replays)
 
     def __repr__(self) -> str:
-        linked = f"{int(self.linked.sum()):,} of {len(self.linked):,} GPU events linked"
-        return short_repr(
-            "CallTree", f"{len(self.rows):,} host events, {linked}; {self.trace!r}"
-        )
+        linked_count = int(self.linked.sum())
+        linked = f"{linked_count:,} of {len(self.linked):,} GPU events linked"
+        host_events = f"{len(self.rows):,} host events"
+        return short_repr("CallTree", f"{host_events}, {linked}; {self.trace!r}")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the outermost events by the GPU work below them."""
@@ -101,7 +101,7 @@ class CallTree:
             .rename_axis("outermost event")
             .reset_index(name="GPU events")
         )
-        more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
+        more = "analyzer.get_df_call_tree() and tracelens-ext tree show the whole tree."
         sentences = [repr(self), more]
         return cell_html("Call tree", sentences, {"GPU events below": table})
 
@@ -305,8 +305,11 @@ class CallTree:
         position = int(self.position[row])
         if position != NONE:
             position_above = int(self.parent_position[position])
-            return int(self.rows[position_above]) if position_above != ROOT else None
-        launch = self.parent_of_gpu[self.trace.gpu_rows == row]
+            if position_above == ROOT:
+                return None
+            return int(self.rows[position_above])
+        is_event = self.trace.gpu_rows == row
+        launch = self.parent_of_gpu[is_event]
         if not len(launch) or launch[0] == NONE:
             return None
         return int(launch[0])
@@ -323,10 +326,12 @@ class CallTree:
         position = int(self.position[row])
         if position == NONE:
             return []
-        below = np.arange(position + 1, int(self.subtree_end[position]))
-        children = below[self.parent_position[below] == position]
-        started = self._started_by(np.array([row]))
-        rows: list[int] = np.concatenate((self.rows[children], started)).tolist()
+        end = int(self.subtree_end[position])
+        below = np.arange(position + 1, end)
+        is_child = self.parent_position[below] == position
+        host_events = self.rows[below[is_child]]
+        gpu_events = self._started_by(np.array([row]))
+        rows: list[int] = np.concatenate((host_events, gpu_events)).tolist()
         return rows
 
     def subtree(self, row: int) -> list[int]:
@@ -361,13 +366,15 @@ class CallTree:
 
     def _started_by(self, rows: IntArray) -> IntArray:
         """Return the GPU events that hang under some calls, call by call."""
-        first = np.searchsorted(self._by_launch.calls, rows, "left").tolist()
-        behind = np.searchsorted(self._by_launch.calls, rows, "right").tolist()
+        calls = self._by_launch.calls
+        first = np.searchsorted(calls, rows, "left").tolist()
+        behind = np.searchsorted(calls, rows, "right").tolist()
         started = [np.empty(0, dtype=np.int64)]
         for begin, end in zip(first, behind, strict=True):
-            if begin < end:
-                started.append(self._by_launch.places[begin:end])
-        return self.trace.gpu_rows[np.concatenate(started)]
+            places = self._by_launch.places[begin:end]
+            started.append(places)
+        all_places = np.concatenate(started)
+        return self.trace.gpu_rows[all_places]
 
     def format_subtree(self, row: int, *, max_depth: int | None = None) -> str:
         """Return the tree below an event as indented text: name, kind and duration a line."""
@@ -375,13 +382,15 @@ class CallTree:
         stack = [(row, 0)]
         while stack:
             event, level = stack.pop()
+            indentation = "  " * level
+            name = self.trace.name_of(event)
             kind = EventKind(self.trace.kind[event]).name.lower()
-            about = f"[{kind}, {self.trace.dur[event] / 1000:,.3f} µs]"
-            lines.append(f"{'  ' * level}{self.trace.name_of(event)}  {about}")
-            if max_depth is None or level < max_depth:
-                stack += [
-                    (child, level + 1) for child in reversed(self.children(event))
-                ]
+            us = self.trace.dur[event] / 1000
+            lines.append(f"{indentation}{name}  [{kind}, {us:,.3f} µs]")
+            if max_depth is not None and level >= max_depth:
+                continue
+            children = reversed(self.children(event))
+            stack += [(child, level + 1) for child in children]
         return "\n".join(lines)
 
     def print_subtree(
@@ -407,19 +416,22 @@ class CallTree:
         has_number = number.values >= 0
         rows = number.rows[has_number]
         sequence = number.values[has_number]
-        is_backward = trace.arg("Fwd thread id").at(rows) > 0
+        forward_thread = trace.arg("Fwd thread id").at(rows)
+        is_backward = forward_thread > 0
         order = np.lexsort((is_backward, trace.ts[rows], sequence))
         rows = rows[order]
         sequence = sequence[order]
         is_backward = is_backward[order]
 
-        places = np.arange(len(rows))
-        last_forward = np.maximum.accumulate(np.where(is_backward, NONE, places))
-        backward = np.flatnonzero(is_backward & (last_forward != NONE))
-        has_same_number = sequence[last_forward[backward]] == sequence[backward]
-        backward = backward[has_same_number]
-        made_by = rows[last_forward[backward]]
-        return dict(zip(rows[backward].tolist(), made_by.tolist(), strict=True))
+        place_of_forward = np.where(is_backward, NONE, np.arange(len(rows)))
+        last_forward = np.maximum.accumulate(place_of_forward)
+        has_forward = last_forward != NONE
+        backward = np.flatnonzero(is_backward & has_forward)
+        forward = last_forward[backward]
+        has_same_number = sequence[forward] == sequence[backward]
+        backward_rows = rows[backward[has_same_number]].tolist()
+        forward_rows = rows[forward[has_same_number]].tolist()
+        return dict(zip(backward_rows, forward_rows, strict=True))
 
 
 class _StartedWork(NamedTuple):

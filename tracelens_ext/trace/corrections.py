@@ -63,8 +63,9 @@ def _by_stream(trace: Trace) -> _Streams:
     end = trace.end_of(rows)
     order = np.argsort(start, kind="stable")  # traces are nearly sorted by start
     order = order[stable_order(stream[order])]
-    has_same_start = (np.diff(start[order]) == 0) & (np.diff(stream[order]) == 0)
-    if has_same_start.any():
+    starts_with_next = np.diff(start[order]) == 0
+    starts_with_next &= np.diff(stream[order]) == 0
+    if starts_with_next.any():
         order = np.lexsort((rows, trace.name[rows], end, start, stream))
     return _Streams(
         rows=rows[order], stream=stream[order], start=start[order], end=end[order]
@@ -111,11 +112,18 @@ def _written_twice(trace: Trace, streams: _Streams) -> BoolArray:
     is_candidate[1:] |= is_alike
     is_candidate[:-1] |= is_alike
     rows = streams.rows[is_candidate]
-    columns: list[IntArray] = [streams.start[is_candidate], streams.end[is_candidate]]
-    columns += [streams.stream[is_candidate], trace.name[rows], trace.kind[rows]]
-    columns += [trace.correlation[rows], trace.external_id[rows]]
+    columns: list[IntArray] = [
+        streams.start[is_candidate],
+        streams.end[is_candidate],
+        streams.stream[is_candidate],
+        trace.name[rows],
+        trace.kind[rows],
+        trace.correlation[rows],
+        trace.external_id[rows],
+    ]
     columns += [column.at(rows) for column in trace.args.values()]
-    is_copy[rows[_equal_to_one_before(columns, rows)]] = True
+    is_equal = _equal_to_one_before(columns, rows)
+    is_copy[rows[is_equal]] = True
     return is_copy
 
 
@@ -147,10 +155,12 @@ def _equal_to_one_before(columns: list[IntArray], rows: Int64Array) -> BoolArray
     if not len(rows):
         return np.zeros(0, dtype=bool)
     order = np.argsort(rows)
-    _, number = number_groups([column[order] for column in columns])
+    ordered_columns = [column[order] for column in columns]
+    _, number = number_groups(ordered_columns)
     by_number = np.argsort(number, kind="stable")
+    equals_one_before = np.diff(number[by_number]) == 0
     is_repeated = np.zeros(len(rows), dtype=bool)
-    is_repeated[order[by_number[1:]]] = np.diff(number[by_number]) == 0
+    is_repeated[order[by_number[1:]]] = equals_one_before
     return is_repeated
 
 
@@ -195,8 +205,8 @@ def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
     if count > 1:
         what = f"{count:,} events with impossible ends"
     note = (
-        f"{what} corrected: a GPU event that contains the whole of the next event of its stream"
-        " ends where that one starts."
+        f"{what} corrected: a GPU event that contains the whole next event of its "
+        "stream ends where that event starts."
     )
     provenance = replace(trace.provenance, notes=trace.provenance.notes + (note,))
     return replace(trace, dur=duration, provenance=provenance)
@@ -253,7 +263,8 @@ def possible_ends(
 def _members(first: Int64Array, end: Int64Array) -> Int64Array:
     """Return all indices of ranges: 3, 4, 8 for those from 3 to 5 and from 8 to 9."""
     count = end - first
+    total = int(count.sum())
     skipped = np.cumsum(count) - count
-    offset = np.arange(int(count.sum())) - np.repeat(skipped, count)
+    offset = np.arange(total) - np.repeat(skipped, count)
     members: Int64Array = np.repeat(first, count) + offset
     return members

@@ -118,8 +118,11 @@ class GpuEvents:
         """The category of each event; raises a UsageError without a categorizer."""
         if self.categories is not None:
             return self.categories
-        remedy = "make the analyzer with TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
-        raise UsageError(f"kernel categories are switched off; {remedy}")
+        remedy = (
+            "create the analyzer with TreePerfAnalyzer(trace, "
+            "use_kernel_name_categories=True)"
+        )
+        raise UsageError(f"kernel categories are turned off; {remedy}")
 
     @cached_property
     def op_categorizer(self) -> Categorizer:
@@ -159,9 +162,9 @@ class GpuEvents:
         """
         trace = self.trace
         operation = self.tree.cpu_op_of_gpu
-        has_telling_op = (
-            (operation != NONE) & ~self.tree.by_opaque_graph & self.is_kernel
-        )
+        has_telling_op = operation != NONE
+        has_telling_op &= ~self.tree.by_opaque_graph
+        has_telling_op &= self.is_kernel
         has_telling_op &= trace.kind[operation] == EventKind.CPU_OP
         op_name = np.where(has_telling_op, trace.name[operation], NONE)
         first, pair_of_event = number_groups([self.name, op_name])
@@ -214,10 +217,12 @@ def gigabytes_per_second(gpu_events: GpuEvents, events: Int64Array) -> float:
     """Return how fast some GPU events moved their bytes together; NaN without recorded sizes."""
     size = gpu_events.trace.arg("bytes").at(gpu_events.rows[events])
     has_size = size > 0
-    total_ns = int(gpu_events.duration[events][has_size].sum())
+    duration = gpu_events.duration[events]
+    total_ns = int(duration[has_size].sum())
     if not total_ns:
         return np.nan
-    return float(size[has_size].sum()) / total_ns
+    total_bytes = float(size[has_size].sum())
+    return total_bytes / total_ns
 
 
 Scope = Literal["stream", "device"]

@@ -47,7 +47,8 @@ def number_groups(keys: Sequence[IntArray]) -> Numbered:
     number, count = ranks(number)
     first = np.empty(count, dtype=np.int64)
     # the last to be written is the first
-    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
+    from_behind = np.arange(len(number))[::-1]
+    first[number[from_behind]] = from_behind
     return Numbered(first, number)
 
 
@@ -131,11 +132,11 @@ class Groups:
         # From a whole number near the mean, differences are exact and small.
         center = np.rint(self.mean).astype(np.int64)
         distance = (duration - center[self.number]).astype(np.float64)
-        squares = np.bincount(self.number, distance * distance, len(self)).astype(
-            np.float64
-        )
+        sum_of_squares = np.bincount(self.number, distance * distance, len(self))
+        squares = sum_of_squares.astype(np.float64)
         squares -= (self.mean - center) ** 2 * self.count
-        variance = np.maximum(squares, 0) / np.maximum(self.count - 1, 1)
+        degrees_of_freedom = np.maximum(self.count - 1, 1)
+        variance = np.maximum(squares, 0) / degrees_of_freedom
         deviation: Float64Array = np.sqrt(variance)
         deviation[self.count == 1] = 0.0
         return deviation
@@ -235,9 +236,11 @@ def joined(
 
 def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Array:
     """Return `part` in percent of `whole`, 0 where that is 0; shape of `part`."""
-    divisor = np.broadcast_to(np.asarray(whole, dtype=np.float64), part.shape)
+    divisor = np.asarray(whole, dtype=np.float64)
+    divisor = np.broadcast_to(divisor, part.shape)
+    has_whole = divisor != 0
     result = np.zeros(part.shape)
-    np.divide(100.0 * part, divisor, out=result, where=divisor != 0)
+    np.divide(100.0 * part, divisor, out=result, where=has_whole)
     return result
 
 
@@ -276,7 +279,8 @@ def items_before(
     begins = np.searchsorted(group, wanted, "left").tolist()
     ends = np.searchsorted(group, wanted, "right").tolist()
     last_of_group = np.cumsum(questions_of_group[present])
-    questions = np.split(stable_order(asked_group - least), last_of_group)
+    by_group = stable_order(asked_group - least)
+    questions = np.split(by_group, last_of_group)
     # The last part of the split is empty.
     for begin, end, places in zip(begins, ends, questions, strict=False):
         result[places] = begin + np.searchsorted(time[begin:end], asked_time[places])
@@ -312,10 +316,14 @@ def running_maximum(group: IntArray, values: Int64Array) -> RunningMaximum:
     first = np.flatnonzero(begins_run(group)).tolist()
     if not first:
         return RunningMaximum(values[place], place)
-    for begin, end in zip(first, first[1:] + [len(values)], strict=True):
-        highest = np.maximum.accumulate(values[begin:end])
-        place[begin:end][values[begin:end] < highest] = begin
-        np.maximum.accumulate(place[begin:end], out=place[begin:end])
+    ends = first[1:] + [len(values)]
+    for begin, end in zip(first, ends, strict=True):
+        values_of_group = values[begin:end]
+        place_of_group = place[begin:end]
+        highest = np.maximum.accumulate(values_of_group)
+        is_lower = values_of_group < highest
+        place_of_group[is_lower] = begin
+        np.maximum.accumulate(place_of_group, out=place_of_group)
     return RunningMaximum(values[place], place)
 
 
@@ -368,13 +376,15 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     pairs: list[IntArray] = [np.empty(0, dtype=np.int64)]
     paths = 0
     for nodes in levels(depth):
-        path_above = np.where(parent[nodes] == ROOT, ROOT, path_of_node[parent[nodes]])
+        parents = parent[nodes]
+        path_above = np.where(parents == ROOT, ROOT, path_of_node[parents])
         pair = (path_above + 1) * names + name[nodes]
         distinct, number = np.unique(pair, return_inverse=True)
         path_of_node[nodes] = number + paths
         pairs.append(distinct)
         paths = paths + len(distinct)
-    path_above, last_name = np.divmod(np.concatenate(pairs), names)
+    all_pairs = np.concatenate(pairs)
+    path_above, last_name = np.divmod(all_pairs, names)
     return CallPaths(of_node=path_of_node, parent=path_above - 1, name=last_name)
 
 

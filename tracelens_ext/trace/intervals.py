@@ -21,9 +21,11 @@ def union(start: Int64Array, end: Int64Array) -> Union:
     """Return the union of intervals in any order."""
     order = np.argsort(start, kind="stable")
     ordered_start = start[order]
-    latest_end = np.maximum.accumulate(end[order])
+    ordered_end = end[order]
+    latest_end = np.maximum.accumulate(ordered_end)
+    next_start = ordered_start[1:]
     is_last = np.ones(len(order), dtype=bool)  # what follows is apart
-    is_last[:-1] = ordered_start[1:] > latest_end[:-1]
+    is_last[:-1] = next_start > latest_end[:-1]
     is_first = np.roll(is_last, 1)
     return Union(start=ordered_start[is_first], end=latest_end[is_last])
 
@@ -46,9 +48,11 @@ def covered(
 
     def covered_until(time: Int64Array) -> Int64Array:
         begun = np.searchsorted(parts.start, time, side="right")
-        end_of_latest = parts.end[np.maximum(begun, 1) - 1]
+        latest = np.maximum(begun, 1) - 1
+        end_of_latest = parts.end[latest]
         still_to_run = np.maximum(end_of_latest - time, 0)
-        return np.where(begun > 0, length_before[begun] - still_to_run, 0)
+        length = length_before[begun] - still_to_run
+        return np.where(begun > 0, length, 0)
 
     return covered_until(window_end) - covered_until(window_start)
 
@@ -119,10 +123,12 @@ def inside(
     10, each of window 0, of the others 0 and 1.
     """
     first_other = np.searchsorted(last, start, side="right")
-    count = np.maximum(np.searchsorted(first, end, side="left") - first_other, 0)
+    other_behind = np.searchsorted(first, end, side="left")
+    count = np.maximum(other_behind - first_other, 0)
     window = np.repeat(np.arange(len(start)), count)
     parts_before = np.cumsum(count) - count
-    place_in_window = np.arange(len(window)) - np.repeat(parts_before, count)
+    first_of_window = np.repeat(parts_before, count)
+    place_in_window = np.arange(len(window)) - first_of_window
     other = place_in_window + first_other[window]
     begin = np.maximum(start[window], first[other])
     stop = np.minimum(end[window], last[other])
@@ -145,9 +151,11 @@ def overlaps_any(start: Int64Array, end: Int64Array, others: Union) -> BoolArray
 
 def stable_order(numbers: IntArray) -> Int64Array:
     """Return a stable argsort; numpy sorts numbers of 16 bits by radix, in linear time."""
-    fits = numbers.min(initial=0) >= 0 and numbers.max(initial=0) < 1 << 16
+    least = numbers.min(initial=0)
+    largest = numbers.max(initial=0)
+    fits = least >= 0 and largest < 1 << 16
     if fits:
-        return np.argsort(numbers.astype(np.uint16), kind="stable")
+        numbers = numbers.astype(np.uint16)
     return np.argsort(numbers, kind="stable")
 
 

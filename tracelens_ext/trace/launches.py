@@ -86,9 +86,11 @@ def _are_captured(trace: Trace, calls: Int64Array) -> BoolArray:
 def _are_within_another(gpu_events: GpuEvents, calls: Int64Array) -> BoolArray:
     """Return which calls are called by another one of them."""
     tree = gpu_events.tree
+    position = tree.position[calls]
     is_call = np.zeros(len(tree.rows), dtype=bool)
-    is_call[tree.position[calls]] = True
-    return values_at(is_call, tree.parent_position[tree.position[calls]], missing=False)
+    is_call[position] = True
+    position_above = tree.parent_position[position]
+    return values_at(is_call, position_above, missing=False)
 
 
 def begins_capture(call: str) -> bool:

@@ -77,11 +77,13 @@ def _ids_of(trace: Trace, launches: Int64Array, gpu: Int64Array) -> _Ids:
     rows = np.concatenate((launches, gpu))
     ids = trace.correlation[rows]
     if trace.conventions.gpu_by_process:
-        process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
+        thread = trace.thread[rows]
+        process = trace.process_of_thread[thread].astype(np.int64)
         processes = int(process.max()) + 1
         # the ids are huge, but there are not many
         if int(ids.max()) >= 2**62 // processes:
-            ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+            _, number = np.unique(ids, return_inverse=True)
+            ids = number.astype(np.int64)
         ids = ids * processes + process
     return _Ids(of_launches=ids[: len(launches)], of_gpu=ids[len(launches) :])
 
@@ -92,10 +94,13 @@ def _refuse_ids_of_two_processes(
     """Raise when launches of two processes share an id that GPU events carry; ids ascend."""
     process = trace.process_of_thread[trace.thread[launches]]
     is_used = np.isin(ids, trace.correlation[trace.gpu_rows])
-    is_shared = (np.diff(ids) == 0) & (np.diff(process) != 0) & is_used[1:]
+    is_shared = np.diff(ids) == 0
+    is_shared &= np.diff(process) != 0
+    is_shared &= is_used[1:]
     if is_shared.any():
-        threads = np.unique(trace.thread[launches[is_used]]).tolist()
-        processes = sorted({str(trace.threads[thread][0]) for thread in threads})
+        threads = np.unique(trace.thread[launches[is_used]])
+        labels = {str(trace.threads[thread][0]) for thread in threads.tolist()}
+        processes = sorted(labels)
         _refuse(
             trace=trace, what="processes", labels=processes, count=int(is_shared.sum())
         )
@@ -107,12 +112,16 @@ def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> 
     It starts one kernel on one device; in containers every rank may have the same process id.
     """
     is_kernel = trace.kind[trace.gpu_rows] == EventKind.KERNEL
-    kernels = np.flatnonzero((launch_of_gpu != NONE) & is_kernel)
+    has_launch = launch_of_gpu != NONE
+    kernels = np.flatnonzero(has_launch & is_kernel)
     call = trace.name[launch_of_gpu[kernels]]
-    kernels = kernels[~trace.named(call, _LAUNCHES_ON_SEVERAL_DEVICES.search)]
-    kernels = kernels[np.lexsort((trace.device[kernels], launch_of_gpu[kernels]))]
-    has_same_launch = np.diff(launch_of_gpu[kernels]) == 0
-    is_astray = has_same_launch & (np.diff(trace.device[kernels]) != 0)
+    is_on_several = trace.named(call, _LAUNCHES_ON_SEVERAL_DEVICES.search)
+    kernels = kernels[~is_on_several]
+    launch = launch_of_gpu[kernels]
+    order = np.lexsort((trace.device[kernels], launch))
+    kernels = kernels[order]
+    is_astray = np.diff(launch[order]) == 0
+    is_astray &= np.diff(trace.device[kernels]) != 0
     if is_astray.any():
         devices = np.unique(trace.device[kernels]).tolist()
         _refuse(
@@ -133,16 +142,16 @@ def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
     if ranks:
         raise MergedRanksError(
             path=path,
-            problem=f"holds several ranks merged into one file: {rank_labels(ranks)}",
-            remedy=f"add --rank {ranks[0].number} for one of them, or compare all with:"
+            problem=f"contains several ranks merged into one file: {rank_labels(ranks)}",
+            remedy=f"analyze one of them with --rank {ranks[0].number}, or compare all with:"
             f" tracelens-ext fleet {file} -o results",
             ranks=tuple(rank.number for rank in ranks),
         )
     raise MergedRanksError(
         path=path,
-        problem=f"holds several ranks ({what} {named}) that reuse {count:,} correlation ids,"
+        problem=f"contains several ranks ({what} {named}) that reuse {count:,} correlation ids,"
         " so kernels cannot be attributed to the right one",
-        remedy="analyse each rank's own file",
+        remedy="analyze each rank's own file",
     )
 
 

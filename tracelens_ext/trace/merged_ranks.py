@@ -358,13 +358,19 @@ class _Processes:
         return owners
 
     def _host_of_gpu(self, gpu: int) -> int | None:
-        events = self._gpu_rows[self._gpu_process == gpu]
-        shares = {host: self._launched_share(host, events) for host in self.hosts}
-        possible = [host for host, share in shares.items() if share >= _LEAST_SHARE]
+        is_of_gpu = self._gpu_process == gpu
+        events = self._gpu_rows[is_of_gpu]
+        possible = []
+        for host in self.hosts:
+            share = self._launched_share(host, events)
+            if share >= _LEAST_SHARE:
+                possible.append(host)
         if self._stand_apart:
             beside = self._host_beside(events)
             return beside if beside in possible else None
-        return possible[0] if len(possible) == 1 else None
+        if len(possible) != 1:
+            return None
+        return possible[0]
 
     def hosts_of_rows(self) -> Int64Array | None:
         """Return the host among whose events each event stands, (n,); None if that is not certain.
@@ -400,8 +406,10 @@ class _Processes:
     def _started_share(self, host: int, host_of_row: Int64Array) -> float:
         """Return the share of the launches of a host of which a GPU event is its own."""
         trace = self._trace
-        launches = self._launches[self._launch_process == host]
-        events = self._gpu_rows[host_of_row[self._gpu_rows] == host]
+        is_launch_of_host = self._launch_process == host
+        launches = self._launches[is_launch_of_host]
+        is_event_of_host = host_of_row[self._gpu_rows] == host
+        events = self._gpu_rows[is_event_of_host]
         has_event = np.isin(trace.correlation[launches], trace.correlation[events])
         return float(has_event.mean())
 
@@ -412,21 +420,25 @@ class _Processes:
     def _could_launch(self, host: int, events: Int64Array) -> BoolArray:
         """Return which GPU events a launch of a process may have started, shape of `events`."""
         trace = self._trace
-        launches = self._launches[self._launch_process == host]
+        is_of_host = self._launch_process == host
+        launches = self._launches[is_of_host]
         ids = trace.correlation[launches]
         wanted = trace.correlation[events]
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        has_launch = ids[place] == wanted
-        starts_later = trace.ts[events] >= trace.ts[launches[place]] - _CLOCKS_NS
-        could_launch: BoolArray = has_launch & starts_later
+        last_place = len(ids) - 1
+        place = np.minimum(np.searchsorted(ids, wanted), last_place)
+        earliest_start = trace.ts[launches[place]] - _CLOCKS_NS
+        could_launch: BoolArray = ids[place] == wanted
+        could_launch &= trace.ts[events] >= earliest_start
         return could_launch
 
     def _host_beside(self, events: Int64Array) -> int:
         """Return the host among whose events in the file most of some events stand."""
         hosts = self.hosts_in_file_order
         starts = [self._ranges[host].first for host in hosts]
-        place = np.maximum(np.searchsorted(starts, events, "right") - 1, 0)
-        return hosts[int(np.bincount(place).argmax())]
+        hosts_begun = np.searchsorted(starts, events, "right")
+        place = np.maximum(hosts_begun - 1, 0)
+        most_frequent = int(np.bincount(place).argmax())
+        return hosts[most_frequent]
 
     def others_beside(self, host: int) -> list[int]:
         """Return the processes without launches or GPU events that stand among those of a host."""

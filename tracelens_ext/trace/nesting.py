@@ -144,8 +144,10 @@ def _siblings_before(nesting: Nesting, thread: Int32Array) -> Int64Array:
     ordered_thread = thread[nesting.order]
     is_next_sibling = np.diff(parent[by_parent]) == 0
     is_next_sibling &= np.diff(ordered_thread[by_parent]) == 0
+    node = by_parent[1:][is_next_sibling]
+    node_before = by_parent[:-1][is_next_sibling]
     sibling = np.full(len(parent), ROOT, dtype=np.int64)
-    sibling[by_parent[1:][is_next_sibling]] = by_parent[:-1][is_next_sibling]
+    sibling[node] = node_before
     return sibling
 
 
@@ -350,10 +352,12 @@ def preorder(parent: Int32Array, size: Int64Array, siblings: Int64Array) -> Int6
     parent_of_sibling = parent[siblings]
     first = np.flatnonzero(np.diff(parent_of_sibling, prepend=ROOT - 1))
     count = np.diff(np.append(first, len(siblings)))
-    size_before -= np.repeat(size_before[first], count)
+    size_before_first = size_before[first]
+    size_before -= np.repeat(size_before_first, count)
     offset = np.empty(len(parent), dtype=np.int64)
     offset[siblings] = size_before
-    return path_sums(parent, offset + (parent != ROOT))
+    is_below_another = parent != ROOT
+    return path_sums(parent, offset + is_below_another)
 
 
 def lowest_common(
@@ -377,13 +381,17 @@ def lowest_common(
     deeper = np.where(is_higher, other, one)
     higher = np.where(is_higher, one, other)
     for power in reversed(range(len(jumps))):
-        can_jump = depth[deeper] - depth[higher] >= 1 << power
+        levels_apart = depth[deeper] - depth[higher]
+        can_jump = levels_apart >= 1 << power
         deeper = np.where(can_jump, jumps[power][deeper], deeper)
     for jump in reversed(jumps):
-        stays_apart = jump[deeper] != jump[higher]
-        deeper = np.where(stays_apart, jump[deeper], deeper)
-        higher = np.where(stays_apart, jump[higher], higher)
-    return np.where(deeper == higher, deeper, jumps[0][deeper])
+        above_deeper = jump[deeper]
+        above_higher = jump[higher]
+        stays_apart = above_deeper != above_higher
+        deeper = np.where(stays_apart, above_deeper, deeper)
+        higher = np.where(stays_apart, above_higher, higher)
+    parent_of_both = jumps[0][deeper]
+    return np.where(deeper == higher, deeper, parent_of_both)
 
 
 def subtree_ends(parent: Int32Array, depth: Int32Array) -> Int64Array:

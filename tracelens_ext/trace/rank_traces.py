@@ -43,7 +43,7 @@ def rank_of_merged_file(trace: Trace, number: int) -> Trace:
     if not ranks and recorded in (None, number):
         return trace
     numbers = ", ".join(str(rank.number) for rank in ranks[:MOST_NAMED])
-    held = f"holds the ranks {numbers}" if ranks else f"is of rank {recorded}"
+    held = f"contains the ranks {numbers}" if ranks else f"is of rank {recorded}"
     raise UsageError(f"{trace.provenance.path}: {held}, not rank {number}")
 
 
@@ -166,7 +166,8 @@ def _provenance_of(whole: Provenance, rank: MergedRank, count: int) -> Provenanc
     notes = list(whole.all_notes)
     called = f" ({one_line(rank.label)})" if rank.label else ""
     notes.append(
-        f"The file holds several ranks; these are the events of rank {rank.number}{called}."
+        "The file contains several ranks; these are the events of rank "
+        f"{rank.number}{called}."
     )
     return replace(
         whole,

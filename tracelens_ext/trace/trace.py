@@ -86,9 +86,11 @@ class ArgColumn:
         if not len(self.rows):
             return np.full(len(rows), missing, dtype=np.int64)
         last_place = len(self.rows) - 1
-        place = np.minimum(np.searchsorted(self.rows, rows), last_place)
+        place = np.searchsorted(self.rows, rows)
+        place = np.minimum(place, last_place)
         is_given = self.rows[place] == rows
-        return np.where(is_given, self.values[place], missing)
+        values = self.values[place]
+        return np.where(is_given, values, missing)
 
     def selected(self, is_kept: BoolArray, new_row: IntArray) -> ArgColumn:
         """Return the column of some of the events, under their new rows; both of shape (n,)."""
@@ -344,7 +346,8 @@ class Trace:
         passes = np.zeros(len(self.names), dtype=bool)
         used_codes = np.flatnonzero(np.bincount(codes, minlength=1))
         for code in used_codes.tolist():
-            passes[code] = bool(test(self.names[code]))
+            name = self.names[code]
+            passes[code] = bool(test(name))
         return passes[codes]
 
     def rows_named(
@@ -405,8 +408,13 @@ def distributed_info(metadata: Mapping[str, object]) -> Mapping[str, object]:
 
 def _number(label: int | str) -> int:
     """Return 7 for 7, '7' and 'stream 7'; `NONE` for a text without digits, or a huge number."""
-    number = label
-    if isinstance(number, str):
-        digits = "".join(re.findall("[0-9]", number))
-        number = int(digits) if 0 < len(digits) < _MOST_DIGITS else NONE
-    return number if abs(number) < 2**62 else NONE
+    if isinstance(label, int):
+        number = label
+    else:
+        digits = "".join(re.findall("[0-9]", label))
+        if not 0 < len(digits) < _MOST_DIGITS:
+            return NONE
+        number = int(digits)
+    if abs(number) >= 2**62:
+        return NONE
+    return number

@@ -40,31 +40,32 @@ def no_gpu_work(work: GpuEvents) -> str:
     trace = work.trace
     recording = recording_of(work)
     if is_of_tpu(trace):
-        return "This is a profile of a TPU, of which only the host's part is read."
+        return "This is a TPU profile; only its CPU part is analyzed."
     if trace.provenance.salvaged:
         return _lost_with_the_end(trace, recording)
     if recording.launches:
         return _launched_but_not_recorded(trace, recording)
     unread = _events_not_read(trace)
     if unread:
-        return f"No GPU work was read. Of events that may be some, these are not read: {unread}."
+        return (
+            "No GPU work was read. These events, which may be GPU work, are not "
+            f"supported: {unread}."
+        )
     tool = program_of(trace).tool
     accelerator = _accelerator(trace) if tool == "torch" else None
     if accelerator is not None:
         devices = [device.name for device in trace.devices if device.name]
         whose = ", ".join(dict.fromkeys(devices)) or "an accelerator"
-        return (
-            f"There is no work of {whose} in the trace; record it with {accelerator}."
-        )
+        return f"The trace contains no work of {whose}; record it with {accelerator}."
     remedy = _RECORD_GPU.get(tool)
     if tool == "torch":
         return (
-            "The trace has no GPU work. "
-            f"If the program uses a GPU, record it with {remedy}."
+            "The trace contains no GPU work. If the program uses a GPU, record it "
+            f"with {remedy}."
         )
     if remedy is not None:
-        return f"There is no GPU work in the trace; record it with {remedy}."
-    return "There is no GPU work in the trace."
+        return f"The trace contains no GPU work; record it with {remedy}."
+    return "The trace contains no GPU work."
 
 
 def is_of_tpu(trace: Trace) -> bool:
@@ -78,8 +79,8 @@ def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
     if recording.launches:
         launches = f" of {_counted(recording.launches, 'launch', 'launches')}"
     return (
-        f"No GPU work{launches} is in what is left of the file; it may be in what is lost."
-        f" {trace.provenance.salvaged}"
+        f"The readable part of the file contains no GPU work{launches}; it may be in "
+        f"the lost part. {trace.provenance.salvaged}"
     )
 
 
@@ -93,7 +94,7 @@ def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
     else:
         launched = "kernels and graphs" if has_graphs else "kernels"
         sentence = (
-            f"{recording.launches:,} {launched} were launched, none was recorded."
+            f"{recording.launches:,} {launched} were launched, but none was recorded."
         )
     for note in trace.provenance.notes:
         sentence += f" {note}"

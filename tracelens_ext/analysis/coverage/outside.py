@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -19,6 +20,8 @@ _LEAST_SHARE: Final = 0.05
 #: What takes less of the time before or after is not named, as a share.
 _NAMED_SHARE: Final = 0.2
 _NAME_LENGTH: Final = 60
+#: An iteration goes on around everything.
+_STEP: Final = re.compile(r"ProfilerStep#")
 #: The first kind of which something takes long enough is named.
 _NAMED_KINDS: Final[tuple[Sequence[EventKind], ...]] = (
     LAUNCH_KINDS,
@@ -69,6 +72,8 @@ def _longest_within(work: GpuEvents, edge: _Edge) -> Iterator[str]:
     trace = work.trace
     for kinds in _NAMED_KINDS:
         rows = trace.rows_of(*kinds)
+        is_step = trace.named(trace.name[rows], _STEP.match)
+        rows = rows[~is_step]
         start = np.maximum(trace.ts[rows], edge.start)
         end = np.minimum(trace.end_of(rows), edge.end)
         rows = rows[end > start]

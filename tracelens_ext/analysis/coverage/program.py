@@ -151,10 +151,10 @@ def program_of(trace: Trace) -> RecordedProgram:
         )
     launches_kernels = _commonest_name(trace, LAUNCH_KINDS, _LAUNCHES_COMPILED_KERNEL)
     if tool and launches_kernels and not _has_python(trace):
-        because = "kernels compiled into the program, and no framework's"
+        because = "kernels compiled into the program, and no framework"
         return RecordedProgram(kind="native", because=because, tool=tool)
     return RecordedProgram(
-        kind="unknown", because="nothing in the trace shows it", tool=tool
+        kind="unknown", because="nothing in the trace identifies it", tool=tool
     )
 
 
@@ -203,9 +203,9 @@ _CALLS: Final = "API calls"  # all programs have these; the others are of Python
 #: What each would add, a clause.
 _ADDS: Final = {
     _CALLS: "why the GPU is idle, and which call launched each kernel",
-    "stacks": "the line of Python that each place is about",
-    "shapes": "how far each operation is from the best that the GPU can do",
-    "memory": "what is allocated at the peak, and by what",
+    "stacks": "which line of Python each place refers to",
+    "shapes": "how far each operation is from the best the GPU can do",
+    "memory": "what is allocated at the peak, and what allocated it",
     "sync events": "which event or stream each wait is for",
 }
 #: How each tool records it.
@@ -220,7 +220,10 @@ _HOW: Final = {
     "nsys": {
         _CALLS: "nsys profile -t cuda, then nsys export --type sqlite",
         "stacks": "nsys profile --python-backtrace=cuda",
-        "shapes": "emit_nvtx(record_shapes=True) of torch.autograd.profiler, with -t cuda,nvtx",
+        "shapes": (
+            "torch.autograd.profiler.emit_nvtx(record_shapes=True), and nsys profile "
+            "-t cuda,nvtx"
+        ),
     },
     "rocprofv3": {_CALLS: "rocprofv3 --hip-trace --kernel-trace --memory-copy-trace"},
     "jax": {"stacks": "jax.profiler.ProfileOptions().python_tracer_level = 1"},

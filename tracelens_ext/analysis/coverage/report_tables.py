@@ -146,7 +146,7 @@ def recording_lines(work: GpuEvents) -> list[str]:
         for what, time in left_out.items()
         if time
     ]
-    analyzed = "all of it judged."
+    analyzed = "all of it analyzed."
     if parts:
         analyzed = f"{', '.join(parts)}; {_time_text(recording.analyzed_ns)} judged."
     first = f"{_time_text(wall)} of wall time, {analyzed}"
@@ -172,22 +172,24 @@ def _time_text(nanoseconds: float) -> str:
 
 RECORDING = Table(
     name="recording",
-    shows="How much of the wall time can be judged, and what was not recorded",
+    shows="How much of the wall time can be analyzed, and what was not recorded",
     columns=[
         Column(
             "kind",
-            "`wall`, what of it is `not_recorded` and `warm_up`, and what can be `analyzed`, "
-            "as means over the devices; `launches` of kernels, graphs and copies, and how "
-            "many of them have no GPU work; then each part: `dropped_events`, "
-            "`pre_recording` work and `warm_up`, the longest first; without GPU work "
-            "`api_calls` by time; and what is `missing`",
+            "`wall`; the parts of it that are `not_recorded` and `warm_up`, and the part "
+            "that can be `analyzed`, as means over the devices; `launches` of kernels, "
+            "graphs and copies, and how many of them have no GPU work; then each "
+            "interval: `dropped_events`, `pre_recording` work and `warm_up`, longest "
+            "first; without GPU work, `api_calls` by time; and what is `missing`",
         ),
         Column("device", "the number of the device"),
-        Column("start_ms", "since the start of the wall"),
-        Column("end_ms", "since the start of the wall"),
-        Column("duration_ms", "idle time of the device in it"),
-        Column("% of wall time", "`duration_ms`, of the wall time"),
-        Column("count", "launches, or calls, that it is about", unit="launches"),
+        Column("start_ms", "since the start of the wall time"),
+        Column("end_ms", "since the start of the wall time"),
+        Column("duration_ms", "idle time of the device during it"),
+        Column("% of wall time", "`duration_ms` as a share of the wall time"),
+        Column(
+            "count", "number of launches or calls that it concerns", unit="launches"
+        ),
         Column("what", "what it is"),
         Column("place", "the operation, annotation or frame in which it begins"),
         Column("how", "how to record what is missing"),

@@ -45,12 +45,12 @@ class WarmUp(StrEnum):
     """What kind of warm-up something is, in words."""
 
     FIRST_USE = "first use"
-    CAPTURE = "capture of a graph"
-    CODE_LOADING = "loading of code"
-    CONTEXT = "creation of a context"
-    INSTANTIATION = "instantiation of a graph"
+    CAPTURE = "graph capture"
+    CODE_LOADING = "module loading"
+    CONTEXT = "context creation"
+    INSTANTIATION = "graph instantiation"
     COMPILATION = "compilation"
-    SEARCH = "search for the best convolution"
+    SEARCH = "search for the best convolution algorithm"
     AUTOTUNING = "autotuning"
     FIRST_LAUNCH = "first launch of a kernel"
 

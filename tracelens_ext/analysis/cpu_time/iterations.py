@@ -130,8 +130,11 @@ def _notes(frame: pd.DataFrame, nested: int) -> Iterator[str]:
             "recording ended within them."
         )
     if nested:
-        yield f"{nested:,} annotations lie within another that matches, and do not count."
+        yield (
+            f"{nested:,} annotations are nested in another matching annotation and "
+            "are ignored."
+        )
     if 0 < whole_count < ODD_AMONG:
         yield (
-            f"No iteration is marked as unusual: that takes {ODD_AMONG} complete iterations."
+            f"Outliers are only determined for {ODD_AMONG} or more complete iterations."
         )

@@ -172,10 +172,14 @@ CPU_TIMELINE = Table(
     name="cpu_timeline",
     shows="CPU time by activity",
     columns=[
-        Column("activity", "what the CPU did; activities do not overlap"),
+        Column("activity", "CPU activity; activities do not overlap"),
         Column("description", "the activity in words"),
         Column(
-            "time_ms", "the union over all threads of a process, summed over processes"
+            "time_ms",
+            (
+                "time of the activity: the union over all threads of a process, "
+                "summed over processes"
+            ),
         ),
         Column("% of wall time", "the activity's share", unit="%"),
     ],
@@ -198,10 +202,12 @@ CPU_ITERATIONS = Table(
     name="cpu_iterations",
     shows="CPU time of each iteration, and which are unusual",
     columns=[
-        Column("iteration", "the annotation's name"),
-        Column("process", "where there are several"),
-        Column("start_ms", "since the trace's first event"),
-        Column("wall_time_ms", "of the annotation: the sum of the six activities"),
+        Column("iteration", "name of the annotation"),
+        Column("process", "if there are several"),
+        Column("start_ms", "since the first event of the trace"),
+        Column(
+            "wall_time_ms", "duration of the annotation: the sum of the six activities"
+        ),
         Column("data_loading_ms", "waiting for the next batch"),
         Column("optimizer_ms", "optimizer steps and setting gradients to zero"),
         Column("backward_ms", "backward pass"),
@@ -211,8 +217,11 @@ CPU_ITERATIONS = Table(
         Column("python_ms", "Python frames without an operation"),
         Column("not_recorded_ms", "no event in the trace"),
         Column("cpu_ops", "operations that started in it", unit="operations"),
-        Column("whole", "it ended before the recording did, and ran an operation"),
-        Column("odd", "the columns in which it is unusual"),
+        Column(
+            "whole",
+            "the iteration ended before the recording did, and ran an operation",
+        ),
+        Column("odd", "columns in which the iteration is unusual"),
     ],
     table=of_gpu_events(_cpu_iterations),
     options=["annotation"],
@@ -245,10 +254,10 @@ CPU_DATA_LOADING = Table(
         Column(
             "data_loader", "the annotation that PyTorch puts around fetching a batch"
         ),
-        Column("batches", "how many were fetched", unit="batches"),
-        Column("total_time_ms", "waited for all of them"),
-        Column("avg_time_ms", "waited for one"),
-        Column("max_time_ms", "waited for the slowest"),
+        Column("batches", "batches fetched", unit="batches"),
+        Column("total_time_ms", "total wait for batches"),
+        Column("avg_time_ms", "mean wait for a batch"),
+        Column("max_time_ms", "wait for the slowest batch"),
         Column("% of wall time", "of the time from the first CPU event to the last"),
     ],
     table=of_gpu_events(cpu_data_loading),
@@ -259,10 +268,10 @@ CPU_PYTHON_FRAMES = Table(
     shows="Time in Python frames",
     columns=[
         Column("python_frame", "file, line and function"),
-        Column("count", "how often it was called", unit="calls"),
-        Column("total_time_ms", "of all calls; a call within itself counts each time"),
+        Column("count", "number of calls", unit="calls"),
+        Column("total_time_ms", "of all calls; a recursive call counts each time"),
         Column(
-            "self_time_ms", "without the frames that it called, with its operations"
+            "self_time_ms", "without the frames that it called, but with its operations"
         ),
         Column("% of Python time", "of the sum of self times"),
     ],

@@ -165,8 +165,8 @@ def _read(path: Path) -> dict[int, list[object]]:
         for key, value in content.items():
             entries_of_node[int(key)] = _as_entries(value)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        problem = f"holds no annotations of kernels as JSON ({type(error).__name__})"
-        remedy = "name a kernel_annotations_rank….json, or take it away"
+        problem = f"contains no kernel annotations as JSON ({type(error).__name__})"
+        remedy = "give a kernel_annotations_rank….json, or leave out the option"
         raise TraceFormatError(path, problem, remedy) from None
     return {
         node: entries

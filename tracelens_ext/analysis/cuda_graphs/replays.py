@@ -247,8 +247,10 @@ class _AddedEvents:
         places = np.flatnonzero(is_needed)
         count = len(places) * len(launches)
         if self._count + count > _MOST_ROWS:
-            problem = f"its graph launches replay over {_MOST_ROWS:,} captured events"
-            remedy = "analyse fewer steps, or without Python frames"
+            problem = (
+                f"its graph launches replay more than {_MOST_ROWS:,} captured events"
+            )
+            remedy = "analyze fewer steps, or record without Python frames"
             raise TraceError(
                 path=self._trace.provenance.path, problem=problem, remedy=remedy
             )
@@ -434,10 +436,10 @@ def read_captures(
         ]
     if wanted and not captures:
         remedy = (
-            "name the profile of the engine's start, in which it captured its graphs"
+            "give the profile of the engine's start, in which it captured its graphs"
         )
         raise passed_over or TraceFormatError(
-            path, "holds no capture of a CUDA graph", remedy
+            path, "contains no CUDA graph capture", remedy
         )
     return captures
 
@@ -462,8 +464,8 @@ def _files_in(folder: Path) -> list[Path]:
         trace_names = [name for name in names if name.endswith(_SUFFIXES)]
         files += [Path(below, name) for name in trace_names if name != DETAILS]
     if not files:
-        remedy = "name the folder of the capture traces"
-        raise TraceNotFoundError(folder, "holds no .json or .json.gz file", remedy)
+        remedy = "give the folder of the capture traces"
+        raise TraceNotFoundError(folder, "contains no .json or .json.gz file", remedy)
     return sorted(files)
 
 
@@ -484,8 +486,8 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        problem = f"is no list of file, batch_size and mode ({error})"
-        raise TraceFormatError(path, problem, "correct it, or take it away") from error
+        problem = f"is not a list of file, batch_size and mode ({error})"
+        raise TraceFormatError(path, problem, "correct it, or remove it") from error
     by_file: defaultdict[str, list[_Detail]] = defaultdict(list)
     for detail in details:
         name = Path(detail.file).name

@@ -268,8 +268,8 @@ def _graph_captures(context: GraphContext) -> pd.DataFrame:
     replays = context.graph_replays
     if replays is None:
         raise UsageError(
-            "this needs a trace with graph launches, and"
-            " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
+            "this needs a trace with graph launches, and TreePerfAnalyzer(trace, "
+            "capture=FILE_OR_FOLDER)"
         )
     rows = [
         _replay_row(replays, number) for number in range(len(replays.launches.rows))
@@ -372,8 +372,9 @@ def _ask_for_captures(context: GraphContext) -> Iterator[str]:
     unknown_ns = gpu_events.duration[is_unknown].sum()
     if context.graph_replays is None and unknown_ns > _LARGE_SHARE * total_ns:
         yield (
-            f"Graph launches tell no operations of {gpu_events.count_text(is_unknown)}; --capture"
-            " FILE_OR_FOLDER takes them from the profile in which the graphs were captured."
+            f"The operations of {gpu_events.count_text(is_unknown)} inside graph "
+            "launches are unknown; --capture FILE_OR_FOLDER takes them from the "
+            "profile in which the graphs were captured."
         )
 
 
@@ -389,8 +390,8 @@ def capture_notes(context: GraphContext) -> Iterator[str]:
     if is_opaque.any():
         others = f"; {context.gpu_events.count_text(is_opaque)} do not"
     yield (
-        f"{known_count:,} of {graph_count:,} GPU events of graph launches have the operation of"
-        f" their capture{others}."
+        f"{known_count:,} of {graph_count:,} GPU events of graph launches are "
+        f"assigned to the operation of their capture{others}."
     )
 
 
@@ -416,33 +417,33 @@ def _capture_notes(
 
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
-    shows="Graph launches by the place that launches them",
+    shows="Graph launches by where they are launched",
     columns=[
         Column("launch", "the runtime call"),
         Column(
             "path",
-            "the CPU ops around it, outermost first, joined by ` > `; annotations such as "
-            "`ProfilerStep#3` are no part of it",
+            "the CPU ops around it, outermost first, separated by ` > `; annotations "
+            "such as `ProfilerStep#3` are not included",
         ),
         Column("launches", "how many", unit="launches"),
         Column(
             "kernels_per_launch",
-            "0 if the trace does not hold their work",
+            "0 if the trace does not contain their work",
             unit="GPU events",
         ),
-        Column("busy_time_ms", "busy time of the launches, summed"),
-        Column("avg_busy_time_us", "of a launch"),
-        Column("min_busy_time_us", "of a launch"),
-        Column("max_busy_time_us", "of a launch"),
+        Column("busy_time_ms", "sum of the busy times of the launches"),
+        Column("avg_busy_time_us", "busy time of a launch"),
+        Column("min_busy_time_us", "busy time of a launch"),
+        Column("max_busy_time_us", "busy time of a launch"),
         Column(
             "avg_span_time_us",
-            "first start to last end of a launch; what exceeds the busy time is gaps within the "
-            "graph",
+            "from first start to last end of a launch; the excess over the busy time "
+            "is gaps within the graph",
         ),
         Column("% of GPU busy time", "of the busy time of all GPU events"),
         Column(
             "CATEGORY_percent",
-            "when categories are on: share in the summed durations of the site",
+            "share of the site's summed durations, when categories are on",
         ),
     ],
     table=of_gpu_events(_graph_launches),
@@ -466,22 +467,23 @@ GRAPH_LAUNCHES = Table(
 CAPTURED = [
     GPU_EVENTS,
     Condition(
-        "a graph launch started GPU events, and the trace or `--capture` holds captures of graphs",
+        "a graph launch started GPU events, and the trace or `--capture` contains "
+        "captures of graphs",
         _has_captures,
     ),
 ]
 GRAPH_OPERATIONS = Table(
     name="graph_operations",
-    shows="Graph launches by the operations that were captured",
+    shows="Graph launches by captured operation",
     columns=[
         Column("operation", "the innermost CPU op around the captured launch"),
         Column(
             "calls",
-            "how many there are in a graph, summed over its replays",
+            "launches of the operation in a graph, summed over its replays",
             unit="calls",
         ),
-        Column("kernels", "how many replay what those launched", unit="GPU events"),
-        Column("total_time_us", "summed duration of these"),
+        Column("kernels", "GPU events that replay those launches", unit="GPU events"),
+        Column("total_time_us", "sum of their durations"),
     ],
     table=of_gpu_events(_graph_operations),
     screen=ScreenView("Operations inside of graph launches"),
@@ -489,47 +491,46 @@ GRAPH_OPERATIONS = Table(
 )
 GRAPH_CAPTURES = Table(
     name="graph_captures",
-    shows="Which captured graphs the graph launches replay, and how well they correspond",
+    shows="Which captured graphs the graph launches replay, and how well they match",
     columns=[
         Column("launch", "the runtime call"),
         Column(
             "capture",
-            "the file with the capture; empty where none fits, or several that are not the same",
+            "file with the capture; empty if none matches, or if several different "
+            "ones do",
         ),
         Column(
             "graph",
-            "its place among the graphs that were captured together, from 0",
+            "position among the graphs that were captured together, from 0",
             unit="graph",
         ),
         Column(
             "batch_size",
-            "what it was captured for; where nothing names it, the first dimension of the first "
-            "inputs of most operations",
+            "batch size that it was captured for; if not recorded, the first "
+            "dimension of the first inputs of most operations",
             unit="batch",
         ),
-        Column("mode", "likewise, such as `FULL` or `PIECEWISE`"),
+        Column("mode", "capture mode, such as `FULL` or `PIECEWISE`"),
         Column("replays", "launches of that graph", unit="launches"),
         Column("gpu_events", "theirs", unit="GPU events"),
-        Column(
-            "matched", "those that correspond to a captured launch", unit="GPU events"
-        ),
+        Column("matched", "GPU events that match a captured launch", unit="GPU events"),
         Column(
             "inserted",
-            "those that correspond to none; they stay under the graph launch",
+            "GPU events that match none; they stay under the graph launch",
             unit="GPU events",
         ),
         Column(
             "missing",
-            "those that no GPU event corresponds to",
+            "captured launches that no GPU event matches",
             unit="captured launches",
         ),
-        Column("gpu_time_ms", "summed duration of the GPU events"),
+        Column("gpu_time_ms", "sum of the durations of the GPU events"),
         Column(
             "tokens_per_replay",
-            "what the annotation of the step says, on average",
+            "mean number of tokens from the annotation of the step",
             unit="tokens",
         ),
-        Column("padding_percent", "how much of the batch size those do not need"),
+        Column("padding_percent", "share of the batch size that those do not use"),
     ],
     table=_graph_captures,
     when=CAPTURED,

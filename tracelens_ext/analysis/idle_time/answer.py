@@ -25,7 +25,7 @@ def answer(work: GpuEvents, classified: ClassifiedGaps, selection: EventFilter) 
     if not len(work):
         return no_gpu_work(work)
     if not classified.events.any():
-        return f"No GPU event is selected: none is of {selection.text}."
+        return f"No GPU event matches {selection.text}."
     is_several = np.count_nonzero(classified.events) > 1
     subject = _subject(classified, selection)
     if selection.step is not None:

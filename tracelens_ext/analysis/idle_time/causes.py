@@ -57,19 +57,19 @@ class Cause(StrEnum):
     """Why the GPU was idle, as tables and JSON call it."""
 
     SYNCHRONIZATION = "synchronization"
-    """The launching thread waited for the GPU, or has to catch up after it did."""
+    """The launching thread waited for the GPU, or was catching up after such a wait."""
     HOST = "host"
-    """The launching thread did something else, or launched."""
+    """The launching thread was doing other work, or was launching."""
     DEPENDENCY = "dependency"
-    """The work was launched, and waited for other work of the GPU."""
+    """The work was launched, but waited for other GPU work."""
     LAUNCH_OVERHEAD = "launch overhead"
-    """The work was launched, and the GPU needed the time to start it."""
+    """The work was launched, and the GPU took this long to start it."""
     UNKNOWN = "unknown"
-    """The work was launched, and nothing tells why it did not start."""
+    """The work was launched, and nothing recorded shows why it did not start."""
     NOT_RECORDED = "not_recorded"
     """Events were dropped, or the work was launched before the recording began."""
     WARM_UP = "warm_up"
-    """First use, compilation, capture of graphs: what is paid once."""
+    """First use, compilation or graph capture: costs that are paid once."""
     EDGE = "edge"
     """Before the first event of a device, or after its last."""
 
@@ -282,7 +282,9 @@ def classify_gaps(
     """
     scopes = get_args(Scope)
     if scope not in scopes:
-        raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
+        raise UsageError(
+            f"there is no scope {scope!r}; choose from {', '.join(scopes)}"
+        )
     if selection is not None:
         return _selected_gaps(work, scope, selection)
     gaps = find_gaps(work, scope)

@@ -25,13 +25,13 @@ class Shape(StrEnum):
     """What kind of gap idle time of a device is in, as tables and JSON call it."""
 
     SHORT = "short gaps"
-    """Shorter than a millisecond."""
+    """Shorter than one millisecond."""
     LONG = "long gaps"
-    """A millisecond or longer, and not recurring."""
+    """One millisecond or longer, and not recurring."""
     PERIODIC = "recurring pauses"
-    """Long gaps of similar lengths at regular times, or between iterations."""
+    """Long gaps of similar length at regular intervals, or between iterations."""
     TAIL = "end of the recording"
-    """A long gap after which hardly anything runs."""
+    """A long gap followed by almost no GPU work."""
 
     @property
     def code(self) -> int:

@@ -237,7 +237,9 @@ def idle_by_kernel_pair(
     """Gaps by the kernels around them; `sort` by size."""
     sorts = get_args(GapSort)
     if sort not in sorts:
-        raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(sorts)}")
+        raise UsageError(
+            f"there is no sort order {sort!r}; choose from {', '.join(sorts)}"
+        )
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
     names, labels = simple_codes(work)
@@ -323,7 +325,7 @@ def gaps(
     """
     if longest is not None and longest < 0:
         raise UsageError(
-            f"longest is how many gaps to list, 0 or more, and not {longest}"
+            f"longest is the number of gaps to list, 0 or more; it is {longest}"
         )
     classified = classify_gaps(work, scope, selection)
     if longest is None:
@@ -404,23 +406,26 @@ def gap_histogram(
 
 
 _GAP_COLUMNS = [
-    Column("process", "as the trace names it"),
+    Column("process", "as recorded in the trace"),
+    Column("device", "-1 if not recorded; the stream is -1 for gaps of a whole device"),
+    Column("stream", "-1 if not recorded; the stream is -1 for gaps of a whole device"),
+    Column("start_us", "since the first event of the trace"),
+    Column("gap_us", "duration of the gap"),
     Column(
-        "device", "-1 where the trace does not say; of a whole device the stream is -1"
+        "overlapped_us",
+        "part of the gap during which other streams were busy; 0 for a whole device",
     ),
+    Column("cause", "the cause of most of the gap, as in `gap_summary`"),
     Column(
-        "stream", "-1 where the trace does not say; of a whole device the stream is -1"
+        "cpu_op",
+        "operation that launched the next GPU event, as in `kernels_by_category`",
     ),
-    Column("start_us", "since the trace's first event"),
-    Column("gap_us", "how long it was"),
-    Column("overlapped_us", "while other streams were busy; 0 for a whole device"),
-    Column("cause", "as in `gap_summary`, that of most of it"),
-    Column("cpu_op", "that launched the event after it, as in `kernels_by_category`"),
-    Column("kernel_before", "the GPU events around it"),
-    Column("kernel_after", "the GPU events around it"),
+    Column("kernel_before", "GPU event before the gap, and after it"),
+    Column("kernel_after", "GPU event before the gap, and after it"),
     Column(
         "launch_delay_us",
-        "from the launch of the event after to its start; empty without a launch",
+        "from the launch of the next GPU event to its start; empty if the launch is "
+        "not recorded",
     ),
 ]
 
@@ -430,22 +435,22 @@ GAP_SUMMARY = Table(
     columns=[
         Column(
             "scope",
-            "`device`: times when all streams were idle, in sum the `idle_time` of "
-            "`gpu_timeline`; `stream`: each stream by itself",
+            "`device`: times when all streams of a device were idle, which add up to "
+            "the `idle_time` of `gpu_timeline`; `stream`: each stream separately",
         ),
         Column(
             "cause",
             "`synchronization`, `host`, `dependency`, `launch overhead`, `unknown`, "
-            "`not_recorded` or `warm_up`; a gap may have several",
+            "`not_recorded` or `warm_up`; a gap may have several causes",
         ),
-        Column("count", "how many have time of this cause", unit="gaps"),
-        Column("idle_time_ms", "of this cause"),
-        Column("% of idle time", "of that scope"),
-        Column("avg_gap_us", "of this cause, in a gap that has it"),
-        Column("max_gap_us", "of this cause, in a gap that has it"),
+        Column("count", "gaps in which this cause occurs", unit="gaps"),
+        Column("idle_time_ms", "idle time due to this cause"),
+        Column("% of idle time", "of all idle time of that scope"),
+        Column("avg_gap_us", "time due to this cause, in a gap in which it occurs"),
+        Column("max_gap_us", "time due to this cause, in a gap in which it occurs"),
         Column(
             "overlapped_time_ms",
-            "of `idle_time_ms`, while other streams of the device were busy",
+            "part of `idle_time_ms` during which other streams of the device were busy",
         ),
     ],
     table=of_gpu_events(gap_summary),
@@ -458,19 +463,25 @@ GAP_SHAPES = Table(
     columns=[
         Column(
             "shape",
-            "`short gaps`, `long gaps` of a millisecond or more, `recurring pauses`: long gaps of "
-            "similar lengths at regular times or between iterations, or `end of the recording`",
+            "`short gaps`, `long gaps` (1 ms or longer), `recurring pauses` (long "
+            "gaps of similar length at regular intervals or between iterations), or "
+            "`end of the recording`",
         ),
         Column("count", "how many", unit="gaps"),
         Column(
-            "idle_time_ms", "of those gaps; in sum that of the devices in `gap_summary`"
+            "idle_time_ms",
+            (
+                "of those gaps; the sum equals the idle time of the devices in "
+                "`gap_summary`"
+            ),
         ),
-        Column("% of idle time", "of all of it"),
-        Column("avg_gap_us", "of a gap"),
-        Column("max_gap_us", "of a gap"),
+        Column("% of idle time", "of all idle time"),
+        Column("avg_gap_us", "length of a gap"),
+        Column("max_gap_us", "length of a gap"),
         Column(
             "period_ms",
-            "the usual time from one pause to the next, of those with most idle time",
+            "typical time from one pause to the next, for the pauses with the most "
+            "idle time",
         ),
     ],
     table=of_gpu_events(gap_shapes),
@@ -478,24 +489,25 @@ GAP_SHAPES = Table(
 )
 IDLE_CPU_ACTIVITY = Table(
     name="idle_cpu_activity",
-    shows="What the host was in while the GPU was idle",
+    shows="CPU activity while the GPU was idle",
     columns=[
         Column(
             "host_op",
-            "the innermost operation or annotation that covers at least half of that time; "
-            "empty for none, `(unlinked)` where the launch of the event after is not in the "
-            "trace",
+            "the innermost operation or annotation that covers at least half of that "
+            "time; empty if there is none, `(unlinked)` if the launch of the next GPU "
+            "event is not in the trace",
         ),
         Column(
             "python_frame",
-            "likewise the innermost Python frame, without addresses in memory; empty for none",
+            "the innermost Python frame that covers at least half of that time, "
+            "without memory addresses; empty if there is none",
         ),
-        Column("main_cause", "of most of that time"),
+        Column("main_cause", "cause of most of that time"),
         Column("count", "how many", unit="gaps"),
-        Column("idle_time_ms", "of those gaps"),
-        Column("% of idle time", "of all of it"),
-        Column("avg_gap_us", "of a gap"),
-        Column("max_gap_us", "of a gap"),
+        Column("idle_time_ms", "idle time of those gaps"),
+        Column("% of idle time", "of all idle time"),
+        Column("avg_gap_us", "length of a gap"),
+        Column("max_gap_us", "length of a gap"),
     ],
     table=of_gpu_events(idle_cpu_activity),
     asked_by="gaps",
@@ -505,23 +517,27 @@ GAP_STREAMS = Table(
     name="gap_streams",
     shows="Gaps between GPU events by stream",
     columns=[
-        Column("process", "as the trace names it"),
+        Column("process", "as recorded in the trace"),
         Column(
             "device",
-            "-1 where the trace does not say; of a whole device the stream is -1",
+            "-1 if not recorded; the stream is -1 for gaps of a whole device",
         ),
         Column(
             "stream",
-            "-1 where the trace does not say; of a whole device the stream is -1",
+            "-1 if not recorded; the stream is -1 for gaps of a whole device",
         ),
         Column("events", "on the stream", unit="GPU events"),
         Column("gap_count", "between them", unit="gaps"),
         Column("idle_time_us", "between the first and the last event of the stream"),
-        Column("avg_gap_us", "of a gap"),
-        Column("max_gap_us", "of a gap"),
-        Column("overlapped_us", "of the idle time, while another stream was busy"),
+        Column("avg_gap_us", "length of a gap"),
+        Column("max_gap_us", "length of a gap"),
         Column(
-            "device_idle_us", "of the idle time, while no stream of the device was busy"
+            "overlapped_us",
+            "part of the idle time during which another stream was busy",
+        ),
+        Column(
+            "device_idle_us",
+            "part of the idle time during which no stream of the device was busy",
         ),
     ],
     table=of_gpu_events(gap_streams),
@@ -534,14 +550,16 @@ IDLE_BY_KERNEL_PAIR = Table(
         Column("kernel_before", "simplified name"),
         Column("kernel_after", "simplified name"),
         Column("count", "how many", unit="gaps"),
-        Column("avg_gap_us", "of a gap"),
-        Column("max_gap_us", "of a gap"),
-        Column("min_gap_us", "of a gap"),
-        Column("std_gap_us", "standard deviation of a sample; 0 for a single gap"),
+        Column("avg_gap_us", "length of a gap"),
+        Column("max_gap_us", "length of a gap"),
+        Column("min_gap_us", "length of a gap"),
+        Column("std_gap_us", "sample standard deviation; 0 for a single gap"),
         Column("total_gap_us", "of all"),
-        Column("main_cause", "of most of that time"),
+        Column("main_cause", "cause of most of that time"),
         Column(
-            "full_names", "of full names that share the simplified ones", unit="pairs"
+            "full_names",
+            "number of full names that share the simplified ones",
+            unit="pairs",
         ),
     ],
     table=of_gpu_events(idle_by_kernel_pair),
@@ -549,19 +567,20 @@ IDLE_BY_KERNEL_PAIR = Table(
 )
 GAPS_LONGEST = Table(
     name="gaps_longest",
-    shows="The longest times without any GPU work, and what the host did",
+    shows="Longest times without GPU work, and the CPU activity during them",
     columns=[
         *_GAP_COLUMNS,
         Column(
             "host_op",
-            "the innermost operation or annotation that the launching thread was in for half "
-            "of the time until it launched",
+            "the innermost operation or annotation of the launching thread for at "
+            "least half of the time until the launch",
         ),
         Column(
             "host_call",
-            "likewise the runtime call; of a synchronization the call that synchronized",
+            "the same for the runtime call; for a synchronization, the call that "
+            "synchronized",
         ),
-        Column("python_frame", "likewise the Python frame"),
+        Column("python_frame", "the same for the Python frame"),
     ],
     table=of_gpu_events(gaps_longest),
     asked_by="gaps",
@@ -575,13 +594,13 @@ GAPS = Table(
 )
 GAP_FULL_NAMES = Table(
     name="gap_full_names",
-    shows="The names behind the simplified ones of idle_by_kernel_pair",
+    shows="Full kernel names behind the simplified names of idle_by_kernel_pair",
     columns=[
-        Column("rank", "of the row of `idle_by_kernel_pair`, from 1"),
+        Column("rank", "rank in `idle_by_kernel_pair`, from 1"),
         Column("kernel_before", "as there"),
         Column("kernel_after", "as there"),
-        Column("full_name_before", "of each rank the most frequent first"),
-        Column("full_name_after", "of each rank the most frequent first"),
+        Column("full_name_before", "full name, most frequent first within each rank"),
+        Column("full_name_after", "full name, most frequent first within each rank"),
         Column("count", "how many", unit="gaps"),
         Column("total_gap_us", "of all"),
     ],
@@ -590,15 +609,15 @@ GAP_FULL_NAMES = Table(
 )
 GAP_HISTOGRAM = Table(
     name="gap_histogram",
-    shows="How long the gaps of the streams are",
+    shows="Length of the gaps of all streams",
     columns=[
         Column(
             "from_us",
-            "bounds of the bin; empty for what is shorter, or longer, than all bins",
+            "bounds of the bin; empty for gaps outside of all bins",
         ),
         Column(
             "to_us",
-            "bounds of the bin; empty for what is shorter, or longer, than all bins",
+            "bounds of the bin; empty for gaps outside of all bins",
         ),
         Column("count", "how many", unit="gaps"),
     ],

@@ -23,6 +23,7 @@ from tracelens_ext.analysis.iterations.selection import (
 )
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import counted
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import cached_per_object
@@ -337,27 +338,33 @@ def _notes(
 ) -> Iterator[str]:
     unfinished = int((~iterations.whole).sum())
     if unfinished:
+        incomplete = counted(unfinished, "iteration is", "iterations are")
         yield (
-            f"{unfinished:,} of {len(iterations):,} iterations are not whole (launched no GPU work,"
-            " or were open when the recording ended) and not in the statistics."
+            f"{incomplete} incomplete and left out of the statistics: no GPU work was "
+            "launched, or the recording ended first."
         )
     if nested:
-        yield f"{nested:,} annotations lie within another that matches, and do not count."
+        yield (
+            f"{counted(nested, 'annotation')} nested in another matching annotation "
+            "do not count as iterations."
+        )
     is_outside = _iteration_of_gpu(work, iterations) == NONE
     if len(iterations) and is_outside.any():
         yield (
-            f"{work.count_text(is_outside)} were launched outside of all iterations, or their"
-            " launch is not in the trace."
+            f"{work.count_text(is_outside)} were launched outside of all iterations, "
+            "or their launch is not in the trace."
         )
     counts_by_time = ~is_outside & (iterations.of_gpu == NONE)
     if counts_by_time.any():
         yield (
-            f"{work.count_text(counts_by_time)} without a launch in the trace count in the"
-            " iteration during which they started."
+            f"{work.count_text(counts_by_time)} without a launch in the trace count "
+            "toward the iteration during which they started."
         )
     yield from _note_on_communication(work, ~is_outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:
-        yield f"No iteration is called odd: that takes {ODD_AMONG} whole ones."
+        yield (
+            f"Outliers are only determined for {ODD_AMONG} or more complete iterations."
+        )
 
 
 def _note_on_communication(work: GpuEvents, is_inside: BoolArray) -> Iterator[str]:
@@ -376,7 +383,8 @@ def _note_on_communication(work: GpuEvents, is_inside: BoolArray) -> Iterator[st
         differences.append(f"{fewer:,} fewer")
     if differences:
         yield (
-            "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
-            f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
-            f" communication ({' and '.join(differences)})."
+            "exposed_comm_time_ms uses the built-in rules, so that traces can be "
+            f"compared; {COMMUNICATION}{CATEGORY_ENDING} uses the chosen rules, which "
+            "classify other GPU events as communication "
+            f"({' and '.join(differences)})."
         )

@@ -481,7 +481,7 @@ def _of_category(work: GpuEvents, wanted: str) -> BoolArray:
     if not matching:
         nearest = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5) or labels
         has = f"the trace has {', '.join(nearest)}"
-        raise UsageError(f"no GPU event is of the category {wanted!r}; {has}")
+        raise UsageError(f"no GPU event belongs to the category {wanted!r}; {has}")
     code = categories.labels.index(matching[0])
     selected: BoolArray = categories.code == code
     return selected

@@ -40,7 +40,7 @@ def _report_notes(
         return table.notes
     wanted = "ProfilerStep#N"
     if options.annotation is not None:
-        wanted = f"annotation like {options.annotation!r}"
+        wanted = f"annotation that matches {options.annotation!r}"
     return [f"The trace has no {wanted}, so there are no tables of iterations."]
 
 
@@ -54,23 +54,25 @@ def _has_enough_iterations(context: AnalysisContext, options: ReportOptions) -> 
 
 
 _HAS_ITERATIONS = Condition(
-    "the trace has iterations (for a page, two whole ones)", _has_enough_iterations
+    "the trace has iterations (for a page, two complete ones)", _has_enough_iterations
 )
 
 ITERATIONS = Table(
     name="iterations",
-    shows="Time of each iteration, and which are odd",
+    shows="Time of each iteration, and the outliers",
     columns=[
-        Column("iteration", "the annotation's name"),
-        Column("process", "where there are several"),
-        Column("device", "where there are several"),
-        Column("start_ms", "since the trace's first event"),
-        Column("wall_time_ms", "of the annotation, on the host"),
+        Column("iteration", "name of the annotation"),
+        Column("process", "if there are several"),
+        Column("device", "if there are several"),
+        Column("start_ms", "since the first event of the trace"),
+        Column("wall_time_ms", "duration of the annotation on the CPU"),
         Column(
             "busy_time_ms",
             "of the wall time, while the device ran anything",
         ),
-        Column("idle_time_ms", "of the wall time, while the device ran nothing at all"),
+        Column(
+            "idle_time_ms", "part of the wall time during which the device was idle"
+        ),
         Column(
             "launched_time_ms",
             "of what was launched in it, and what started in it without a launch in the "
@@ -78,22 +80,29 @@ ITERATIONS = Table(
         ),
         Column(
             "computation_time_ms",
-            "kernels that neither communicate nor copy, and memsets",
+            "kernels other than communication and copies, and memsets",
         ),
         Column(
             "exposed_comm_time_ms",
-            "communication (by the built-in rules) that none of those hid",
+            "communication (by the built-in rules) that is not hidden by computation",
         ),
-        Column("exposed_memcpy_time_ms", "copies that neither hid"),
-        Column("kernels", "of its GPU work", unit="kernels"),
+        Column(
+            "exposed_memcpy_time_ms",
+            "copies hidden by neither computation nor communication",
+        ),
+        Column("kernels", "GPU events of the iteration", unit="kernels"),
         Column(
             "unmatched_launches",
-            "of kernels, graphs and copies; they were lost, or cut off by the end of the recording",
+            "launches of kernels, graphs and copies whose GPU work was lost, or cut "
+            "off by the end of the recording",
             unit="launches",
         ),
-        Column("whole", "it ended before the recording did, and launched GPU work"),
-        Column("odd", "the columns in which it is odd"),
-        Column("CATEGORY_time_ms", "when categories are on: summed durations"),
+        Column(
+            "whole",
+            "the iteration ended before the recording did, and launched GPU work",
+        ),
+        Column("odd", "columns in which the iteration is an outlier"),
+        Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
     ],
     table=of_gpu_events(_iterations),
     options=["annotation"],
@@ -114,23 +123,32 @@ ITERATIONS = Table(
 )
 ITERATION_STATISTICS = Table(
     name="iteration_statistics",
-    shows="Mean and spread over whole iterations",
+    shows="Mean and spread over complete iterations",
     columns=[
-        Column("column", "what was measured, with its unit"),
-        Column("device", "where there are several"),
-        Column("iterations", "that are whole", unit="iterations"),
-        Column("mean", "over them", unit="unit of what is told"),
+        Column("column", "measured quantity, with its unit"),
+        Column("device", "if there are several"),
+        Column("iterations", "complete iterations", unit="iterations"),
+        Column("mean", "over them", unit="in the unit of the measured quantity"),
         Column(
             "std",
-            "standard deviation of a sample, 0 for a single iteration",
-            unit="unit of what is told",
+            "sample standard deviation, 0 for a single iteration",
+            unit="in the unit of the measured quantity",
         ),
-        Column("median", "over them", unit="unit of what is told"),
-        Column("mad", "median absolute deviation", unit="unit of what is told"),
-        Column("min", "the least", unit="unit of what is told"),
-        Column("max", "the largest", unit="unit of what is told"),
+        Column("median", "over them", unit="in the unit of the measured quantity"),
         Column(
-            "odd", "beyond three of `mad`, and 5 %, from the median", unit="iterations"
+            "mad",
+            "median absolute deviation",
+            unit="in the unit of the measured quantity",
+        ),
+        Column("min", "the least", unit="in the unit of the measured quantity"),
+        Column("max", "the largest", unit="in the unit of the measured quantity"),
+        Column(
+            "odd",
+            (
+                "iterations that differ from the median by more than three times "
+                "`mad` and by more than 5 %"
+            ),
+            unit="iterations",
         ),
     ],
     table=of_gpu_events(_statistics),

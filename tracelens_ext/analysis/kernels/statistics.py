@@ -56,7 +56,7 @@ def kernel_statistics(
     """How often and how long kernels ran, by simplified name; only events that are selected."""
     if sort not in SORTS:
         offered = ", ".join(SORTS)
-        raise UsageError(f"no such sort: {sort!r}; choose from {offered}")
+        raise UsageError(f"there is no sort order {sort!r}; choose from {offered}")
     is_selected = (selection or EventFilter()).of(work)
     keys: Labelled = {
         "kernel_name": simple_codes(work),

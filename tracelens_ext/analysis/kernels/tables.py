@@ -68,23 +68,25 @@ KERNELS = Table(
     name="kernels",
     shows="GPU time by kernel",
     columns=[
-        Column("kernel", "a short name, which tells it from the others of the sheet"),
+        Column("kernel", "a short name that is unique within the sheet"),
         Column("total_time_ms", "summed duration"),
-        Column("% of GPU time", "of all summed durations"),
+        Column("% of GPU time", "of the sum of all durations"),
         Column(
             "kernel_category",
-            "of the kernel, by its name; of several the one with the most time",
+            "category of the kernel name; if there are several, the one with the most "
+            "time",
         ),
         Column(
             "operations",
-            "that launched it, as `cpu_op` of `kernels_by_category`; the three with the most time",
+            "operations that launched it, as `cpu_op` of `kernels_by_category`; the "
+            "three with the most time",
         ),
         Column("count", "how many", unit="GPU events"),
-        Column("avg_time_us", "of a GPU event"),
-        Column("min_time_us", "of a GPU event"),
-        Column("max_time_us", "of a GPU event"),
+        Column("avg_time_us", "duration of a GPU event"),
+        Column("min_time_us", "duration of a GPU event"),
+        Column("max_time_us", "duration of a GPU event"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
-        Column("kernel_name", "as the trace has it"),
+        Column("kernel_name", "full name, as recorded"),
     ],
     table=_kernels,
     when=[GPU_EVENTS, KERNELS_WANTED],
@@ -110,9 +112,9 @@ GPU_TIME_BY_CATEGORY = Table(
         ),
         Column("count", "how many", unit="GPU events"),
         Column("total_time_ms", "summed duration"),
-        Column("avg_time_us", "of a GPU event"),
+        Column("avg_time_us", "duration of a GPU event"),
         Column("kernel_names", "distinct ones", unit="names"),
-        Column("% of GPU time", "of all summed durations"),
+        Column("% of GPU time", "of the sum of all durations"),
     ],
     table=of_gpu_events(kernels.gpu_time_by_category),
     when=[GPU_EVENTS, CATEGORIES],
@@ -129,14 +131,14 @@ KERNEL_CATEGORIES = Table(
     columns=[
         Column(
             "cpu_op",
-            "`graph` when a graph launch started the event; else the innermost CPU op around the "
-            "launch; else the launch's name; else `(unlinked)`",
+            "`graph` if a graph launch started the event; else the innermost CPU op "
+            "around the launch; else the name of the launch; else `(unlinked)`",
         ),
-        Column("kernel_category", "of the kernel, by its name"),
+        Column("kernel_category", "category of the kernel name"),
         Column("count", "how many", unit="GPU events"),
         Column("total_time_ms", "summed duration"),
-        Column("% of cpu_op time", "of the summed durations of the operation"),
-        Column("% of GPU time", "of all summed durations"),
+        Column("% of cpu_op time", "of the sum of the operation's durations"),
+        Column("% of GPU time", "of the sum of all durations"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
     ],
     table=of_gpu_events(kernels.kernel_category_summary),
@@ -153,30 +155,32 @@ KERNELS_BY_CATEGORY = Table(
     name="kernels_by_category",
     shows="GPU time by operation, category and kernel",
     columns=[
-        Column("kernel", "a short name, which tells it from the others of the sheet"),
-        Column("kernel_category", "of the kernel, by its name"),
+        Column("kernel", "a short name that is unique within the sheet"),
+        Column("kernel_category", "category of the kernel name"),
         Column(
             "cpu_op",
-            "`graph` when a graph launch started the event; else the innermost CPU op around the "
-            "launch; else the launch's name; else `(unlinked)`",
+            "`graph` if a graph launch started the event; else the innermost CPU op "
+            "around the launch; else the name of the launch; else `(unlinked)`",
         ),
         Column(
-            "op category", "of the innermost CPU op; without one `graph` or `runtime`"
+            "op category",
+            "category of the innermost CPU op; `graph` or `runtime` without one",
         ),
         Column(
             "is_recompute",
-            "whether the backward ran it again (activation checkpointing); only where it did",
+            "whether the backward pass ran it again (activation checkpointing); "
+            "present only in that case",
         ),
         Column("count", "how many", unit="GPU events"),
         Column("total_time_ms", "summed duration"),
-        Column("% of GPU time", "of all summed durations"),
+        Column("% of GPU time", "of the sum of all durations"),
         Column("% of total time", "of `total_time` of `gpu_timeline`"),
-        Column("avg_time_us", "of a GPU event"),
-        Column("min_time_us", "of a GPU event"),
-        Column("max_time_us", "of a GPU event"),
+        Column("avg_time_us", "duration of a GPU event"),
+        Column("min_time_us", "duration of a GPU event"),
+        Column("max_time_us", "duration of a GPU event"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
-        Column("streams", "that it ran on"),
-        Column("kernel_name", "as the trace has it"),
+        Column("streams", "device that it ran on"),
+        Column("kernel_name", "full name, as recorded"),
     ],
     table=_kernels_by_category,
     when=[GPU_EVENTS, KERNELS_WANTED],
@@ -203,24 +207,26 @@ KERNEL_SUMMARY = Table(
     columns=[
         Column(
             "Parent op category",
-            "of `Parent cpu_op`; without a CPU op `graph` or `runtime`",
+            "category of `Parent cpu_op`; `graph` or `runtime` without a CPU op",
         ),
         Column(
             "Parent cpu_op",
-            "the innermost CPU op around the launch; else the launch's name; else empty. Missing "
-            "when the trace has no CPU ops",
+            "the innermost CPU op around the launch; else the name of the launch; "
+            "else empty. Absent if the trace has no CPU ops",
         ),
         Column(
-            "Kernel name", "as the trace has it; kernels alone, no copies, no fills"
+            "Kernel name", "full name, as recorded; only kernels, no copies or memsets"
         ),
-        Column("kernel_category", "of the kernel, by its name; when categories are on"),
-        Column("Kernel stream", "the stream it ran on"),
+        Column(
+            "kernel_category", "category of the kernel name, when categories are on"
+        ),
+        Column("Kernel stream", "stream that it ran on"),
         Column("Kernel duration (µs)_sum", "of all"),
         Column("Kernel duration (µs)_count", "how many", unit="kernels"),
         Column("Kernel duration (µs)_mean", "of one"),
         Column("Kernel duration (µs)_min", "of one"),
         Column("Kernel duration (µs)_max", "of one"),
-        Column("Percent of kernels time (%)", "of the summed durations of all kernels"),
+        Column("Percent of kernels time (%)", "of the sum of all kernel durations"),
         Column("Percent of total time (%)", "of `total_time` of `gpu_timeline`"),
     ],
     table=of_gpu_events(kernels.reference_kernel_summary),
@@ -259,7 +265,9 @@ SHORT_KERNEL_HISTOGRAM = Table(
     shows="Durations of short kernels",
     columns=[
         Column(
-            "bin_start", "bins of one width, from the shortest kernel on", unit="µs"
+            "bin_start",
+            "bins of equal width, starting at the shortest kernel",
+            unit="µs",
         ),
         Column("bin_end", "at most `short_kernel_threshold_us`", unit="µs"),
         Column("count", "how many", unit="kernels"),
@@ -274,18 +282,18 @@ SHORT_KERNELS_SUMMARY = Table(
     columns=[
         Column(
             "Parent cpu_op",
-            "the innermost CPU op around the launch; else the launch's name; else empty. "
-            "Missing when the trace has no CPU ops",
+            "the innermost CPU op around the launch; else the name of the launch; "
+            "else empty. Absent if the trace has no CPU ops",
         ),
         Column(
             "kernel",
-            "a short name, which tells it from the others of the sheet; not with "
+            "a short name that is unique within the sheet; not with "
             "`tracelens_sheets=True`",
         ),
         Column("Input dims", "of that operation, tuples as text"),
         Column("Input strides", "of that operation, tuples as text"),
         Column("Concrete Inputs", "of that operation, tuples as text"),
-        Column("Kernel name", "of kernels shorter than `short_kernel_threshold_us`"),
+        Column("Kernel name", "kernels shorter than `short_kernel_threshold_us`"),
         Column("Short Kernel duration (µs) sum", "of all"),
         Column("Short Kernel count", "how many", unit="kernels"),
         Column("Short Kernel duration (µs) mean", "of one"),
@@ -304,26 +312,32 @@ UNLINKED_KERNELS = Table(
     name="unlinked_kernels",
     shows="GPU events whose launch is not in the trace",
     columns=[
-        Column("kernel", "a short name, which tells it from the others of the sheet"),
-        Column("kernel_category", "of the kernel, by its name; when categories are on"),
+        Column("kernel", "a short name that is unique within the sheet"),
+        Column(
+            "kernel_category", "category of the kernel name, when categories are on"
+        ),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
         Column(
             "reason",
-            "`launch not in the trace` (as when the profiler started between launch and "
-            "kernel) or `no correlation id`",
+            "`launch not in the trace` (for example because the profiler started "
+            "between launch and kernel) or `no correlation id`",
         ),
         Column("count", "how many", unit="GPU events"),
         Column("total_time_ms", "summed duration"),
-        Column("avg_time_us", "of a GPU event"),
-        Column("min_time_us", "of a GPU event"),
-        Column("max_time_us", "of a GPU event"),
-        Column("% of unlinked time", "of the summed durations of unlinked GPU events"),
-        Column("% of GPU time", "of all summed durations"),
-        Column("first_start_ms", "since the trace's first event"),
+        Column("avg_time_us", "duration of a GPU event"),
+        Column("min_time_us", "duration of a GPU event"),
+        Column("max_time_us", "duration of a GPU event"),
         Column(
-            "last_end_ms", "likewise; all early means that the profiler started late"
+            "% of unlinked time",
+            "of the sum of the durations of all unlinked GPU events",
         ),
-        Column("kernel_name", "as the trace has it"),
+        Column("% of GPU time", "of the sum of all durations"),
+        Column("first_start_ms", "since the first event of the trace"),
+        Column(
+            "last_end_ms",
+            "start of the last one; if all are early, the profiler started late",
+        ),
+        Column("kernel_name", "full name, as recorded"),
     ],
     table=of_gpu_events(unlinked_kernels),
     short_names="kernel_name",
@@ -335,48 +349,57 @@ KERNEL_STATISTICS = Table(
     name="kernel_statistics",
     shows="How often and how long kernels ran, by simplified name",
     columns=[
-        Column("rank", "by what the table is sorted by; by count"),
+        Column("rank", "position in the sort order of the table; by default, by count"),
         Column("kernel_name", "simplified"),
         Column("count", "how many", unit="GPU events"),
         Column(
             "avg_time_us",
-            "of a GPU event; `std` is that of a sample, 0 for a single event",
+            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
+            "single event",
         ),
         Column(
             "total_time_us",
-            "of a GPU event; `std` is that of a sample, 0 for a single event",
+            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
+            "single event",
         ),
         Column(
             "std_time_us",
-            "of a GPU event; `std` is that of a sample, 0 for a single event",
+            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
+            "single event",
         ),
         Column(
             "min_time_us",
-            "of a GPU event; `std` is that of a sample, 0 for a single event",
+            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
+            "single event",
         ),
         Column(
             "max_time_us",
-            "of a GPU event; `std` is that of a sample, 0 for a single event",
+            "duration of a GPU event; `std` is the sample standard deviation, 0 for a "
+            "single event",
         ),
-        Column("% of GPU events", "of all that were selected"),
-        Column("% of duration", "of all that were selected"),
+        Column("% of GPU events", "of all selected GPU events"),
+        Column("% of duration", "of the sum of all selected durations"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
         Column(
-            "kernel_category", "when categories are on; several are joined by a comma"
+            "kernel_category", "when categories are on; several are separated by commas"
         ),
-        Column("full_names", "that share the simplified one", unit="names"),
-        Column("example_full_name", "the most frequent of them"),
+        Column(
+            "full_names",
+            "number of full names that share the simplified one",
+            unit="names",
+        ),
+        Column("example_full_name", "the most frequent full name"),
     ],
     table=of_gpu_events(statistics.kernel_statistics),
     asked_by="tables",
 )
 KERNEL_FULL_NAMES = Table(
     name="kernel_full_names",
-    shows="The names behind the simplified ones of `kernel_statistics`",
+    shows="Full kernel names behind the simplified names of `kernel_statistics`",
     columns=[
-        Column("rank", "of the row of `kernel_statistics`"),
-        Column("kernel_name", "of the row of `kernel_statistics`"),
-        Column("full_name", "of each rank the most frequent first"),
+        Column("rank", "rank in `kernel_statistics`"),
+        Column("kernel_name", "simplified name in `kernel_statistics`"),
+        Column("full_name", "full name, most frequent first within each rank"),
         Column("count", "how many", unit="GPU events"),
         Column("total_time_us", "summed duration"),
     ],
@@ -387,22 +410,22 @@ KERNEL_SOURCES = Table(
     name="kernel_sources",
     shows="Kernels by source line and layer",
     columns=[
-        Column("kernel_name", "as the trace has it"),
-        Column("cpu_op", "that launched it"),
+        Column("kernel_name", "full name, as recorded"),
+        Column("cpu_op", "operation that launched it"),
         Column(
             "source",
-            "the innermost Python function around the launch that does not only pass the call "
-            "on: file, the line where it begins, name; empty where none was recorded",
+            "the innermost Python function around the launch that does more than pass "
+            "the call on: file, first line, name; empty if none was recorded",
         ),
         Column(
             "layer",
-            "the `nn.Module`s around, outermost first; of a backward operation those of its "
-            "forward operation",
+            "the surrounding `nn.Module`s, outermost first; for a backward operation, "
+            "those of its forward operation",
         ),
         Column("count", "how many", unit="GPU events"),
         Column("total_time_us", "summed duration"),
-        Column("avg_time_us", "of a GPU event"),
-        Column("% of duration", "of all that were selected"),
+        Column("avg_time_us", "duration of a GPU event"),
+        Column("% of duration", "of the sum of all selected durations"),
     ],
     table=of_gpu_events(kernel_sources),
     when=[GPU_EVENTS, _PYTHON_FRAMES],

@@ -152,14 +152,14 @@ def read_snapshot(
         if isinstance(content, dict) and {"entries", "pg_config"} <= content.keys():
             raise TraceFormatError(
                 source.path,
-                "is a dump of PyTorch's flight recorder, no memory snapshot",
+                "is a dump of PyTorch's flight recorder, not a memory snapshot",
                 f"run: tracelens-ext ranks {shlex.quote(source.path)}",
             )
         if not isinstance(content, dict) or not isinstance(
             content.get("device_traces"), list
         ):
             raise TraceFormatError(
-                source.path, "is a pickle, but no memory snapshot", _REMEDY
+                source.path, "is a pickle, but not a memory snapshot", _REMEDY
             )
         try:
             return _read(source.path, content)
@@ -559,7 +559,7 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
                     title=f"Fragmented memory at the peak: {unused / _MEGABYTE:,.0f} MB",
                     bytes=unused,
                     python_frame="",
-                    advice="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                    advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
                 )
             )
         cached = peak["reserved_bytes"] - peak["end_total_bytes"]
@@ -568,10 +568,12 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
                 _SnapshotFinding(
                     finding="cache",
                     device=peak["device"],
-                    title=f"Cached for later allocations at the end: {cached / _MEGABYTE:,.0f} MB",
+                    title="Memory still cached for later allocations at the end: "
+                    f"{cached / _MEGABYTE:,.0f} MB",
                     bytes=cached,
                     python_frame="",
-                    advice="free it with torch.cuda.empty_cache() if another program needs it",
+                    advice="Release it with torch.cuda.empty_cache() if another program "
+                    "needs it.",
                 )
             )
         growth = _growth(snapshot, place)
@@ -581,10 +583,11 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
                 _SnapshotFinding(
                     finding="leak",
                     device=peak["device"],
-                    title=f"Memory grows by {more} in each of {growth.iterations} iterations",
+                    title=f"Memory grows by {more} in each of {growth.iterations} "
+                    "iterations",
                     bytes=growth.bytes_per_iteration,
                     python_frame=growth.frame,
-                    advice="drop the references that keep these blocks",
+                    advice="Drop the references that keep these blocks alive.",
                 )
             )
     return pd.DataFrame(findings, columns=list(_SnapshotFinding._fields))
@@ -604,10 +607,11 @@ def _peak_finding(peak: dict[Any, Any], held_at_peak: pd.DataFrame) -> _Snapshot
     return _SnapshotFinding(
         finding="memory-peak",
         device=peak["device"],
-        title=f"Peak memory: {peak_mb:,.0f} MB, {size / _MEGABYTE:,.0f} MB of it from one frame",
+        title=f"Peak memory: {peak_mb:,.0f} MB, of which one frame allocated "
+        f"{size / _MEGABYTE:,.0f} MB",
         bytes=size,
         python_frame=frame,
-        advice="allocate less there, or free it earlier",
+        advice="Allocate less there, or free it earlier.",
     )
 
 

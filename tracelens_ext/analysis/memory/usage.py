@@ -410,19 +410,24 @@ def memory_notes(memory: Memory) -> Iterator[str]:
     """Yield what the reader of the tables should know, a sentence each."""
     events = memory.events
     if events.unusable:
-        yield f"{events.unusable:,} memory events without a usable size or address do not count."
+        yield (
+            f"{events.unusable:,} memory events without a valid size or address are "
+            "ignored."
+        )
     for place, device in enumerate(events.devices.tolist()):
         where = "the host" if device == recorded.HOST else f"device {device}"
         breaks = int(events.breaks[place])
         if breaks:
             yield (
-                f"The recorded totals of {where} do not add up at {breaks:,} memory events: the"
-                " profiler lost events there, so who holds what is not all known."
+                f"The recorded totals of {where} are inconsistent at {breaks:,} "
+                "memory events: the profiler lost events before them, so some owners "
+                "are unknown."
             )
         if not events.has_totals[place]:
             yield (
-                f"The trace has no totals of {where}: how much was allocated before it is not"
-                " known, and its peak is where allocations less frees are highest."
+                f"The trace has no totals for {where}: memory allocated before the "
+                "recording is unknown, and the peak is where recorded allocations "
+                "minus frees are highest."
             )
 
 
@@ -472,57 +477,63 @@ _PHASE = Column(
     "phase", "`forward`, `backward` or `optimizer`; empty outside of all operations"
 )
 _OPERATION = Column(
-    "operation", "the innermost CPU op on the thread at that time; or `(no operation)`"
+    "operation", "the innermost CPU op on the thread at that time, or `(no operation)`"
 )
 _OUTER_OPERATION = Column("outer_operation", "the outermost CPU op around it")
 
 MEMORY_PEAKS = Table(
     name="memory_peaks",
-    shows="The most memory that each device had allocated, and when",
+    shows="Peak memory of each device, and when it occurred",
     columns=[
-        Column("device", "its number; -1 is the host"),
-        Column("events", "all of the device", unit="memory events"),
+        Column("device", "number of the device; -1 is the CPU"),
+        Column("events", "all memory of the device", unit="memory events"),
         Column("allocations", "how many", unit="memory events"),
         Column("frees", "how many", unit="memory events"),
         Column("allocated_bytes", "sum of the allocations", unit="bytes"),
         Column("freed_bytes", "sum of the frees", unit="bytes"),
         Column(
             "peak_allocated_bytes",
-            "the most that was allocated at once, with what was there before the recording",
+            "most memory allocated at any time, including what was there before the "
+            "recording",
             unit="bytes",
         ),
-        Column("peak_at_ms", "when that was first so, since the trace's first event"),
-        Column("peak_iteration", "in which iteration; empty outside of all"),
+        Column(
+            "peak_at_ms", "first time of the peak, since the first event of the trace"
+        ),
+        Column(
+            "peak_iteration", "iteration of the peak; empty outside of all iterations"
+        ),
         Column(
             "peak_reserved_bytes",
-            "the most that the caching allocator held, 0 on the host",
+            "most memory reserved by the caching allocator, 0 on the CPU",
             unit="bytes",
         ),
         Column(
             "unused_at_peak_bytes",
-            "reserved, but not allocated, at the peak: fragmentation",
+            "reserved but not allocated at the peak: fragmentation",
             unit="bytes",
         ),
-        Column("most_unused_bytes", "the most at any time", unit="bytes"),
+        Column("most_unused_bytes", "maximum at any time", unit="bytes"),
         Column("end_total_bytes", "allocated after the last event", unit="bytes"),
         Column(
-            "alive_at_end", "allocated in the trace, and not freed in it", unit="blocks"
+            "alive_at_end", "allocated and not freed within the trace", unit="blocks"
         ),
         Column("alive_at_end_bytes", "of those", unit="bytes"),
         Column(
             "older_frees",
-            "frees of what the trace did not see allocated",
+            "frees of memory whose allocation was not recorded",
             unit="memory events",
         ),
         Column(
             "change_per_iteration_bytes",
-            "how much more was allocated at the end of an iteration than at the end of the "
-            "one before, on average",
+            "mean growth of the allocated memory from the end of one iteration to the "
+            "end of the next",
             unit="bytes",
         ),
         Column(
             "breaks",
-            "where the recorded totals do not add up: events before it were lost by the profiler",
+            "number of times the recorded totals are inconsistent because the "
+            "profiler lost events",
             unit="memory events",
         ),
     ],
@@ -533,26 +544,32 @@ MEMORY_PEAKS = Table(
 )
 MEMORY_AT_PEAK = Table(
     name="memory_at_peak",
-    shows="What was alive when the most memory was allocated, and who allocated it",
+    shows="What used memory at the peak, and what allocated it",
     columns=[
-        Column("device", "its number; -1 is the host"),
+        Column("device", "number of the device; -1 is the CPU"),
         _PHASE,
         _OPERATION,
         _OUTER_OPERATION,
         Column(
             "module",
-            "the `nn.Module`s around it, as `path` of `nn_modules`; in the backward pass "
-            "those of the forward operation",
+            "the `nn.Module`s around it, as `path` of `nn_modules`; in the backward "
+            "pass, those of the forward operation",
         ),
         Column(
-            "python_frame", "the innermost Python frame that is not PyTorch's; likewise"
+            "python_frame",
+            (
+                "the innermost Python frame outside of PyTorch; in the backward pass, "
+                "that of the forward operation"
+            ),
         ),
         Column("blocks", "how many", unit="blocks"),
         Column(
-            "bytes", "their sum; those of a device add up to its peak", unit="bytes"
+            "bytes",
+            "sum of the blocks; those of a device add up to its peak",
+            unit="bytes",
         ),
-        Column("largest_bytes", "the largest block", unit="bytes"),
-        Column("% of peak", "of the device", unit="%"),
+        Column("largest_bytes", "size of the largest block", unit="bytes"),
+        Column("% of peak", "of the device's peak", unit="%"),
     ],
     table=_of_memory(memory_at_peak),
     options=["annotation"],
@@ -572,32 +589,34 @@ MEMORY_BY_OPERATION = Table(
     name="memory_by_operation",
     shows="What each operation allocated, and for how long",
     columns=[
-        Column("device", "its number; -1 is the host"),
+        Column("device", "number of the device; -1 is the CPU"),
         _PHASE,
         _OPERATION,
         _OUTER_OPERATION,
         Column("allocations", "how many", unit="blocks"),
         Column("allocated_bytes", "their sum", unit="bytes"),
         Column("largest_bytes", "the largest", unit="bytes"),
-        Column("frees", "of those, how many were freed in the trace", unit="blocks"),
+        Column("frees", "allocations that were freed within the trace", unit="blocks"),
         Column(
             "frees_within_operation",
-            "freed before the outermost operation ended: churn",
+            "freed before the outermost operation ended (churn)",
             unit="blocks",
         ),
-        Column("mean_lifetime_us", "of those that were freed"),
+        Column("mean_lifetime_us", "lifetime of those that were freed"),
         Column(
-            "alive_at_peak_bytes", "of those that were alive at the peak", unit="bytes"
+            "alive_at_peak_bytes",
+            "lifetime of those that were in use at the peak",
+            unit="bytes",
         ),
         Column(
             "kept",
-            "still alive when the iteration after that of the allocation had ended",
+            "not freed by the end of the iteration after the one of the allocation",
             unit="blocks",
         ),
         Column("kept_bytes", "of those", unit="bytes"),
         Column(
             "kept_from_iterations",
-            "from how many; from every one is a leak",
+            "number of iterations that leave such memory; if all do, it is a leak",
             unit="iterations",
         ),
     ],
@@ -605,7 +624,7 @@ MEMORY_BY_OPERATION = Table(
     options=["annotation"],
     when=[_HAS_MEMORY],
     screen=ScreenView(
-        title="Allocated most in all",
+        title="Most memory allocated in total",
         columns=[
             "outer_operation",
             "operation",
@@ -619,13 +638,15 @@ MEMORY_BY_OPERATION = Table(
 )
 MEMORY_LARGEST = Table(
     name="memory_largest",
-    shows="The largest blocks of each device",
+    shows="Largest blocks of each device",
     columns=[
-        Column("device", "its number; -1 is the host"),
-        Column("bytes", "of the block", unit="bytes"),
-        Column("allocated_at_ms", "since the trace's first event"),
-        Column("lifetime_us", "empty where it was not freed"),
-        Column("iteration", "of the allocation; empty outside of all"),
+        Column("device", "number of the device; -1 is the CPU"),
+        Column("bytes", "size of the block", unit="bytes"),
+        Column("allocated_at_ms", "since the first event of the trace"),
+        Column("lifetime_us", "empty if it was not freed"),
+        Column(
+            "iteration", "iteration of the allocation; empty outside of all iterations"
+        ),
         _PHASE,
         _OPERATION,
         _OUTER_OPERATION,
@@ -649,13 +670,15 @@ MEMORY_LARGEST = Table(
 )
 MEMORY_OVER_TIME = Table(
     name="memory_over_time",
-    shows="How much memory was allocated and reserved, in at most a thousand points",
+    shows="Allocated and reserved memory over time, at most a thousand points",
     columns=[
-        Column("device", "its number; -1 is the host"),
-        Column("at_ms", "since the trace's first event"),
-        Column("allocated_bytes", "the most in a stretch of time", unit="bytes"),
+        Column("device", "number of the device; -1 is the CPU"),
+        Column("at_ms", "since the first event of the trace"),
+        Column("allocated_bytes", "maximum in the time bin", unit="bytes"),
         Column(
-            "reserved_bytes", "likewise; empty where it is not recorded", unit="bytes"
+            "reserved_bytes",
+            "maximum in the time bin; empty if not recorded",
+            unit="bytes",
         ),
     ],
     table=_of_memory(memory_over_time),
@@ -666,10 +689,10 @@ MEMORY_OVER_TIME = Table(
 )
 MEMORY_ITERATIONS = Table(
     name="memory_iterations",
-    shows="When the first hundred iterations begin",
+    shows="Start of the first hundred iterations",
     columns=[
         Column("iteration", "its name"),
-        Column("start_ms", "since the trace's first event"),
+        Column("start_ms", "since the first event of the trace"),
     ],
     table=_of_memory(memory_iterations),
     options=["annotation"],

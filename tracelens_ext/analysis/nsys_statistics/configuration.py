@@ -40,14 +40,14 @@ class _SectionKey(NamedTuple):
 
 _TEXT_KEY = _SectionKey(_TEXT | None, "a text")
 _SECTION_KEY = _SectionKey(Any, "a section")
-_FILE_KEY = _SectionKey(_TEXT, "the name of a file")
-_OPTIONAL_FILE_KEY = _SectionKey(_TEXT | None, "the name of a file, or null")
+_FILE_KEY = _SectionKey(_TEXT, "a file name")
+_OPTIONAL_FILE_KEY = _SectionKey(_TEXT | None, "a file name, or null")
 _SWITCH_KEY = _SectionKey(bool | None, "true or false")
 
 _Keys = Mapping[str, _SectionKey]
 _DOCUMENT: _Keys = {
     "inputs": _SectionKey(list[Any], "a list of inputs"),
-    "kernel_to_class_map": _SectionKey(dict[str, str] | None, "an object of texts"),
+    "kernel_to_class_map": _SectionKey(dict[str, str] | None, "an object of strings"),
 }
 _INPUT: _Keys = {
     "format": _SectionKey(_FORMAT, "one of csv, nsys-rep, sqlite"),
@@ -57,8 +57,8 @@ _INPUT: _Keys = {
     "analysis_args": _SECTION_KEY,
 }
 _ARGUMENTS: _Keys = {
-    "num_of_iters": _SectionKey(_COUNT, "a whole number from 1"),
-    "num_of_gpus": _SectionKey(_COUNT | None, "a whole number from 1"),
+    "num_of_iters": _SectionKey(_COUNT, "an integer from 1"),
+    "num_of_gpus": _SectionKey(_COUNT | None, "an integer from 1"),
     "nvtx_tag_of_iter": _TEXT_KEY,
 }
 _TABLES: _Keys = {
@@ -161,7 +161,7 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     )
     if not document["inputs"]:
         raise ConfigurationError(
-            f"{source}: inputs: expected one input at least, got none"
+            f"{source}: inputs: expected at least one input, got none"
         )
     folder = Path(source).parent
     inputs = []
@@ -192,7 +192,7 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
     except msgspec.ValidationError:
         expected = 'expected {"part_of_kernel_name": "class"}'
         raise ConfigurationError(
-            f"{os.fspath(path)}: is no class map; {expected}"
+            f"{os.fspath(path)}: is not a class map; {expected}"
         ) from None
 
 
@@ -236,7 +236,7 @@ class _InputReader:
                 given = {key: given[key] for key in given if key not in not_needed}
                 keys = ", ".join(not_needed)
                 remarks = (
-                    f"{keys}: not needed; the titles of a table tell its columns",
+                    f"{keys}: not needed; the columns are recognized by their titles",
                 )
         return _checked(_ARGUMENTS, given, f"{self._place}.analysis_args"), remarks
 
@@ -295,7 +295,8 @@ class _InputReader:
         if path.exists():
             return path
         self._missing.append(
-            f"{self._place}.{key}: there is neither {beside} nor {path.absolute()}; check the path"
+            f"{self._place}.{key}: neither {beside} nor {path.absolute()} exists; "
+            "check the path"
         )
         return beside
 
@@ -363,11 +364,11 @@ def read_commented_json(path: str | os.PathLike[str]) -> object:
     except KeyError as error:
         problem = str(error.args[0])
     except ValueError:  # Python refuses integers of thousands of digits
-        problem = "holds a number that is too long"
+        problem = "contains a number that is too long"
     except RecursionError:
         problem = "is not valid JSON: it is nested too deeply"
     except MemoryError:
-        problem = "takes more memory than there is"
+        problem = "needs more memory than is available"
     raise ConfigurationError(f"{source}: {problem}")
 
 

@@ -49,14 +49,14 @@ def statistics_of(
             tag=spec.iteration_range,
         )
         if not totals.kernels:
-            remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
+            remedy = "record them with: nsys profile -t cuda,nvtx PROGRAM"
             raise TraceError(
-                path=spec.trace, problem="holds no GPU kernels", remedy=remedy
+                path=spec.trace, problem="contains no GPU kernels", remedy=remedy
             )
     elif spec.kernels is not None:
         totals = _table_totals(spec, spec.kernels, reading)
     else:
-        raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
+        raise UsageError(f"{spec.heading}: give a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
     iterations = spec.iterations or _iterations(
         title=spec.heading, ranges=totals.ranges, gpus=gpus
@@ -76,14 +76,14 @@ def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> 
     """Return how many iterations the ranges make."""
     if ranges is None:
         raise UsageError(
-            f"{title}: say how many iterations were recorded, or with an iteration range where"
-            " they are"
+            f"{title}: the number of iterations is unknown; give it, or an iteration "
+            "range if there is one"
         )
     iterations, remainder = divmod(ranges.count, gpus)
     if remainder or not iterations:
         raise UsageError(
-            f"{title}: {ranges.count:,} NVTX ranges {ranges.tag!r} do not go evenly into"
-            f" {gpus:,} GPUs; say how many iterations and GPUs there are"
+            f"{title}: {ranges.count:,} NVTX ranges {ranges.tag!r} cannot be divided "
+            f"evenly among {gpus:,} GPUs; give the numbers of iterations and GPUs"
         )
     return iterations
 
@@ -182,8 +182,8 @@ def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
     durations = projected["end"] - projected["start"]
     if not len(durations):
         raise UsageError(
-            f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
-            " around the launches"
+            f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; "
+            "give ranges around the launches"
         )
     return statistics.RangeTotal(
         tag=tag, time_ns=sum(durations.tolist()), count=len(durations)

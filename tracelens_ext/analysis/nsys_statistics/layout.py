@@ -195,7 +195,7 @@ def _estimate(what: str, part_ns: Fraction, whole_ns: Fraction) -> list[str]:
 # As tables.
 
 DESCRIPTIONS = {
-    "inputs": "Kernel and NCCL time of each input, NVTX ranges, and what kernels do not fill",
+    "inputs": "Kernel and NCCL time of each input, NVTX ranges, and the time without kernels",
     "kernel_classes": "Kernel time by class, without NCCL",
     "nccl": "NCCL time by collective",
     "memory_operations": "Memory operations by kind",
@@ -419,7 +419,7 @@ class StatisticClassifier:
         _check_count("num_processes", num_processes)
         if nvtxes is not None and nvtx_iter_name is None:
             raise UsageError(
-                "an NVTX table needs nvtx_iter_name, the name of the iterations"
+                "an NVTX table needs nvtx_iter_name, the name of the iteration ranges"
             )
         if not with_header:
             unit = _unit_of(time_scale_to_ms)
@@ -467,7 +467,7 @@ class StatisticClassifier:
 
 def _check_count(name: str, number: object) -> None:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise UsageError(f"{name} is {number!r}; give a whole number from 1")
+        raise UsageError(f"{name} is {number!r}; give an integer from 1")
 
 
 def _unit_of(time_scale_to_ms: float) -> str:

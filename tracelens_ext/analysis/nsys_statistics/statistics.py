@@ -76,8 +76,8 @@ def kernel_totals(
     )
     totals = _totals(table, "name", "instances")
     if not totals:
-        remedy = "make it again; perhaps it was cut off"
-        raise TraceFormatError(table.source, "has a header and no kernels", remedy)
+        remedy = "create it again; it may be truncated"
+        raise TraceFormatError(table.source, "has a header, but no kernels", remedy)
     return totals
 
 
@@ -149,13 +149,17 @@ def range_total(
 def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     """Return the error for a tag that no range has; `names` are those that there are."""
     if not names:
-        reason = "there are no ranges that started GPU work; record with: nsys profile -t cuda,nvtx"
+        reason = (
+            "there are no ranges that started GPU work; record with: nsys profile -t "
+            "cuda,nvtx"
+        )
         return UsageError(f"{source}: no NVTX range {tag!r}: {reason}")
     compared = sorted(names)[:_MOST_COMPARED]
     nearest = difflib.get_close_matches(tag, compared, n=_SUGGESTIONS, cutoff=0.0)
     suggestions = ", ".join(repr(name) for name in nearest)
     return UsageError(
-        f"{source}: no NVTX range is called {tag!r}; the nearest: {suggestions}"
+        f"{source}: there is no NVTX range called {tag!r}; the closest names: "
+        f"{suggestions}"
     )
 
 
@@ -192,7 +196,7 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
     )
     if last_line_is_cut_off and not totals.doubt:
         totals.doubt = (
-            f"{table.source}: its last line does not end; perhaps it was cut off there"
+            f"{table.source}: its last line is incomplete; the file may be truncated"
         )
     return totals
 
@@ -218,8 +222,8 @@ def _missing_rows(source: str, longest_row: _LongestRow, total_ns: int) -> str:
     expected_ns = 100 * longest_row.time_ns / percent
     present = 100 * total_ns / expected_ns
     return (
-        f"{source}: its rows are {present:.0f} % of the time that its percentages tell;"
-        " it was cut off or filtered, and the rest counts nowhere"
+        f"{source}: its rows cover {present:.0f} % of the time that its percentages "
+        "imply; it was truncated or filtered, and the rest is not counted"
     )
 
 
@@ -307,14 +311,14 @@ class ClassStatistics:
         tag = self.ranges.tag
         if self.ranges.count != self.divisor:
             warnings.append(
-                f"{self.ranges.count:,} NVTX ranges {tag!r}, not {self.divisor:,}"
-                f" ({self.iterations:,} iterations by {self.gpus:,} GPUs);"
-                " the estimate assumes that every iteration is one range on each GPU"
+                f"{self.ranges.count:,} NVTX ranges {tag!r}, not {self.divisor:,} "
+                f"({self.iterations:,} iterations times {self.gpus:,} GPUs); the "
+                "estimate assumes one range per iteration and GPU"
             )
         if self.exposed_ns < 0:
             warnings.append(
-                f"the NVTX ranges {tag!r} are shorter than the kernels of an iteration:"
-                " kernels ran at the same time, or outside of the ranges"
+                f"the NVTX ranges {tag!r} are shorter than the kernels of an "
+                "iteration: kernels ran at the same time, or outside of the ranges"
             )
         return tuple(warnings)
 
@@ -431,8 +435,8 @@ class Classifier:
         for key, category in mapping.items():
             if category.strip().lower() == OTHERS_CLASS:
                 raise RuleError(
-                    f"{name}: {key!r}: the class {category!r} is that of all kernels without a"
-                    " key; leave the key out, or name its class otherwise"
+                    f"{name}: {key!r}: the class {category!r} is reserved for kernels "
+                    "without a key; leave the key out, or rename its class"
                 )
         classes = dict.fromkeys(
             encodable(category).lower() for category in mapping.values()

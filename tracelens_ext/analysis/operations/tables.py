@@ -28,7 +28,8 @@ from tracelens_ext.report.tables.table import Table, Tables
 
 #: What the statistics of `ops_unique_args` are.
 _OVER_OPERATIONS = (
-    "over the operations; `std` is that of a sample, empty for one operation"
+    "over the operations; `std` is the sample standard deviation, empty for a single "
+    "operation"
 )
 
 
@@ -75,15 +76,16 @@ def _notes(
     if communication_count:
         time = int(work.duration[work.is_communication].sum())
         share = 100.0 * time / max(int(work.duration.sum()), 1)
-        where = "; coll_analysis has it" if "coll_analysis" in tables else ""
+        where = "; see coll_analysis" if "coll_analysis" in tables else ""
         yield (
-            f"Communication ({communication_count:,} kernels, {share:.1f} % of GPU time) is left"
-            f" out of the ops_ sheets{where}."
+            f"Communication ({communication_count:,} kernels, {share:.1f} % of GPU "
+            f"time) is not included in the ops_ sheets{where}."
         )
     if work.categories is not None:
         yield (
-            "An op category says what an operation is for, by its name; a kernel category says what"
-            " a kernel does: an operation of the category GEMM may launch copies and fills as well."
+            "An op category describes what an operation is for, by its name; a kernel "
+            "category describes what a kernel does. An operation of the category GEMM "
+            "may launch copies and fills as well."
         )
 
 
@@ -166,19 +168,19 @@ def _unique_args(
 _of_time = partial(Chart, value_column=f"{DIRECT_TIME}_ms", on="page")
 TREE = Table(
     name="tree",
-    shows="The call tree with GPU time, a row a node, parents before children",
+    shows="The call tree with GPU time, one row per node, parents before children",
     columns=[
         Column("depth", "0 for a root", unit="levels"),
-        Column("name", "of the event; siblings of one name are one row"),
+        Column("name", "name of the event; siblings with the same name share a row"),
         Column(
             "kind",
             "`cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy`, `memset`; empty "
             "for a thread and for `(unlinked)`",
         ),
-        Column("count", "in the row", unit="events"),
-        Column("gpu_events", "at and below", unit="GPU events"),
+        Column("count", "events in the row", unit="events"),
+        Column("gpu_events", "GPU busy time at the node and below", unit="GPU events"),
         Column("busy_time_ms", "of those"),
-        Column("% of GPU busy time", "of the trace"),
+        Column("% of GPU busy time", "of the busy time of the trace"),
     ],
     table=of_gpu_events(call_tree_table),
     asked_by="tables",
@@ -187,12 +189,13 @@ TREE = Table(
 
 OPS_SUMMARY_BY_CATEGORY = Table(
     name="ops_summary_by_category",
-    shows="GPU time by category of operation, without communication",
+    shows="GPU time by operation category, without communication",
     columns=[
-        Column("op category", "what the operation is for, by its name"),
+        Column("op category", "purpose of the operation, by its name"),
         Column("Count", "how many", unit="operations"),
         Column(
-            "total_direct_kernel_time_ms", "busy time of what it is the launcher of"
+            "total_direct_kernel_time_ms",
+            "busy time of the GPU events that it is the launcher of",
         ),
         Column("Percentage (%)", "of the direct times of all operations"),
         Column("Cumulative Percentage (%)", "of the direct times of all operations"),
@@ -218,7 +221,7 @@ OPS_SUMMARY = Table(
     columns=[
         Column(
             "name",
-            "the *launcher*: the nearest CPU op above the launch that is not called "
+            "the *launcher*: the nearest CPU op above the launch that is not named "
             "`execute`; else the launch",
         ),
         Column(
@@ -231,9 +234,10 @@ OPS_SUMMARY = Table(
         ),
         Column("Count", "how many", unit="operations"),
         Column(
-            "total_direct_kernel_time_ms", "busy time of what it is the launcher of"
+            "total_direct_kernel_time_ms",
+            "busy time of the GPU events that it is the launcher of",
         ),
-        Column("total_subtree_kernel_time_ms", "busy time of all below it"),
+        Column("total_subtree_kernel_time_ms", "busy time of all GPU events below it"),
         Column(
             "Categories",
             "the op categories; with `tracelens_sheets=True` a list as text",
@@ -275,41 +279,42 @@ def _reproduce_command(
 
 OPS_UNIQUE_ARGS = Table(
     name="ops_unique_args",
-    shows="GPU time by operation and its arguments, without communication",
+    shows="GPU time by operation and arguments, without communication",
     columns=[
         Column(
             "name",
-            "the *launcher*: the nearest CPU op above the launch that is not called "
+            "the *launcher*: the nearest CPU op above the launch that is not named "
             "`execute`; else the launch",
         ),
-        Column("op category", "what the operation is for, by its name"),
-        Column("process_name", "as the trace names them, else `Unknown`"),
-        Column("process_label", "as the trace names them, else `Unknown`"),
-        Column("thread_name", "as the trace names them, else `Unknown`"),
+        Column("op category", "purpose of the operation, by its name"),
+        Column("process_name", "as recorded, else `Unknown`"),
+        Column("process_label", "as recorded, else `Unknown`"),
+        Column("thread_name", "as recorded, else `Unknown`"),
         Column(
             "Input Dims",
-            "tuples as text; empty when the trace was recorded without shapes",
+            "tuples as text; empty if the trace was recorded without shapes",
         ),
         Column(
             "Input type",
-            "tuples as text; empty when the trace was recorded without shapes",
+            "tuples as text; empty if the trace was recorded without shapes",
         ),
         Column(
             "Input Strides",
-            "tuples as text; empty when the trace was recorded without shapes",
+            "tuples as text; empty if the trace was recorded without shapes",
         ),
         Column(
             "Concrete Inputs",
-            "tuples as text; empty when the trace was recorded without shapes",
+            "tuples as text; empty if the trace was recorded without shapes",
         ),
         Column(
             "is_recompute",
-            "whether the backward ran it again (activation checkpointing); only where it did",
+            "whether the backward pass ran it again (activation checkpointing); "
+            "present only in that case",
         ),
         Column(
             "direct_kernel_count",
-            "with `group_by_num_kernels=True`: operations that launched different numbers are "
-            "rows of their own",
+            "with `group_by_num_kernels=True`: operations that launched different "
+            "numbers of GPU events are separate rows",
             unit="GPU events",
         ),
         Column("operation_count", "how many", unit="operations"),
@@ -327,37 +332,37 @@ OPS_UNIQUE_ARGS = Table(
         Column("total_subtree_kernel_time_sum", _OVER_OPERATIONS),
         Column(
             "total_direct_kernel_time_ms",
-            "the sums; with `tracelens_sheets=True` `…_sum` in their place",
+            "the sums; named `…_sum` with `tracelens_sheets=True`",
         ),
         Column(
             "total_subtree_kernel_time_ms",
-            "the sums; with `tracelens_sheets=True` `…_sum` in their place",
+            "the sums; named `…_sum` with `tracelens_sheets=True`",
         ),
         Column(
             "first_occurrence_time",
-            "start of the first such operation, after that of the first of all; with "
-            "`include_first_occurrence_time=True`",
+            "start of the first such operation, relative to the first operation of "
+            "all; with `include_first_occurrence_time=True`",
             unit="µs",
         ),
         Column(
             "parent_module",
-            "the class of the innermost `nn.Module` around the first such operation (around "
-            "its forward, of a backward one), and all of them, a list as text; with "
-            "`include_call_stack=True`",
+            "class of the innermost `nn.Module` around the first such operation "
+            "(around its forward operation, for a backward one), and all of them, a "
+            "list as text; with `include_call_stack=True`",
         ),
         Column(
             "call_stack",
-            "the class of the innermost `nn.Module` around the first such operation (around "
-            "its forward, of a backward one), and all of them, a list as text; with "
-            "`include_call_stack=True`",
+            "class of the innermost `nn.Module` around the first such operation "
+            "(around its forward operation, for a backward one), and all of them, a "
+            "list as text; with `include_call_stack=True`",
         ),
         Column(
             "ex_UID",
-            "row in the trace of the first such operation, for `tree.print_subtree(…)`",
+            "row of the first such operation in the trace, for `tree.print_subtree(…)`",
         ),
         Column(
             "kernel_details_summary",
-            "the GPU events by name and stream, a list of dictionaries as a Python literal",
+            "GPU events by name and stream, a list of dictionaries as a Python literal",
             unit="µs",
         ),
         Column("trunc_kernel_details", "the same with short names", unit="µs"),
@@ -386,16 +391,14 @@ def _wants_cpu_ops(context: AnalysisContext, options: ReportOptions) -> bool:
 
 CPU_OPS = Table(
     name="cpu_ops",
-    shows="Host time by CPU operation",
+    shows="CPU time by CPU operation",
     columns=[
         Column("cpu_op", "the operation"),
         Column("count", "how many", unit="operations"),
-        Column(
-            "total_time_ms", "on the host; an operation within itself counts each time"
-        ),
+        Column("total_time_ms", "on the CPU; a recursive operation counts each time"),
         Column("self_time_ms", "without the CPU ops directly below"),
-        Column("avg_time_us", "of one, with those"),
-        Column("% of CPU op time", "of the sum of self times"),
+        Column("avg_time_us", "mean time per operation, including those below"),
+        Column("% of CPU op time", "of the sum of all self times"),
     ],
     table=of_gpu_events(cpu_ops),
     when=[

@@ -420,7 +420,8 @@ def layer_notes(gpu_events: GpuEvents, steps: Steps) -> Iterator[str]:
         lengths = sorted({kernels.min(), kernels.max()})
         kernel_counts = " to ".join(map(str, lengths))
         yield (
-            f"{layers.phase}: {len(busy_us):,} layers of {kernel_counts} GPU events,"
-            f" {busy_us.mean():,.1f} µs each (standard deviation {busy_us.std():,.1f} µs), by"
-            f" {len(layers.events):,} of {layers.of_phase:,} steps, which run the same kernels."
+            f"{layers.phase}: {len(busy_us):,} layers of {kernel_counts} GPU events, "
+            f"{busy_us.mean():,.1f} µs each (standard deviation {busy_us.std():,.1f} "
+            f"µs), in the {len(layers.events):,} of {layers.of_phase:,} steps that "
+            "run the same kernels."
         )

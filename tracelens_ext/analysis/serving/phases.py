@@ -299,7 +299,7 @@ def _has_steps(context: ServingContext, options: ReportOptions) -> bool:
     return len(find_steps(context.tree)) > 0
 
 
-HAS_STEPS = Condition("annotations of a serving engine name its steps", _has_steps)
+HAS_STEPS = Condition("the trace has steps of a serving engine", _has_steps)
 
 
 def _has_layers(context: ServingContext, _options: ReportOptions) -> bool:
@@ -313,16 +313,25 @@ def phase_notes(context: ServingContext, phases: Sequence[str] = ()) -> Iterable
     """Yield what the reader of the phases should know, a sentence each."""
     steps = context.serving_steps(phases)
     if not len(steps):
-        yield "Neither annotations nor shapes show a step; --phase NAME=REGEX names them."
+        yield (
+            "Neither annotations nor shapes identify steps; name them with --phase "
+            "NAME=REGEX."
+        )
         return
     if steps.note:
         yield steps.note
     gpu_events = context.gpu_events
     launched_by_steps = int(gpu_events.duration[steps.of_gpu != NONE].sum())
     share = 100.0 * launched_by_steps / max(int(gpu_events.duration.sum()), 1)
-    yield f"The steps launched {share:.1f} % of the GPU time; the rest is `other`."
+    yield (
+        f"The steps launched {share:.1f} % of the GPU time; the rest is listed as "
+        "`other`."
+    )
     if any(batch.tokens == 0 for batch in steps.batch):
-        yield "Some steps do not say how many tokens they compute; sums leave them out."
+        yield (
+            "Some steps do not record how many tokens they compute; sums leave them "
+            "out."
+        )
     yield from layers.layer_notes(gpu_events, steps)
 
 
@@ -339,22 +348,30 @@ def _of_steps(
 
 PHASE_STEPS = Table(
     name="phase_steps",
-    shows="Each step of the serving engine, the slowest first",
+    shows="Each step of the serving engine, slowest first",
     columns=[
-        Column("step", "the annotation that says most of it"),
+        Column("step", "the most informative annotation of the step"),
         Column("phase", "as in `phases`"),
-        Column("start_ms", "since the trace's first event"),
-        Column("wall_time_ms", "of the annotation, on the host"),
-        Column("context_requests", "its requests; empty if unknown", unit="requests"),
+        Column("start_ms", "since the first event of the trace"),
+        Column("wall_time_ms", "duration of the annotation on the CPU"),
         Column(
-            "generation_requests", "its requests; empty if unknown", unit="requests"
+            "context_requests",
+            "requests in the step; empty if unknown",
+            unit="requests",
         ),
-        Column("tokens", "those that they compute; empty if unknown", unit="tokens"),
-        Column("gpu_busy_ms", "busy time of what it launched on its thread"),
+        Column(
+            "generation_requests",
+            "requests in the step; empty if unknown",
+            unit="requests",
+        ),
+        Column(
+            "tokens", "tokens that the step computes; empty if unknown", unit="tokens"
+        ),
+        Column("gpu_busy_ms", "busy time of the work launched on the step's thread"),
         Column("gpu_us_per_token", "by tokens"),
-        Column("idle_ms", "of the devices, before its GPU events"),
-        Column("gpu_events", "that it launched", unit="GPU events"),
-        Column("kernels", "those of them that are kernels", unit="kernels"),
+        Column("idle_ms", "idle time of the devices before the GPU events of the step"),
+        Column("gpu_events", "GPU events that it launched", unit="GPU events"),
+        Column("kernels", "kernels among them", unit="kernels"),
     ],
     table=_of_steps(step_table),
     screen=ScreenView(
@@ -375,27 +392,28 @@ PHASE_STEPS = Table(
 )
 LAYERS = Table(
     name="layers",
-    shows="The repeating block of kernels: time of each layer, and which are odd",
+    shows="The repeating block of kernels: time of each layer, and the outliers",
     columns=[
         Column("phase", "as in `phases`"),
-        Column("layer", "its number, from 0 on"),
-        Column("kind", "equal for layers that run the same kernels"),
-        Column("kernels", "of the layer", unit="GPU events"),
+        Column("layer", "number of the layer, from 0"),
+        Column("kind", "the same for layers that run the same kernels"),
+        Column("kernels", "GPU events of the layer", unit="GPU events"),
         Column(
             "steps",
-            "those looked at: with the most common order of kernels",
+            "steps used: those with the most common order of kernels",
             unit="steps",
         ),
         Column("busy_time_us", "mean over the steps"),
-        Column(
-            "std_busy_time_us", "standard deviation of a sample, 0 for a single step"
-        ),
+        Column("std_busy_time_us", "sample standard deviation, 0 for a single step"),
         Column("min_busy_time_us", "over the steps"),
         Column("max_busy_time_us", "over the steps"),
-        Column("span_us", "first start to last end, mean over the steps", unit="µs"),
+        Column(
+            "span_us", "from first start to last end, mean over the steps", unit="µs"
+        ),
         Column(
             "odd",
-            "`time` far from other layers of its kind, `kernels` if no other runs the same",
+            "`time` if it differs much from other layers of its kind, `kernels` if no "
+            "other layer runs the same kernels",
         ),
     ],
     table=_of_steps(layers.layer_table),
@@ -403,17 +421,17 @@ LAYERS = Table(
 )
 LAYER_KERNELS = Table(
     name="layer_kernels",
-    shows="The GPU events of one layer, in order",
+    shows="GPU events of one layer, in order",
     columns=[
         Column("phase", "as in `phases`"),
         Column(
             "kind",
-            "as in `layers`; kinds of a single layer only where there is no other",
+            "as in `layers`; kinds with a single layer only if there is no other",
         ),
-        Column("layers", "of this kind", unit="layers"),
-        Column("position", "in the layer, from 0 on"),
+        Column("layers", "number of layers of this kind", unit="layers"),
+        Column("position", "position in the layer, from 0"),
         Column("kernel_name", "the GPU event"),
-        Column("cpu_op", "its operation, or `graph`"),
+        Column("cpu_op", "operation that launched it, or `graph`"),
         Column("kernel_category", "when categories are on"),
         Column("avg_duration_us", "mean over the layers and steps"),
         Column("% of layer", "of the durations of the layer"),

@@ -44,7 +44,10 @@ from tracelens_ext.trace.lookup import values_at
 
 #: The order in which tables show phases; those of the user follow.
 ORDER: Final = (PREFILL, DECODE, MIXED, DIFFUSION)
-_ON_GPU = "Steps are annotated on the GPU alone: work belongs to that during which it started."
+_ON_GPU = (
+    "Steps are annotated only on the GPU, so work belongs to the step during which it "
+    "started."
+)
 #: A phase, and a regular expression for its annotations.
 OwnPhase = tuple[str, str]
 
@@ -117,7 +120,8 @@ def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
             )
         if name == OTHER:
             raise UsageError(
-                f"--phase {text!r}: {OTHER!r} is what lies outside of all steps"
+                f"--phase {text!r}: the name {OTHER!r} is reserved for work outside "
+                "of all steps"
             )
         UserPattern(pattern, "--phase")
         phases.append((name, pattern))
@@ -338,14 +342,14 @@ _PHASE_FRAMES: Final = {
     DECODE: re.compile(r".*: _?(?:forward|run|process)_decode\b"),
 }
 BY_FRAMES: Final = (
-    "No annotation names the steps: they are the calls of the engine's step among Python frames;"
-    " their phase is inferred from shapes, where those were recorded."
+    "No annotation names the steps, so the calls of the engine's step function in the "
+    "Python frames are used; their phase is inferred from shapes, if recorded."
 )
 #: What the reader of a table is told.
 HOW: Final = (
-    "No annotation names the steps: they are inferred from shapes, each from one look-up in the"
-    " largest embedding table (else from one size of attention) to the next; one query a sequence"
-    " is decode, more are prefill."
+    "No annotation names the steps, so they are inferred from shapes: each lasts from "
+    "one lookup in the largest embedding table (or one size of attention) to the "
+    "next; one query per sequence is decode, more are prefill."
 )
 
 

@@ -169,56 +169,61 @@ def _copy_bandwidth_if_any(context: AnalysisContext) -> pd.DataFrame | None:
 
 GPU_COUNTERS = Table(
     name="gpu_counters",
-    shows="Counters of the GPUs, sampled while the program ran",
+    shows="GPU counters, sampled while the program ran",
     columns=[
         Column("device", "the GPU"),
-        Column("counter", "its name, with its unit"),
-        Column("samples", "how many have a value", unit="samples"),
-        Column("mean", "of their values"),
-        Column("min", "of their values"),
-        Column("max", "of their values"),
+        Column("counter", "name of the counter, with its unit"),
+        Column("samples", "samples that have a value", unit="samples"),
+        Column("mean", "of those values"),
+        Column("min", "of those values"),
+        Column("max", "of those values"),
     ],
     table=of_gpu_events(gpu_counters),
-    when=[Condition("counters of a GPU were sampled", _has_counters)],
+    when=[Condition("GPU counters were sampled", _has_counters)],
 )
 QUEUE_LENGTH = Table(
     name="queue_length",
-    shows="How much launched work waits for each stream",
+    shows="How much launched work is waiting on each stream",
     columns=[
-        Column("device", "whose queue it is"),
-        Column("stream", "whose queue it is"),
+        Column("device", "stream of the queue"),
+        Column("stream", "stream of the queue"),
         Column(
             "changes",
-            "launches and starts of GPU events that have a launch",
+            "launches, and starts of GPU events that have a launch",
             unit="changes",
         ),
         Column(
             "mean",
-            "launched and not begun, on average after each change",
+            "launched but not started: mean over all changes",
             unit="GPU events",
         ),
-        Column("max", "likewise, at most", unit="GPU events"),
+        Column("max", "launched but not started: maximum", unit="GPU events"),
         Column(
             "time_at_1024_percent",
-            "share of the time in which so many wait that the host must wait too",
+            "share of the time during which the queue is full, so that launches block "
+            "the CPU",
         ),
     ],
     table=of_gpu_events(queue_length),
     asked_by="counters",
-    screen=ScreenView("Launched and not begun, by stream"),
+    screen=ScreenView("Launched but not started, by stream"),
 )
 COPY_BANDWIDTH = Table(
     name="copy_bandwidth",
-    shows="How fast copies are, by direction",
+    shows="Copy bandwidth, by direction",
     columns=[
         Column("device", "its number"),
         Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
-        Column("copies", "those whose speed is known", unit="copies"),
-        Column("mean", "as recorded, else bytes by duration; 10⁹ bytes", unit="GB/s"),
-        Column("max", "likewise, the fastest", unit="GB/s"),
+        Column("copies", "copies with a known bandwidth", unit="copies"),
+        Column(
+            "mean",
+            "as recorded, else bytes divided by duration; 10⁹ bytes per second",
+            unit="GB/s",
+        ),
+        Column("max", "the highest bandwidth of a copy", unit="GB/s"),
         Column("bytes", "copied", unit="bytes"),
     ],
     table=_copy_bandwidth_if_any,
     asked_by="counters",
-    screen=ScreenView("Speed of copies, GB/s"),
+    screen=ScreenView("Copy bandwidth, GB/s"),
 )

@@ -180,22 +180,27 @@ def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
     if cost:
         notes.append(cost)
     if not covered.events:
-        notes.append("The trace holds no GPU events: the tables are of CPU operations.")
+        notes.append("The trace has no GPU events, so the tables show CPU operations.")
     elif not trace.count_of(*trace.operation_kinds):
         notes.append(
-            "The trace holds no CPU operations: kernels are filed under their launches."
+            "The trace has no CPU operations, so kernels are listed under their "
+            "launches."
         )
     if covered.unlinked_percent >= _MANY_UNLINKED:
         counted = "count" if work.include_unlinked else "do not count"
         notes.append(
-            f"{covered.unlinked_events:,} of {covered.events:,} GPU events"
-            f" ({covered.unlinked_percent:.1f} % of GPU time) have no launch in the trace, as when"
-            f" the profiler starts after the launch; they {counted} in the timeline."
+            f"{covered.unlinked_events:,} of {covered.events:,} GPU events "
+            f"({covered.unlinked_percent:.1f} % of GPU time) have no launch in the "
+            "trace, for example because the profiler started after the launch; they "
+            f"{counted} in the timeline."
         )
     graphs = whole_graphs(trace)  # the notes of the trace say what to do about them
     for name, share in covered.largest_uncategorized:
         if share >= _MUCH_UNCATEGORIZED and name not in graphs:
-            notes.append(f"No rule knows {_shown(name)}: {share:.1f} % of GPU time.")
+            notes.append(
+                f"No rule matches {_shown(name)}, which takes {share:.1f} % of GPU "
+                "time."
+            )
     return notes
 
 

@@ -176,7 +176,7 @@ GPU_TIMELINE = Table(
     name="gpu_timeline",
     shows="How the GPU spent its time; overlaps counted once",
     columns=[
-        Column("device", "where there are several; a block each"),
+        Column("device", "if there are several, a block for each"),
         Column(
             "type",
             "`computation_time`: kernels that are neither communication nor copies, and "

@@ -1,26 +1,37 @@
-"""`tracelens-ext explain`: why a kernel, or an operation, has its category."""
+"""`tracelens-ext explain`: why a kernel, or an operation, has its category; what findings mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tracelens_ext.cli.options import RuleOptions
-from tracelens_ext.cli.screen import print_line
+from tracelens_ext.cli.screen import WIDEST_TEXT, print_line, screen_width
+from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
 
 if TYPE_CHECKING:
     from tracelens_ext.categorize.categorizer import Explanation
 
+#: What stands for the name of a kernel before the id of a finding.
+_FINDING = "finding"
 _LONGEST = 200  # characters of a pattern
 
 
 def explain(
     name: Annotated[
-        str | None, typer.Argument(help="Name of the kernel, as spelled in the trace.")
+        str | None,
+        typer.Argument(
+            help="Name of the kernel, as spelled in the trace; or the word finding."
+        ),
+    ] = None,
+    identifier: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="After finding: which one, e.g. host-bound."),
     ] = None,
     op: Annotated[
         str | None, typer.Option(help="Explain this CPU operation instead of a kernel.")
@@ -34,7 +45,14 @@ def explain(
     """Show the category of a kernel, the rule that decides it, and what else would match.
 
     With --op OPERATION: the category of a CPU operation, as in the sheets ops_….
+
+    With finding ID: what a finding means, when it does not apply, and what to do about it.
     """
+    if name == _FINDING and op is None and cpu_op is None:
+        _explain_finding(identifier)
+        return
+    if identifier is not None:
+        raise UsageError("explain: give one NAME, or finding and its ID")
     from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.categorize.categorizer import explain as explain_name
     from tracelens_ext.categorize.rules import OTHER_OP
@@ -56,6 +74,34 @@ def explain(
         )
     for problem in categorizer.problems:
         print_line(f"plugin {problem}", error=True)
+
+
+def _explain_finding(identifier: str | None) -> None:
+    """Print the text about a finding; without an id, the ids."""
+    from tracelens_ext.findings.explanations import explanations
+    from tracelens_ext.report.simple_markdown import lines_of
+
+    texts = explanations()
+    if identifier is None:
+        print_line("Findings; explain one with: tracelens-ext explain finding ID")
+        for known in sorted(texts):
+            print_line(f"  {known}")
+        return
+    text = texts.get(new_finding_id(identifier))
+    if text is None:
+        nearest = get_close_matches(identifier, texts, 1)
+        hint = (
+            f"did you mean {nearest[0]!r}?"
+            if nearest
+            else "see the list: explain finding"
+        )
+        raise UsageError(f"there is no text about a finding {identifier!r}; {hint}")
+    for line in [new_finding_id(identifier), "", *lines_of(text, _text_width())]:
+        print_line(line)
+
+
+def _text_width() -> int:
+    return min(screen_width(), WIDEST_TEXT)
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:
@@ -103,11 +149,12 @@ def _winner_lines(explanation: Explanation) -> Iterator[str]:
 
 COMMAND = Command(
     name="explain",
-    summary="Show which rule decides the category of a kernel.",
+    summary="Explain the category of a kernel, or a finding.",
     function=explain,
     group="Diagnose",
     examples=(
         "explain ampere_sgemm_128x64_tn",
+        "explain finding host-bound",
         "explain --op aten::linear",
         "explain my_kernel --rules my_rules.toml",
     ),

@@ -233,7 +233,7 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     if "ranks" not in tables:
         return
     yield Part(
-        title="What would save time, over the ranks that have it",
+        title="What would save time, across ranks",
         frame=tables["finding_across_ranks"],
         columns=_FINDING_COLUMNS,
     )
@@ -241,12 +241,12 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     if len(timeline):
         timeline = timeline.reindex(_TIMES)
     yield Part(
-        title="GPU timeline over the ranks",
+        title="GPU timeline across ranks",
         frame=timeline.reset_index(),
         columns=("type",) + _SPREAD_COLUMNS,
     )
     yield Part(
-        title="GPU time by category over the ranks",
+        title="GPU time by category across ranks",
         frame=tables["category_across_ranks"].head(_LISTED),
         columns=("kernel_category",) + _SPREAD_COLUMNS,
     )

@@ -112,7 +112,7 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     if len(statistics):
         count = int(statistics["iterations"].max())
     plural = "s" if count > 1 else ""
-    title = f"Mean and spread of {count:,} whole iteration{plural}, ms"
+    title = f"Mean and spread of {count:,} complete iteration{plural}, ms"
     yield Part(
         title="Iterations",
         frame=table.frame,

@@ -189,8 +189,10 @@ def _changed_operations(
 
 def _write(reproduction: Reproduction, output: Path) -> None:
     """Write the script, and say what it does not run."""
-    for refusal in reproduction.refusals:
-        tell(refusal.sentence)
+    from tracelens_ext.reproduce.script import refusal_sentences
+
+    for sentence in refusal_sentences(reproduction.refusals):
+        tell(sentence)
     if not reproduction.count:
         raise UsageError("none of the chosen operations can be reproduced")
     write_text(output, reproduction.script)

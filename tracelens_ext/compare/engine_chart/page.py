@@ -30,15 +30,17 @@ from tracelens_ext.report.manifest import (
 from tracelens_ext.report.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
 
-DEFAULT_TITLE: Final = "Where the elapsed time went"
+DEFAULT_TITLE: Final = "Elapsed time by category"
 _BY_CATEGORY = "elapsed_sec_by_category"
 _INPUTS = "inputs"
 _KERNELS = "kernels"
 _DESCRIPTIONS: Final = {
-    _BY_CATEGORY: "Elapsed seconds by category and run; empty where a run has no such kernel",
-    _INPUTS: "What each bar is of, and where its elapsed time was taken from",
-    _KERNELS: "Which kernels make up each category; the time of one is that in which no GPU event"
-    " that started before it ran. result.csv has the same rows",
+    _BY_CATEGORY: "Elapsed seconds by category and run; empty if a run has no such kernel",
+    _INPUTS: "What each bar shows, and the source of its elapsed time",
+    _KERNELS: (
+        "Kernels of each category; the time of a kernel counts only while no GPU "
+        "event that started earlier is running. result.csv has the same rows"
+    ),
 }
 _MAX_CARDS: Final = 6
 #: Characters of a bar's name on wide and narrow screens.

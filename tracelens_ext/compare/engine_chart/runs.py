@@ -89,7 +89,9 @@ def measure(
             "record it with GPU activity "
             "(nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
         )
-        raise TraceError(path=given.path, problem="holds no GPU event", remedy=remedy)
+        raise TraceError(
+            path=given.path, problem="contains no GPU event", remedy=remedy
+        )
     if split == "device":
         return _by_device(work, given, position)
     whole = _whole_run(work, given, position)
@@ -122,8 +124,9 @@ def _whole_run(gpu_events: GpuEvents, given: ChartInput, position: int) -> Engin
     if len(devices) < 2:
         return run
     note = (
-        f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
-        " for the GPU event that started first; --per-device draws a bar for each"
+        f"the trace has {len(devices)} GPUs: time during which several are busy "
+        "counts once, for the GPU event that started first; use --per-device to draw "
+        "one bar per GPU"
     )
     return replace(run, notes=run.notes + (note,))
 
@@ -136,8 +139,8 @@ def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
     steps = find_steps(gpu_events.tree)
     if not len(steps):
         raise UsageError(
-            f"{whole.given.path}: no annotation of a serving engine names a phase; leave out"
-            " --by-phase"
+            f"{whole.given.path}: no annotation of a serving engine names a phase; "
+            "leave out --by-phase"
         )
     phase = steps.phase_of_gpu
     gaps = classify_gaps(gpu_events, "device").gaps
@@ -209,7 +212,7 @@ def _elapsed(gpu_events: GpuEvents, given: ChartInput, gpu_ns: int) -> _Elapsed:
         return _Elapsed(given.elapsed_ns, "given")
     given_text = f"{given.elapsed_ns / NS_PER_S:,.6g} s"
     gpu_text = f"{gpu_ns / NS_PER_S:,.6g} s"
-    warning = f"{given_text} elapsed is less than the GPU time, {gpu_text}, which is used instead"
+    warning = f"{given_text} elapsed is less than the GPU time of {gpu_text}, which is used instead"
     return _Elapsed(ns=gpu_ns, source="GPU time", warnings=(warning,))
 
 

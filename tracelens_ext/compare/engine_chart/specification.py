@@ -76,12 +76,12 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
     is_complete = len(parts) == _PARTS
     if bare_files and not (is_complete and _number(parts[3]) is not None):
         if not text:
-            raise UsageError("an input is empty; name a file")
+            raise UsageError("an input is empty; give a file")
         return ChartInput(Path(text))
     if not is_complete:
         raise UsageError(
-            f"{text!r}: expected {_FORM}, such as {_EXAMPLE}; SECONDS is how long the run takes"
-            " without profiling, 0 for the time in the trace"
+            f"{text!r}: expected {_FORM}, such as {_EXAMPLE}; SECONDS is the run time "
+            "without profiling, or 0 to use the time in the trace"
         )
     file = parts[0]
     engine, model, seconds = (part.strip() for part in parts[1:])
@@ -95,8 +95,8 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
     is_valid = elapsed_s is not None and 0 <= elapsed_s <= _MAX_SECONDS
     if elapsed_s is None or not is_valid:
         raise UsageError(
-            f"{text!r}: {seconds!r} is no number of seconds; give how long the run takes without"
-            " profiling, such as 306 or 12.5, or 0 for the time in the trace"
+            f"{text!r}: {seconds!r} is not a number of seconds; give the run time "
+            "without profiling, such as 306 or 12.5, or 0 to use the time in the trace"
         )
     return ChartInput(
         path=Path(file), engine=engine, model=model, elapsed_ns=_whole_ns(elapsed_s)
@@ -157,7 +157,7 @@ def check_models(
     """
     for given in inputs:
         if given.engine not in known:
-            problem = f"no engine is called {given.engine!r}"
+            problem = f"there is no engine called {given.engine!r}"
             raise _unknown(
                 problem=problem,
                 name=given.engine,

@@ -26,7 +26,7 @@ from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable, one_line
 
-WHAT: Final = "dump of the flight recorder"
+WHAT: Final = "flight recorder dump"
 REMEDY: Final = (
     "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the files"
     " of TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
@@ -183,7 +183,7 @@ def _json(path: str, data: bytes) -> object:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         problem = f"is damaged JSON of a {WHAT}"
-        raise TraceCutOffError(path, problem, "copy or dump it again") from None
+        raise TraceCutOffError(path, problem, "copy or create the dump again") from None
 
 
 class _DumpReader:
@@ -220,9 +220,13 @@ class _DumpReader:
             return rank
         match = _RANK_IN_NAME.search(Path(self._path).name.removesuffix(".gz"))
         if match is None:
-            problem = f"is a {WHAT} that does not say its rank, nor does its name"
+            problem = (
+                f"is a {WHAT} that does not record its rank, and neither does its name"
+            )
             raise TraceFormatError(
-                self._path, problem, "end the name in the rank, as in nccl_trace_rank_3"
+                self._path,
+                problem,
+                "put the rank at the end of the name, as in nccl_trace_rank_3",
             )
         return int(match[1])
 
@@ -243,7 +247,11 @@ class _DumpReader:
             description = _text(group.get("desc", group.get("pg_desc")))
             ranks = group.get("ranks")
             members = numbers_in(ranks) if isinstance(ranks, str) else _numbers(ranks)
-            key = GroupKey(own_name, description, tuple(sorted(set(members))))
+            key = GroupKey(
+                name=own_name,
+                description=description,
+                ranks=tuple(sorted(set(members))),
+            )
             groups[own_name] = key
         return groups
 
@@ -292,7 +300,11 @@ class _DumpReader:
             name = _text(entry["pg_id"])
         configured = self.groups.get(name)
         if configured is None:
-            return GroupKey(name, description, ())
+            return GroupKey(
+                name=name,
+                description=description,
+                ranks=(),
+            )
         return configured
 
 

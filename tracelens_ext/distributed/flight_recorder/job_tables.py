@@ -41,7 +41,7 @@ def dump_tables(paths: Sequence[Path]) -> DumpTables:
         if dump.rank in dump_of_rank:
             other = dump_of_rank[dump.rank].path
             notes.append(
-                f"Two dumps are of rank {dump.rank}: {other} is used, {path} is not."
+                f"Two dumps are from rank {dump.rank}: {other} is used, {path} is not."
             )
             continue
         dump_of_rank[dump.rank] = dump
@@ -49,7 +49,11 @@ def dump_tables(paths: Sequence[Path]) -> DumpTables:
         raise problems[0]
     dumps = [dump_of_rank[rank] for rank in sorted(dump_of_rank)]
     notes += _notes(dumps)
-    return DumpTables(analyze_dumps(dumps), notes, problems)
+    return DumpTables(
+        tables=analyze_dumps(dumps),
+        notes=notes,
+        problems=problems,
+    )
 
 
 def _notes(dumps: Sequence[FlightDump]) -> list[str]:
@@ -58,15 +62,15 @@ def _notes(dumps: Sequence[FlightDump]) -> list[str]:
     unusable = sum(dump.unusable for dump in dumps)
     if unusable:
         notes.append(
-            f"{unusable:,} entries of the dumps are no calls, and are left out."
+            f"{unusable:,} entries of the dumps are not calls, and are left out."
         )
     versions = sorted({dump.version for dump in dumps if dump.version})
     if len(versions) > 1:
-        notes.append(f"The dumps are of different versions: {', '.join(versions)}.")
+        notes.append(f"The dumps have different versions: {', '.join(versions)}.")
     without_calls = [str(dump.rank) for dump in dumps if not dump.calls]
     if without_calls:
         notes.append(
-            f"The dumps of these ranks hold no calls: {', '.join(without_calls)}."
+            f"The dumps of these ranks contain no calls: {', '.join(without_calls)}."
         )
     return notes
 
@@ -83,7 +87,11 @@ def joined_with_traces(
     calls = of_traces["collective_calls"]
     stuck = dumps["stuck_calls"].copy()
     iterations = [
-        _iteration(calls, str(group), int(sequence))
+        _iteration(
+            calls=calls,
+            group=str(group),
+            sequence=int(sequence),
+        )
         for group, sequence in zip(
             stuck["process_group"], stuck["sequence"], strict=True
         )

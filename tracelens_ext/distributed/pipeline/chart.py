@@ -55,7 +55,11 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
     bar_count = 0
     for place, (kind, color) in enumerate(_COLORS.items()):
         bars = [
-            _bars(times, kind, start)
+            _bars(
+                times=times,
+                kind=kind,
+                start=start,
+            )
             for iteration in iterations
             for times in iteration.times
         ]
@@ -130,11 +134,19 @@ def _bars(times: StageTimes, kind: TimeKind, start: int) -> _Bars:
     intervals = times.intervals[kind]
     if len(intervals.start):
         smallest = times.window * _SMALLEST_PART
-        is_apart = intervals.start[1:] - intervals.end[:-1] > smallest
+        gaps = intervals.start[1:] - intervals.end[:-1]
+        is_apart = gaps > smallest
         is_first = np.append(True, is_apart)
         is_last = np.append(is_apart, True)
-        intervals = Intervals(intervals.start[is_first], intervals.end[is_last])
-    return _Bars(intervals, times.stage, start)
+        intervals = Intervals(
+            start=intervals.start[is_first],
+            end=intervals.end[is_last],
+        )
+    return _Bars(
+        intervals=intervals,
+        stage=times.stage,
+        start=start,
+    )
 
 
 def _title(iterations: Sequence[PipelineIteration]) -> str:
@@ -145,7 +157,7 @@ def _title(iterations: Sequence[PipelineIteration]) -> str:
     if names:
         plural = "s" if len(names) > 1 else ""
         shown = f", iteration{plural} {', '.join(names)}"
-    return f"Stages of the pipeline over time, ranks {ranks[0]} to {ranks[-1]}{shown}"
+    return f"Pipeline stages over time, ranks {ranks[0]} to {ranks[-1]}{shown}"
 
 
 def _summary(iterations: Sequence[PipelineIteration]) -> str:
@@ -153,15 +165,18 @@ def _summary(iterations: Sequence[PipelineIteration]) -> str:
     schedule = iterations[0].schedule
     times = [times for iteration in iterations for times in iteration.times]
     window = sum(rank.window for rank in times)
-    bubble = sum(rank.bubble for rank in times)
-    of_kind = {kind: sum(rank.time(kind) for rank in times) for kind in BUBBLE_KINDS}
-    largest = max(of_kind, key=lambda kind: of_kind[kind])
+    time_of_kind = {}
+    for kind in BUBBLE_KINDS:
+        time_of_kind[kind] = sum(rank.time(kind) for rank in times)
+    bubble = sum(time_of_kind.values())
     share = 100.0 * bubble / max(window, 1)
-    ideal = schedule.ideal_bubble_percent
-    ideal_text = "" if np.isnan(ideal) else f", ideally {ideal:.1f} %"
-    largest_ms = of_kind[largest] / len(times) / NS_PER_MS
+    ideal_text = ""
+    if np.isfinite(schedule.ideal_bubble_percent):
+        ideal_text = f", ideally {schedule.ideal_bubble_percent:.1f} %"
+    largest = max(time_of_kind, key=time_of_kind.__getitem__)
+    largest_ms = time_of_kind[largest] / len(times) / NS_PER_MS
     return (
-        f"{schedule.kind} with {schedule.micro_batches} micro-batches: the bubble is"
-        f" {share:.1f} %{ideal_text}; most of it: {_NAMES[largest]},"
-        f" {duration_text(largest_ms)} a stage"
+        f"{schedule.kind} with {schedule.micro_batches} micro-batches: the bubble is "
+        f"{share:.1f} %{ideal_text}; the largest part: {_NAMES[largest]}, "
+        f"{duration_text(largest_ms)} per stage"
     )

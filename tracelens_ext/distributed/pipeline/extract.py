@@ -15,6 +15,8 @@ import numpy as np
 
 from tracelens_ext.analysis import collectives
 from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
+from tracelens_ext.distributed.pipeline.intervals import Intervals
+from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import (
     HOST_KINDS,
@@ -22,8 +24,8 @@ from tracelens_ext.trace import (
     BoolArray,
     EventKind,
     Int64Array,
+    Trace,
 )
-from tracelens_ext.trace.intervals import union
 
 if TYPE_CHECKING:
     from tracelens_ext.distributed.rank_numbers import TraceRanks
@@ -110,10 +112,22 @@ def pipeline_tables(
         parts = []
         for device, rank in ranks.of_device.items():
             is_on_device = gpu_events.trace.device == device
-            parts.append(_tables_of_rank(gpu_events, is_on_device, rank))
+            parts.append(
+                _tables_of_rank(
+                    gpu_events=gpu_events,
+                    is_of_rank=is_on_device,
+                    rank=rank,
+                )
+            )
     else:
         everything = np.ones(len(gpu_events), dtype=bool)
-        parts = [_tables_of_rank(gpu_events, everything, ranks.first)]
+        parts = [
+            _tables_of_rank(
+                gpu_events=gpu_events,
+                is_of_rank=everything,
+                rank=ranks.first,
+            )
+        ]
     return {
         name: pd.concat([part[name] for part in parts], ignore_index=True)
         for name in PIPELINE_TABLES
@@ -124,24 +138,33 @@ def _tables_of_rank(
     gpu_events: GpuEvents, is_of_rank: BoolArray, rank: int
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of one rank, whose GPU events `is_of_rank` selects."""
-    kernels = np.flatnonzero(gpu_events.is_communication & is_of_rank)
-    calls = _calls(gpu_events, kernels)
+    is_candidate = gpu_events.is_communication & is_of_rank
+    calls = _calls(gpu_events, np.flatnonzero(is_candidate))
+    exchanges = whole_numbers(calls, "kernel")
     iteration = _iteration_names(gpu_events)
     if not any(iteration):
-        exchanges = np.unique(calls["kernel"].to_numpy(np.int64))
-        iteration = _iterations_by_optimizer(gpu_events, exchanges)
-    calls["iteration"] = iteration[calls["kernel"].to_numpy(np.int64)]
+        iteration = _iterations_by_optimizer(gpu_events, np.unique(exchanges))
+    calls["iteration"] = iteration[exchanges]
     calls["rank"] = rank
     activity = pd.DataFrame(columns=list(_ACTIVITY_TYPES))
     if len(calls):
-        is_exchange = np.zeros(len(gpu_events), dtype=bool)
-        is_exchange[calls["kernel"].to_numpy(np.int64)] = True
-        activity = _activity(gpu_events, is_of_rank & ~is_exchange, iteration)
+        is_other = is_of_rank.copy()
+        is_other[exchanges] = False
+        activity = _activity(
+            gpu_events=gpu_events,
+            selected=is_other,
+            iteration=iteration,
+        )
         activity["rank"] = rank
     return {
-        CALLS: calls[list(_CALL_TYPES)].astype(_CALL_TYPES),
-        ACTIVITY: activity[list(_ACTIVITY_TYPES)].astype(_ACTIVITY_TYPES),
+        CALLS: _with_types(calls, _CALL_TYPES),
+        ACTIVITY: _with_types(activity, _ACTIVITY_TYPES),
     }
+
+
+def _with_types(frame: pd.DataFrame, types: dict[str, str]) -> pd.DataFrame:
+    """Return the columns that a table has, with their types."""
+    return frame[list(types)].astype(types)
 
 
 def _iteration_names(gpu_events: GpuEvents) -> np.ndarray[Any, np.dtype[np.object_]]:
@@ -149,13 +172,15 @@ def _iteration_names(gpu_events: GpuEvents) -> np.ndarray[Any, np.dtype[np.objec
     iterations = find_iterations(gpu_events.tree)
     index = iterations.of_gpu.copy()
     processes = np.unique(iterations.process)
-    is_unknown = (index == NONE) & ~gpu_events.tree.linked
+    has_no_launch = ~gpu_events.tree.linked
+    is_unknown = has_no_launch & (index == NONE)
     if len(processes) == 1 and is_unknown.any():
         # Without launches, the iteration in which the event ran has to do.
         start = gpu_events.start[is_unknown]
-        process = np.full(len(start), processes[0], dtype=np.int64)
+        process = np.full_like(start, processes[0], dtype=np.int64)
         index[is_unknown] = iteration_at(iterations.spans, process, start)
-    return np.array(iterations.numbers(index), dtype=object)
+    names = iterations.numbers(index)
+    return np.array(names, dtype=object)
 
 
 def _iterations_by_optimizer(
@@ -213,28 +238,48 @@ class _Describing(NamedTuple):
 
 def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     """Return a row for each send and receive of some communication kernels."""
-    trace = gpu_events.trace
     described = collectives.described_by(gpu_events, kernels)
-    annotation = _annotations_above(gpu_events, kernels)
-    own = _rows_of(
-        gpu_events, _Describing(kernel=kernels, row=described, annotation=annotation)
+    describing = _Describing(
+        kernel=kernels,
+        row=described,
+        annotation=_annotations_above(gpu_events, kernels),
     )
+    own = _rows_of(gpu_events, describing)
     is_named = own["direction"] != ""
-    is_batch = own["collective"].str.contains(_BATCH) | (own["collective"] == "")
-    kernel_names = trace.named(gpu_events.name[kernels], _SEND_RECV_KERNEL.search)
-    is_bare = ~is_named & is_batch & kernel_names
+    is_bare = ~is_named & _may_be_batches(gpu_events, own)
     bare_kernels = kernels[is_bare.to_numpy()]
-    batched = _batched_records(gpu_events, bare_kernels, described)
+    batched = _batched_records(
+        gpu_events=gpu_events,
+        bare_kernels=bare_kernels,
+        described=described,
+    )
     of_batches = _rows_of(gpu_events, batched)
+    of_batches = of_batches[of_batches["direction"] != ""]
     is_known = np.isin(bare_kernels, batched.kernel)
     unknown = own[is_bare][~is_known]
-    parts = [own[is_named], of_batches[of_batches["direction"] != ""], unknown]
-    calls = pd.concat([part for part in parts if len(part)] or parts[:1])
-    kernel = calls["kernel"].to_numpy(np.int64)
-    calls["launch"] = _launch_times(gpu_events)[kernel] + trace.base_ns
-    calls["start"] = gpu_events.start[kernel] + trace.base_ns
-    calls["end"] = gpu_events.end[kernel] + trace.base_ns
+    parts = [own[is_named], of_batches, unknown]
+    parts_with_rows = [part for part in parts if len(part)]
+    calls = pd.concat(parts_with_rows or [own])
+    kernel = whole_numbers(calls, "kernel")
+    base = gpu_events.trace.base_ns
+    calls["launch"] = _launch_times(gpu_events)[kernel] + base
+    calls["start"] = gpu_events.start[kernel] + base
+    calls["end"] = gpu_events.end[kernel] + base
     return calls.sort_values(["launch", "start"], kind="stable", ignore_index=True)
+
+
+def _may_be_batches(gpu_events: GpuEvents, rows: pd.DataFrame) -> pd.Series:
+    """Return which kernels may be batches of sends and receives, by their names.
+
+    Args:
+        gpu_events: of the trace.
+        rows: what events say of each kernel, of `_rows_of`.
+    """
+    collective = rows["collective"]
+    is_batch = collective.str.contains(_BATCH) | (collective == "")
+    names = gpu_events.name[whole_numbers(rows, "kernel")]
+    is_send_or_receive = gpu_events.trace.named(names, _SEND_RECV_KERNEL.search)
+    return is_batch & is_send_or_receive
 
 
 def _annotations_above(gpu_events: GpuEvents, kernels: Int64Array) -> Int64Array:
@@ -242,11 +287,8 @@ def _annotations_above(gpu_events: GpuEvents, kernels: Int64Array) -> Int64Array
     trace = gpu_events.trace
     tree = gpu_events.tree
     result = np.full(len(kernels), NONE, dtype=np.int64)
-    annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-    names_direction = trace.named(
-        trace.name[annotations], lambda name: _POINT_TO_POINT.fullmatch(name)
-    )
-    annotations = annotations[names_direction]
+    candidates = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+    annotations = candidates[_names_direction(trace, candidates)]
     linked = tree.linked[kernels]
     launches = tree.launch_position_of_gpu[kernels[linked]]
     result[linked] = collectives.events_above(tree, launches, annotations)
@@ -301,7 +343,8 @@ def _directions(names: list[str]) -> pd.DataFrame:
         direction = ""
         peer = np.nan
         if match is not None:
-            direction = "send" if "send" in match["direction"].lower() else "recv"
+            is_send = "send" in match["direction"].lower()
+            direction = SEND if is_send else RECEIVE
             if match["second"] is not None:
                 peer = float(match["second"])
         directions.append(direction)
@@ -335,24 +378,39 @@ def _batched_records(
     nothing = np.zeros(0, dtype=np.int64)
     if not len(launches) or not len(records):
         return _Describing(kernel=nothing, row=nothing, annotation=nothing)
+    launch = _next_launches(
+        trace=trace,
+        launches=launches,
+        records=records,
+    )
+    has_launch = launch != NONE
+    records = records[has_launch]
+    return _Describing(
+        kernel=bare_kernels[launch[has_launch]],
+        row=records,
+        annotation=np.full_like(records, NONE),
+    )
+
+
+def _next_launches(
+    trace: Trace, launches: Int64Array, records: Int64Array
+) -> Int64Array:
+    """Return the place of the first launch after each record on its thread, (r,).
+
+    It is `NONE` for records without a later launch.
+    """
+    launch_thread = trace.thread[launches].astype(np.int64)
+    record_thread = trace.thread[records].astype(np.int64)
     # An instant of a thread as one number: threads follow one another.
-    thread_span = np.int64(trace.ts.max()) + 1
-    launch_key = trace.thread[launches].astype(np.int64) * thread_span
-    launch_key += trace.ts[launches]
-    record_key = trace.thread[records].astype(np.int64) * thread_span
-    record_key += trace.ts[records]
+    thread_span = int(trace.ts.max()) + 1
+    launch_key = launch_thread * thread_span + trace.ts[launches]
+    record_key = record_thread * thread_span + trace.ts[records]
     order = np.argsort(launch_key, kind="stable")
     place = np.searchsorted(launch_key[order], record_key)
-    has_launch = place < len(order)
-    launch = order[np.minimum(place, len(order) - 1)]
-    has_launch &= trace.thread[launches[launch]] == trace.thread[records]
-    records = records[has_launch]
-    kernels = bare_kernels[launch[has_launch]]
-    return _Describing(
-        kernel=kernels,
-        row=records,
-        annotation=np.full(len(records), NONE, dtype=np.int64),
-    )
+    is_last = place == len(order)
+    following = order[np.where(is_last, 0, place)]
+    is_of_thread = launch_thread[following] == record_thread
+    return np.where(is_of_thread & ~is_last, following, NONE)
 
 
 def _records_with_launches(gpu_events: GpuEvents, records: Int64Array) -> Int64Array:
@@ -368,15 +426,19 @@ def _records_of_exchanges(gpu_events: GpuEvents) -> Int64Array:
     rows = trace.arg(_TEXTS["collective"]).rows.astype(np.int64)
     recorded = rows[np.isin(trace.kind[rows], HOST_KINDS)]
     texts = collectives.text_argument(gpu_events, _TEXTS["collective"], recorded)
-    is_exchange = (_directions(texts)["direction"] != "").to_numpy(bool)
+    direction = _directions(texts)["direction"]
+    is_exchange = (direction != "").to_numpy(bool)
     if is_exchange.any():
         return recorded[is_exchange]
     # Without such records, their annotations are there at least.
     candidates = trace.rows_of(*HOST_KINDS)
-    has_name = trace.named(
-        trace.name[candidates], lambda name: _POINT_TO_POINT.fullmatch(name)
-    )
-    return candidates[has_name]
+    annotations: Int64Array = candidates[_names_direction(trace, candidates)]
+    return annotations
+
+
+def _names_direction(trace: Trace, rows: Int64Array) -> BoolArray:
+    """Return which events are called like a send or receive, (n,)."""
+    return trace.named(trace.name[rows], _POINT_TO_POINT.fullmatch)
 
 
 # Everything else that a rank does.
@@ -388,41 +450,59 @@ def _activity(
     iteration: np.ndarray[Any, np.dtype[np.object_]],
 ) -> pd.DataFrame:
     """Return the union of intervals of each kind, group and iteration."""
-    trace = gpu_events.trace
-    kernels = np.flatnonzero(selected & gpu_events.is_kernel & ~gpu_events.is_copy)
-    is_communication = gpu_events.is_communication[kernels]
-    kind = np.where(is_communication, COMMUNICATION, COMPUTATION).astype(object)
-    kind[_is_of_optimizer(gpu_events, kernels) & ~is_communication] = OPTIMIZER
-    described = collectives.described_by(gpu_events, kernels[is_communication])
-    group = np.full(len(kernels), "", dtype=object)
-    group[is_communication] = collectives.text_argument(
-        work=gpu_events, name=_TEXTS["group"], rows=described
-    )
+    is_computed = gpu_events.is_kernel & ~gpu_events.is_copy
+    kernels = np.flatnonzero(selected & is_computed)
     frame = pd.DataFrame(
         {
-            "kind": kind,
-            "group": group,
+            "kind": _kinds(gpu_events, kernels),
+            "group": _groups(gpu_events, kernels),
             "iteration": iteration[kernels],
             "start": gpu_events.start[kernels],
             "end": gpu_events.end[kernels],
         }
     )
     keys = ["kind", "group", "iteration"]
+    base = gpu_events.trace.base_ns
     parts = []
     for _, rows in frame.groupby(keys, sort=True):
-        intervals = union(
-            rows["start"].to_numpy(np.int64), rows["end"].to_numpy(np.int64)
-        )
+        intervals = Intervals.of_rows(rows)
         part = pd.DataFrame(
             {
-                "start": intervals.start + trace.base_ns,
-                "end": intervals.end + trace.base_ns,
+                "start": intervals.start + base,
+                "end": intervals.end + base,
             }
         )
-        parts.append(part.assign(**{key: rows[key].iloc[0] for key in keys}))
+        for key in keys:
+            part[key] = rows[key].iloc[0]
+        parts.append(part)
     if not parts:
         return pd.DataFrame(columns=list(_ACTIVITY_TYPES))
     return pd.concat(parts, ignore_index=True)
+
+
+def _kinds(
+    gpu_events: GpuEvents, kernels: Int64Array
+) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Return what each kernel is for, (k,)."""
+    kinds = np.full(len(kernels), COMPUTATION, dtype=object)
+    kinds[_is_of_optimizer(gpu_events, kernels)] = OPTIMIZER
+    kinds[gpu_events.is_communication[kernels]] = COMMUNICATION
+    return kinds
+
+
+def _groups(
+    gpu_events: GpuEvents, kernels: Int64Array
+) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Return the ranks of the process group of each collective; empty for other kernels, (k,)."""
+    is_communication = gpu_events.is_communication[kernels]
+    described = collectives.described_by(gpu_events, kernels[is_communication])
+    groups = np.full(len(kernels), "", dtype=object)
+    groups[is_communication] = collectives.text_argument(
+        work=gpu_events,
+        name=_TEXTS["group"],
+        rows=described,
+    )
+    return groups
 
 
 def _is_of_optimizer(gpu_events: GpuEvents, kernels: Int64Array) -> BoolArray:

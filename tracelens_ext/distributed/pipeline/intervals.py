@@ -49,7 +49,7 @@ class Intervals(NamedTuple):
 
     def selected(self, is_chosen: BoolArray) -> Intervals:
         """Return some of them."""
-        return Intervals(self.start[is_chosen], self.end[is_chosen])
+        return Intervals(start=self.start[is_chosen], end=self.end[is_chosen])
 
     def not_empty(self) -> Intervals:
         """Return those that have a length."""
@@ -59,7 +59,7 @@ class Intervals(NamedTuple):
         """Return those that have a length, in order of start."""
         parts = self.not_empty()
         order = np.argsort(parts.start, kind="stable")
-        return Intervals(parts.start[order], parts.end[order])
+        return Intervals(start=parts.start[order], end=parts.end[order])
 
     def clipped(self, start: int, end: int) -> Intervals:
         """Return what of them lies in a window."""
@@ -84,7 +84,7 @@ class Intervals(NamedTuple):
             first=apart.start,
             last=apart.end,
         )
-        return Intervals(parts.start, parts.end).not_empty()
+        return Intervals(start=parts.start, end=parts.end).not_empty()
 
 
 def window(start: int, end: int) -> Intervals:

@@ -91,9 +91,9 @@ def _with_known_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame:
         # What counts in a group that is not known is not known either.
         peer = peer.where(~is_group_rank)
     peer = peers_in_job(
-        peer,
-        rows["rank"],
-        members,
+        peer=peer,
+        rank=rows["rank"],
+        members=members,
         count_in_group=bool(is_group_rank.any()),
     )
     return rows.assign(peer=peer)
@@ -123,7 +123,7 @@ def _find_peers_by_ends(rows: pd.DataFrame, members: list[int]) -> None:
     sides = {}
     for _, calls in unknown.groupby(["rank", "direction"]):
         first = calls.iloc[0]
-        side = _Side(int(first["rank"]), str(first["direction"]))
+        side = _Side(rank=int(first["rank"]), direction=str(first["direction"]))
         sides[side] = calls
     for side, calls in sides.items():
         opposite = RECEIVE if side.direction == SEND else SEND

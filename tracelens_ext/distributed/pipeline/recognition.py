@@ -62,8 +62,16 @@ class _Iteration:
         receives = receives[receives["source"] == source]
         of_source = self.computations.get(source)
         of_target = self.computations.get(target)
-        from_sends = _micro_batches_of(sends, "start", of_source)
-        from_receives = _micro_batches_of(receives, "end", of_target)
+        from_sends = _micro_batches_of(
+            calls=sends,
+            instant="start",
+            computation=of_source,
+        )
+        from_receives = _micro_batches_of(
+            calls=receives,
+            instant="end",
+            computation=of_target,
+        )
         if from_receives.micro_batches > from_sends.micro_batches:
             return from_receives
         return from_sends
@@ -79,7 +87,11 @@ def recognize(
         calls: of `match_transfers`, of the iteration.
         computations: rank → its computation in the pipeline.
     """
-    iteration = _Iteration(pipeline, calls, computations)
+    iteration = _Iteration(
+        pipeline=pipeline,
+        calls=calls,
+        computations=computations,
+    )
     ranks = pipeline.ranks
     count = len(ranks)
     forward = []
@@ -90,16 +102,33 @@ def recognize(
     micro_batches = _usual_count(forward)
     if pipeline.is_ring:
         wrapped = iteration.direction(ranks[-1], ranks[0])
-        return _interleaved(count, micro_batches, wrapped.micro_batches)
+        return _interleaved(
+            stages=count,
+            forward=micro_batches,
+            wrapped=wrapped.micro_batches,
+        )
     if _usual_count(backward) == 0:
-        return Schedule(ScheduleKind.FORWARD_ONLY, count, micro_batches)
+        return Schedule(
+            kind=ScheduleKind.FORWARD_ONLY,
+            stages=count,
+            micro_batches=micro_batches,
+        )
     if count == 2 and _computes_two_chunks(iteration):
         return _interleaved_on_two_stages(micro_batches)
-    kind = _kind_of_chain(count, forward[0], backward[0], micro_batches)
+    kind = _kind_of_chain(
+        stages=count,
+        forward=forward[0],
+        backward=backward[0],
+        micro_batches=micro_batches,
+    )
     is_one_forward_one_backward = kind is ScheduleKind.ONE_FORWARD_ONE_BACKWARD
     if is_one_forward_one_backward and _has_late_work(iteration, micro_batches):
         kind = ScheduleKind.ZERO_BUBBLE
-    return Schedule(kind, count, micro_batches)
+    return Schedule(
+        kind=kind,
+        stages=count,
+        micro_batches=micro_batches,
+    )
 
 
 # Micro-batches.
@@ -129,7 +158,11 @@ def _micro_batches_of(
     starts = whole_numbers(kernels, "start")
     ends = whole_numbers(kernels, "end")
     if not len(kernels):
-        return _Direction(0, starts, ends)
+        return _Direction(
+            micro_batches=0,
+            starts=starts,
+            ends=ends,
+        )
     # All batches have the tensors of one micro-batch. Those with a multiple of them pass on
     # several, as two chunks of interleaved stages do.
     parts = whole_numbers(kernels, "parts")
@@ -166,13 +199,22 @@ def _interleaved(stages: int, forward: int, wrapped: int) -> Schedule:
         wrapped: transfers from the last stage to the first.
     """
     micro_batches = max(forward - wrapped, 0)
-    unknown = Schedule(ScheduleKind.UNKNOWN, stages, micro_batches)
+    unknown = Schedule(
+        kind=ScheduleKind.UNKNOWN,
+        stages=stages,
+        micro_batches=micro_batches,
+    )
     if micro_batches == 0 or forward % micro_batches:
         return unknown
     chunks = forward // micro_batches
     if chunks < 2:
         return unknown
-    return Schedule(ScheduleKind.INTERLEAVED, stages, micro_batches, chunks)
+    return Schedule(
+        kind=ScheduleKind.INTERLEAVED,
+        stages=stages,
+        micro_batches=micro_batches,
+        chunks=chunks,
+    )
 
 
 def _computes_two_chunks(iteration: _Iteration) -> bool:
@@ -212,8 +254,17 @@ def _interleaved_on_two_stages(transfers: int) -> Schedule:
         is_exact = micro_batches * times == transfers
         is_even = micro_batches % 2 == 0
         if micro_batches and is_exact and is_even:
-            return Schedule(ScheduleKind.INTERLEAVED, 2, micro_batches, chunks)
-    return Schedule(ScheduleKind.UNKNOWN, 2, transfers)
+            return Schedule(
+                kind=ScheduleKind.INTERLEAVED,
+                stages=2,
+                micro_batches=micro_batches,
+                chunks=chunks,
+            )
+    return Schedule(
+        kind=ScheduleKind.UNKNOWN,
+        stages=2,
+        micro_batches=transfers,
+    )
 
 
 def _kind_of_chain(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tracelens_ext.errors import UsageError
 
 _RANKS = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+_NUMBER = re.compile(r"[0-9]{1,7}")
 _MOST_RANKS = 1_000_000
 _FORM = "give a number of stages, such as 4, or the ranks of each, such as 0-3/4-7"
 
@@ -29,15 +30,16 @@ class StageNames:
         Raises:
             UsageError: it has another form, or a rank is in two stages.
         """
-        if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_RANKS)):
+        if _NUMBER.fullmatch(text):
             count = int(text)
             if count < 2:
-                raise UsageError(f"a pipeline of {count} stages is none; {_FORM}")
+                raise UsageError(f"a pipeline has at least 2 stages; {_FORM}")
             return cls(count=count)
-        listed = tuple(_ranks_of_text(part, text) for part in text.split("/"))
-        ranks = [rank for stage in listed for rank in stage]
-        if len(listed) < 2:
+        parts = text.split("/")
+        if len(parts) < 2:
             raise UsageError(f"{text!r} names a single stage; {_FORM}")
+        listed = tuple(_ranks_of_text(part, text) for part in parts)
+        ranks = [rank for stage in listed for rank in stage]
         if len(set(ranks)) < len(ranks):
             raise UsageError(f"{text!r} names a rank twice; {_FORM}")
         return cls(listed=listed)
@@ -54,9 +56,11 @@ class StageNames:
         if not self.count:
             return self.listed
         size = len(ranks) // self.count
-        if not size or size * self.count != len(ranks):
+        is_divided = size * self.count == len(ranks)
+        if not size or not is_divided:
             return ()
-        return [ranks[stage * size : (stage + 1) * size] for stage in range(self.count)]
+        starts = range(0, len(ranks), size)
+        return [ranks[start : start + size] for start in starts]
 
 
 def _ranks_of_text(part: str, text: str) -> tuple[int, ...]:
@@ -69,6 +73,6 @@ def _ranks_of_text(part: str, text: str) -> tuple[int, ...]:
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
         if last < first or last >= _MOST_RANKS:
-            raise UsageError(f"{name!r} is no range of ranks; {_FORM}")
+            raise UsageError(f"{name!r} is not a range of ranks; {_FORM}")
         ranks.extend(range(first, last + 1))
     return tuple(ranks)

@@ -7,15 +7,18 @@ chunk of the first. The first transfer of an iteration comes from the first stag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from tracelens_ext.distributed.pipeline.extract import COMPUTATION, RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.intervals import Intervals
 from tracelens_ext.distributed.pipeline.partners import PIPELINE_GROUPS
+from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace.intervals import covered
 
 #: A stage computes at least so long between what it first receives and what it first sends.
 _MIN_COMPUTATION_NS = 1_000
@@ -51,13 +54,14 @@ def find_pipelines(
         if order is None:
             continue
         pipeline = _oriented(rows, order)
-        if _is_pipeline(pipeline, rows, activity_of(ranks)):
+        if _is_pipeline(
+            pipeline=pipeline,
+            calls=rows,
+            activity=activity_of(ranks),
+        ):
             pipelines.append(pipeline)
-    counts = Counter(len(pipeline.ranks) for pipeline in pipelines)
-    if not counts:
-        return []
     # Pieces of a pipeline of which ranks are missing are told from whole ones by their length.
-    longest = max(counts)
+    longest = max((len(pipeline.ranks) for pipeline in pipelines), default=0)
     return [pipeline for pipeline in pipelines if len(pipeline.ranks) == longest]
 
 
@@ -76,23 +80,36 @@ def named_pipelines(
             stage_of_rank[rank] = stage
     pipelines = []
     for ranks in _components(calls):
-        chain = sorted(
-            (rank for rank in ranks if rank in stage_of_rank),
-            key=lambda rank: stage_of_rank[rank],
-        )
-        covers_stages = [stage_of_rank[rank] for rank in chain] == list(
-            range(len(stages))
-        )
-        if covers_stages and len(chain) > 1:
-            rows = calls[calls["rank"].isin(chain)]
-            ends = {chain[0], chain[-1]}
-            is_wrapped = (
-                rows["rank"].isin(ends) & rows["peer"].isin(ends) & (len(chain) > 2)
-            )
-            pipelines.append(
-                Pipeline(ranks=tuple(chain), is_ring=bool(is_wrapped.any()))
-            )
+        chain = [rank for rank in ranks if rank in stage_of_rank]
+        chain.sort(key=stage_of_rank.__getitem__)
+        stages_of_chain = [stage_of_rank[rank] for rank in chain]
+        is_complete = stages_of_chain == list(range(len(stages)))
+        if is_complete and len(chain) > 1:
+            is_ring = _wraps_around(calls, chain)
+            pipelines.append(Pipeline(tuple(chain), is_ring))
     return pipelines
+
+
+def _wraps_around(calls: pd.DataFrame, chain: Sequence[int]) -> bool:
+    """Tell whether the last rank of a chain of three or more exchanges with the first."""
+    if len(chain) < 3:
+        return False
+    ends = [chain[0], chain[-1]]
+    is_between_ends = calls["rank"].isin(ends) & calls["peer"].isin(ends)
+    return bool(is_between_ends.any())
+
+
+class _Link(NamedTuple):
+    """Two ranks, of which the first sends to the second."""
+
+    source: int
+    target: int
+
+
+def _links(calls: pd.DataFrame) -> Iterator[_Link]:
+    """Yield the source and target of each transfer, in the order of the calls."""
+    for row in table_rows(calls[["source", "target"]]):
+        yield _Link(int(row.source), int(row.target))
 
 
 def _components(calls: pd.DataFrame) -> list[list[int]]:
@@ -105,10 +122,7 @@ def _components(calls: pd.DataFrame) -> list[list[int]]:
             rank = root[rank]
         return rank
 
-    links = calls[["source", "target"]].drop_duplicates()
-    for source, target in zip(
-        links["source"].tolist(), links["target"].tolist(), strict=True
-    ):
+    for source, target in set(_links(calls)):
         first = find(source)
         second = find(target)
         root[max(first, second)] = min(first, second)
@@ -129,10 +143,7 @@ class _Order:
 def _order(calls: pd.DataFrame, ranks: Sequence[int]) -> _Order | None:
     """Return the ranks along their chain or ring; None if they are neither."""
     neighbors: dict[int, set[int]] = {rank: set() for rank in ranks}
-    links = calls[["source", "target"]].drop_duplicates()
-    for source, target in zip(
-        links["source"].tolist(), links["target"].tolist(), strict=True
-    ):
+    for source, target in set(_links(calls)):
         neighbors[source].add(target)
         neighbors[target].add(source)
     ends = [rank for rank in ranks if len(neighbors[rank]) == 1]
@@ -143,39 +154,46 @@ def _order(calls: pd.DataFrame, ranks: Sequence[int]) -> _Order | None:
     current = ranks[0] if is_ring else ends[0]
     order = [current]
     while len(order) < len(ranks):
-        following = sorted(neighbors[current].difference(order[-2:]))
+        following = neighbors[current].difference(order[-2:])
         if not following:
             return None
-        current = following[0]
+        current = min(following)
         order.append(current)
     return _Order(order, is_ring)
 
 
 def _oriented(calls: pd.DataFrame, order: _Order) -> Pipeline:
     """Return the pipeline in the direction of its first transfers."""
-    first = _first_transfers(calls)
-    sources = first["source"].tolist()
-    targets = first["target"].tolist()
-    place = {rank: index for index, rank in enumerate(order.ranks)}
-    count = len(order.ranks)
+    first = list(_links(_first_transfers(calls)))
     if order.is_ring:
-        votes = Counter(zip(sources, targets, strict=True))
-        source, target = max(votes, key=lambda link: (votes[link], -link[0]))
-        is_ascending = (place[target] - place[source]) % count == 1
-        step = 1 if is_ascending else -1
-        ranks = [
-            order.ranks[(place[source] + step * index) % count]
-            for index in range(count)
-        ]
-        return Pipeline(tuple(ranks), is_ring=True)
+        ranks = _ring_in_direction(order.ranks, first)
+    else:
+        ranks = _chain_in_direction(order.ranks, first)
+    return Pipeline(tuple(ranks), order.is_ring)
+
+
+def _ring_in_direction(ranks: list[int], first: Sequence[_Link]) -> list[int]:
+    """Return the ranks of a ring from the source of most of the first transfers on."""
+    votes = Counter(first)
+    most = max(votes.values())
+    source, target = min(link for link in first if votes[link] == most)
+    place = ranks.index(source)
+    from_source = ranks[place:] + ranks[:place]
+    if from_source[1] == target:
+        return from_source
+    return from_source[:1] + from_source[:0:-1]
+
+
+def _chain_in_direction(ranks: list[int], first: Sequence[_Link]) -> list[int]:
+    """Return the ranks of a chain in the direction of most of the first transfers."""
     forward = 0
-    for source, target in zip(sources, targets, strict=True):
-        forward += 1 if place[target] > place[source] else -1
-    ranks = list(order.ranks)
-    is_reversed = forward < 0 or (forward == 0 and ranks[0] > ranks[-1])
-    if is_reversed:
-        ranks.reverse()
-    return Pipeline(tuple(ranks), is_ring=False)
+    for source, target in first:
+        is_forward = ranks.index(target) > ranks.index(source)
+        forward += 1 if is_forward else -1
+    reversed_ranks = ranks[::-1]
+    if forward == 0:
+        return min(ranks, reversed_ranks)
+    return ranks if forward > 0 else reversed_ranks
 
 
 def _first_transfers(calls: pd.DataFrame) -> pd.DataFrame:
@@ -197,18 +215,22 @@ def _is_pipeline(
         in_iteration = activity["iteration"] == iteration
         is_computation = activity["kind"] == COMPUTATION
         computation = activity[in_iteration & is_computation]
-        looks_right.append(_is_filled_in_order(pipeline, rows, computation))
+        looks_right.append(
+            _is_filled_in_order(
+                pipeline=pipeline,
+                calls=rows,
+                computation=computation,
+            )
+        )
     is_regular = np.mean(looks_right) >= _MIN_SHARE_OF_ITERATIONS
     return bool(is_regular and _has_purpose(pipeline, calls))
 
 
 def _has_purpose(pipeline: Pipeline, calls: pd.DataFrame) -> bool:
     """Tell a pipeline from ranks that only pass data on: it sends gradients back, or says so."""
-    links: Mapping[tuple[int, int], int] = Counter(
-        zip(calls["source"].tolist(), calls["target"].tolist(), strict=True)
-    )
-    pairs = list(zip(pipeline.ranks, pipeline.ranks[1:], strict=False))
-    if all(links.get((later, earlier), 0) for earlier, later in pairs):
+    links = set(_links(calls))
+    gradients = [_Link(later, earlier) for earlier, later in pairwise(pipeline.ranks)]
+    if links.issuperset(gradients):
         return True
     names = calls["description"] + " " + calls["group_name"]
     return bool(names.str.contains(PIPELINE_GROUPS).any())
@@ -219,30 +241,25 @@ def _is_filled_in_order(
 ) -> bool:
     """Tell whether each stage, but the first, receives, computes and then sends."""
     previous_end: float = -np.inf
-    for stage, rank in enumerate(pipeline.ranks):
-        rows = calls[calls["rank"] == rank]
-        if not stage or not len(rows):
+    for earlier, rank in pairwise(pipeline.ranks):
+        calls_of_rank = calls[calls["rank"] == rank]
+        if not len(calls_of_rank):
             continue
-        from_previous = rows[
-            (rows["direction"] == RECEIVE) & (rows["peer"] == pipeline.ranks[stage - 1])
-        ]
-        sends = rows[rows["direction"] == SEND]
-        if not len(from_previous):
+        direction = calls_of_rank["direction"]
+        is_from_previous = calls_of_rank["peer"] == earlier
+        receives = calls_of_rank[is_from_previous & (direction == RECEIVE)]
+        sends = calls_of_rank[direction == SEND]
+        if not len(receives):
             return False
-        first_end = int(from_previous["end"].min())
+        first_end = int(receives["end"].min())
         if first_end <= previous_end:
             return False
         previous_end = first_end
         if not len(sends):
             continue
-        first_send = sends["start"].min()
-        own = computation[computation["rank"] == rank]
-        computed = covered(
-            start=own["start"].to_numpy(np.int64),
-            end=own["end"].to_numpy(np.int64),
-            window_start=np.array([first_end], dtype=np.int64),
-            window_end=np.array([first_send], dtype=np.int64),
-        )
-        if first_send < first_end or computed[0] < _MIN_COMPUTATION_NS:
+        first_send = int(sends["start"].min())
+        own = Intervals.of_rows(computation[computation["rank"] == rank])
+        in_between = own.clipped(first_end, first_send)
+        if first_send < first_end or in_between.length < _MIN_COMPUTATION_NS:
             return False
     return True

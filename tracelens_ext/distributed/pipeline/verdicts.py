@@ -22,7 +22,7 @@ from tracelens_ext.distributed.pipeline.tables import PipelineIteration, Pipelin
 from tracelens_ext.distributed.pipeline.times import StageTimes, TimeKind
 from tracelens_ext.distributed.verdicts import Verdict, VerdictKind
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NS_PER_MS, Float64Array, Int64Array
+from tracelens_ext.trace import NS_PER_MS, Float64Array
 
 #: A stage is uneven if it computes so much more or less than the median of the others.
 _MIN_DEVIATION = 0.08
@@ -55,7 +55,11 @@ class _PipelineMeans:
 
     def simulated(self) -> float:
         """Return how long an iteration lasts by simulation, ns."""
-        return simulated_window(self.schedule, self.computation, self.transfer)
+        return simulated_window(
+            schedule=self.schedule,
+            computation=self.computation,
+            transfer=self.transfer,
+        )
 
 
 @dataclass(frozen=True)
@@ -152,26 +156,33 @@ def _link_transfers(iterations: Sequence[PipelineIteration]) -> Float64Array:
     """Return the median transfer between each stage and the next, both ways, ns."""
     stages = iterations[0].schedule.stages
     is_ring = iterations[0].pipeline.is_ring
-    parts = []
-    for iteration in iterations:
-        calls = iteration.calls
-        stage_of_rank = {
-            rank: stage for stage, rank in enumerate(iteration.pipeline.ranks)
-        }
-        source = calls["source"].map(stage_of_rank)
-        target = calls["target"].map(stage_of_rank)
-        first = source.where(source < target, target)
-        is_wrap = (source - target).abs() > 1
-        link = first.where(~is_wrap, stages - 1)
-        # A batch ends with its last transfer: only that is known to take until the end.
-        is_known = calls["is_decisive"] & calls["other_start"].notna()
-        duration = (calls["part_end"] - calls["part_begin"]).where(is_known)
-        parts.append(pd.DataFrame({"link": link, "duration": duration}))
+    parts = [_link_durations(iteration) for iteration in iterations]
     durations = pd.concat(parts, ignore_index=True)
     median = durations.groupby("link")["duration"].median()
     link_count = stages if is_ring else stages - 1
-    transfer: Float64Array = median.reindex(range(link_count)).to_numpy(np.float64)
-    return np.where(np.isnan(transfer), np.nanmedian(transfer), transfer)
+    of_links = median.reindex(range(link_count))
+    transfer: Float64Array = of_links.fillna(of_links.median()).to_numpy(np.float64)
+    return transfer
+
+
+def _link_durations(iteration: PipelineIteration) -> pd.DataFrame:
+    """Return a row for each call: its `link`, which is its earlier stage, and `duration`, ns."""
+    calls = iteration.calls
+    ranks = iteration.pipeline.ranks
+    stage_of_rank = {rank: stage for stage, rank in enumerate(ranks)}
+    source = calls["source"].map(stage_of_rank)
+    target = calls["target"].map(stage_of_rank)
+    earlier = source.clip(upper=target)
+    wraps_around = (source - target).abs() > 1
+    # A batch ends with its last transfer: only that is known to take until the end.
+    is_known = calls["is_decisive"] & calls["other_start"].notna()
+    duration = calls["part_end"] - calls["part_begin"]
+    return pd.DataFrame(
+        {
+            "link": earlier.mask(wraps_around, len(ranks) - 1),
+            "duration": duration.where(is_known),
+        }
+    )
 
 
 # The verdicts.
@@ -209,9 +220,15 @@ def _largest_deviation(computation: Float64Array) -> _Deviation:
     """Return the stage that computes most unlike the others; of two the longer one."""
     usual = _others_median(computation)
     deviation = computation / np.maximum(usual, 1.0) - 1.0
-    distance = deviation if len(computation) == 2 else np.abs(deviation)
+    distance = deviation
+    if len(computation) > 2:
+        distance = np.abs(deviation)
     stage = int(np.argmax(distance))
-    return _Deviation(stage, float(usual[stage]), float(deviation[stage]))
+    return _Deviation(
+        stage=stage,
+        usual=float(usual[stage]),
+        share=float(deviation[stage]),
+    )
 
 
 def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
@@ -226,7 +243,12 @@ def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
         return None
     change = "spreading the same work evenly over the stages"
     advice = _saving_text(saving, change)
-    return _stage_verdict(means, deviation, saving, advice)
+    return _stage_verdict(
+        means=means,
+        deviation=deviation,
+        saving=saving,
+        advice=advice,
+    )
 
 
 def _slow_stage(means: _PipelineMeans) -> Verdict | None:
@@ -248,7 +270,12 @@ def _slow_stage(means: _PipelineMeans) -> Verdict | None:
         f" {means.schedule.micro_batches} micro-batches, moving its work to other stages would save"
         " little"
     )
-    return _stage_verdict(means, deviation, saving, advice)
+    return _stage_verdict(
+        means=means,
+        deviation=deviation,
+        saving=saving,
+        advice=advice,
+    )
 
 
 def _stage_verdict(
@@ -258,9 +285,10 @@ def _stage_verdict(
     stage = deviation.stage
     computation_ms = means.computation[stage] / NS_PER_MS
     evidence = (
-        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} ms in an"
-        f" iteration, the median of the other stages {deviation.usual / NS_PER_MS:,.3f} ms"
-        f" ({100 * deviation.share:+.1f} %); {advice}"
+        f"stage {stage} ({_ranks_text(means, stage)}) computes {computation_ms:,.3f} "
+        "ms per iteration; the median of the other stages is "
+        f"{deviation.usual / NS_PER_MS:,.3f} ms ({100 * deviation.share:+.1f} %); "
+        f"{advice}"
     )
     return Verdict(
         verdict=VerdictKind.UNEVEN_STAGE,
@@ -283,7 +311,12 @@ def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
             even[link] = usual[link]
             saving = _saving(means, replace(means, transfer=even))
             if saving is None or saving.share >= _MIN_LINK_SAVING:
-                return _slow_link(means, link, usual[link], saving)
+                return _slow_link(
+                    means=means,
+                    link=link,
+                    usual=usual[link],
+                    saving=saving,
+                )
     saving = _saving(means, replace(means, transfer=np.zeros_like(transfer)))
     if not _are_transfers_slow(means, saving):
         return None
@@ -367,18 +400,22 @@ def _too_few_micro_batches(means: _PipelineMeans) -> Verdict | None:
 
 def _ranks_text(means: _PipelineMeans, stage: int) -> str:
     """Return the ranks of a stage in words."""
-    ranks: Sequence[int] | Int64Array = means.ranks_of_stage[stage]
-    listed = ", ".join(map(str, ranks[:_MAX_NAMED_RANKS]))
-    if len(ranks) > _MAX_NAMED_RANKS:
-        listed = f"{listed} and {len(ranks) - _MAX_NAMED_RANKS} more"
-    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
+    ranks = means.ranks_of_stage[stage]
+    named = ranks[:_MAX_NAMED_RANKS]
+    others = len(ranks) - len(named)
+    text = ", ".join(map(str, named))
+    if len(ranks) == 1:
+        return f"rank {text}"
+    if others:
+        text = f"{text} and {others} more"
+    return f"ranks {text}"
 
 
 def _saving_text(saving: _Saving | None, change: str) -> str:
     """Return what a change would save in words."""
     if saving is None:
-        return "the saving is not known, as the schedule is not recognized"
+        return "the saving is unknown because the schedule is not recognized"
     return (
-        f"{change} would save {saving.ms:,.3f} ms of an iteration ({100 * saving.share:.1f} %;"
-        f" simulated, error {saving.error_percent:+.1f} %)"
+        f"{change} would save {saving.ms:,.3f} ms per iteration "
+        f"({100 * saving.share:.1f} %; simulated, error {saving.error_percent:+.1f} %)"
     )

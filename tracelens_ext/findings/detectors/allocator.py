@@ -98,13 +98,17 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the CPU was inside these calls during all of this idle time",
     evidence={
-        "calls": EvidenceText("calls that allocate or free", "calls", "tree"),
-        "cpu_ms": EvidenceText("CPU time in them", "ms", "tree"),
-        "idle_ms": EvidenceText("idle time within them", "ms", "gaps_longest"),
+        "calls": EvidenceText(
+            what="calls that allocate or free", unit="calls", see="tree"
+        ),
+        "cpu_ms": EvidenceText(what="CPU time in them", unit="ms", see="tree"),
+        "idle_ms": EvidenceText(
+            what="idle time within them", unit="ms", see="gaps_longest"
+        ),
         "freed_again": EvidenceText(
-            "blocks that an operation allocated and freed again",
-            "blocks",
-            "memory_by_operation",
+            what="blocks that an operation allocated and freed again",
+            unit="blocks",
+            see="memory_by_operation",
         ),
     },
 )

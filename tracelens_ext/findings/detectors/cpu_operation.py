@@ -41,7 +41,9 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the launching thread was in it, and launched nothing, during all of this time",
     evidence={
-        "operations": EvidenceText("CPU operations and phases", "events", "cpu_ops"),
+        "operations": EvidenceText(
+            what="CPU operations and phases", unit="events", see="cpu_ops"
+        ),
     },
 )
 

@@ -32,7 +32,7 @@ TEXT: Final = FindingText(
         ),
     ),
     confidence="high",
-    reason="the CPU was inside the loader's __next__ during all of this idle time",
+    reason="all of this idle time is inside the loader's __next__",
     evidence={
         "calls": EvidenceText("calls of the loader's __next__", "calls", "cpu_ops"),
         "cpu_ms": EvidenceText("CPU time in them", "ms", "cpu_ops"),

@@ -21,7 +21,7 @@ TEXT: Final = FindingText(
     title="Kernel {name} takes {part:.0f} % of GPU time and has no performance model",
     advice="Find out what limits it with a kernel profiler: {command}",
     confidence="high",
-    reason="a trace shows how long a kernel takes, not how long it would have to",
+    reason="a trace shows how long a kernel takes, not how fast it could be",
     evidence={
         "calls": EvidenceText("calls", "GPU events", "kernels"),
         "time_ms": EvidenceText("their time", "ms", "kernels"),

@@ -50,9 +50,11 @@ TEXT: Final = FindingText(
     ),
     reason="these kernels only convert; some conversions are wanted for accuracy",
     evidence={
-        "casts": EvidenceText("conversions", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "roofline"),
-        "gigabytes": EvidenceText("bytes that they move", "GB", "roofline"),
+        "casts": EvidenceText(what="conversions", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="roofline"),
+        "gigabytes": EvidenceText(
+            what="bytes that they move", unit="GB", see="roofline"
+        ),
     },
 )
 

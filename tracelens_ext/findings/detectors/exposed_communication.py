@@ -98,7 +98,7 @@ TEXT: Final = FindingText(
     ),
     reason="a collective also runs while it waits for slower ranks, which one trace cannot show",
     evidence={
-        "total_ms": EvidenceText("communication in all", "ms", "coll_analysis"),
+        "total_ms": EvidenceText("total communication", "ms", "coll_analysis"),
         "exposed_ms": EvidenceText("exposed", "ms", "gpu_timeline"),
     },
 )

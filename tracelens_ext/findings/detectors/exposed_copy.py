@@ -86,8 +86,8 @@ TEXT: Final = FindingText(
         AdviceVariant(
             follows=(Fact.PINNED_COPIES,),
             advice=(
-                "Copy on a stream of its own, beside the kernels, and keep on the GPU what is "
-                "copied again and again."
+                "Copy on a separate stream, beside the kernels, and keep on the GPU "
+                "what is copied again and again."
             ),
         ),
         AdviceVariant(

@@ -23,8 +23,8 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the GPU was busy during these calls, and their kernels started after they returned",
     evidence={
-        "calls": EvidenceText("launches that block", "calls", "tree"),
-        "total_ms": EvidenceText("CPU time in them", "ms", "tree"),
+        "calls": EvidenceText(what="launches that block", unit="calls", see="tree"),
+        "total_ms": EvidenceText(what="CPU time in them", unit="ms", see="tree"),
     },
 )
 
@@ -80,10 +80,10 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
         calls_of_device = blocked_calls[device_of_call == device]
         is_on_device = inspection.wall.tracks.of_gpu == device
         busy_ns = covered(
-            work.start[is_on_device],
-            work.end[is_on_device],
-            trace.ts[calls_of_device],
-            trace.end_of(calls_of_device),
+            start=work.start[is_on_device],
+            end=work.end[is_on_device],
+            window_start=trace.ts[calls_of_device],
+            window_end=trace.end_of(calls_of_device),
         )
         is_busy = busy_ns >= _LEAST_BUSY_SHARE * trace.dur[calls_of_device]
         calls_under_busy_device.append(calls_of_device[is_busy])

@@ -278,7 +278,8 @@ TEXT: Final = FindingText(
             ),
             snippet="",
             confidence="low",
-            reason="hardly any GPU work follows, so this may be no part of the loop{hint}",
+            reason="hardly any GPU work follows, so this may not be part of the "
+            "loop{hint}",
         ),
         "launching": VariantText(title="CPU launches too slowly: {saving}"),
         "operations": VariantText(title="GPU waits for CPU operations: {saving}"),
@@ -289,7 +290,7 @@ TEXT: Final = FindingText(
 )
 
 _RECORDER: Final = "; recording may take {:.0f} % of the CPU time (profiler-overhead)"
-_HINT: Final = "; nothing is recorded of the CPU in most of it, which {} adds"
+_HINT: Final = "; for most of it, CPU activity is not recorded; {} records it"
 #: A gap in which the CPU launches nothing for so long is part of a phase of the CPU.
 _LONG_NS: Final = 1_000_000
 #: A share of the attributed time that is most of it.

@@ -26,10 +26,14 @@ TEXT: Final = FindingText(
     reason="these kernels compute nothing, but some consumers need the other layout",
     evidence={
         "events": EvidenceText(
-            "transposing kernels and copies", "GPU events", "kernels"
+            what="transposing kernels and copies", unit="GPU events", see="kernels"
         ),
-        "library_ms": EvidenceText("transposes by libraries", "ms", "kernels"),
-        "copy_ms": EvidenceText("copies into another order", "ms", "roofline"),
+        "library_ms": EvidenceText(
+            what="transposes by libraries", unit="ms", see="kernels"
+        ),
+        "copy_ms": EvidenceText(
+            what="copies into another order", unit="ms", see="roofline"
+        ),
     },
     variants={
         "libraries": VariantText(
@@ -120,7 +124,9 @@ def _copies_in_another_order(inspection: Inspection) -> BoolArray:
     copies = np.flatnonzero(is_copy)
     asks_for_order = trace.named(trace.name[tree.rows], _ASK_FOR_ORDER.match)
     above = nearest_above(
-        tree.parent_position, tree.launch_position_of_gpu[copies], asks_for_order
+        parent=tree.parent_position,
+        nodes=tree.launch_position_of_gpu[copies],
+        marked=asks_for_order,
     )
     result[copies] |= above != ROOT
     return result

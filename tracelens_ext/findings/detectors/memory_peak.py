@@ -25,8 +25,7 @@ from tracelens_ext.lazy import pd
 TEXT: Final = FindingText(
     title="Peak memory on device {device}: {peak}, {part:.0f} % {what}",
     confidence="high",
-    reason="each allocation is recorded; how much of it can go is unknown",
-    documentation="docs/how-to/memory.md#what-to-change",
+    reason="each allocation is recorded; how much of it can be freed is unknown",
     evidence={
         "peak": EvidenceText("most memory allocated at once", "MB", "memory_peaks"),
         "forward": EvidenceText("in the forward pass", "MB", "memory_at_peak"),

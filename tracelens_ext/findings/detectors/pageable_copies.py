@@ -83,12 +83,18 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="the kind of memory of each copy is recorded",
     evidence={
-        "events": EvidenceText("such copies", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "rate_to_device": EvidenceText("rate to the device", "GB/s", "kernels"),
-        "rate_to_host": EvidenceText("rate from the device", "GB/s", "kernels"),
-        "link_rate": EvidenceText("rate of the link", "GB/s", "roofline"),
-        "idle_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
+        "events": EvidenceText(what="such copies", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
+        "rate_to_device": EvidenceText(
+            what="rate to the device", unit="GB/s", see="kernels"
+        ),
+        "rate_to_host": EvidenceText(
+            what="rate from the device", unit="GB/s", see="kernels"
+        ),
+        "link_rate": EvidenceText(what="rate of the link", unit="GB/s", see="roofline"),
+        "idle_ms": EvidenceText(
+            what="idle time while the CPU waits", unit="ms", see="gap_summary"
+        ),
     },
 )
 

@@ -21,7 +21,7 @@ TEXT: Final = FindingText(
     reason="the backward pass ran forward operations again, with the same shapes",
     evidence={
         "time_ms": EvidenceText(
-            "GPU time of the second forward pass", "ms", "ops_unique_args"
+            what="GPU time of the second forward pass", unit="ms", see="ops_unique_args"
         ),
     },
     informs_only=True,

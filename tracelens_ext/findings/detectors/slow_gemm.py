@@ -53,8 +53,8 @@ _WHERE_TO_LOOK: Final = (
     "Compare rate and kernels of each product in the table `roofline`."
 )
 _NO_PEAKS: Final = (
-    "The peaks of the GPU are not known, so slow matrix products cannot be told: see"
-    " docs/background/roofline.md."
+    "The peaks of this GPU are unknown, so slow matrix products cannot be found. Give its"
+    " peaks with --device-peaks."
 )
 
 

@@ -34,12 +34,16 @@ TEXT: Final = FindingText(
     reason="the kernels of the other devices run longer in the same calls",
     evidence={
         "calls": EvidenceText(
-            "calls in which others waited for it", "calls", "coll_analysis"
+            what="calls in which others waited for it",
+            unit="calls",
+            see="coll_analysis",
         ),
         "idle_ms": EvidenceText(
-            "device {name} idle meanwhile", "ms", "idle_cpu_activity"
+            what="device {name} idle meanwhile", unit="ms", see="idle_cpu_activity"
         ),
-        "busy_ms": EvidenceText("device {name} busy meanwhile", "ms", "kernels"),
+        "busy_ms": EvidenceText(
+            what="device {name} busy meanwhile", unit="ms", see="kernels"
+        ),
     },
 )
 

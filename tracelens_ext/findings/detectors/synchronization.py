@@ -113,24 +113,32 @@ TEXT: Final = FindingText(
         ),
     ),
     reason=(
-        "without the wait the CPU could launch earlier by as long as it waited, unless it "
-        "needs the value"
+        "without the wait the CPU launches earlier; the range allows for values that it "
+        "needs first"
     ),
     evidence={
         "calls": EvidenceText(
-            "calls that waited before the GPU went idle", "calls", "gap_summary"
+            what="calls that waited before the GPU went idle",
+            unit="calls",
+            see="gap_summary",
         ),
-        "cpu_ms": EvidenceText("CPU time in them", "ms", "tree"),
-        "period_ms": EvidenceText("they recur every", "ms", "tree"),
+        "cpu_ms": EvidenceText(what="CPU time in them", unit="ms", see="tree"),
+        "period_ms": EvidenceText(what="they recur every", unit="ms", see="tree"),
         "per_iteration": EvidenceText(
-            "of them in each iteration", "calls", "iterations"
+            what="of them in each iteration", unit="calls", see="iterations"
         ),
-        "during_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
+        "during_ms": EvidenceText(
+            what="idle time while the CPU waits", unit="ms", see="gap_summary"
+        ),
         "idle_ms": EvidenceText(
-            "idle time until the CPU is ahead again", "ms", "gap_summary"
+            what="idle time until the CPU is ahead again", unit="ms", see="gap_summary"
         ),
-        "copies": EvidenceText("of them wait for a copy", "calls", "kernels"),
-        "copy_bytes": EvidenceText("size of most of these copies", "bytes", "kernels"),
+        "copies": EvidenceText(
+            what="of them wait for a copy", unit="calls", see="kernels"
+        ),
+        "copy_bytes": EvidenceText(
+            what="size of most of these copies", unit="bytes", see="kernels"
+        ),
     },
     variants={
         "pageable": VariantText(

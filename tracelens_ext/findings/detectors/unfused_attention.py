@@ -65,10 +65,12 @@ TEXT: Final = FindingText(
     reason="a fused kernel is assumed to reach 40 % of the peak matrix rate",
     evidence={
         "chains": EvidenceText(
-            "chains of matrix products and softmax", "chains", "roofline"
+            what="chains of matrix products and softmax", unit="chains", see="roofline"
         ),
-        "time_ms": EvidenceText("their time", "ms", "roofline"),
-        "needed_ms": EvidenceText("a fused kernel needs", "ms", "roofline"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="roofline"),
+        "needed_ms": EvidenceText(
+            what="a fused kernel needs", unit="ms", see="roofline"
+        ),
     },
     variants={
         "sure": VariantText(confidence="high"),
@@ -257,7 +259,9 @@ def _find_chains(inspection: Inspection) -> _AttentionChains:
     row = inspection.roofline.groups.of_gpu[search.order]
     products = np.concatenate((before.products[whole], after.products[whole]), axis=1)
     rows_of_products = np.where(products != NONE, row[products], NONE)
-    return _AttentionChains(row[search.softmax[whole]], rows_of_products, of_gpu)
+    return _AttentionChains(
+        softmax=row[search.softmax[whole]], products=rows_of_products, of_gpu=of_gpu
+    )
 
 
 def _scores(row: RooflineRow) -> int:

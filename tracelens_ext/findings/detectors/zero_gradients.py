@@ -25,10 +25,12 @@ TEXT: Final = FindingText(
     confidence="high",
     reason="each launch in zero_grad() fills the gradient of one parameter",
     evidence={
-        "calls": EvidenceText("calls of zero_grad()", "calls", "cpu_ops"),
-        "events": EvidenceText("fills in them", "GPU events", "kernels"),
-        "time_ms": EvidenceText("their time", "ms", "kernels"),
-        "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
+        "calls": EvidenceText(what="calls of zero_grad()", unit="calls", see="cpu_ops"),
+        "events": EvidenceText(what="fills in them", unit="GPU events", see="kernels"),
+        "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
+        "idle_ms": EvidenceText(
+            what="idle time in them", unit="ms", see="idle_cpu_activity"
+        ),
     },
 )
 

@@ -152,7 +152,7 @@ def read_columns(
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):  # a pipe would never answer
-            raise DamagedFileError("it is no file")
+            raise DamagedFileError("it is not a file")
         with zipfile.ZipFile(path) as archive:
             description = _member(archive, _ABOUT)
             members = json.loads(description)

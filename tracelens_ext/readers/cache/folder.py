@@ -120,7 +120,7 @@ def cache_limit() -> int:
     size = parse_size(text)
     if size is None:
         raise UsageError(
-            f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB"
+            f"{SIZE_VARIABLE}={text!r} is not a size; write it as 5GB or 500MB"
         )
     return size
 

@@ -140,7 +140,7 @@ class TraceCache:
                 )
                 why += " it was cached; reading it again"
             elif self.verify and about["whole"] != place.hash_of_whole(Path(source)):
-                why = "has another content than when it was cached; reading it"
+                why = "has different content than when it was cached; reading it"
             else:
                 trace = kept.trace_of(about["trace"], columns, source)
                 links = _links_of(columns)
@@ -155,7 +155,7 @@ class TraceCache:
             self.tell(f"the cache cannot be read ({error.strerror or error})")
             return None
         except kept.DAMAGE:
-            why = "what the cache holds of it is damaged; reading the file"
+            why = "its cached data is damaged; reading the file"
         with contextlib.suppress(OSError):  # what stays is not used either
             file.unlink()
         self.tell(f"{source}: {why}")
@@ -266,8 +266,8 @@ def open_cache(
         wanted = TraceCache.from_environment(verify=reading.verify_cache)
     if place.others_may_write(wanted.folder):
         wanted.tell(
-            f"the cache {wanted.folder} is not used, because others may write to it;"
-            f" take that right away, or choose another folder with {FOLDER_VARIABLE}"
+            f"the cache {wanted.folder} is not used because others can write to it; "
+            f"remove that permission, or choose another folder with {FOLDER_VARIABLE}"
         )
         return None
     return wanted
@@ -288,9 +288,12 @@ def _links_of(columns: Mapping[str, Any]) -> dict[str, Array]:
 
 def _why_not_kept(path: str, what: str, error: BaseException) -> str:
     if isinstance(error, kept.TooLargeError):
-        return f"{path}: {what} kept in the cache (over its limit); {SIZE_VARIABLE} raises that"
+        return (
+            f"{path}: {what} kept in the cache (over its limit); raise the limit with "
+            f"{SIZE_VARIABLE}"
+        )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return (
-        f"{path}: {what} kept in the cache ({reason}); {FOLDER_VARIABLE} chooses another folder,"
-        f" {OFF_VARIABLE}=1 switches it off"
+        f"{path}: {what} kept in the cache ({reason}); choose another folder with "
+        f"{FOLDER_VARIABLE}, or turn the cache off with {OFF_VARIABLE}=1"
     )

@@ -45,7 +45,7 @@ TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 
 _ROWS_AT_ONCE = 1 << 15
 _MOST_PREAMBLE_LINES = 1000
-_MAKE = "give what `nsys stats --format csv` makes of a report"
+_MAKE = "give a table written by `nsys stats --format csv`"
 
 
 class NsysCsvReport(StrEnum):
@@ -80,7 +80,7 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (NsysCsvReport.MEMORY_SIZE, ("total", "count", "operation")),
     ("cuda_api_sum or osrt_sum", ("totaltime", "numcalls", "name")),
     (NsysCsvReport.KERNELS, ("totaltime", "instances", "name")),
-    ("another sum of nsys stats", ("totaltime", "name")),
+    ("another summary of nsys stats", ("totaltime", "name")),
 )
 
 
@@ -131,7 +131,7 @@ class Piece:
             return parse(self.columns[column])
         except csv_rows.UnknownUnitError as error:
             problem = f"the unit {error} of the column {column!r} is unknown"
-            remedy = "make it again, with nsys stats --timeunit nsec"
+            remedy = "create it again with nsys stats --timeunit nsec"
             raise TraceFormatError(self.source, problem, remedy) from None
         except ValueError:
             for line, cell in zip(self.lines, self.columns[column], strict=True):
@@ -143,7 +143,10 @@ class Piece:
 
     def _bad_cell(self, line: int, column: str, what: str) -> TraceFormatError:
         problem = f"line {line} has {what} in the column {column!r}"
-        remedy = "numbers are plain, or with commas in groups of three digits; make the table again"
+        remedy = (
+            "write numbers plainly, or with commas between groups of three digits; "
+            "create the table again"
+        )
         return TraceFormatError(self.source, problem, remedy)
 
 
@@ -219,12 +222,12 @@ def _header(rows: Rows, report: NsysCsvReport, source: str) -> Row:
         ):
             break
     what = (
-        f"holds the report {seen[0]}, not {report}"
+        f"contains the report {seen[0]} instead of {report}"
         if seen
-        else f"holds no report {report}"
+        else f"does not contain the report {report}"
     )
     remedy = (
-        f"make that with: nsys stats -r {report} --format csv -o NAME FILE.nsys-rep"
+        f"create it with: nsys stats -r {report} --format csv -o NAME FILE.nsys-rep"
     )
     raise TraceFormatError(source, what, remedy)
 
@@ -271,9 +274,9 @@ def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
         elif len(row) == 1:  # a message
             return
         else:
-            problem = f"line {line} has {len(row)} cells, not {width} as its header"
+            problem = f"line {line} has {len(row)} cells, but its header has {width}"
             raise TraceFormatError(
-                source, problem, "make it again; perhaps it was cut off"
+                source, problem, "create it again; it may be truncated"
             )
 
 
@@ -340,8 +343,8 @@ def read(source: TableSource | ByteSource) -> Trace:
     for piece in table.pieces:
         _add(piece, builder, devices)
     if not builder.present:
-        remedy = "record it again, with: nsys profile -t cuda,nvtx"
-        raise TraceFormatError(table.source, "holds no events", remedy)
+        remedy = "record it again with: nsys profile -t cuda,nvtx"
+        raise TraceFormatError(table.source, "contains no events", remedy)
     described = {
         device.ordinal: device for device in reversed(devices.values()) if device.name
     }

@@ -71,9 +71,9 @@ class NvtxEvents:
             naming_count = int(is_naming.sum())
             other_count = len(texts) - len(rows) - naming_count
             self._builder.metadata_events += naming_count
-            self._builder.dropped["an NVTX event that is no range and no mark"] += (
-                other_count
-            )
+            self._builder.dropped[
+                "an NVTX event that is neither a range nor a mark"
+            ] += other_count
             if len(rows):
                 events = {name: column[rows] for name, column in chunk.items()}
                 texts_of_events = [texts[row] for row in rows.tolist()]

@@ -24,7 +24,7 @@ from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
 from tracelens_ext.trace import SALVAGED, Trace
 
 FORMAT = "Nsight Systems report"
-_CONVERT = "let Nsight Systems convert it with --nsys PROGRAM"
+_CONVERT = "convert it with Nsight Systems, using --nsys PROGRAM"
 
 
 def read(source: ByteSource) -> Trace:
@@ -58,10 +58,8 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
     try:
         report = ReportFile(file, size)
     except DamagedReportError:
-        problem = (
-            f"is no report of Nsight Systems: it does not begin with {MAGIC.decode()!r}"
-        )
-        remedy = f"copy the report again if it is one, or {_CONVERT}"
+        problem = f"is not an Nsight Systems report: it does not begin with {MAGIC.decode()!r}"
+        remedy = f"if it is one, copy it again, or {_CONVERT}"
         raise TraceFormatError(path, problem, remedy) from None
     tables = NsysReportTables(
         path=path,
@@ -77,15 +75,15 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
     notes = tables.notes()
     if damage is not None:
         problem = (
-            "is a damaged report of Nsight Systems "
-            f"(byte {damage.offset:,}: {damage.problem})"
+            f"is a damaged Nsight Systems report (byte {damage.offset:,}: "
+            f"{damage.problem})"
         )
         if not source.reading.allow_truncated:
             choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]
             remedy = f"{', '.join(choices[:-1])}, or {choices[-1]}"
             raise TraceCutOffError(path, problem, remedy)
         if not tables.events:
-            remedy = f"no event comes before that; {AGAIN}, or {_CONVERT}"
+            remedy = f"no event precedes the damage; {AGAIN}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         notes.insert(0, _salvage_note(tables, damage))
     return sqlite.trace_of(
@@ -94,8 +92,11 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
 
 
 def _salvage_note(tables: NsysReportTables, damage: DamagedReportError) -> str:
-    lost = "what the report held beyond is lost"
+    lost = "everything after it is lost"
     if tables.names_are_lost:
-        lost += ", and with it the names of kernels and calls, which stand at the end of a report"
+        lost += (
+            ", including the names of kernels and calls, which are stored at the end "
+            "of a report"
+        )
     where = f"byte {damage.offset:,}: {damage.problem}"
     return f"{SALVAGED}({where}): {tables.events:,} events before it are here; {lost}."

@@ -93,14 +93,14 @@ class ReportFile:
         length = min(size, len(MAGIC))
         beginning = self.read(0, length)
         if beginning != MAGIC:
-            raise DamagedReportError(0, "it does not begin as one does")
+            raise DamagedReportError(0, "it does not begin like one")
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes of a range of the file."""
         self._file.seek(start)
         data = self._file.read(end - start)
         if len(data) != end - start:
-            raise DamagedReportError(start + len(data), "it ends there")
+            raise DamagedReportError(start + len(data), "the file ends there")
         return data
 
     def sections(self) -> dict[str, ReportSection]:
@@ -108,12 +108,14 @@ class ReportFile:
         footer_end = self.size - _TRAILER.size
         if footer_end < len(MAGIC):
             raise DamagedReportError(
-                offset=self.size, problem="it ends there, without its list of sections"
+                offset=self.size,
+                problem="the file ends there, without its list of sections",
             )
         footer, mark = _TRAILER.unpack(self.read(footer_end, self.size))
         if mark != _END_MARK:
             raise DamagedReportError(
-                offset=self.size, problem="it ends there, without its list of sections"
+                offset=self.size,
+                problem="the file ends there, without its list of sections",
             )
         if not len(MAGIC) <= footer <= footer_end or footer_end - footer > _MOST_FOOTER:
             raise DamagedReportError(
@@ -156,7 +158,8 @@ class ReportFile:
             != _RAW_MARK
         ):
             raise DamagedReportError(
-                offset=section.start, problem="its events are stored in an unknown way"
+                offset=section.start,
+                problem="its events are stored in an unknown format",
             )
         counts, first_block = self._header(section)
         base = section.start + len(_RAW_MARK)
@@ -198,7 +201,7 @@ class ReportFile:
             position = self.read(start, end).find(mark)
             if position >= 0:
                 return start + position
-        raise DamagedReportError(self.size, "it ends there, before its events")
+        raise DamagedReportError(self.size, "the file ends there, before its events")
 
     def _offsets(self, section: ReportSection) -> tuple[int | None, int | None]:
         """Where strings and NVTX layouts begin, from the events' mark on."""
@@ -208,7 +211,7 @@ class ReportFile:
         try:
             for part in protobuf.fields(data, 0, len(data)):
                 if part.number == 1 and data[part.value : part.end] != _COMPRESSION:
-                    problem = "its events are compressed in an unknown way"
+                    problem = "its events are compressed in an unknown format"
                     raise DamagedReportError(section.start, problem)
                 if part.wire_type == protobuf.VARINT and part.number == 2:
                     strings = part.value
@@ -250,7 +253,7 @@ class ReportFile:
         if packed > end - start:
             raise DamagedReportError(offset, "a block is longer than the file")
         if size > packed * lz4_block.MOST_TIMES:
-            raise DamagedReportError(offset, "a block cannot be as long as it says")
+            raise DamagedReportError(offset, "a block cannot have its stated length")
         return ReportBlock(offset=offset, start=start, end=start + packed, size=size)
 
     def blocks(self, first: int, end: int) -> Iterator[ReportBlock]:

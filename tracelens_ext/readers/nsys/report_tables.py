@@ -224,7 +224,7 @@ class NsysReportTables(Tables):
                 ) from None
             if (EVENTS.column(decoded, "kind") == MISSING).any():
                 raise DamagedReportError(
-                    offset, "a block of events holds one without a kind"
+                    offset, "a block of events contains one without a kind"
                 )
             self._add_events(data, decoded)
             offset = block.end
@@ -248,23 +248,25 @@ class NsysReportTables(Tables):
         end = last.end
         if raw.layouts is not None:
             if raw.layouts != end:
-                raise DamagedReportError(end, "its layouts are not where it says")
+                raise DamagedReportError(
+                    end, "its layouts are not at the stated position"
+                )
             end = self._file.block(end, raw.end).end
         if end != raw.end:
-            raise DamagedReportError(end, "something unknown is behind its last part")
+            raise DamagedReportError(end, "there is unknown data after its last part")
 
     def _unpack(self, block: ReportBlock) -> bytes:
         self._unpacked_bytes += block.size
         if self._unpacked_bytes > self._most_bytes:
             problem = f"unpacks to more than {size_text(self._most_bytes)}"
-            remedy = "if you trust it, allow more with --max-bytes"
+            remedy = "if you trust it, raise the limit with --max-bytes"
             raise TraceTooLargeError(self.path, problem, remedy)
         return self._file.unpack(block)
 
     @staticmethod
     def _check_count(expected: int | None, count: int, what: str, offset: int) -> None:
         if expected is not None and expected != count:
-            problem = f"it holds {count:,} {what} and its header says {expected:,}"
+            problem = f"it contains {count:,} {what}, but its header says {expected:,}"
             raise DamagedReportError(offset, problem)
 
     def _add_events(self, data: bytes, decoded: Decoded) -> None:

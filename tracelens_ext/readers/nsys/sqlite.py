@@ -61,7 +61,7 @@ _OF_EVERY_EXPORT = _META_DATA + ("META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS
 class NsysDatabase(Database):
     """An open export."""
 
-    format = "export of Nsight Systems"
+    format = "Nsight Systems export"
     remedy = "export it with `nsys export --type sqlite REPORT.nsys-rep`"
 
     def _is_ours(self) -> bool:
@@ -133,7 +133,7 @@ def trace_of(
     other_tables = (NVTX, "OSRT_API", "COMPOSITE_EVENTS")
     recorded = [table for table in other_tables if tables.has_rows(table)]
     content = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
-    problem = f"is a recording of Nsight Systems without CUDA events ({content})"
+    problem = f"is an Nsight Systems recording without CUDA events ({content})"
     raise TraceFormatError(
         tables.path, problem, "record with `nsys profile -t cuda,nvtx`"
     )
@@ -199,7 +199,8 @@ class _TraceOfTables:
         count = self._nvtx.open_ranges
         if count:
             self._notes.append(
-                f"NVTX ranges that were open when recording ended, without a length here: {count:,}"
+                "NVTX ranges that were open when the recording ended, without a "
+                f"length here: {count:,}"
             )
 
     def _note_diagnostics(self) -> None:
@@ -208,7 +209,7 @@ class _TraceOfTables:
             return
         diagnostics = self._database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
         for text in explanations(diagnostics):
-            self._notes.append(f"Nsight Systems says: {text}")
+            self._notes.append(f"Nsight Systems reports: {text}")
 
     # Calls on CPU threads.
 
@@ -288,8 +289,9 @@ class _TraceOfTables:
             count += len(name)
         if count:
             self._notes.append(
-                f"CUDA graphs recorded whole, one GPU event each: {count:,}; record with"
-                " `nsys profile --cuda-graph-trace=node` to see their kernels"
+                f"CUDA graphs recorded as a whole, one GPU event each: {count:,}; "
+                "record with `nsys profile --cuda-graph-trace=node` to see their "
+                "kernels"
             )
 
     def _add_gpu(
@@ -352,7 +354,7 @@ def _exported(source: ByteSource) -> Iterator[Path]:
     """Provide the export of a report while it is read: from the cache, or made and kept there."""
     path = source.path
     if source.file is None or source.compressed:
-        problem = "is a report of Nsight Systems that is gzipped or an open file"
+        problem = "is an Nsight Systems report that is gzipped or an open file"
         raise TraceFormatError(path, problem, "unpack it and give its path")
     cache = source.cache
     folder_for_export = None
@@ -387,13 +389,13 @@ def _run_export(path: str, export: Path, program_name: str) -> None:
     program = shutil.which(program_name)
     if program is None:
         problem = (
-            "is a report of Nsight Systems, "
-            f"and there is no program {program_name} to convert it"
+            f"is an Nsight Systems report, and the program {program_name} to convert "
+            "it was not found"
         )
         remedy = (
-            "leave out --nsys, as reports are read without it; or run"
-            f" `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
-            f" and give {name.stem}.sqlite"
+            "leave out --nsys, because reports can be read without it; or run `nsys "
+            f"export --type sqlite {name.name}` where Nsight Systems is installed, "
+            f"and give {name.stem}.sqlite"
         )
         raise TraceFormatError(path, problem, remedy)
     command = [
@@ -413,16 +415,17 @@ def _run_export(path: str, export: Path, program_name: str) -> None:
             return
         if finished.returncode != 0:
             output = (
-                _telling(finished.stderr)
-                or _telling(finished.stdout)
-                or "it says nothing"
+                _telling(finished.stderr) or _telling(finished.stdout) or "no message"
             )
             reason = (
                 f"`nsys export` failed with exit code {finished.returncode} ({output})"
             )
     except OSError as error:
         reason = f"{program} cannot be run ({error.strerror or error})"
-    remedy = "is the report whole, and nsys not older than what recorded it?"
+    remedy = (
+        "check that the report is complete and that nsys is not older than the "
+        "version that recorded it"
+    )
     raise TraceFormatError(path, f"cannot be converted: {reason}", remedy)
 
 

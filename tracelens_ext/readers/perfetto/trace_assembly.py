@@ -112,7 +112,9 @@ class TraceMaker:
             notes=notes,
         )
         if self._events.is_foreign and not trace.count_of(*_KINDS_OF_GPU_PROGRAMS):
-            remedy = "open it in ui.perfetto.dev; this reads traces of programs on GPUs"
+            remedy = (
+                "open it in ui.perfetto.dev; tracelens-ext reads traces of GPU programs"
+            )
             raise TraceFormatError(
                 path, "is a trace of Android, Linux or Chrome", remedy
             )
@@ -147,9 +149,9 @@ class TraceMaker:
         end_count = len(slice_parts) - begin_count
         other_count = len(packets) - len(slice_parts) - int(is_event.sum())
         dropped = self._builder.dropped
-        dropped["slices that do not end"] += begin_count - len(begins)
-        dropped["ends of slices that do not begin"] += end_count - len(begins)
-        dropped["counters of tracks"] += other_count
+        dropped["slices without an end"] += begin_count - len(begins)
+        dropped["slice ends without a beginning"] += end_count - len(begins)
+        dropped["track counters"] += other_count
         is_event[begins] = True
         row_of_packet = np.where(is_event, np.cumsum(is_event) - 1, NONE)
         return row_of_packet, packets[is_event]
@@ -484,7 +486,7 @@ def read(source: ByteSource) -> Trace:
     except many_messages.DamagedError as error:
         damage = damage or _damage(source.path, place, is_cut=error.is_cut)
     except MessageError:
-        problem = f"is damaged behind byte {place:,}"
+        problem = f"is damaged after byte {place:,}"
         damage = damage or TraceFormatError(source.path, problem, AGAIN)
     notes = salvage_notes(source=source, damage=damage, at=place, events=events.count)
     return TraceMaker(events).finish(source.path, FORMAT, size, tuple(notes))
@@ -492,5 +494,5 @@ def read(source: ByteSource) -> Trace:
 
 def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
     if is_cut:
-        return TraceCutOffError(path, "ends in the middle", AGAIN)
+        return TraceCutOffError(path, "ends prematurely", AGAIN)
     return TraceFormatError(path, f"is damaged at byte {place:,}", AGAIN)

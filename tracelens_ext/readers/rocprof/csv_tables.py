@@ -136,12 +136,12 @@ _LEFT_OUT = {
     TableKind.ALLOCATIONS: rocprof.ALLOCATION,
 }
 _GPU_NUMBERS_NOTE = (
-    "GPUs have their numbers as agents, which count CPUs too: PREFIX_agent_info.csv,"
-    " which tells them apart and names them, is not beside the tables."
+    "GPUs are numbered by agent, and CPUs are agents too: PREFIX_agent_info.csv, "
+    "which distinguishes and names them, is not next to the tables."
 )
 _SUMS_NOTE = (
-    "The file has sums alone: each call of a kernel has its mean duration; when it ran, on"
-    " which GPU, and what launched it is not known."
+    "The file contains only totals: each call of a kernel has its mean duration; when "
+    "it ran, on which GPU, and what launched it are unknown."
 )
 _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
 
@@ -157,7 +157,7 @@ def read(source: ByteSource) -> Trace:
                 beside = opened.enter_context(file)
                 tables.append(_open_table(beside))
             except TraceError as error:
-                note = f"{path.name}, which is beside it, is left out: {error.problem}."
+                note = f"{path.name}, which is next to it, is ignored: {error.problem}."
                 records.notes.append(note)
         reader = TableReader(records)
         for table in sorted(tables, key=attrgetter("kind")):
@@ -226,9 +226,7 @@ def _open_table(source: ByteSource) -> RocprofCsvTable:
     table = RocprofCsvTable(source=source, titles=titles, rows=rows)
     if table.kind != TableKind.UNKNOWN:
         return table
-    problem = (
-        "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
-    )
+    problem = "is not a supported rocprofv3 table (kernels, copies, calls or markers)"
     raise TraceFormatError(source.path, problem, f"{remedy} --output-format csv")
 
 
@@ -297,7 +295,7 @@ class TableReader:
         total = np.maximum(piece.whole("totaldurationns"), 0)
         if calls.sum(dtype=np.float64) > _MOST_CALLS:
             raise TraceFormatError(
-                "the table", f"has over {_MOST_CALLS:,} calls", "make it again"
+                "the table", f"has more than {_MOST_CALLS:,} calls", "create it again"
             )
         mean, remainder = np.divmod(total, np.maximum(calls, 1))
         first_kernel = np.cumsum(calls) - calls
@@ -344,12 +342,12 @@ class TableReader:
             ):
                 rows.pop()
                 damage = TraceCutOffError(
-                    table.source.path, "its last line is cut off", AGAIN
+                    table.source.path, "its last line is incomplete", AGAIN
                 )
             filled_rows = [row for row in rows if row]
             whole_rows = [row for row in filled_rows if len(row) == table.width]
             odd_rows = len(filled_rows) - len(whole_rows)
-            self._records.drop("rows with more or fewer cells than titles", odd_rows)
+            self._records.drop("rows with more or fewer cells than columns", odd_rows)
             row_count += len(whole_rows)
             if whole_rows:
                 yield _Piece(table.places, whole_rows)

@@ -203,7 +203,7 @@ def from_document(
     try:
         text = msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:
-        problem = f"is no JSON document ({error})"
+        problem = f"is not a JSON document ({error})"
         raise TraceFormatError(path, problem, "give it as loaded") from None
     with ByteSource(BytesIO(text), reading=reading) as source:
         source.path = path
@@ -303,7 +303,7 @@ class _Document(EventStream[list[Any]]):
             with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
                 text = msgspec.json.encode(plain(event))
                 repaired.append(msgspec.json.decode(text, type=item_type, strict=False))
-        self.records.drop("records of another form", len(events) - len(repaired))
+        self.records.drop("records with another layout", len(events) - len(repaired))
         return repaired
 
     def take(self, items: list[Any]) -> None:

@@ -283,7 +283,7 @@ class RocprofRecords:
             streams_run_in_order=False,  # kernels are filed under their hardware queue
         )
         if not len(trace):
-            problem = "holds no calls, markers, kernels or copies"
+            problem = "contains no calls, markers, kernels or copies"
             left_out = trace.provenance.dropped_text
             if left_out:
                 problem += f" (left out: {left_out})"

@@ -48,7 +48,7 @@ _DIGITS_OF_INT64 = 19
 class RocpdDatabase(Database):
     """An open database of rocprofv3."""
 
-    format = "database of rocprofv3"
+    format = "rocprofv3 database"
     remedy = f"record again with: {rocprof.RECORD}"
 
     def _is_ours(self) -> bool:
@@ -133,7 +133,7 @@ class _Tables:
             kind = self._records.kinds(chunk["domain"])
             is_mark = kind == EventKind.USER_ANNOTATION
             others = int(np.count_nonzero(~is_mark))
-            self._records.drop("samples that are no marks", others)
+            self._records.drop("samples that are not marks", others)
             chunk["start"] = chunk["timestamp"]
             chunk["end"] = chunk["timestamp"]
             self._add_calls(
@@ -407,7 +407,7 @@ _Place = tuple[str, str, str]
 class ResultsDatabase(Database):
     """An open database of rocprof."""
 
-    format = "database of rocprof"
+    format = "rocprof database"
     remedy = "record with rocprofv3 --sys-trace"
 
     def _is_ours(self) -> bool:
@@ -530,7 +530,7 @@ def _json_events(source: ByteSource) -> list[dict[str, object]]:
         events = json.loads(source.read_all())["traceEvents"]
         return [event for event in events if isinstance(event, dict)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        problem = f"is damaged JSON of rocprof ({type(error).__name__})"
+        problem = f"has damaged rocprof JSON ({type(error).__name__})"
         raise TraceCutOffError(
             source.path, problem, "copy or record it again"
         ) from None

@@ -45,8 +45,8 @@ _MONITOR: Final = "rocpd_monitor"
 #: Calls of HSA, which the converter of rocprof's files writes.
 _HSA_CALLS: Final = "rocpd_hsaApi"
 _LEFT_OUT: Final = {"rocpd_counter": rocprof.COUNTER}
-_BARRIER: Final = "barriers, which are no work"
-_EARLY_SAMPLE: Final = "samples of a monitor from before the first call"
+_BARRIER: Final = "barriers, which are not GPU work"
+_EARLY_SAMPLE: Final = "monitoring samples from before the first call"
 
 #: What `rocpd_api` calls markers; `PytorchAutograd` is the word of an earlier `rocpd.autograd`.
 _MARKER_NAMES: Final = frozenset({"UserMarker", "PytorchAutograd"})
@@ -78,7 +78,7 @@ _LAUNCHES_OF_WORK_ITEMS: Final = frozenset(
 class RpdDatabase(Database):
     """An open database of rocmProfileData."""
 
-    format = "database of rocmProfileData"
+    format = "rocmProfileData database"
     remedy = f"record again with: {RECORD}"
 
     def _is_ours(self) -> bool:

@@ -175,7 +175,9 @@ class Programs:
         names = ", ".join(self._damaged[:_DAMAGED_PROGRAMS_NAMED])
         if len(self._damaged) > _DAMAGED_PROGRAMS_NAMED:
             names += " …"
-        return [f"The HLO of {names} is damaged: their operations have no arguments."]
+        return [
+            f"The HLO of {names} is damaged, so their operations have no arguments."
+        ]
 
     def _decode_program(self, number: int) -> _Program | None:
         from google.protobuf.message import DecodeError

@@ -39,7 +39,7 @@ from tracelens_ext.trace import NONE, Device, Int64Array, Trace
 Names = Mapping[int, str]
 
 FORMAT = "JAX/XLA profile (xplane)"
-JSON_FORMAT = "JAX/XLA trace for viewers (JSON)"
+JSON_FORMAT = "JAX/XLA viewer trace (JSON)"
 
 
 class _SpaceField(IntEnum):
@@ -114,7 +114,7 @@ def read(source: ByteSource) -> Trace:
 def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
     if is_cut:
         problem = (
-            f"the profile ends in the middle (the plane at byte {place:,} is not whole)"
+            f"the profile ends prematurely (the plane at byte {place:,} is incomplete)"
         )
         return TraceCutOffError(path, problem, AGAIN)
     return TraceFormatError(path, f"is damaged at byte {place:,}", AGAIN)

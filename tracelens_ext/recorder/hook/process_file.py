@@ -141,4 +141,4 @@ def publish(source: str, folder: str, rank: Optional[int], first_free: int) -> s
             return path
         os.unlink(source)
         return path
-    raise OSError("the folder has a million traces")
+    raise OSError("the folder already contains a million traces")

@@ -194,7 +194,7 @@ class Recorder:
         """Give way to a profiler that the program makes itself."""
         if self.is_over or self.is_at_work:
             return
-        self._drop("the program makes a profiler of its own")
+        self._drop("the program creates its own profiler")
 
     def _counts_optimizers(self) -> bool:
         by_optimizer = self._options.steps_by in ("auto", "optimizer")
@@ -274,15 +274,15 @@ class Recorder:
         """Return whether this process is to be recorded; if not, nothing is counted any more."""
         worker = sys.modules.get("torch.utils.data")
         if worker is not None and worker.get_worker_info() is not None:
-            self._end("worker", "a worker of a data loader", is_written=False)
+            self._end("worker", "it is a data loader worker", is_written=False)
             return False
         rank = process_rank(self._torch)
         ranks = self._options.ranks
         if ranks is not None and (rank or 0) not in ranks:
-            self._end("unselected", "its rank is none of --ranks")
+            self._end("unselected", "its rank is not in --ranks")
             return False
         if self._is_profiled():
-            self._end("dropped", "another profiler is at work")
+            self._end("dropped", "another profiler is active")
             return False
         return True
 

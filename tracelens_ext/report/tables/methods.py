@@ -21,7 +21,7 @@ class TableMethods:
     def table(self, name: str, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
         """Return a registered table, also one of a plugin; None if there is nothing to show.
 
-        `name` is as `report --tables` takes it; `docs/reference/tables.md` has all. Options are
+        `name` is as `report --tables` takes it; `find_table` knows all. Options are
         the parameters of its function.
         """
         return find_table(name).table(self, **options)

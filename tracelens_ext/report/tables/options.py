@@ -61,13 +61,14 @@ class ReportOptions:
 
     micro_idle_thresh_us: float | None = _option(
         None,
-        "Split idle time into holes up to this, µs, and longer.",
+        "Report idle gaps up to this length (µs) separately.",
         least=0,
         metavar="US",
     )
     tracelens_sheets: bool = _option(
         False,
-        "Write TraceLens's sheets with its columns, and kernel_summary, as its scripts do.",
+        "Write TraceLens's sheets with its columns, and kernel_summary, as its "
+        "scripts do.",
     )
     kernel_summary: bool | None = _option(
         None,
@@ -76,59 +77,59 @@ class ReportOptions:
     )
     nn_module_instances: bool = _option(
         False,
-        "In nn_modules, a row for each module and not for each class.",
+        "In nn_modules, write one row per module instead of one per class.",
     )
     short_kernel_study: bool = _option(False, "Write the sheets about short kernels.")
     short_kernel_threshold_us: float = _option(
         10,
-        "Kernels shorter than this are short, µs.",
+        "Kernels shorter than this (µs) count as short.",
         least=0,
     )
     short_kernel_histogram_bins: int = _option(
         100,
-        "Bins of the histogram of short kernels.",
+        "Number of histogram bins for short kernels.",
         least=1,
         most=10_000,
     )
     topk_short_kernels: int | None = _option(
         None,
-        "Rows of the table of short kernels.",
+        "Number of rows in the table of short kernels.",
         least=1,
     )
     topk_ops: int | None = _option(
-        None, "Rows of each of the three ops_ tables.", least=1
+        None, "Number of rows in each of the three ops_ tables.", least=1
     )
     group_by_num_kernels: bool = _option(
         False,
-        "In ops_unique_args, a row for each number of GPU events launched.",
+        "In ops_unique_args, separate rows by the number of GPU events launched.",
     )
     include_call_stack: bool = _option(
         False,
-        "In ops_unique_args, also the modules around each operation.",
+        "In ops_unique_args, include the modules around each operation.",
     )
     include_first_occurrence_time: bool = _option(
         False,
-        "In ops_unique_args, also when each operation ran first.",
+        "In ops_unique_args, include the time of each operation's first run.",
     )
     collective_analysis: bool = _option(
         True,
-        "Write the sheet coll_analysis, where there is communication.",
+        "Write the sheet coll_analysis if there is communication.",
     )
     device_peaks: str | None = _option(
         None,
-        "Peaks for the roofline: a file (TOML, or TraceLens's JSON), or a known device by its "
-        "name, such as 'H100 SXM'.",
+        "Peaks for the roofline: a file (TOML, or TraceLens JSON), or the name of a "
+        "known device, such as 'H100 SXM'.",
         metavar="FILE",
         shown_default="the device of the trace",
     )
     finding_details: bool = _option(
         False,
-        "Write the table of the places and the evidence of findings, a row each.",
+        "Write a table with one row per place and piece of evidence of each finding.",
     )
     gaps: bool = _option(False, "Write the sheets about idle time and its causes.")
     counters: bool = _option(
         False,
-        "Write the sheets about queue lengths and speeds of copies.",
+        "Write the sheets about queue lengths and copy bandwidth.",
     )
     timeline_bins: bool = _option(False, "Write the tables of GPU work over time.")
     call_tree: bool = _option(
@@ -137,20 +138,21 @@ class ReportOptions:
     )
     what_if: bool = _option(
         False,
-        "Write the sheets about a replay: what if, and the critical path.",
+        "Write the sheets about the simulation: what-if scenarios and the critical "
+        "path.",
     )
     iterations: bool = _option(
         False, "Write the sheets about iterations, if there are any."
     )
     annotation: str | None = _option(
         None,
-        "Take annotations whose name matches for iterations; implies --iterations.",
+        "Use annotations whose name matches as iterations; implies --iterations.",
         metavar="REGEX",
         shown_default="ProfilerStep#N",
     )
     tables: str = _option(
         "",
-        "Also write these tables, joined by commas; `all` for every table.",
+        "Also write these tables, separated by commas; `all` for every table.",
         metavar="NAMES",
     )
 

@@ -28,11 +28,11 @@ def offered_tables(
     offered_by_name: dict[str, hooks.Offered[Table]] = {}
     for offered in own_offers + plugin_offers:
         name = offered.item.name
-        key = name.lower()
         with registry.guard(offered.plugin.name):
+            key = name.lower()
             if key in offered_by_name:
                 raise hooks.PluginAnswerError(
-                    f"sheet {name!r}: the report has one already"
+                    f"sheet {name!r}: the report already has one"
                 )
             offered_by_name[key] = _in_current_form(offered)
     return list(offered_by_name.values())
@@ -84,7 +84,7 @@ def _hint(name: str, tables: Mapping[str, Table]) -> str:
     nearest = get_close_matches(name, tables, 1)
     if nearest:
         return f"did you mean {nearest[0]!r}?"
-    return f"there are {', '.join(tables)}"
+    return f"the tables are {', '.join(tables)}"
 
 
 def _check(item: object) -> None:

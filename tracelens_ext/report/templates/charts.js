@@ -146,7 +146,7 @@ async function drawCharts(figures, template) {
       (error) => {
         document.documentElement.dataset.charts = "failed";
         for (const note of document.querySelectorAll(".no-chart")) {
-          note.textContent = `The charts cannot be drawn here (${error.message}); they need a browser of 2023 or later. The tables below hold the numbers.`;
+          note.textContent = `The charts cannot be drawn here (${error.message}); they need a browser of 2023 or later. The tables below contain the numbers.`;
         }
       },
     );

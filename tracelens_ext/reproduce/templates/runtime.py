@@ -303,10 +303,11 @@ def flash_attention_forward(
     **_others,
 ):
     """Run general attention, with packed sequences as a single one."""
-    result = attention(query, key, value, None, dropout_p, is_causal, scale)
-    logsumexp = query.new_zeros(query.shape[:-1], dtype=torch.float32)
+    mask = causal_mask(query, key, to_last=True) if is_causal else None
+    result = attention(query, key, value, mask, dropout_p, scale)
+    not_computed = query.new_empty(0)
     no_seed = query.new_zeros(2, dtype=torch.uint64)
-    return result, logsumexp, no_seed, no_seed[0].clone(), query.new_empty(0)
+    return result, not_computed, no_seed, no_seed[0].clone(), not_computed.clone()
 
 
 @stand_in("aten::_flash_attention_backward", "CPU")
@@ -330,8 +331,8 @@ def flash_attention_backward(
     **_others,
 ):
     """Run the backward of general attention, with packed sequences as a single one."""
-    tensors = (query, key, value)
-    return attention_gradients(grad_out, tensors, None, dropout_p, is_causal, scale)
+    mask = causal_mask(query, key, to_last=True) if is_causal else None
+    return attention_gradients(grad_out, query, key, value, mask, scale)
 
 
 @stand_in("aten::_efficient_attention_forward", "CPU")
@@ -352,11 +353,12 @@ def efficient_attention_forward(
     **_others,
 ):
     """Run general attention, with packed sequences as a single one."""
-    is_causal = custom_mask_type != 0 and bias is None
-    result = attention(query, key, value, bias, dropout_p, is_causal, scale)
-    logsumexp = query.new_zeros(query.shape[:-1], dtype=torch.float32)
+    mask = efficient_mask(query, key, bias, custom_mask_type)
+    result = attention(query, key, value, mask, dropout_p, scale)
+    not_computed = query.new_empty(0)
     no_seed = query.new_zeros((), dtype=torch.int64)
-    return result, logsumexp, no_seed, no_seed.clone(), query.shape[1], key.shape[1]
+    lengths = (query.shape[1], key.shape[1])
+    return (result, not_computed, no_seed, no_seed.clone()) + lengths
 
 
 @stand_in("aten::_efficient_attention_backward", "CPU")
@@ -382,12 +384,10 @@ def efficient_attention_backward(
     **_others,
 ):
     """Run the backward of general attention, with packed sequences as a single one."""
-    is_causal = custom_mask_type != 0 and bias is None
-    gradients = attention_gradients(
-        grad_out, (query, key, value), bias, dropout_p, is_causal, scale
-    )
-    bias_gradient = query.new_empty(0) if bias is None else torch.zeros_like(bias)
-    return (*gradients, bias_gradient)
+    mask = efficient_mask(query, key, bias, custom_mask_type)
+    gradients = attention_gradients(grad_out, query, key, value, mask, scale)
+    bias_gradient_not_computed = query.new_empty(0)
+    return gradients + (bias_gradient_not_computed,)
 
 
 def convolve(image, weight, bias, stride, padding, dilation, groups):
@@ -398,33 +398,68 @@ def convolve(image, weight, bias, stride, padding, dilation, groups):
     )
 
 
-def attention(query, key, value, bias, dropout_p, is_causal, scale):
+def causal_mask(query, key, to_last):
+    """Return an additive mask that hides later keys.
+
+    If there are more keys than queries, the last query sees all of them (`to_last`), or the first
+    query sees one.
+    """
+    queries = query.shape[-3]
+    keys = key.shape[-3]
+    diagonal = keys - queries if to_last else 0
+    hidden = query.new_full((queries, keys), -math.inf)
+    return hidden.triu(diagonal + 1)
+
+
+def efficient_mask(query, key, bias, custom_mask_type):
+    """Return the additive mask of `_efficient_attention_forward`, or None for none."""
+    if custom_mask_type == 0:
+        return bias
+    mask = causal_mask(query, key, to_last=custom_mask_type == 2)
+    return mask if bias is None else bias + mask
+
+
+def attention(query, key, value, mask, dropout_p, scale):
     """Run attention on tensors of shape (batch, sequence, heads, size), batch optional."""
     is_packed = query.dim() == 3
     if is_packed:
         query = query[None]
         key = key[None]
         value = value[None]
+    group = query.shape[2] // key.shape[2]  # query heads that share a key head
     result = torch.nn.functional.scaled_dot_product_attention(
         query.transpose(1, 2),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        bias,
+        key.repeat_interleave(group, 2).transpose(1, 2),
+        value.repeat_interleave(group, 2).transpose(1, 2),
+        mask,
         dropout_p,
-        is_causal,
         scale=scale,
-        enable_gqa=query.shape[2] != key.shape[2],
     )
     result = result.transpose(1, 2)
     return result[0] if is_packed else result
 
 
-def attention_gradients(grad_out, tensors, bias, dropout_p, is_causal, scale):
-    """Return the gradients of `attention` with respect to query, key and value."""
-    inputs = [tensor.detach().requires_grad_() for tensor in tensors]
-    with torch.enable_grad():
-        result = attention(*inputs, bias, dropout_p, is_causal, scale)
-    return torch.autograd.grad(result, inputs, grad_out)
+def attention_gradients(grad_out, query, key, value, mask, scale):
+    """Return the gradients of attention without dropout for query, key and value."""
+    grad = grad_out.transpose(-3, -2)
+    query = query.transpose(-3, -2)
+    group = query.shape[-3] // key.shape[-2]  # query heads that share a key head
+    key = key.transpose(-3, -2).repeat_interleave(group, -3)
+    value = value.transpose(-3, -2).repeat_interleave(group, -3)
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    scores = query @ key.mT * scale
+    if mask is not None:
+        scores = scores + mask
+    weights = scores.softmax(-1)
+    grad_weights = grad @ value.mT
+    mean = (grad_weights * weights).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - mean) * scale
+    grad_query = grad_scores @ key
+    grad_key = (grad_scores.mT @ query).unflatten(-3, (-1, group)).sum(-3)
+    grad_value = (weights.mT @ grad).unflatten(-3, (-1, group)).sum(-3)
+    gradients = (grad_query, grad_key, grad_value)
+    return tuple(gradient.transpose(-3, -2) for gradient in gradients)
 
 
 # MEASUREMENT
@@ -524,14 +559,14 @@ class Inputs:
 
     def _tensor(self, sizes, dtype, strides, place, values):
         """Return a tensor whose elements `values(count, device=…)` creates."""
-        device = self.device
-        if place.get("on_host") and device.type != "meta":
-            device = torch.device("cpu")
         sizes, strides = self._scaled(sizes, strides)
+        device = self.device
+        if device.type == "meta" and strides is None:
+            return torch.empty(sizes, dtype=dtype, device=device)
         if device.type == "meta":
-            if strides is None:
-                return torch.empty(sizes, dtype=dtype, device=device)
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+        if place.get("on_host"):
+            device = torch.device("cpu")
         memory = values(elements_in_memory(sizes, strides), device=device).to(dtype)
         if place.get("pinned") and self.device.type == "cuda":
             memory = memory.pin_memory()
@@ -638,25 +673,42 @@ def make_call(operation, device, factor=1.0):
 
 def bytes_of(tensors):
     """Return the memory that tensors take, in bytes."""
+    distinct_tensors = {id(tensor): tensor for tensor in tensors}
     total = 0
-    for tensor in {id(tensor): tensor for tensor in tensors}.values():
-        if tensor.layout == torch.strided:
-            elements = elements_in_memory(tensor.shape, tensor.stride())
-            total += elements * tensor.element_size()
+    for tensor in distinct_tensors.values():
+        if tensor.layout != torch.strided:
+            continue
+        elements = elements_in_memory(tensor.shape, tensor.stride())
+        total += elements * tensor.element_size()
     return total
 
 
 def free_memory(device):
     """Return the free memory of a device in bytes, or None if it is unknown."""
     if device == "cuda":
-        return torch.cuda.mem_get_info()[0]
+        free, _ = torch.cuda.mem_get_info()
+        return free
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+        return available_memory_of_linux()
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
+
+
+def available_memory_of_linux():
+    """Return the memory that programs can still use, caches included, in bytes.
+
+    Raises:
+        OSError: this is not Linux.
+        ValueError: the kernel does not report it.
+    """
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, amount = line.partition(":")
+        if name != "MemAvailable":
+            continue
+        kilobytes, _ = amount.split()
+        return int(kilobytes) * 1024
+    raise ValueError("no MemAvailable in /proc/meminfo")
 
 
 def check_memory(operation, options):
@@ -667,13 +719,19 @@ def check_memory(operation, options):
     """
     if options.device == "meta":
         return
-    needed = bytes_of(make_call(operation, "meta", options.scale).tensors())
     free = free_memory(options.device)
-    if free is not None and needed > free / 2:
-        raise SkippedError(
-            f"its inputs need {needed / 1e9:.1f} GB, more than half of the"
-            f" {free / 1e9:.1f} GB of free memory; try --scale 0.5"
-        )
+    if free is None:
+        return
+    planned_call = make_call(operation, "meta", options.scale)
+    needed = bytes_of(planned_call.tensors())
+    if needed <= free / 2:
+        return
+    needed_gb = needed / 1e9
+    free_gb = free / 1e9
+    raise SkippedError(
+        f"its inputs need {needed_gb:,.1f} GB, more than half of the"
+        f" {free_gb:,.1f} GB of free memory; try --scale 0.5"
+    )
 
 
 BACKENDS = {"cuda": "CUDA", "cpu": "CPU", "meta": "Meta"}
@@ -711,6 +769,10 @@ def register_stand_ins(device):
                 REPLACED.add(name)
 
 
+#: Tags of operations whose results depend on values.
+VALUE_DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
 def why_it_cannot_run(error, call, device):
     """Return why an operation cannot run on a device at all, or None for another error."""
     name = getattr(call.function, "_name", "")
@@ -725,14 +787,11 @@ def why_it_cannot_run(error, call, device):
 
 def is_value_dependent(function):
     """Return whether the shape or type of the result depends on values."""
-    tags = getattr(function, "tags", ())
     name = getattr(function, "_name", "")
     if name.startswith(("aten::index", "aten::_unsafe_index")):
-        return True
-    return (
-        torch.Tag.data_dependent_output in tags
-        or torch.Tag.dynamic_output_shape in tags
-    )
+        return True  # if an index is a mask
+    tags = set(getattr(function, "tags", ()))
+    return not tags.isdisjoint(VALUE_DEPENDENT)
 
 
 def synchronize(device):
@@ -807,33 +866,44 @@ def rotation(operation, options, call):
 def back_to_back_time(calls, least_ms=10.0):
     """Return the mean time of calls without a pause, measured with CUDA events."""
     repeats = 10
-    while True:
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        start.record()
-        for number in range(repeats):
-            calls[number % len(calls)]()
-        end.record()
-        torch.cuda.synchronize()
-        elapsed_ms = start.elapsed_time(end)
-        if elapsed_ms >= least_ms or repeats >= 100_000:
-            return elapsed_ms * 1e3 / repeats
+    elapsed_ms = time_of_repeats(calls, repeats)
+    while elapsed_ms < least_ms and repeats < 100_000:
         missing = math.ceil(least_ms / max(elapsed_ms, 0.01))
         repeats *= max(2, min(10, missing))
+        elapsed_ms = time_of_repeats(calls, repeats)
+    return elapsed_ms * 1e3 / repeats
+
+
+def time_of_repeats(calls, repeats):
+    """Return the time of calls one after the other, in milliseconds."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
+    for number in range(repeats):
+        call = calls[number % len(calls)]
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+#: The name of the range around each call whose kernels are timed.
+MEASURED = "measured call"
 
 
 def gpu_times(calls, count=20):
     """Return the GPU times of calls, as the profiler records them for their kernels."""
     with recorder("cuda") as profiler:
         for number in range(count):
-            with torch.profiler.record_function("measured call"):
-                calls[number % len(calls)]()
+            call = calls[number % len(calls)]
+            with torch.profiler.record_function(MEASURED):
+                call()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return kernel_times(events)
+        trace = json.loads(path.read_text(encoding="utf-8"))
+    return kernel_times(trace["traceEvents"])
 
 
 def kernel_times(events):
@@ -844,12 +914,13 @@ def kernel_times(events):
     for event in events:
         category = event.get("cat")
         correlation = event.get("args", {}).get("correlation")
-        if category == "user_annotation" and event["name"] == "measured call":
+        if category == "user_annotation" and event["name"] == MEASURED:
             marks.append(event)
         elif category in ("cuda_runtime", "cuda_driver"):
             launches[correlation] = event["ts"]
         elif category in ("kernel", "gpu_memcpy", "gpu_memset"):
-            kernels.setdefault(correlation, []).append((event["ts"], event["dur"]))
+            interval = (event["ts"], event["dur"])
+            kernels.setdefault(correlation, []).append(interval)
     times = []
     for mark in marks:
         end = mark["ts"] + mark["dur"]
@@ -874,9 +945,10 @@ def united_length(intervals):
 
 def recorder(device):
     """Return a profiler that records shapes."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
+    activity = torch.profiler.ProfilerActivity
+    activities = [activity.CPU]
     if device == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
+        activities.append(activity.CUDA)
     return torch.profiler.profile(activities=activities, record_shapes=True)
 
 
@@ -936,10 +1008,9 @@ def check(operation, options):
         Whether they agree (None if there is no reference) and a description.
     """
     call = make_call(operation, options.device, options.scale)
-    if torch.Tag.nondeterministic_seeded in getattr(call.function, "tags", ()):
-        return None, "no reference: the operation is random"
-    if "::empty" in operation.name or "::new_empty" in operation.name:
-        return None, "no reference: its result is uninitialized memory"
+    reason = why_no_reference(operation, call)
+    if reason is not None:
+        return None, f"no reference: {reason}"
     try:
         reference = call.with_arguments(as_float64)
         expected_results = results_of(reference)
@@ -961,28 +1032,78 @@ def check(operation, options):
 def results_of(call):
     """Run a call and return its results and the arguments that it changes."""
     results = tensors_in(call())
-    schema = getattr(call.function, "_schema", None)
-    if schema is None:
-        return results
-    names = [argument.name for argument in schema.arguments]
-    values = dict(zip(names, call.arguments))
-    values.update(call.keywords)
-    for argument in schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            results += tensors_in(values.get(argument.name))
+    arguments = arguments_by_name(call)
+    for parameter in call.function._schema.arguments:
+        alias = parameter.alias_info
+        if alias is not None and alias.is_write:
+            results += tensors_in(arguments.get(parameter.name))
     return results
 
 
 def as_float64(argument):
     """Return an argument for the reference: floats as float64, tensors on the CPU."""
     if isinstance(argument, torch.Tensor):
-        copy = argument.detach().clone().cpu()
-        if copy.is_complex():
-            return copy.to(torch.complex128)
-        return copy.double() if copy.is_floating_point() else copy
+        return tensor_as_float64(argument.detach())
     if isinstance(argument, torch.dtype) and argument.is_floating_point:
         return torch.float64
     return argument
+
+
+def tensor_as_float64(tensor):
+    """Return a copy on the CPU that spans its memory in the same way."""
+    if tensor.is_quantized:
+        return tensor.clone().cpu()
+    sizes = tensor.shape
+    strides = tensor.stride()
+    elements = elements_in_memory(sizes, strides)
+    memory = tensor.as_strided((elements,), (1,)).clone().cpu()
+    if memory.is_complex():
+        memory = memory.to(torch.complex128)
+    elif memory.is_floating_point():
+        memory = memory.double()
+    return memory.as_strided(sizes, strides)
+
+
+#: Arguments of attention that its stand-in for the CPU ignores.
+IGNORED_BY_STAND_INS = (
+    "cum_seq_q",
+    "cu_seqlens_q",
+    "seqused_k",
+    "seqlen_k",
+    "window_size",
+    "window_size_left",
+    "window_size_right",
+    "alibi_slopes",
+)
+
+
+def why_no_reference(operation, call):
+    """Return why the result of a call cannot be compared, or None if it can."""
+    if is_random(call):
+        return "the operation is random"
+    if "::empty" in operation.name or "::new_empty" in operation.name:
+        return "its result is uninitialized memory"
+    arguments = arguments_by_name(call)
+    for name in IGNORED_BY_STAND_INS:
+        if arguments.get(name) is not None:
+            return f"the stand-in on the CPU ignores `{name}`"
+    return None
+
+
+def is_random(call):
+    """Return whether the result of a call depends on random numbers."""
+    if torch.Tag.nondeterministic_seeded not in getattr(call.function, "tags", ()):
+        return False
+    return arguments_by_name(call).get("dropout_p") != 0
+
+
+def arguments_by_name(call):
+    """Return the arguments of a call by the names in its schema."""
+    parameters = call.function._schema.arguments
+    names = [parameter.name for parameter in parameters]
+    arguments = dict(zip(names, call.arguments))
+    arguments.update(call.keywords)
+    return arguments
 
 
 def is_dense_float(tensor):
@@ -990,13 +1111,17 @@ def is_dense_float(tensor):
     return is_float and tensor.layout == torch.strided
 
 
+TF32_ROUNDING = 2.0**-10
+
+
 def rounding_of(dtype, operation):
     """Return the relative rounding error of a type, or of TF32 where PyTorch may use it."""
-    allows_tf32 = torch.backends.cuda.matmul.allow_tf32
-    if "convolution" in operation.name:
-        allows_tf32 = torch.backends.cudnn.allow_tf32
-    if dtype == torch.float32 and torch.cuda.is_available() and allows_tf32:
-        return 2.0**-10
+    if dtype == torch.float32 and torch.cuda.is_available():
+        backend = torch.backends.cuda.matmul
+        if "convolution" in operation.name:
+            backend = torch.backends.cudnn
+        if backend.allow_tf32:
+            return TF32_ROUNDING
     return torch.finfo(dtype).eps
 
 
@@ -1037,8 +1162,9 @@ def clocks():
             output = subprocess.run(
                 command, capture_output=True, text=True, timeout=20, check=True
             ).stdout
-            lines = [line.strip() for line in output.splitlines() if line.strip()]
-            return f"clocks ({command[0]}): " + "; ".join(lines[:8])
+            lines = [line.strip() for line in output.splitlines()]
+            facts = "; ".join(line for line in lines[:8] if line)
+            return f"clocks ({command[0]}): {facts}"
     return "clocks: unknown"
 
 
@@ -1046,7 +1172,7 @@ def clocks():
 TEXT_COLUMNS = ("operation", "arguments", "check", "note")
 #: Widths of the columns that are unknown before the operations have run.
 WIDTHS = {
-    "measured µs": 28,
+    "measured µs": 30,
     "back to back µs": 15,
     "ratio": 6,
     "TFLOP/s": 8,
@@ -1072,8 +1198,10 @@ class Table:
             self.widths["back to back µs"] = WIDTHS["back to back µs"]
             self.widths["ratio"] = WIDTHS["ratio"]
         if options.device != "meta" and options.scale == 1.0:
-            self.widths["TFLOP/s"] = WIDTHS["TFLOP/s"]
-            self.widths["GB/s"] = WIDTHS["GB/s"]
+            if any(operation.flops for operation in operations):
+                self.widths["TFLOP/s"] = WIDTHS["TFLOP/s"]
+            if any(operation.moved_bytes for operation in operations):
+                self.widths["GB/s"] = WIDTHS["GB/s"]
         if options.check:
             self.widths["check"] = WIDTHS["check"]
         self.widths["note"] = WIDTHS["note"]
@@ -1091,7 +1219,7 @@ class Table:
 
 
 def recorded_cells(operation):
-    """Return the cells of a row that the trace tells."""
+    """Return the cells of a row with the recorded facts."""
     cells = {
         "N": str(operation.number),
         "operation": operation.name,
@@ -1106,17 +1234,20 @@ def recorded_cells(operation):
 
 
 def measured_cells(operation, times, options):
-    """Return the cells of a row that this run tells."""
+    """Return the cells of a row with the facts measured in this run."""
     cells = {}
     if operation.name in REPLACED:
-        cells["note"] = f"a stand-in: no {options.device} kernel"
+        cells["note"] = f"run by a stand-in: no {options.device} kernel for it"
     if not times.calls:
+        return cells
+    if not any(times.calls):
+        cells["measured µs"] = "no kernels recorded"
         return cells
     median = statistics.median(times.calls)
     cells["measured µs"] = spread_text(median, min(times.calls), max(times.calls))
     if times.back_to_back is not None:
         cells["back to back µs"] = f"{times.back_to_back:,.1f}"
-    if options.scale != 1.0 or not median:
+    if options.scale != 1.0:
         return cells
     if operation.recorded_us is not None and operation.recorded_us[0]:
         cells["ratio"] = f"{median / operation.recorded_us[0]:.2f}"

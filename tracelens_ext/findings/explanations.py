@@ -1,0 +1,32 @@
+"""What each finding means: the sections of `findings.md`, which is a page of the documentation."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Final
+
+_FILE: Final = "findings.md"
+#: The heading of a section about a finding.
+_HEADING: Final = re.compile(r"^## `([a-z0-9-]+)`$", re.MULTILINE)
+#: A link, within the page or to another one; its label alone makes sense without the page.
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
+
+
+@functools.cache
+def explanations() -> Mapping[str, str]:
+    """Return the text about each built-in finding, Markdown without links, by its id."""
+    page = resources.files("tracelens_ext.findings").joinpath(_FILE)
+    _, *parts = _HEADING.split(page.read_text(encoding="utf-8"))
+    texts = {}
+    for identifier, text in zip(parts[::2], parts[1::2], strict=True):
+        section = text.partition("\n## ")[0]
+        texts[identifier] = _LINK.sub(r"\1", section).strip()
+    return texts
+
+
+def explanation_of(identifier: str) -> str:
+    """Return the text about a finding; empty for that of a plugin."""
+    return explanations().get(identifier, "")
