@@ -112,7 +112,9 @@ def test_a_loaded_document_is_read_as_its_file(form: str, four: Path) -> None:
     document: Any = json.loads(text_of(MERGED[form](documents_in(four))))
     trace = read_trace(document)
     assert [rank.number for rank in find_merged_ranks(trace)] == [0, 1, 2, 3]
-    with pytest.raises(MergedRanksError, match="analyze one of them with --rank 0") as caught:
+    with pytest.raises(
+        MergedRanksError, match="analyze one of them with --rank 0"
+    ) as caught:
         TreePerfAnalyzer(trace)
     assert caught.value.ranks == (0, 1, 2, 3)
 
