@@ -427,7 +427,7 @@ def test_a_strangers_file_in_a_folder_of_ours(ranks: Path, tmp_path: Path) -> No
     )
     (out / "ranks.parquet").write_text("mine")
     with pytest.raises(
-        OutputError, match=r"ranks\.parquet: exists and was not made by"
+        OutputError, match=r"ranks\.parquet: exists and was not written by"
     ):
         fleet(ranks / "rank1.json.gz", out)
     (out / "ranks.parquet").unlink()
