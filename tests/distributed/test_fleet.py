@@ -133,7 +133,7 @@ def test_the_parts_have_what_the_analyses_say(
         pd.read_parquet(out / "categories").groupby("rank")["% of GPU time"].sum()
     )
     assert categories.tolist() == pytest.approx([100.0] * 4)
-    calls = pd.read_parquet(out / "collective_calls")
+    calls = pd.read_parquet(out / "collective_kernels")
     assert calls.groupby("rank")["iteration"].agg(list).tolist() == [["1", "2"]] * 4
     assert calls["sequence"].tolist() == [1] * 8
 
@@ -663,7 +663,7 @@ def test_every_gpu_has_one_rank_where_no_trace_says_any(tmp_path: Path) -> None:
         zip(zip(names, ranks["device"], strict=True), ranks["rank"], strict=True)
     )
     assert of_table == expected
-    for folder in ("timeline", "categories", "collective_calls"):
+    for folder in ("timeline", "categories", "collective_kernels"):
         for path in (out / folder).iterdir():
             part = pd.read_parquet(path)
             for trace, device, rank in part[["trace", "device", "rank"]].itertuples(
