@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: Files of the repository that are pages of the site too: path → path below `docs/`.
 PAGES_FROM_ELSEWHERE = {
-    "tracelens_ext/findings/findings.md": "findings.md",
+    "tracelens_ext/findings/findings.md": "reference/findings.md",
     "CHANGELOG.md": "reference/changelog.md",
     "SECURITY.md": "reference/security.md",
     "CONTRIBUTING.md": "background/contributing.md",

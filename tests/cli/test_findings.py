@@ -69,7 +69,7 @@ def test_all_about_a_finding_fits_the_terminal(
     assert "Findings explain 4.0 ms (44.4 %) of 9.0 ms of analyzed time." in joined
     title = (
         " 1. GPU waits for the CPU, 100 % of it in 4 pauses of 1.0 ms, every 2.0 ms"
-        " before gemm in aten::mm: 4.0 ms (44.4 %)"
+        " in aten::mm: 4.0 ms (44.4 %)"
     )
     assert title in joined
     assert "operations aten::mm 3.8 ms (×4)" in joined
@@ -177,11 +177,11 @@ def test_the_terminal_of_a_report_begins_with_findings(
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("What would save the most time")
     assert lines[at + 1 : at + 6] == [
-        "1. GPU waits for the CPU, 100 % of it in 4 pauses of 1.0 ms, every 2.0 ms before",
-        "   gemm in aten::mm: 4.0 ms (44.4 %)",
+        "1. GPU waits for the CPU, 100 % of it in 4 pauses of 1.0 ms, every 2.0 ms in",
+        "   aten::mm: 4.0 ms (44.4 %)",
         "   saves 2.0 to 4.0 ms (22.2 to 44.4 %); medium confidence",
-        "   mostly in aten::mm",
         "Where, why and what to do: tracelens-ext findings slow.json",
+        "",
     ]
     assert at < lines.index("GPU timeline")
     report("busy.json")
@@ -233,7 +233,7 @@ def test_the_page_begins_with_findings_and_links_to_the_evidence() -> None:
     page = Path("x.html").read_text(encoding="utf-8")
     (section,) = re.findall(r'<section class="findings".*?</section>', page, re.DOTALL)
     assert page.index(section) < page.index('id="headline"')
-    assert "the largest part: <bdi>&lt;b&gt;&amp;</bdi>" in section
+    assert "the largest part: <bdi>&lt;b&gt;&amp; (" in section
     targets = dict(re.findall(r'<a href="#([^"]+)">([^<]+)</a>', section))
     assert list(targets.values()) == ["numbers in gap_summary", "details"]
     for key in targets:

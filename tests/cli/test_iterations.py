@@ -138,13 +138,14 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         False,
     ]
     columns = [row["column"] for row in document["tables"]["iteration_statistics"]]
-    assert columns[:7] == [
+    assert columns[:8] == [
         "wall_time_ms",
         "busy_time_ms",
+        "idle_time_ms",
+        "launched_time_ms",
         "computation_time_ms",
         "exposed_comm_time_ms",
         "exposed_memcpy_time_ms",
-        "idle_time_ms",
         "kernels",
     ]
     assert "GEMM_time_ms" in columns

@@ -144,17 +144,14 @@ def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
     """Return what it saves, why, what to do, in code, and where, in so many lines at most."""
     text_width = width - len(_INDENT) - _LABEL_WIDTH
     parts = []
-    for label, text, order, fewest in _short_texts(finding, text_width):
-        if text:
-            lines = folded(text, text_width)
-            parts.append(
-                _ShortPart(
-                    label=label,
-                    lines=lines,
-                    order=order,
-                    fewest=min(fewest, len(lines)),
-                )
-            )
+    for part in _short_texts(finding, text_width):
+        if not part.text:
+            continue
+        lines = folded(part.text, text_width)
+        fewest = min(part.fewest, len(lines))
+        parts.append(
+            _ShortPart(label=part.label, lines=lines, order=part.order, fewest=fewest)
+        )
     counts = [len(part.lines) for part in parts]
     by_order = sorted(range(len(parts)), key=lambda number: -parts[number].order)
     for number in by_order:
@@ -163,27 +160,33 @@ def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
             break
         counts[number] = max(parts[number].fewest, counts[number] - excess)
     result: list[str] = []
-    for part, count in zip(parts, counts, strict=True):
-        lines = _shortened(part.lines, count, text_width)
-        result.extend(_labeled(part.label, lines, _LABEL_WIDTH))
+    for short_part, count in zip(parts, counts, strict=True):
+        lines = _shortened(short_part.lines, count, text_width)
+        result.extend(_labeled(short_part.label, lines, _LABEL_WIDTH))
     return result
 
 
-def _short_texts(
-    finding: Finding, text_width: int
-) -> Iterator[tuple[str, str, int, int]]:
-    """Yield label, text, order and fewest lines of each part of the short form."""
-    from tracelens_ext.findings.summary import (
-        saving_phrase,
-        where_text,
-    )
+class _ShortText(NamedTuple):
+    """A text of the short form of a finding, before it is folded."""
 
-    yield "saves", saving_phrase(finding).removeprefix("saves "), 0, 1
-    yield "why", f"{finding.confidence} confidence: {finding.confidence_reason}", 3, 1
-    yield "do", finding.advice, 1, 2
-    yield "code", finding.snippet, 2, 1
+    label: str
+    text: str
+    order: int  #: texts of a higher order are cut first
+    fewest: int = 1  #: lines that are left of it
+
+
+def _short_texts(finding: Finding, text_width: int) -> Iterator[_ShortText]:
+    """Yield the parts of the short form; some texts may be empty."""
+    from tracelens_ext.findings.summary import saving_phrase, where_text
+
+    saving = saving_phrase(finding).removeprefix("saves ")
+    yield _ShortText(label="saves", text=saving, order=0)
+    reason = f"{finding.confidence} confidence: {finding.confidence_reason}"
+    yield _ShortText(label="why", text=reason, order=3)
+    yield _ShortText(label="do", text=finding.advice, order=1, fewest=2)
+    yield _ShortText(label="code", text=finding.snippet, order=2)
     where = where_text(finding, lambda name: _cut(name, text_width - 32))
-    yield "where", where, 0, 1
+    yield _ShortText(label="where", text=where, order=0)
 
 
 def _shortened(lines: Sequence[str], count: int, width: int) -> list[str]:

@@ -156,9 +156,17 @@ def job_tables(
             ["call", "rank"], kind="stable", ignore_index=True
         )
         tables["collective_waits"] = _in_microseconds(ordered)[WAIT_COLUMNS]
-    _put_on_one_clock(kernels, stuck, (offset_us * NS_PER_US).round())
+    _put_on_one_clock(
+        kernels=kernels,
+        stuck=stuck,
+        offset=(offset_us * NS_PER_US).round(),
+    )
     calls = calls.join(kernels.groupby("call")[["start", "end"]].max(), on="call")
-    calls["span"] = _span(calls, kernels, settings.ranks_per_node)
+    calls["span"] = _span(
+        calls=calls,
+        kernels=kernels,
+        ranks_per_node=settings.ranks_per_node,
+    )
     with failures.isolate("The table verdicts"):
         job = Job(
             calls=calls,
@@ -216,15 +224,30 @@ def _numbered(groups: Sequence[GroupCalls]) -> _JobCalls:
     kernels = _joined([group.kernels[kernel_columns] for group in groups])
     stuck = _joined([group.stuck for group in groups])
     calls["call"] = calls.index
-    kernels = kernels.merge(calls[["group", "no", "call"]], "left", ["group", "no"])
-    kernels["elements"] = kernels[["In msg nelems", "Out msg nelems"]].max(axis=1)
+    number_of_call = calls[["group", "no", "call"]]
+    kernels = kernels.merge(number_of_call, "left", ["group", "no"])
+    amounts = kernels[["In msg nelems", "Out msg nelems"]]
+    kernels["elements"] = amounts.max(axis=1)
     for frame in (calls, kernels, stuck):
-        group = frame["group"].astype("int64")
-        source = frame["src"].astype("int64") + 1
-        destination = frame["dst"].astype("int64") + 1
-        frame["set"] = (group * 2**_RANK_BITS + source) * 2**_RANK_BITS + destination
+        frame["set"] = _numbers_of_sets(frame)
     kernels = kernels.rename(columns={"Process Group Name": "process_group"})
-    return _JobCalls(calls=calls, kernels=kernels, stuck=stuck)
+    return _JobCalls(
+        calls=calls,
+        kernels=kernels,
+        stuck=stuck,
+    )
+
+
+def _numbers_of_sets(frame: pd.DataFrame) -> pd.Series:
+    """Return a number for each set of ranks: a group, or a source and destination in it."""
+    group = frame["group"].astype("int64")
+    source = frame["src"].astype("int64") + 1
+    destination = frame["dst"].astype("int64") + 1
+    most_ranks = 2**_RANK_BITS
+    number: pd.Series = group * most_ranks
+    number += source
+    number *= most_ranks
+    return number + destination
 
 
 def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -295,13 +318,23 @@ def _group_table(calls: pd.DataFrame) -> pd.DataFrame:
     """Return the table `collective_groups`: transfer and wait by process group and collective."""
     known = calls[calls["in_sync"].notna()]
     groups = known.groupby(["key", "collective"], sort=True)
-    table = groups.agg(process_group=("process_group", "first"), calls=("call", "size"))
-    table["transfer_ms"] = groups["in_sync"].sum() / NS_PER_MS
-    table["wait_ms"] = groups["wait"].sum() / NS_PER_MS
-    is_transfer_bound = table["transfer_ms"] >= 2 * table["wait_ms"]
-    is_wait_bound = table["wait_ms"] >= 2 * table["transfer_ms"]
-    bound = np.select([is_transfer_bound, is_wait_bound], ["transfer", "wait"], "mixed")
-    table["bound"] = pd.array(bound, dtype="str")
-    table = table.reset_index("collective").reset_index(drop=True)
-    table.insert(0, "process_group", table.pop("process_group"))
-    return table
+    transfer_ms = groups["in_sync"].sum() / NS_PER_MS
+    wait_ms = groups["wait"].sum() / NS_PER_MS
+    bound = np.select(
+        [
+            transfer_ms >= 2 * wait_ms,
+            wait_ms >= 2 * transfer_ms,
+        ],
+        ["transfer", "wait"],
+        "mixed",
+    )
+    columns = {
+        "process_group": groups["process_group"].first(),
+        "calls": groups.size(),
+        "transfer_ms": transfer_ms,
+        "wait_ms": wait_ms,
+        "bound": pd.array(bound, dtype="str"),
+    }
+    table = pd.DataFrame(columns).reset_index()
+    order = ["process_group", "collective", "calls", "transfer_ms", "wait_ms", "bound"]
+    return table[order]

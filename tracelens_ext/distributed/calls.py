@@ -69,7 +69,11 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
     """
     ranks_text = rows["Process Group Ranks"].iloc[0]
     size = rows["Group size"].iloc[0]
-    members = _members(ranks_text, size, set(rows["rank"].tolist()))
+    members = _members(
+        ranks_text=ranks_text,
+        size=size,
+        present=set(rows["rank"].tolist()),
+    )
     rows = prepared(_with_peers_in_job(rows, members), members)
     matched = rows[rows["recorded"]].reset_index(drop=True)
     match_group(matched)
@@ -80,8 +84,16 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
         .sort_values("launch")
         .drop_duplicates("rank")
     )
-    calls, kernels = _described(matched, members, size)
-    return GroupCalls(calls, kernels, stuck.assign(members=str(members)))
+    calls, kernels = _described(
+        kernels=matched,
+        members=members,
+        size=size,
+    )
+    return GroupCalls(
+        calls=calls,
+        kernels=kernels,
+        stuck=stuck.assign(members=str(members)),
+    )
 
 
 def _with_peers_in_job(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
@@ -92,7 +104,11 @@ def _with_peers_in_job(rows: pd.DataFrame, members: list[int] | None) -> pd.Data
     is_send = name == "send"
     is_receive = name == "recv"
     peer = rows["Dst Rank"].where(is_send, rows["Src Rank"].where(is_receive))
-    in_job = peers_in_job(peer, rows["rank"], members)
+    in_job = peers_in_job(
+        peer=peer,
+        rank=rows["rank"],
+        members=members,
+    )
     return rows.assign(
         **{
             "Dst Rank": rows["Dst Rank"].where(~is_send, in_job),
@@ -131,7 +147,11 @@ def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCa
         order = order_in_iterations(matched, needed_ranks=ranks)
         matched["no"] = np.where(order.is_alike, order.number, NONE)
     members = sorted(rows["rank"].unique().tolist())
-    calls, kernels = _described(matched, members, len(members))
+    calls, kernels = _described(
+        kernels=matched,
+        members=members,
+        size=len(members),
+    )
     return GroupCalls(calls, kernels, stuck=matched[:0].assign(members=""))
 
 
@@ -170,8 +190,17 @@ def _described(
     )
     _name_unnamed_collectives(calls)
     is_single = calls["no"] >= matched_count
-    _add_ranks(calls, members, size, is_single)
-    _add_state(calls, kernels, is_single)
+    _add_ranks(
+        calls=calls,
+        members=members,
+        size=size,
+        is_single=is_single,
+    )
+    _add_state(
+        calls=calls,
+        kernels=kernels,
+        is_single=is_single,
+    )
     _add_figures(calls)
     wait = calls.set_index("no")["wait"]
     kernels["complete"] = kernels["no"].map(wait.notna()).astype(bool)
@@ -250,29 +279,43 @@ def _add_state(
 def _add_figures(calls: pd.DataFrame) -> None:
     """Add transfer and wait time (ns), bytes and bandwidths, where they are known."""
     is_complete = calls["state"] == CallState.COMPLETE
-    plain_name = calls["collective"].str.lower().str.replace("_", "")
-    waits_for_all = plain_name.str.contains(_ALL_RANKS_WAIT)
-    may_leave_early = plain_name.str.contains(_RANKS_MAY_LEAVE_EARLY) & ~waits_for_all
-    ends_early = is_complete & may_leave_early & (calls["dst"] < 0)
+    ends_early = is_complete & _may_leave_early(calls)
     has_times = is_complete & ~ends_early
+    size = calls["dtype"].map(element_bytes)
     elements = calls[["most_in", "most_out"]].max(axis=1)
-    calls["bytes"] = elements * calls["dtype"].map(element_bytes).astype("float64")
-    transfer = calls["shortest"].where(has_times)
-    calls["in_sync"] = transfer.astype("float64")
-    wait = calls["sum"] - calls["n"] * calls["shortest"]
+    calls["bytes"] = elements * size.astype("float64")
+    shortest = calls["shortest"]
+    wait = calls["sum"] - calls["n"] * shortest
+    last_rank = calls["last_rank"].where(has_times)
+    calls["in_sync"] = shortest.where(has_times).astype("float64")
     calls["wait"] = wait.where(has_times).astype("float64")
-    calls["last_rank"] = calls["last_rank"].where(has_times).astype("Int64")
-    has_bandwidth = (calls["bytes"] > 0) & (calls["in_sync"] > 0)
-    has_bandwidth &= calls["matched_by"] != MatchedBy.UNNAMED
-    calls["algorithm"] = (calls["bytes"] / calls["in_sync"]).where(has_bandwidth)
+    calls["last_rank"] = last_rank.astype("Int64")
+    has_amounts = (calls["bytes"] > 0) & (calls["in_sync"] > 0)
+    is_named = calls["matched_by"] != MatchedBy.UNNAMED
+    has_bandwidth = has_amounts & is_named
+    bandwidth = calls["bytes"] / calls["in_sync"]
+    calls["algorithm"] = bandwidth.where(has_bandwidth)
     calls["bus"] = calls["algorithm"] * _bus_factors(calls)
     calls.loc[ends_early, "reason"] = "its ranks may leave before others arrive"
     calls.loc[has_times & ~has_bandwidth, "reason"] = "its size in bytes is unknown"
 
 
+def _may_leave_early(calls: pd.DataFrame) -> pd.Series:
+    """Return which calls ranks may leave before others come; not sends and receives."""
+    lower_case = calls["collective"].str.lower()
+    plain_name = lower_case.str.replace("_", "")
+    waits_for_all = plain_name.str.contains(_ALL_RANKS_WAIT)
+    leaves_early = plain_name.str.contains(_RANKS_MAY_LEAVE_EARLY)
+    is_collective = calls["dst"] < 0
+    return leaves_early & ~waits_for_all & is_collective
+
+
 def _bus_factors(calls: pd.DataFrame) -> pd.Series:
     """Return the bus bandwidth of each call by its algorithm bandwidth."""
-    kinds = list(zip(calls["collective"], calls["group_size"], strict=True))
-    factor_of_kind = {kind: bus_factor(*kind) for kind in set(kinds)}
-    factors = [factor_of_kind[kind] for kind in kinds]
-    return pd.Series(factors, calls.index, dtype="float64")
+    kinds = calls.groupby(["collective", "group_size"], sort=False, dropna=False)
+    factors = pd.Series(1.0, calls.index)
+    for _, rows in kinds:
+        first = rows.iloc[0]
+        factor = bus_factor(first["collective"], first["group_size"])
+        factors[rows.index] = factor
+    return factors

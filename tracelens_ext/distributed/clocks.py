@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_US, BoolArray, Float64Array, Int64Array
 
@@ -80,11 +81,13 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
 def _samples(kernels: pd.DataFrame, ranks: Int64Array) -> _Samples:
     """Return the ends of kernels as numbers that keep their precision."""
     call, _ = pd.factorize(kernels["call"])
-    end = kernels["end"].to_numpy(np.int64)
+    end = whole_numbers(kernels, "end")
     since_first = end - end.min(initial=np.iinfo(np.int64).max)
-    rank = np.searchsorted(ranks, kernels["rank"].to_numpy())
+    rank = np.searchsorted(ranks, whole_numbers(kernels, "rank"))
     return _Samples(
-        call=call.astype(np.int64), rank=rank, end=since_first.astype(np.float64)
+        call=call.astype(np.int64),
+        rank=rank,
+        end=since_first.astype(np.float64),
     )
 
 
@@ -148,9 +151,13 @@ def _deviation(
     samples: _Samples, offset: Float64Array, is_here: BoolArray, rank_count: int
 ) -> float:
     """Return the standard deviation of the ends that the offsets leave unexplained, ns."""
-    end = (samples.end - offset[samples.rank])[is_here]
+    rank = samples.rank[is_here]
+    end = samples.end[is_here] - offset[rank]
     _, call = np.unique(samples.call[is_here], return_inverse=True)
-    residual = end - (np.bincount(call, end) / np.bincount(call))[call]
-    call_count = int(call.max()) + 1
-    degrees_of_freedom = len(residual) - call_count - (rank_count - 1)
-    return float(np.sqrt((residual**2).sum() / max(degrees_of_freedom, 1)))
+    kernel_count = np.bincount(call)
+    mean_end = np.bincount(call, end) / kernel_count
+    residual = end - mean_end[call]
+    free_offsets = rank_count - 1
+    degrees_of_freedom = len(residual) - len(kernel_count) - free_offsets
+    squares = (residual**2).sum()
+    return float(np.sqrt(squares / max(degrees_of_freedom, 1)))

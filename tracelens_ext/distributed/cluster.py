@@ -195,7 +195,11 @@ def run_jobs(
             if has_failed and attempt.number < attempts:
                 waiting.append(_Attempt(attempt.job, attempt.number + 1))
             else:
-                yield FinishedJob(attempt.job, outcome, attempt.number)
+                yield FinishedJob(
+                    job=attempt.job,
+                    outcome=outcome,
+                    attempts=attempt.number,
+                )
     finally:
         for future in running:
             future.cancel()

@@ -123,7 +123,13 @@ class _JobTask:
         if matched and iterations is not None:
             communication = list(self.communication.values())
             tables.update(
-                job_tables(matched, iterations, communication, self.settings, failures)
+                job_tables(
+                    groups=matched,
+                    iterations=iterations,
+                    communication=communication,
+                    settings=self.settings,
+                    failures=failures,
+                )
             )
         pipelines = self._add_pipelines(tables, failures)
         for name, frame in tables.items():
@@ -132,7 +138,13 @@ class _JobTask:
         if has_html and self.store.is_local and "verdicts" in tables:
             with failures.isolate("The page of all ranks"):
                 page = Path(self.store.path_of(PAGE))
-                write_page(page, tables, self.links, failures, pipelines)
+                write_page(
+                    path=page,
+                    tables=tables,
+                    links=self.links,
+                    failures=failures,
+                    pipelines=pipelines,
+                )
         small = {name: tables[name] for name in _SMALL_TABLES if name in tables}
         return RankTables(small, failures.messages)
 
@@ -163,7 +175,11 @@ class _JobTask:
             if self.stage_names is not None:
                 stages = self.stage_names.stages(self._ranks())
             if stages or self.stage_names is None:
-                pipelines = analyze_pipelines(calls, self._activity_of, stages)
+                pipelines = analyze_pipelines(
+                    calls=calls,
+                    activity_of=self._activity_of,
+                    stages=stages,
+                )
         if self.stage_names is not None and not pipelines.iterations:
             failures.messages.append(
                 "No sends and receives connect the given pipeline stages; check "
@@ -233,7 +249,11 @@ def match_ranks(
             table: [stem for stem, about in done.items() if table in about["rows"]]
             for table in ("overlap", "rank_iterations", *PIPELINE_TABLES)
         },
-        settings=JobSettings(world_size, failed_ranks, ranks_per_node),
+        settings=JobSettings(
+            world_size=world_size,
+            failed_ranks=failed_ranks,
+            ranks_per_node=ranks_per_node,
+        ),
         links=_report_links(store, done),
         stage_names=stage_names,
     )
@@ -280,7 +300,13 @@ def _group_tasks(store: ResultStore, communication: Markers) -> list[_GroupTask]
         rank_count += len(about["ranks"])
     is_only_group = len(sets_of_ranks) < 2
     return [
-        _GroupTask(store, key, stems_of_group[key], is_only_group, rank_count)
+        _GroupTask(
+            store=store,
+            key=key,
+            stems=stems_of_group[key],
+            is_only_group=is_only_group,
+            rank_count=rank_count,
+        )
         for key in sorted(stems_of_group)
     ]
 
@@ -320,7 +346,11 @@ def _report_page(about: Mapping[str, Any]) -> _ReportPage:
 
     path = default_report_path(Path(about["url"])).with_suffix(".html").resolve()
     ranks = sorted(about["rank_of_device"].values()) or [about["rank"]]
-    return _ReportPage(tuple(ranks), path.name, path)
+    return _ReportPage(
+        ranks=tuple(ranks),
+        name=path.name,
+        path=path,
+    )
 
 
 def _report_label(ranks: Sequence[int]) -> str:

@@ -127,7 +127,11 @@ def communication_about(
             size = len(members)
             key = key_of_group.get((name, ranks_text))
             if key is None:
-                key = _group_key(name, ranks_text, float(size))
+                key = _group_key(
+                    name=name,
+                    ranks_text=ranks_text,
+                    size=float(size),
+                )
             positions[key] = (members.index(ranks[0]), size, size == world_size)
     sets = {_digest(str(sorted(members))) for members in members_of_group.values()}
     return {
@@ -140,12 +144,14 @@ def communication_about(
 
 def _keys_of_groups(calls: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return the key of each process group, by its name and the text of its ranks."""
-    groups = calls.loc[calls["key"] != "", [*GROUP_COLUMNS, "key"]].drop_duplicates()
-    names = groups["Process Group Name"].tolist()
-    ranks = groups["Process Group Ranks"].tolist()
-    return dict(
-        zip(zip(names, ranks, strict=True), groups["key"].tolist(), strict=True)
-    )
+    groups = calls[calls["key"] != ""]
+    groups = groups.drop_duplicates([*GROUP_COLUMNS, "key"])
+    keys = {}
+    for _, row in groups.iterrows():
+        name = row["Process Group Name"]
+        ranks = row["Process Group Ranks"]
+        keys[name, ranks] = row["key"]
+    return keys
 
 
 def numbers_in(text: str) -> list[int]:
@@ -201,7 +207,11 @@ def _tables_of_rank(
     _add_groups(calls, configured_groups(gpu_events.trace.metadata))
     tables = {
         "rank_calls": calls,
-        "rank_iterations": _iterations(gpu_events, is_of_rank, activity),
+        "rank_iterations": _iterations(
+            gpu_events=gpu_events,
+            is_of_rank=is_of_rank,
+            activity=activity,
+        ),
         "overlap": _overlap(calls, activity),
     }
     for frame in tables.values():
@@ -213,17 +223,20 @@ def _add_groups(calls: pd.DataFrame, configured: ConfiguredGroups) -> None:
     """Complete the ranks of process groups, and add the column `key`, empty for unknown groups."""
     name = calls["Process Group Name"]
     ranks = calls["Process Group Ranks"]
-    configured_ranks = name.map(
-        {name: str(members) for name, members in configured.items()}
-    )
+    text_of_name = {name: str(members) for name, members in configured.items()}
+    configured_ranks = name.map(text_of_name)
     is_shortened = ranks.str.contains(_ELLIPSIS, regex=False)
-    ranks = configured_ranks.where(is_shortened & configured_ranks.notna(), ranks)
+    is_configured = configured_ranks.notna()
+    ranks = configured_ranks.where(is_shortened & is_configured, ranks)
     calls["Process Group Ranks"] = ranks
     size = calls["Group size"].map(str).astype("str")
     descriptions = name + "|" + ranks + "|" + size
-    keys = {description: _digest(description) for description in descriptions.unique()}
-    is_known = (calls["Collective name"] != "") & ((name != "") | (ranks != ""))
-    calls["key"] = descriptions.map(keys).astype("str").where(is_known, "")
+    distinct = descriptions.unique()
+    key_of_description = {text: _digest(text) for text in distinct}
+    keys = descriptions.map(key_of_description).astype("str")
+    has_group = (name != "") | (ranks != "")
+    is_known = has_group & (calls["Collective name"] != "")
+    calls["key"] = keys.where(is_known, "")
 
 
 class _Intervals(NamedTuple):
@@ -263,7 +276,8 @@ class _HostEvents:
         tree = gpu_events.tree
         process_of_event = trace.process_of_thread[trace.thread]
         launches = tree.launch_of_gpu[is_of_rank & tree.linked]
-        is_in_process = np.isin(process_of_event, np.unique(process_of_event[launches]))
+        processes = np.unique(process_of_event[launches])
+        is_in_process = np.isin(process_of_event, processes)
         rows = trace.rows_of(*HOST_KINDS)
         rows = rows[is_in_process[rows]]
         waiting = blocking_calls(gpu_events)
@@ -412,7 +426,12 @@ def _iterations_of_rank(
         start = int(gpu_events.start[is_of_rank].min())
         end = int(gpu_events.end[is_of_rank].max())
         found.append(
-            _RankIteration(name="", start=start, end=end, is_computation=is_computation)
+            _RankIteration(
+                name="",
+                start=start,
+                end=end,
+                is_computation=is_computation,
+            )
         )
     return found
 

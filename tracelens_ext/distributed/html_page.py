@@ -137,8 +137,10 @@ def _facts(verdicts: pd.DataFrame) -> list[tuple[str, object]]:
     """Return the first verdicts in words; the table has all."""
     texts = []
     for row in table_rows(verdicts.head(_MAX_VERDICTS)):
-        rank = "" if pd.isna(row.rank) else f", rank {row.rank:.0f}"
-        texts.append(f"{row.verdict}{rank}: {row.evidence}")
+        verdict = row.verdict
+        if not pd.isna(row.rank):
+            verdict = f"{verdict}, rank {row.rank:.0f}"
+        texts.append(f"{verdict}: {row.evidence}")
     if not texts:
         texts = ["none: no rank and no link stands out"]
     return [("Verdict", text) for text in texts]
@@ -157,12 +159,17 @@ def _waits_by_iteration(waits: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFram
 
 def _bandwidths(calls: pd.DataFrame) -> pd.DataFrame:
     """Return the bus bandwidths of equal calls."""
-    is_known = calls["bus_bandwidth_gb_s"].notna() & (calls["bytes"] > 0)
     keys = ["collective", "process_group", "ranks", "span", "bytes"]
-    bandwidth = calls[is_known].groupby(keys, dropna=False)["bus_bandwidth_gb_s"]
-    return bandwidth.agg(
-        calls="size", median_gb_s="median", best_gb_s="max"
-    ).reset_index()
+    has_bandwidth = calls["bus_bandwidth_gb_s"].notna()
+    has_bytes = calls["bytes"] > 0
+    known = calls[has_bandwidth & has_bytes]
+    equal_calls = known.groupby(keys, dropna=False)
+    bandwidths = equal_calls["bus_bandwidth_gb_s"].agg(
+        calls="size",
+        median_gb_s="median",
+        best_gb_s="max",
+    )
+    return bandwidths.reset_index()
 
 
 # Waits.
@@ -225,10 +232,12 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
 def _cells(waits: pd.DataFrame, column_of_name: Mapping[str, int]) -> pd.DataFrame:
     """Return waits by rank and column of the heat map, ms; every rank in between has a row."""
     column = waits["iteration"].map(column_of_name)
-    cells = waits.groupby([waits["rank"], column])["wait_ms"].sum().unstack()
-    first_rank = int(cells.index.min())
-    last_rank = int(cells.index.max())
-    return cells.reindex(range(first_rank, last_rank + 1))
+    cells = waits.groupby([waits["rank"], column])
+    of_rank_and_column = cells["wait_ms"].sum()
+    table = of_rank_and_column.unstack()
+    first_rank = int(table.index.min())
+    last_rank = int(table.index.max())
+    return table.reindex(range(first_rank, last_rank + 1))
 
 
 def _column_texts(names: Sequence[str], column_of_name: Sequence[int]) -> list[str]:
@@ -277,7 +286,13 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     legend = []
     for collective, colour in zip(collectives, _PALETTE, strict=False):
         legend.append((elided(collective, _MAX_NAME_CHARACTERS), colour))
-        traces.append(_point_trace(points[shown_as == collective], len(traces), colour))
+        traces.append(
+            _point_trace(
+                points=points[shown_as == collective],
+                number=len(traces),
+                colour=colour,
+            )
+        )
     best_of_span = bandwidths.groupby(bandwidths["span"].fillna(""))["best_gb_s"].max()
     texts = []
     lines = []

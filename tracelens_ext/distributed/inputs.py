@@ -175,7 +175,11 @@ def _local_traces(argument: str) -> Iterator[FleetInput]:
         with suppress(OSError, ValueError):
             status = path.stat()
             identity = {"size": str(status.st_size), "version": str(status.st_mtime_ns)}
-        yield FleetInput(str(path), str(path.absolute()), identity)
+        yield FleetInput(
+            name=str(path),
+            url=str(path.absolute()),
+            identity=identity,
+        )
 
 
 def _remote_traces(argument: str) -> Iterator[FleetInput]:
@@ -184,7 +188,11 @@ def _remote_traces(argument: str) -> Iterator[FleetInput]:
     try:
         infos = _listing(files, path)
         if infos is None:
-            yield FleetInput(argument, argument, _identity(files, path))
+            yield FleetInput(
+                name=argument,
+                url=argument,
+                identity=_identity(files, path),
+            )
             return
     except OSError:
         raise
@@ -192,8 +200,16 @@ def _remote_traces(argument: str) -> Iterator[FleetInput]:
         raise OSError(f"{type(error).__name__}: {error}") from error
     for name, info in infos.items():
         if info.get("type", "file") == "file":
-            url = _url_of(argument, files, name)
-            yield FleetInput(url, url, identity_in(info) or _identity(files, name))
+            url = _url_of(
+                argument=argument,
+                files=files,
+                name=name,
+            )
+            yield FleetInput(
+                name=url,
+                url=url,
+                identity=identity_in(info) or _identity(files, name),
+            )
 
 
 def _listing(files: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401

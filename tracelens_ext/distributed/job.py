@@ -204,7 +204,11 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
     hints = rank_hints(metadata=trace.metadata, url=source.url, devices=devices)
     # The other traces are not known here: where they matter, the numbers are assigned again.
     ranks = number_ranks([hints], first_place=job.place)[0]
-    tables = trace_tables(analyzer, source.name, ranks)
+    tables = trace_tables(
+        analyzer=analyzer,
+        name=source.name,
+        ranks=ranks,
+    )
     world_size = world_size_of(trace.metadata)
     groups = configured_groups(trace.metadata)
     about: dict[str, Any] = {

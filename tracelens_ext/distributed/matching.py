@@ -102,16 +102,19 @@ def match_group(rows: pd.DataFrame) -> None:
         rows: of `prepared`, with an index without repetitions.
     """
     first_number = 0
-    can_be_matched = (rows["kind"] != PAIR) | (rows["dst"] >= 0)
-    for _, part in rows[can_be_matched].groupby(["src", "dst"], sort=True):
+    is_collective = rows["kind"] != PAIR
+    has_destination = rows["dst"] >= 0
+    can_be_matched = rows[is_collective | has_destination]
+    for _, part in can_be_matched.groupby(["src", "dst"], sort=True):
         numbering = _by_seq(part)
         if numbering is None:
             numbering = _by_order(part)
-        is_numbered = numbering.number >= 0
-        number = np.where(is_numbered, numbering.number + first_number, NONE)
-        rows.loc[part.index, "no"] = number
+        number = numbering.number
+        is_numbered = number >= 0
+        in_group = np.where(is_numbered, number + first_number, NONE)
+        rows.loc[part.index, "no"] = in_group
         rows.loc[part.index, "matched_by"] = numbering.matched_by
-        first_number += int(numbering.number.max(initial=NONE)) + 1
+        first_number += int(number.max(initial=NONE)) + 1
 
 
 class OrderInIterations(NamedTuple):
@@ -128,14 +131,17 @@ def order_in_iterations(rows: pd.DataFrame, needed_ranks: int = 0) -> OrderInIte
         rows: kernels with `rank`, `iteration` and `like`, each rank's in the order of launch.
         needed_ranks: how many ranks an iteration must have to count as alike; 0 for any number.
     """
-    place = rows.groupby(["rank", "iteration"], sort=False).cumcount().rename("place")
-    slots = rows.groupby(["iteration", place], sort=False)
+    of_ranks = rows.groupby(["rank", "iteration"], sort=False)
+    rows = rows.assign(place=of_ranks.cumcount())
     iterations = rows.groupby("iteration", sort=False)
     ranks_in_iteration = iterations["rank"].transform("nunique")
-    has_one_kind = slots["like"].transform("nunique") == 1
-    has_all_ranks = slots["rank"].transform("size") == ranks_in_iteration
-    is_slot_alike = has_one_kind & has_all_ranks
-    is_alike = is_slot_alike.groupby(rows["iteration"]).transform("all")
+    slots = rows.groupby(["iteration", "place"], sort=False)
+    kinds_in_slot = slots["like"].transform("nunique")
+    ranks_in_slot = slots["rank"].transform("size")
+    has_all_ranks = ranks_in_slot == ranks_in_iteration
+    is_slot_alike = has_all_ranks & (kinds_in_slot == 1)
+    of_iterations = is_slot_alike.groupby(rows["iteration"])
+    is_alike = of_iterations.transform("all")
     if needed_ranks:
         is_alike &= ranks_in_iteration == needed_ranks
     number = slots.ngroup().to_numpy().astype(np.int64)
@@ -167,13 +173,15 @@ def _by_seq(part: pd.DataFrame) -> _Numbering | None:
 def _by_order(part: pd.DataFrame) -> _Numbering:
     """Number calls by their order in each iteration, and align them where ranks differ."""
     order = order_in_iterations(part)
-    number = np.where(order.is_alike, order.number, NONE)
+    is_alike = order.is_alike
+    number = np.where(is_alike, order.number, NONE)
     matched_by = np.full(len(part), MatchedBy.ORDER.value, dtype=object)
-    matched_by[~order.is_alike] = MatchedBy.ALIGNMENT.value
-    if order.is_alike.all():
+    matched_by[~is_alike] = MatchedBy.ALIGNMENT.value
+    if is_alike.all():
         return _Numbering(number, matched_by)
-    sure = part[order.is_alike].assign(no=number[order.is_alike])[["no", "rank", "end"]]
-    unequal = part.assign(place=np.arange(len(part)))[~order.is_alike]
+    part = part.assign(no=number, place=np.arange(len(part)))
+    sure = part.loc[is_alike, ["no", "rank", "end"]]
+    unequal = part[~is_alike]
     next_number = int(number.max(initial=NONE)) + 1
     for _, iteration in unequal.groupby("iteration", sort=False):
         for places in _aligned_calls(iteration, sure):
@@ -217,7 +225,11 @@ def _aligned_calls(unequal: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]
             everything = np.arange(len(kernels))
             pairs = _Pairs(everything, everything)
         else:
-            pairs = _pairs_by_end(known, kernels, offset)
+            pairs = _pairs_by_end(
+                known=known,
+                kernels=kernels,
+                offset=offset,
+            )
         known_places = known["place"].iloc[pairs.first]
         other_places = kernels["place"].iloc[pairs.second]
         for known_place, other_place in zip(known_places, other_places, strict=True):
@@ -296,13 +308,22 @@ def _most_frequent_offset(known: pd.DataFrame, kernels: pd.DataFrame) -> float:
     """Return the offset near which most differences between the ends of equal calls lie, ns."""
     known = known[:_TRIED_CALLS]
     kernels = kernels[:_TRIED_CALLS]
-    is_equal = known["sizes"].to_numpy()[:, None] == kernels["sizes"].to_numpy()
-    differences = kernels["end"].to_numpy() - known["end"].to_numpy()[:, None]
-    offsets = np.sort(differences[is_equal]).astype(np.float64)
+    # A row for each known call, a column for each kernel.
+    known_sizes = known["sizes"].to_numpy()[:, None]
+    known_end = known["end"].to_numpy()[:, None]
+    is_equal = known_sizes == kernels["sizes"].to_numpy()
+    differences = kernels["end"].to_numpy() - known_end
+    offsets = np.sort(differences[is_equal])
+    offsets = offsets.astype(np.float64)
     if not len(offsets):
         return 0.0
     # How many offsets are in the interval that begins at each of them.
-    first_beyond = np.searchsorted(offsets, offsets + _SAME_END_NS, side="right")
+    first_beyond = np.searchsorted(
+        offsets,
+        offsets + _SAME_END_NS,
+        side="right",
+    )
     count = first_beyond - np.arange(len(offsets))
     densest = int(np.argmax(count))
-    return float(np.median(offsets[densest : first_beyond[densest]]))
+    together = offsets[densest : first_beyond[densest]]
+    return float(np.median(together))

@@ -26,16 +26,32 @@ class SpreadSource:
 
 
 SPREADS = {
-    "finding_across_ranks": SpreadSource("findings", ("finding",), "attributed_ms"),
+    "finding_across_ranks": SpreadSource(
+        folder="findings",
+        keys=("finding",),
+        value="attributed_ms",
+    ),
     "timeline_across_ranks": SpreadSource(
-        "timeline", ("type",), "time ms", per_device=True
+        folder="timeline",
+        keys=("type",),
+        value="time ms",
+        per_device=True,
     ),
     "category_across_ranks": SpreadSource(
-        "categories", ("kernel_category",), "total_time_ms", per_device=True
+        folder="categories",
+        keys=("kernel_category",),
+        value="total_time_ms",
+        per_device=True,
     ),
-    "op_across_ranks": SpreadSource("ops", ("name",), "total_direct_kernel_time_ms"),
+    "op_across_ranks": SpreadSource(
+        folder="ops",
+        keys=("name",),
+        value="total_direct_kernel_time_ms",
+    ),
     "kernel_across_ranks": SpreadSource(
-        "kernels", ("kernel_category", "kernel_name"), "total_time_ms"
+        folder="kernels",
+        keys=("kernel_category", "kernel_name"),
+        value="total_time_ms",
     ),
 }
 #: All reductions, in the order in which they are shown.
@@ -98,9 +114,20 @@ def reductions(store: ResultStore, done: Markers, failures: PartFailures) -> Red
         with failures.isolate(f"The table {name}"):
             if name == "ranks":
                 columns = _RANK_KEYS + ["type", "time ms"]
-                tables[name] = _rank_timelines(_parts(store, done, "timeline", columns))
+                tables[name] = _rank_timelines(
+                    _parts(
+                        store=store,
+                        done=done,
+                        folder="timeline",
+                        columns=columns,
+                    )
+                )
             else:
-                tables[name] = _spread_table(store, done, SPREADS[name])
+                tables[name] = _spread_table(
+                    store=store,
+                    done=done,
+                    source=SPREADS[name],
+                )
     if "finding_across_ranks" in tables and len(done) > 1:
         notes = _notes_on_findings(tables["finding_across_ranks"])
     return Reductions(tables, notes)
@@ -125,8 +152,18 @@ def _spread_table(
     columns = ["rank"] + list(source.keys) + [source.value]
     if source.per_device:
         columns.append("device")
-    parts = _parts(store, done, source.folder, columns)
-    return spread(parts, source.keys, source.value, per_device=source.per_device)
+    parts = _parts(
+        store=store,
+        done=done,
+        folder=source.folder,
+        columns=columns,
+    )
+    return spread(
+        parts=parts,
+        keys=source.keys,
+        value=source.value,
+        per_device=source.per_device,
+    )
 
 
 def _parts(
@@ -200,7 +237,12 @@ def spread(
         value: the column of times, ms.
         per_device: each GPU of a rank counts by itself.
     """
-    times, key_values = _times_by_key(parts, keys, value, per_device=per_device)
+    times, key_values = _times_by_key(
+        parts=parts,
+        keys=keys,
+        value=value,
+        per_device=per_device,
+    )
     shortest_first = times.sort_values(["ms", "rank"], kind="stable").groupby(
         "key", sort=False
     )

@@ -55,10 +55,10 @@ class _Renumbering:
             self.store.put_table(f"{name}/{self.stem}", frame)
             tables[name] = frame
         communication = communication_about(
-            self.about["configured_groups"],
-            tables,
-            self.ranks.numbers,
-            self.about["world_size"],
+            configured=self.about["configured_groups"],
+            tables=tables,
+            ranks=self.ranks.numbers,
+            world_size=self.about["world_size"],
         )
         about = {
             **self.about,
@@ -99,7 +99,14 @@ def renumber_ranks(
             continue
         done[stem] = about
         if ranks != ranks_in_marker(about):
-            changed.append(_Renumbering(store, stem, about, ranks))
+            changed.append(
+                _Renumbering(
+                    store=store,
+                    stem=stem,
+                    about=about,
+                    ranks=ranks,
+                )
+            )
     for renumbering, about in zip(changed, _run_all(client, changed), strict=True):
         done[renumbering.stem] = about
     return done

@@ -134,12 +134,21 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
     store = run.store
     sources = {job.source.stem: job.source for job in run.jobs}
     names = {stem: rank_in_name(source.url) for stem, source in sources.items()}
-    done = renumber_ranks(client, store, run.abouts(), names)
+    done = renumber_ranks(
+        client=client,
+        store=store,
+        abouts=run.abouts(),
+        rank_in_name=names,
+    )
     broken = [source for stem, source in sources.items() if stem not in done]
     failed_ranks = [names[source.stem] for source in broken]
     known_failed_ranks = [rank for rank in failed_ranks if rank is not None]
     world = _world(done, known_failed_ranks)
-    failures = _failure_table(run, broken, world.missing)
+    failures = _failure_table(
+        run=run,
+        broken=broken,
+        missing=world.missing,
+    )
     traces = _trace_table(run, done)
     store.put_table("traces", traces)
     store.put_table("failures", failures)
@@ -147,7 +156,11 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
     tables: dict[str, pd.DataFrame] = {}
     finding_notes: list[str] = []
     if done:
-        tables, finding_notes = reductions(store, done, part_failures)
+        tables, finding_notes = reductions(
+            store=store,
+            done=done,
+            failures=part_failures,
+        )
     for name in REDUCTIONS + COLLECTIVE_TABLES:
         if name in tables:
             store.put_table(name, tables[name])
@@ -155,12 +168,12 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
             store.remove_table(name)
     if done:
         matched = match_ranks(
-            client,
-            store,
-            done,
-            known_failed_ranks,
-            run.ranks_per_node,
-            run.stage_names,
+            client=client,
+            store=store,
+            done=done,
+            failed_ranks=known_failed_ranks,
+            ranks_per_node=run.ranks_per_node,
+            stage_names=run.stage_names,
         )
         tables = {**matched.tables, **tables}
         part_failures.messages.extend(matched.failures)
@@ -248,7 +261,11 @@ def _world(done: Markers, failed_ranks: Sequence[int]) -> _World:
     """Compare the ranks that have traces with the size of the world, as far as traces tell it."""
     sizes = {about["world_size"] for about in done.values() if about["world_size"]}
     if not sizes:
-        return _World([], 0, [])
+        return _World(
+            missing=[],
+            missing_count=0,
+            notes=[],
+        )
     largest = max(sizes)
     notes = []
     if len(sizes) > 1:
@@ -264,8 +281,16 @@ def _world(done: Markers, failed_ranks: Sequence[int]) -> _World:
         notes.append(
             f"Missing ranks are not listed, because the job has {largest:,} of them."
         )
-        return _World([], missing_count, notes)
-    return _World(missing_ranks(present, largest), missing_count, notes)
+        return _World(
+            missing=[],
+            missing_count=missing_count,
+            notes=notes,
+        )
+    return _World(
+        missing=missing_ranks(present, largest),
+        missing_count=missing_count,
+        notes=notes,
+    )
 
 
 def _rank_notes(done: Markers) -> Iterator[str]:

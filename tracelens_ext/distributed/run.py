@@ -123,21 +123,39 @@ def run_fleet(
     stage_names = None
     if pipeline_stages is not None:
         stage_names = StageNames.of_text(pipeline_stages)
-    worker_count = _worker_count(sources, store, workers)
+    worker_count = _worker_count(
+        sources=sources,
+        store=store,
+        workers=workers,
+    )
     reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if worker_count or scheduler is not None:
         reading = replace(reading, jobs=1)  # the traces are what is read side by side
     options = JobOptions(
-        rules=portable_rules(rules, categorizer, maps, disabled_packs),
+        rules=portable_rules(
+            rules=rules,
+            categorizer=categorizer,
+            maps=maps,
+            disabled_packs=disabled_packs,
+        ),
         unlinked_kernels=include_unlinked_kernels,
         reading=reading,
         cache=cache,
         pause_s=pause_s,
     )
     store.claim(_written_names(), force=force)
-    plan = _plan(sources, store, options)
+    plan = _plan(
+        sources=sources,
+        store=store,
+        options=options,
+    )
     run = FleetRun(
-        store, list(plan.jobs), plan.markers, not_found, ranks_per_node, stage_names
+        store=store,
+        jobs=list(plan.jobs),
+        markers=plan.markers,
+        not_found=not_found,
+        ranks_per_node=ranks_per_node,
+        stage_names=stage_names,
     )
     process_count = min(worker_count, len(plan.remaining))
     with (
@@ -149,7 +167,10 @@ def run_fleet(
         if client is not None:
             in_order = scheduler is None
             for finished in run_jobs(
-                client, plan.remaining, attempts, in_order=in_order
+                client=client,
+                jobs=plan.remaining,
+                attempts=attempts,
+                in_order=in_order,
             ):
                 run.add(finished)
                 report_progress.add(finished)
@@ -185,12 +206,22 @@ def _plan(
     merged = {stem for stem, about in markers.items() if MERGED_RANKS in about}
     jobs: list[TraceJob] = []
     for place, source in enumerate(sources):
-        job = TraceJob(source, place, store, options, key)
+        job = TraceJob(
+            source=source,
+            place=place,
+            store=store,
+            options=options,
+            key=key,
+        )
         jobs += _jobs_of_ranks(job, markers) or [job]
     remaining = [job for job in jobs if not job.is_done(markers.get(job.source.stem))]
     for stem in merged:
         del markers[stem]  # their parts are those of their ranks
-    return _Plan(jobs, remaining, markers)
+    return _Plan(
+        jobs=jobs,
+        remaining=remaining,
+        markers=markers,
+    )
 
 
 def _jobs_of_ranks(

@@ -245,7 +245,11 @@ class ResultStore:
             if content is None:
                 raise FileNotFoundError("no such file")
             file = parquet.ParquetFile(io.BytesIO(content))
-            return _read_in_new_names(file, name.partition("/")[0], columns)
+            return _read_in_new_names(
+                file=file,
+                table=name.partition("/")[0],
+                columns=columns,
+            )
         except (OSError, ArrowException) as error:
             problem = f"{self.shown(name)}.parquet: cannot be read ({error})"
             raise OutputError(

@@ -89,7 +89,10 @@ def trace_tables(
     for table in KEYED_TABLES:
         with analyzer.failures.isolate(f"The table {table}"):
             tables[table] = _with_keys(
-                frame=makers[table](), gpu_events=gpu_events, name=name, ranks=ranks
+                frame=makers[table](),
+                gpu_events=gpu_events,
+                name=name,
+                ranks=ranks,
             )
     with analyzer.failures.isolate("The communication between ranks"):
         tables.update(rank_tables(gpu_events, ranks))

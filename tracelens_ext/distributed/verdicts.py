@@ -299,7 +299,15 @@ def _find_mismatches(job: Job) -> None:
     """Find ranks that call a collective with another size than the others."""
     for call in table_rows(job.calls[job.calls["state"] == CallState.MISMATCH]):
         kernels = job.kernels[job.kernels["call"] == call.call]
-        for kernel in table_rows(kernels[_is_odd(job, call, kernels)]):
+        for kernel in table_rows(
+            kernels[
+                _is_odd(
+                    job=job,
+                    call=call,
+                    kernels=kernels,
+                )
+            ]
+        ):
             has_other_size = kernels["sizes"] != kernel.sizes
             others_elements = kernels.loc[has_other_size, "elements"].iloc[0]
             evidence = (
@@ -409,7 +417,13 @@ def _endless_calls(job: Job) -> _EndlessCalls:
             f"complete call run at most {longest_complete / NS_PER_MS:,.3f} ms"
         )
         hangs.append(
-            _Hang(call.start, call.process_group, call.iteration, absent, words)
+            _Hang(
+                start=call.start,
+                process_group=call.process_group,
+                iteration=call.iteration,
+                absent_ranks=absent,
+                words=words,
+            )
         )
     return _EndlessCalls(hangs, halted_ranks)
 

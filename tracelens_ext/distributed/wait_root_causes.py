@@ -330,7 +330,11 @@ def _parts_of_waits(timelines: _Timelines, last_rank: Int64Array) -> pd.DataFram
     is_unexplained = share.sum(axis=1) <= 0
     share[is_unexplained, WaitCause.IDLE] = 1.0
     share /= share.sum(axis=1, keepdims=True)
-    between = _kernels_between(timelines, shared_of_late, late)
+    between = _kernels_between(
+        timelines=timelines,
+        shared=shared_of_late,
+        late=late,
+    )
     parts = _WaitParts(timelines)
     for cause, column in (
         (WaitCause.SLOW_TRANSFER, _TRANSFER_COLUMN),

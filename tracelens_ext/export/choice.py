@@ -109,9 +109,8 @@ def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
     if window is not None:
         start = trace.ts[:recorded]
         end = trace.end[:recorded]
-        sieve.leave_out(
-            (start >= window.end) | (end <= window.start), "outside of the window"
-        )
+        is_outside = (start >= window.end) | (end <= window.start)
+        sieve.leave_out(is_outside, "outside of the window")
     if choice.devices is not None:
         is_other = _gpu_events_outside(
             gpu_events=gpu_events, number_of_event=trace.device, chosen=choice.devices

@@ -90,29 +90,42 @@ def _all_frames(
             path_of_stack[stack_number, level] = number_of_path[path]
     names_of_paths = np.array(name_of_path, dtype=np.int64)
     thread = trace.thread[rows].astype(np.int64)
-    levels = [
-        _frames_of_level(trace, rows, thread, path_of_stack[code, level])
-        for level in range(deepest)
-    ]
-    frames = _Frames(*(np.concatenate(column) for column in zip(*levels, strict=True)))
-    named = frames._replace(name=names_of_paths[frames.name])
-    return list(number_of_name), named
+    levels = []
+    for level in range(deepest):
+        path_of_row = path_of_stack[code, level]
+        frames_of_level = _frames_of_level(
+            trace=trace, rows=rows, thread=thread, path=path_of_row
+        )
+        levels.append(frames_of_level)
+    path_of_frame = np.concatenate([frames.name for frames in levels])
+    frames = _Frames(
+        name=names_of_paths[path_of_frame],
+        start=np.concatenate([frames.start for frames in levels]),
+        end=np.concatenate([frames.end for frames in levels]),
+        thread=np.concatenate([frames.thread for frames in levels]),
+    )
+    return list(number_of_name), frames
 
 
 def _frames_of_level(
     trace: Trace, rows: Int64Array, thread: Int64Array, path: Int64Array
 ) -> _Frames:
-    """Return the frames of one level: runs of operations of one thread and path."""
+    """Return the frames of one level: runs of operations of one thread and path.
+
+    The names of the frames are still those paths.
+    """
     begins = np.ones(len(rows), dtype=bool)
-    begins[1:] = (path[1:] != path[:-1]) | (thread[1:] != thread[:-1])
+    begins[1:] = path[1:] != path[:-1]
+    begins[1:] |= thread[1:] != thread[:-1]
     run = np.cumsum(begins) - 1
     count = int(run[-1]) + 1
     first = np.flatnonzero(begins)
-    has_frame = path[first] != NONE
-    start = minima(run, trace.ts[rows], count)
-    end = maxima(run, trace.end_of(rows), count)
+    path_of_run = path[first]
+    has_frame = path_of_run != NONE
+    start = minima(number=run, values=trace.ts[rows], groups=count)
+    end = maxima(number=run, values=trace.end_of(rows), groups=count)
     return _Frames(
-        name=path[first][has_frame],
+        name=path_of_run[has_frame],
         start=start[has_frame],
         end=end[has_frame],
         thread=thread[first][has_frame],

@@ -113,8 +113,8 @@ def telling_histogram(
     if log or len(counted.counts) < 2 or most <= _HIDING_SHARE * inside:
         return TellingHistogram(counted, "")
     reason = (
-        f"The bins are logarithmic because one of equal width would contain {most:,} "
-        f"of the {inside:,} gaps."
+        f"Logarithmic bins: an equal-width bin would contain {most:,} of the "
+        f"{inside:,} gaps."
     )
     logarithmic = histogram(
         values, bins=bins, smallest=smallest, largest=largest, log=True
@@ -138,8 +138,9 @@ def histogram_lines(
 
 def _bar(count: int, most: int) -> str:
     """Return a bar that is as long as the share of a count in the largest; never empty above 0."""
-    full_cells = -(-_BAR_CELLS * count // max(most, 1))
-    return f"{_SIDE}{_FULL * full_cells}{_EMPTY * (_BAR_CELLS - full_cells)}{_SIDE}"
+    full_cells = -(-_BAR_CELLS * count // max(most, 1))  # rounded up
+    empty_cells = _BAR_CELLS - full_cells
+    return f"{_SIDE}{_FULL * full_cells}{_EMPTY * empty_cells}{_SIDE}"
 
 
 def ascii_lines(lines: Sequence[str]) -> list[str]:

@@ -20,13 +20,15 @@ def cpu_ops(work: GpuEvents) -> pd.DataFrame:
     is_op = tree.is_operation & is_recorded
     op_above = nearest_marked(tree.parent_position, is_op)
     duration = trace.dur[tree.rows]
-    inner = np.flatnonzero(is_op & (op_above != ROOT))
+    is_within_op = op_above != ROOT
+    inner = np.flatnonzero(is_op & is_within_op)
+    outer = op_above[inner]
     start = trace.ts[tree.rows]
     end = start + duration
     # An operation may end a little after the one around it; that is no time of the latter.
-    inner_end = np.minimum(end[inner], end[op_above[inner]])
+    inner_end = np.minimum(end[inner], end[outer])
     inner_time = BusyTime(start[inner], inner_end)
-    below = inner_time.by_owner(op_above[inner], len(tree.rows))
+    below = inner_time.by_owner(outer, len(tree.rows))
     self_time = (duration - below)[is_op]
     groups = group_durations([trace.name[tree.rows[is_op]]], duration[is_op])
     self_time_of_group = sums(

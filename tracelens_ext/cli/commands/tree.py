@@ -304,7 +304,6 @@ COMMAND = Command(
     examples=(
         "tree trace.json.gz --depth 6",
         "tree trace.json.gz --op Attention --min-percent 0.1",
-        "tree trace.json.gz --folded > stacks.txt",
-        "tree trace.json.gz --cpu",
+        "tree trace.json.gz --cpu --folded > stacks.txt",
     ),
 )

@@ -127,15 +127,28 @@ def _find_mismatch(job: JobDumps, group: GroupCalls) -> bool:
         usual = majority(signatures)
         others = [rank for rank in sorted(calls) if signatures[rank] != usual]
         if others:
-            stuck = _stuck(group, sequence, VerdictKind.MISMATCH)
+            stuck = _stuck(
+                group=group,
+                sequence=sequence,
+                state=VerdictKind.MISMATCH,
+            )
             job.stuck.append(stuck)
             usual_rank = min(rank for rank in calls if rank not in others)
             for rank in others:
-                evidence = _difference(group, sequence, rank, usual_rank)
+                evidence = _difference(
+                    group=group,
+                    sequence=sequence,
+                    rank=rank,
+                    usual_rank=usual_rank,
+                )
                 job.add(VerdictKind.MISMATCH, rank, stuck, f"{stuck.title}: {evidence}")
             return True
         if _sends_and_receives_differ(group, calls):
-            stuck = _stuck(group, sequence, VerdictKind.MISMATCH)
+            stuck = _stuck(
+                group=group,
+                sequence=sequence,
+                state=VerdictKind.MISMATCH,
+            )
             job.stuck.append(stuck)
             evidence = "the ranks send and receive different numbers of elements"
             job.add(VerdictKind.MISMATCH, None, stuck, f"{stuck.title}: {evidence}")
@@ -164,7 +177,12 @@ def _difference(group: GroupCalls, sequence: int, rank: int, usual_rank: int) ->
     of_rank = signature_of(made)
     of_others = signature_of(usual)
     where = _frames_text(made[0].frames)
-    if _is_in_other_order(group, sequence, rank, usual_rank):
+    if _is_in_other_order(
+        group=group,
+        sequence=sequence,
+        rank=rank,
+        usual_rank=usual_rank,
+    ):
         return (
             f"rank {rank} makes its calls in a different order: it calls "
             f"{made[0].operation} {made[0].sizes_text} where others call "
@@ -213,18 +231,40 @@ def _find_unmatched_pairs(job: JobDumps, group: GroupCalls) -> None:
         matched = min(len(open_sends), len(open_receives))
         if len(open_sends) > matched:
             job.stuck.append(
-                _stuck_pair(group, open_sends[matched], pair.source, pair.target)
+                _stuck_pair(
+                    group=group,
+                    call=open_sends[matched],
+                    waiting=pair.source,
+                    absent=pair.target,
+                )
             )
         elif len(open_receives) > matched:
             waiting = open_receives[matched]
-            job.stuck.append(_stuck_pair(group, waiting, pair.target, pair.source))
+            job.stuck.append(
+                _stuck_pair(
+                    group=group,
+                    call=waiting,
+                    waiting=pair.target,
+                    absent=pair.source,
+                )
+            )
         _find_unequal_pair(
-            job, group, pair, open_sends[:matched], open_receives[:matched]
+            job=job,
+            group=group,
+            pair=pair,
+            sends=open_sends[:matched],
+            receives=open_receives[:matched],
         )
         if len(sends) == len(receives):
             done_sends = [call for call in sends if call.is_completed]
             done_receives = [call for call in receives if call.is_completed]
-            _find_unequal_pair(job, group, pair, done_sends, done_receives)
+            _find_unequal_pair(
+                job=job,
+                group=group,
+                pair=pair,
+                sends=done_sends,
+                receives=done_receives,
+            )
 
 
 def _find_unequal_pair(
@@ -283,7 +323,13 @@ def _stuck_pair(
 def _find_incomplete(job: JobDumps, group: GroupCalls) -> None:
     """Find the first collective of a group that did not complete."""
     if group.first_incomplete is not None:
-        job.stuck.append(_stuck(group, group.first_incomplete, VerdictKind.HANG))
+        job.stuck.append(
+            _stuck(
+                group=group,
+                sequence=group.first_incomplete,
+                state=VerdictKind.HANG,
+            )
+        )
 
 
 def _stuck(group: GroupCalls, sequence: int, state: VerdictKind) -> StuckCall:
@@ -314,14 +360,22 @@ def _find_other_order(job: JobDumps) -> bool:
         for other in hanging[place + 1 :]:
             if one.group is other.group:
                 continue
-            if _blame_other_order(job, one, other):
+            if _blame_other_order(
+                job=job,
+                one=one,
+                other=other,
+            ):
                 return True
     return False
 
 
 def _blame_other_order(job: JobDumps, one: StuckCall, other: StuckCall) -> bool:
     """Blame the ranks that make the second of two calls first, if most make it second."""
-    is_first = _ranks_that_make_first(job, one, other)
+    is_first = _ranks_that_make_first(
+        job=job,
+        one=one,
+        other=other,
+    )
     common = set(one.group.dumped) & set(other.group.dumped)
     is_first_of_common = {
         rank: value for rank, value in is_first.items() if rank in common
@@ -353,12 +407,28 @@ def _ranks_that_make_first(
     """
     is_first = {}
     for rank in job.dumped:
-        group = _group_in_its_stead(job, one.group, rank)
-        other_group = _group_in_its_stead(job, other.group, rank)
+        group = _group_in_its_stead(
+            job=job,
+            group=one.group,
+            rank=rank,
+        )
+        other_group = _group_in_its_stead(
+            job=job,
+            group=other.group,
+            rank=rank,
+        )
         if group is None or other_group is None:
             continue
-        order = _order_of(group, one.sequence, rank)
-        other_order = _order_of(other_group, other.sequence, rank)
+        order = _order_of(
+            group=group,
+            sequence=one.sequence,
+            rank=rank,
+        )
+        other_order = _order_of(
+            group=other_group,
+            sequence=other.sequence,
+            rank=rank,
+        )
         if order is None and other_order is None:
             continue
         is_first[rank] = other_order is None or (
@@ -401,7 +471,8 @@ def _blame_absent_ranks(job: JobDumps) -> None:
         for rank in call.waiting:
             waits_in[rank].append(call)
     # The root of all waiting: a rank that waits nowhere, or one of which there is no dump.
-    has_root = any(not waits_in[rank] for call in hanging for rank in call.absent)
+    absent_ranks = {rank for call in hanging for rank in call.absent}
+    has_root = any(not waits_in[rank] for rank in absent_ranks)
     has_root |= any(_waits_for_missing(job, call) for call in hanging)
 
     def absent_that_wait(call: StuckCall) -> int:
@@ -410,7 +481,16 @@ def _blame_absent_ranks(job: JobDumps) -> None:
     for call in sorted(hanging, key=absent_that_wait):
         for rank in call.absent:
             if not waits_in[rank] or not has_root:
-                job.add(VerdictKind.HANG, rank, call, _absence(job, call, rank))
+                job.add(
+                    VerdictKind.HANG,
+                    rank,
+                    call,
+                    _absence(
+                        job=job,
+                        call=call,
+                        rank=rank,
+                    ),
+                )
         if not call.absent:
             _blame_started_ranks(job, call, is_only=len(job.stuck) == 1)
 
@@ -423,14 +503,15 @@ def _waits_for_missing(job: JobDumps, call: StuckCall) -> bool:
 
 def _absence(job: JobDumps, call: StuckCall, rank: int) -> str:
     """Return what is known of a rank that did not enter a call."""
-    text = f"it never entered {call.title}, in which {ranks_text(call.waiting)} wait"
-    if len(call.waiting) == 1:
-        text += "s"
+    waiting = ranks_text(call.waiting)
+    verb = "waits" if len(call.waiting) == 1 else "wait"
+    text = f"it never entered {call.title}, in which {waiting} {verb}"
     last = job.last_call(rank)
     if last is None:
         return f"{text}; its dump contains no earlier call"
-    last_call = f"{last.operation} {last.sequence} of group {last.group.name}"
-    return f"{text}; its last call is {last_call} ({last.state}){_frames_text(last.frames)}"
+    title = f"{last.operation} {last.sequence} of group {last.group.name}"
+    where = _frames_text(last.frames)
+    return f"{text}; its last call is {title} ({last.state}){where}"
 
 
 def _blame_started_ranks(job: JobDumps, call: StuckCall, *, is_only: bool) -> None:
@@ -573,7 +654,12 @@ def _progress_table(job: JobDumps) -> pd.DataFrame:
         }
         furthest = max(last_of_rank.values(), default=0)
         rows += [
-            _progress_row(group, rank, last, furthest)
+            _progress_row(
+                group=group,
+                rank=rank,
+                last=last,
+                furthest=furthest,
+            )
             for rank, last in last_of_rank.items()
         ]
     table = _table(rows, _PROGRESS_COLUMNS)
@@ -607,8 +693,10 @@ def _progress_row(
 def _last_table(job: JobDumps) -> pd.DataFrame:
     """Return the last calls of each rank."""
     rows: list[dict[str, object]] = []
-    for dump in sorted(job.dumps, key=lambda dump: dump.rank):
-        rows += [_last_row(dump, call) for call in dump.calls[-_LAST_CALLS:]]
+    dumps = sorted(job.dumps, key=lambda dump: dump.rank)
+    for dump in dumps:
+        last_calls = dump.calls[-_LAST_CALLS:]
+        rows += [_last_row(dump, call) for call in last_calls]
     return _table(rows, _LAST_COLUMNS)
 
 

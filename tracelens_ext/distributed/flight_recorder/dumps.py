@@ -247,7 +247,11 @@ class _DumpReader:
             description = _text(group.get("desc", group.get("pg_desc")))
             ranks = group.get("ranks")
             members = numbers_in(ranks) if isinstance(ranks, str) else _numbers(ranks)
-            key = GroupKey(own_name, description, tuple(sorted(set(members))))
+            key = GroupKey(
+                name=own_name,
+                description=description,
+                ranks=tuple(sorted(set(members))),
+            )
             groups[own_name] = key
         return groups
 
@@ -296,7 +300,11 @@ class _DumpReader:
             name = _text(entry["pg_id"])
         configured = self.groups.get(name)
         if configured is None:
-            return GroupKey(name, description, ())
+            return GroupKey(
+                name=name,
+                description=description,
+                ranks=(),
+            )
         return configured
 
 

@@ -207,7 +207,11 @@ def majority(values: Mapping[int, object]) -> object:
 def ranks_text(ranks: Iterable[int], most: int = 8) -> str:
     """Return `rank 3` or `ranks 0, 1, 3`."""
     listed = sorted(ranks)
-    text = ", ".join(map(str, listed[:most]))
-    if len(listed) > most:
-        text += f" and {len(listed) - most} more"
-    return f"rank {text}" if len(listed) == 1 else f"ranks {text}"
+    named = listed[:most]
+    others = len(listed) - len(named)
+    text = ", ".join(map(str, named))
+    if len(listed) == 1:
+        return f"rank {text}"
+    if others:
+        text = f"{text} and {others} more"
+    return f"ranks {text}"

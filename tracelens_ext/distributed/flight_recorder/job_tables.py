@@ -49,7 +49,11 @@ def dump_tables(paths: Sequence[Path]) -> DumpTables:
         raise problems[0]
     dumps = [dump_of_rank[rank] for rank in sorted(dump_of_rank)]
     notes += _notes(dumps)
-    return DumpTables(analyze_dumps(dumps), notes, problems)
+    return DumpTables(
+        tables=analyze_dumps(dumps),
+        notes=notes,
+        problems=problems,
+    )
 
 
 def _notes(dumps: Sequence[FlightDump]) -> list[str]:
@@ -83,7 +87,11 @@ def joined_with_traces(
     calls = of_traces["collective_calls"]
     stuck = dumps["stuck_calls"].copy()
     iterations = [
-        _iteration(calls, str(group), int(sequence))
+        _iteration(
+            calls=calls,
+            group=str(group),
+            sequence=int(sequence),
+        )
         for group, sequence in zip(
             stuck["process_group"], stuck["sequence"], strict=True
         )

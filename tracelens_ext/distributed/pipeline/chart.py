@@ -55,7 +55,11 @@ def stage_timeline(job: PipelineJob) -> list[Figure]:
     bar_count = 0
     for place, (kind, color) in enumerate(_COLORS.items()):
         bars = [
-            _bars(times, kind, start)
+            _bars(
+                times=times,
+                kind=kind,
+                start=start,
+            )
             for iteration in iterations
             for times in iteration.times
         ]
@@ -138,7 +142,11 @@ def _bars(times: StageTimes, kind: TimeKind, start: int) -> _Bars:
             start=intervals.start[is_first],
             end=intervals.end[is_last],
         )
-    return _Bars(intervals, times.stage, start)
+    return _Bars(
+        intervals=intervals,
+        stage=times.stage,
+        start=start,
+    )
 
 
 def _title(iterations: Sequence[PipelineIteration]) -> str:

@@ -60,7 +60,11 @@ def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
     for root in sorted(neighbors):
         if root not in offsets:
             offsets[root] = 0
-            _follow(root, neighbors, offsets)
+            _follow(
+                root=root,
+                neighbors=neighbors,
+                offsets=offsets,
+            )
     return offsets
 
 

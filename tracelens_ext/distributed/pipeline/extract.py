@@ -112,10 +112,22 @@ def pipeline_tables(
         parts = []
         for device, rank in ranks.of_device.items():
             is_on_device = gpu_events.trace.device == device
-            parts.append(_tables_of_rank(gpu_events, is_on_device, rank))
+            parts.append(
+                _tables_of_rank(
+                    gpu_events=gpu_events,
+                    is_of_rank=is_on_device,
+                    rank=rank,
+                )
+            )
     else:
         everything = np.ones(len(gpu_events), dtype=bool)
-        parts = [_tables_of_rank(gpu_events, everything, ranks.first)]
+        parts = [
+            _tables_of_rank(
+                gpu_events=gpu_events,
+                is_of_rank=everything,
+                rank=ranks.first,
+            )
+        ]
     return {
         name: pd.concat([part[name] for part in parts], ignore_index=True)
         for name in PIPELINE_TABLES
@@ -138,7 +150,11 @@ def _tables_of_rank(
     if len(calls):
         is_other = is_of_rank.copy()
         is_other[exchanges] = False
-        activity = _activity(gpu_events, is_other, iteration)
+        activity = _activity(
+            gpu_events=gpu_events,
+            selected=is_other,
+            iteration=iteration,
+        )
         activity["rank"] = rank
     return {
         CALLS: _with_types(calls, _CALL_TYPES),
@@ -232,7 +248,11 @@ def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     is_named = own["direction"] != ""
     is_bare = ~is_named & _may_be_batches(gpu_events, own)
     bare_kernels = kernels[is_bare.to_numpy()]
-    batched = _batched_records(gpu_events, bare_kernels, described)
+    batched = _batched_records(
+        gpu_events=gpu_events,
+        bare_kernels=bare_kernels,
+        described=described,
+    )
     of_batches = _rows_of(gpu_events, batched)
     of_batches = of_batches[of_batches["direction"] != ""]
     is_known = np.isin(bare_kernels, batched.kernel)
@@ -358,7 +378,11 @@ def _batched_records(
     nothing = np.zeros(0, dtype=np.int64)
     if not len(launches) or not len(records):
         return _Describing(kernel=nothing, row=nothing, annotation=nothing)
-    launch = _next_launches(trace, launches, records)
+    launch = _next_launches(
+        trace=trace,
+        launches=launches,
+        records=records,
+    )
     has_launch = launch != NONE
     records = records[has_launch]
     return _Describing(

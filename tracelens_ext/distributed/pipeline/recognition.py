@@ -62,8 +62,16 @@ class _Iteration:
         receives = receives[receives["source"] == source]
         of_source = self.computations.get(source)
         of_target = self.computations.get(target)
-        from_sends = _micro_batches_of(sends, "start", of_source)
-        from_receives = _micro_batches_of(receives, "end", of_target)
+        from_sends = _micro_batches_of(
+            calls=sends,
+            instant="start",
+            computation=of_source,
+        )
+        from_receives = _micro_batches_of(
+            calls=receives,
+            instant="end",
+            computation=of_target,
+        )
         if from_receives.micro_batches > from_sends.micro_batches:
             return from_receives
         return from_sends
@@ -79,7 +87,11 @@ def recognize(
         calls: of `match_transfers`, of the iteration.
         computations: rank → its computation in the pipeline.
     """
-    iteration = _Iteration(pipeline=pipeline, calls=calls, computations=computations)
+    iteration = _Iteration(
+        pipeline=pipeline,
+        calls=calls,
+        computations=computations,
+    )
     ranks = pipeline.ranks
     count = len(ranks)
     forward = []
@@ -90,10 +102,16 @@ def recognize(
     micro_batches = _usual_count(forward)
     if pipeline.is_ring:
         wrapped = iteration.direction(ranks[-1], ranks[0])
-        return _interleaved(count, micro_batches, wrapped.micro_batches)
+        return _interleaved(
+            stages=count,
+            forward=micro_batches,
+            wrapped=wrapped.micro_batches,
+        )
     if _usual_count(backward) == 0:
         return Schedule(
-            kind=ScheduleKind.FORWARD_ONLY, stages=count, micro_batches=micro_batches
+            kind=ScheduleKind.FORWARD_ONLY,
+            stages=count,
+            micro_batches=micro_batches,
         )
     if count == 2 and _computes_two_chunks(iteration):
         return _interleaved_on_two_stages(micro_batches)
@@ -106,7 +124,11 @@ def recognize(
     is_one_forward_one_backward = kind is ScheduleKind.ONE_FORWARD_ONE_BACKWARD
     if is_one_forward_one_backward and _has_late_work(iteration, micro_batches):
         kind = ScheduleKind.ZERO_BUBBLE
-    return Schedule(kind=kind, stages=count, micro_batches=micro_batches)
+    return Schedule(
+        kind=kind,
+        stages=count,
+        micro_batches=micro_batches,
+    )
 
 
 # Micro-batches.
@@ -136,7 +158,11 @@ def _micro_batches_of(
     starts = whole_numbers(kernels, "start")
     ends = whole_numbers(kernels, "end")
     if not len(kernels):
-        return _Direction(micro_batches=0, starts=starts, ends=ends)
+        return _Direction(
+            micro_batches=0,
+            starts=starts,
+            ends=ends,
+        )
     # All batches have the tensors of one micro-batch. Those with a multiple of them pass on
     # several, as two chunks of interleaved stages do.
     parts = whole_numbers(kernels, "parts")
@@ -174,7 +200,9 @@ def _interleaved(stages: int, forward: int, wrapped: int) -> Schedule:
     """
     micro_batches = max(forward - wrapped, 0)
     unknown = Schedule(
-        kind=ScheduleKind.UNKNOWN, stages=stages, micro_batches=micro_batches
+        kind=ScheduleKind.UNKNOWN,
+        stages=stages,
+        micro_batches=micro_batches,
     )
     if micro_batches == 0 or forward % micro_batches:
         return unknown
@@ -232,7 +260,11 @@ def _interleaved_on_two_stages(transfers: int) -> Schedule:
                 micro_batches=micro_batches,
                 chunks=chunks,
             )
-    return Schedule(kind=ScheduleKind.UNKNOWN, stages=2, micro_batches=transfers)
+    return Schedule(
+        kind=ScheduleKind.UNKNOWN,
+        stages=2,
+        micro_batches=transfers,
+    )
 
 
 def _kind_of_chain(

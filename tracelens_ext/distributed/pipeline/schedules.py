@@ -100,7 +100,11 @@ def simulated_window(
     Raises:
         ValueError: each stage waits for another one.
     """
-    run = _Run(schedule, computation, transfer)
+    run = _Run(
+        schedule=schedule,
+        computation=computation,
+        transfer=transfer,
+    )
     stages = range(schedule.stages)
     while not run.is_over:
         progress = [run.advance(stage) for stage in stages]
@@ -179,10 +183,18 @@ def _needed(work: _Work, places: int) -> _Work | None:
     if work.is_forward:
         if work.place == 0:
             return None
-        return _Work(True, work.micro_batch, work.place - 1)
+        return _Work(
+            is_forward=True,
+            micro_batch=work.micro_batch,
+            place=work.place - 1,
+        )
     if work.place == places - 1:
         return None
-    return _Work(False, work.micro_batch, work.place + 1)
+    return _Work(
+        is_forward=False,
+        micro_batch=work.micro_batch,
+        place=work.place + 1,
+    )
 
 
 def _transfer_time(
@@ -198,14 +210,32 @@ def work_order(schedule: Schedule, stage: int) -> list[_Work]:
     count = schedule.micro_batches
     if schedule.kind is ScheduleKind.INTERLEAVED:
         return _interleaved_order(schedule, stage)
-    forward = [_Work(True, number, stage) for number in range(count)]
+    forward = [
+        _Work(
+            is_forward=True,
+            micro_batch=number,
+            place=stage,
+        )
+        for number in range(count)
+    ]
     if schedule.kind is ScheduleKind.FORWARD_ONLY:
         return forward
-    backward = [_Work(False, number, stage) for number in range(count)]
+    backward = [
+        _Work(
+            is_forward=False,
+            micro_batch=number,
+            place=stage,
+        )
+        for number in range(count)
+    ]
     warmup = count
     if schedule.kind is ScheduleKind.ONE_FORWARD_ONE_BACKWARD:
         warmup = min(schedule.stages - stage - 1, count)
-    return _alternating(forward, backward, warmup)
+    return _alternating(
+        forward=forward,
+        backward=backward,
+        warmup=warmup,
+    )
 
 
 def _alternating(
@@ -231,8 +261,26 @@ def _interleaved_order(schedule: Schedule, stage: int) -> list[_Work]:
         for chunk in range(schedule.chunks):
             place = chunk * stages + stage
             backward_place = (last_chunk - chunk) * stages + stage
-            forward += [_Work(True, number, place) for number in numbers]
-            backward += [_Work(False, number, backward_place) for number in numbers]
+            forward += [
+                _Work(
+                    is_forward=True,
+                    micro_batch=number,
+                    place=place,
+                )
+                for number in numbers
+            ]
+            backward += [
+                _Work(
+                    is_forward=False,
+                    micro_batch=number,
+                    place=backward_place,
+                )
+                for number in numbers
+            ]
     warmup = (stages - stage - 1) * 2 + last_chunk * stages
     warmup = min(warmup, len(forward))
-    return _alternating(forward, backward, warmup)
+    return _alternating(
+        forward=forward,
+        backward=backward,
+        warmup=warmup,
+    )

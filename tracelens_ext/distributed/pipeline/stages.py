@@ -54,7 +54,11 @@ def find_pipelines(
         if order is None:
             continue
         pipeline = _oriented(rows, order)
-        if _is_pipeline(pipeline, rows, activity_of(ranks)):
+        if _is_pipeline(
+            pipeline=pipeline,
+            calls=rows,
+            activity=activity_of(ranks),
+        ):
             pipelines.append(pipeline)
     # Pieces of a pipeline of which ranks are missing are told from whole ones by their length.
     longest = max((len(pipeline.ranks) for pipeline in pipelines), default=0)
@@ -211,7 +215,13 @@ def _is_pipeline(
         in_iteration = activity["iteration"] == iteration
         is_computation = activity["kind"] == COMPUTATION
         computation = activity[in_iteration & is_computation]
-        looks_right.append(_is_filled_in_order(pipeline, rows, computation))
+        looks_right.append(
+            _is_filled_in_order(
+                pipeline=pipeline,
+                calls=rows,
+                computation=computation,
+            )
+        )
     is_regular = np.mean(looks_right) >= _MIN_SHARE_OF_ITERATIONS
     return bool(is_regular and _has_purpose(pipeline, calls))
 

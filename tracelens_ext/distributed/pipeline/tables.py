@@ -153,7 +153,11 @@ def _iteration(
     computations: dict[int, Intervals] = {
         rank.rank: rank.intervals[TimeKind.COMPUTATION] for rank in times
     }
-    schedule = recognize(pipeline, calls, computations)
+    schedule = recognize(
+        pipeline=pipeline,
+        calls=calls,
+        computations=computations,
+    )
     if not schedule.micro_batches:
         return None
     return PipelineIteration(

@@ -289,12 +289,20 @@ def _partition(
     regions = _governed(idle, kernels)
     transfers = Intervals(start=regions.begin, end=regions.end)
     transfers = transfers.clipped(window_start, window_end)
-    filled = _first_transfer(pipeline, rank, window_start)
+    filled = _first_transfer(
+        pipeline=pipeline,
+        rank=rank,
+        window_start=window_start,
+    )
     drain_start = max(rank.last_end, window_start)
     warmup = not_computing.clipped(window_start, filled)
     drain = not_computing.clipped(drain_start, window_end)
     waits = Intervals(start=regions.start, end=regions.begin)
-    is_for_previous = _waits_for_previous(pipeline, rank.stage, kernels)
+    is_for_previous = _waits_for_previous(
+        pipeline=pipeline,
+        stage=rank.stage,
+        kernels=kernels,
+    )
     waits_for_previous = waits.selected(is_for_previous).in_order()
     waits_for_next = waits.selected(~is_for_previous).in_order()
     return {

@@ -72,8 +72,16 @@ def _with_begins(calls: pd.DataFrame) -> pd.DataFrame:
         transfer that ends the kernel.
     """
     both = both_sides(calls).set_index("pair")
-    other_end = _of_other_side(calls, both, "end")
-    calls["other_start"] = _of_other_side(calls, both, "start")
+    other_end = _of_other_side(
+        calls=calls,
+        both=both,
+        time="end",
+    )
+    calls["other_start"] = _of_other_side(
+        calls=calls,
+        both=both,
+        time="start",
+    )
     # It is over when the first of both kernels ends; the other one may have further transfers.
     end = calls["end"].astype("float64")
     calls["part_end"] = end.where(other_end.isna(), end.clip(upper=other_end))

@@ -55,7 +55,11 @@ class _PipelineMeans:
 
     def simulated(self) -> float:
         """Return how long an iteration lasts by simulation, ns."""
-        return simulated_window(self.schedule, self.computation, self.transfer)
+        return simulated_window(
+            schedule=self.schedule,
+            computation=self.computation,
+            transfer=self.transfer,
+        )
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,12 @@ def _uneven_stage(means: _PipelineMeans) -> Verdict | None:
         return None
     change = "spreading the same work evenly over the stages"
     advice = _saving_text(saving, change)
-    return _stage_verdict(means, deviation, saving, advice)
+    return _stage_verdict(
+        means=means,
+        deviation=deviation,
+        saving=saving,
+        advice=advice,
+    )
 
 
 def _slow_stage(means: _PipelineMeans) -> Verdict | None:
@@ -261,7 +270,12 @@ def _slow_stage(means: _PipelineMeans) -> Verdict | None:
         f" {means.schedule.micro_batches} micro-batches, moving its work to other stages would save"
         " little"
     )
-    return _stage_verdict(means, deviation, saving, advice)
+    return _stage_verdict(
+        means=means,
+        deviation=deviation,
+        saving=saving,
+        advice=advice,
+    )
 
 
 def _stage_verdict(
@@ -297,7 +311,12 @@ def _slow_transfer(means: _PipelineMeans) -> Verdict | None:
             even[link] = usual[link]
             saving = _saving(means, replace(means, transfer=even))
             if saving is None or saving.share >= _MIN_LINK_SAVING:
-                return _slow_link(means, link, usual[link], saving)
+                return _slow_link(
+                    means=means,
+                    link=link,
+                    usual=usual[link],
+                    saving=saving,
+                )
     saving = _saving(means, replace(means, transfer=np.zeros_like(transfer)))
     if not _are_transfers_slow(means, saving):
         return None
