@@ -264,7 +264,7 @@ def first_findings(
         lines = [f"   {line}" for line in folded(second, width - 3)]
         place = str(row["largest_place"])
         if place and place.rpartition(" (")[0] not in row["title"]:
-            lines.append(f"   mostly in {_cut(place, width - 13)}")
+            lines.append(f"   largest part: {_cut(place, width - 17)}")
         yield lines
     more = ""
     if len(table) > _FIRST:
