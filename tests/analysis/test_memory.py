@@ -371,9 +371,11 @@ def test_the_largest_blocks_of_each_device() -> None:
     events = recorded([(0, 5, 1), (1, 9, 2), (2, 7, 3), (4, -9, 2)])
     events += recorded([(3, 1, 1)], device=-1)
     blocks = analyzed(events).get_df_memory_blocks(2)
-    assert blocks[["device", "bytes"]].to_numpy().tolist() == [[-1, 1], [0, 9], [0, 7]]
-    assert blocks["lifetime_us"].tolist()[1] == 3.0
-    assert np.isnan(blocks["lifetime_us"].tolist()[2])
+    assert blocks["device"].tolist() == [-1, 0, 0]
+    assert blocks["bytes"].tolist() == [1, 9, 7]
+    _, freed, never_freed = blocks["lifetime_us"].tolist()
+    assert freed == 3.0
+    assert np.isnan(never_freed)
 
 
 def test_a_deep_stack_takes_no_longer_than_a_flat_one() -> None:

@@ -144,8 +144,11 @@ def test_a_category_of_the_users_own_rules_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a.json", "b.json", "--fail-if", "GEM > 1%"], "the nearest: GEMM"),
-        (["a.json", "absent.json", "--fail-if", "GEMM"], "is no budget"),  # told first
+        (["a.json", "b.json", "--fail-if", "GEM > 1%"], "the closest names: GEMM"),
+        (
+            ["a.json", "absent.json", "--fail-if", "GEMM"],
+            "is not a budget",
+        ),  # told first
         (["a.json"], "needs at least two traces; the first is the baseline"),
         (["a.json", "b.json", "-o", "x"], "name it .xlsx"),
         (["a.json", "b.json", "--html", "x"], "is not the name of a page"),

@@ -289,10 +289,7 @@ def test_one_bar_that_hides_all_else_makes_the_bins_logarithmic(
         maker.kernel("k", number * 11, 10)
     maker.kernel("k", 100_000, 10)
     write(Path("trace.json"), maker)
-    why = (
-        "The bins are logarithmic because one of equal width would contain 49 of the "
-        "50 gaps."
-    )
+    why = "Logarithmic bins: an equal-width bin would contain 49 of the 50 gaps."
     assert re.search(
         rf"^{re.escape(why)}\n +1\.0-2\.2 μs │", printed(capsys), re.MULTILINE
     )

@@ -253,7 +253,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         (["--stream", "8"], "no GPU event ran on stream 8; the trace has 7"),
         (
             ["--category", "Convolution"],
-            "no GPU event is of the category 'Convolution'",
+            "no GPU event belongs to the category 'Convolution'",
         ),
         (
             ["-g", "--hist-min", "5", "--hist-max", "5"],
@@ -318,7 +318,7 @@ def test_a_trace_without_gpu_work(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "-g", "-v", "-o", "k.txt", "--gap-output", "g.txt")
     assert "Total kernel launches: 0" in out
     why = (
-        "The trace has no GPU work. "
+        "The trace contains no GPU work. "
         "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
     assert why in out

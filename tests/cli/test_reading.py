@@ -319,8 +319,8 @@ def test_a_gzip_bomb_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for allow_truncated in ([], ["--allow-truncated"]):
         assert run(["tree", str(path), "--max-bytes", "20MB", *allow_truncated]) == 1
         assert capsys.readouterr().err == (
-            f"tracelens-ext: {path}: unpacks to more than 20 MB of text; if you trust it, allow"
-            " more with --max-bytes\n"
+            f"tracelens-ext: {path}: unpacks to more than 20 MB of text; if you trust it, raise"
+            " the limit with --max-bytes\n"
         )
 
 

@@ -76,8 +76,8 @@ def test_arguments_that_name_nothing(
     (tmp_path / "empty").mkdir()
     assert report("empty") == 1
     error = capsys.readouterr().err
-    assert "empty: holds no .nsys-rep, " in error
-    assert " file; name the folder" in error
+    assert "empty: contains no .nsys-rep, " in error
+    assert " file; give a folder" in error
     assert report("none*.json") == 1
     assert "none*.json: no file matches; check the pattern" in capsys.readouterr().err
     assert report("absent.json") == 1
@@ -186,17 +186,19 @@ def test_the_formats_hold_the_tables_of_the_workbook(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-o", "x"], "the report is an Excel file; name it .xlsx"),
+        (["-o", "x"], "the default report is an Excel file; name it .xlsx"),
         (["-o", "x.html"], "write it with --html"),
-        (["-o", "x.csv"], "name a folder, with --format csv"),
+        (["-o", "x.csv"], "give a folder, with --format csv"),
         (["-o", "x.json.gz"], "reports are not compressed"),
         (["-o", "x.json", "--format", "xlsx"], "does not match --format xlsx"),
         (
             ["-o", "x.txt", "--format", "xlsx"],
             "is not the name of an Excel file; end it with .xlsx",
         ),
-        pytest.param(["--html", "x.xlsx"], "a page is named .html", marks=needs_html),
-        (["--csv-dir", "d", "--format", "csv", "-o", "d"], "is named for two outputs"),
+        pytest.param(
+            ["--html", "x.xlsx"], "is not the name of a page", marks=needs_html
+        ),
+        (["--csv-dir", "d", "--format", "csv", "-o", "d"], "is used for two outputs"),
         (["--compare"], "--compare needs at least two traces"),
         (["--total"], "add --compare"),
         (
@@ -274,7 +276,9 @@ def test_a_users_table_stays_without_force(
     Path("d/gpu_timeline.csv").write_text("mine")
     Path("d/other.csv").write_text("mine too")
     assert report("t.json", "--csv-dir", "d") == 1
-    assert "d/gpu_timeline.csv: exists and was not made by" in capsys.readouterr().err
+    assert (
+        "d/gpu_timeline.csv: exists and was not written by" in capsys.readouterr().err
+    )
     assert names(tmp_path / "d") == ["gpu_timeline.csv", "other.csv"]
     assert report("t.json", "--csv-dir", "d", "--force", "-q") == 0
     assert Path("d/gpu_timeline.csv").read_text() != "mine"
@@ -434,7 +438,7 @@ def test_one_file_for_several_traces_is_refused(
     for name in ("a.json", "b.json"):
         write(tmp_path / name, training(1))
     assert report("a.json", "b.json", *option) == 2
-    assert "for several traces; name a folder" in capsys.readouterr().err
+    assert "there are several traces; give a folder" in capsys.readouterr().err
 
 
 paths = st.lists(

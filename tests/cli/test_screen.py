@@ -152,7 +152,7 @@ def test_notes_take_five_lines_and_the_rest_is_asked_for(
 
 
 @pytest.mark.parametrize("name", offered_commands())
-def test_every_help_ends_with_three_examples_that_can_be_typed(
+def test_every_help_ends_with_examples_that_can_be_typed(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -160,8 +160,8 @@ def test_every_help_ends_with_three_examples_that_can_be_typed(
     assert run([name, "-h"]) == 0
     shown = capsys.readouterr().out
     examples = offered_commands()[name].examples
-    assert len(set(examples)) == 3
-    assert [line.strip() for line in shown.splitlines()[-3:]] == [
+    assert len(set(examples)) >= 3
+    assert [line.strip() for line in shown.splitlines()[-len(examples) :]] == [
         f"tracelens-ext {each}" for each in examples
     ]
     assert not re.search(r"<(int|str|float|path|list)|list\[|[{]TRACE", shown)

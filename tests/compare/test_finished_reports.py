@@ -369,7 +369,7 @@ def replaced(workbook: Path, part: str, change: Callable[[bytes], bytes]) -> Pat
     return changed
 
 
-SHEET = "xl/worksheets/sheet3.xml"  # gpu_timeline
+SHEET = "xl/worksheets/sheet4.xml"  # gpu_timeline
 _BOMB = b'<!DOCTYPE l [<!ENTITY a "ha">' + b"".join(
     b'<!ENTITY a%d "%s">' % (n, b"&a%d;" % (n - 1) * 10 if n else b"ha")
     for n in range(20)

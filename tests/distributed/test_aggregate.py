@@ -72,10 +72,14 @@ def test_equal_times_are_not_below_their_mean() -> None:
 def test_gpus_of_a_rank_count_each_or_together() -> None:
     rows = [(0, 0, 0, "a", 1.0), (0, 0, 1, "a", 3.0), (1, 1, 0, "a", 2.0)]
     frame = pd.DataFrame(rows, columns=["part", "rank", "device", "key", "ms"])
-    (each,) = spread([frame], ["key"], "ms").to_dict("records")
-    assert (each["ranks"], each["mean_ms"], each["max_rank"]) == (3, 2.0, 0)
+    (each_gpu,) = spread([frame], ["key"], "ms").to_dict("records")
+    assert each_gpu["ranks"] == 3
+    assert each_gpu["mean_ms"] == 2.0
+    assert each_gpu["max_rank"] == 0
     (together,) = spread([frame], ["key"], "ms", per_device=False).to_dict("records")
-    assert (together["ranks"], together["mean_ms"], together["max_ms"]) == (2, 3.0, 4.0)
+    assert together["ranks"] == 2
+    assert together["mean_ms"] == 3.0
+    assert together["max_ms"] == 4.0
 
 
 def test_calls_are_counted_within_their_iteration() -> None:

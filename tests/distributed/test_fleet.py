@@ -133,7 +133,7 @@ def test_the_parts_have_what_the_analyses_say(
         pd.read_parquet(out / "categories").groupby("rank")["% of GPU time"].sum()
     )
     assert categories.tolist() == pytest.approx([100.0] * 4)
-    calls = pd.read_parquet(out / "collective_calls")
+    calls = pd.read_parquet(out / "collective_kernels")
     assert calls.groupby("rank")["iteration"].agg(list).tolist() == [["1", "2"]] * 4
     assert calls["sequence"].tolist() == [1] * 8
 
@@ -427,7 +427,7 @@ def test_a_strangers_file_in_a_folder_of_ours(ranks: Path, tmp_path: Path) -> No
     )
     (out / "ranks.parquet").write_text("mine")
     with pytest.raises(
-        OutputError, match=r"ranks\.parquet: exists and was not made by"
+        OutputError, match=r"ranks\.parquet: exists and was not written by"
     ):
         fleet(ranks / "rank1.json.gz", out)
     (out / "ranks.parquet").unlink()
@@ -663,7 +663,7 @@ def test_every_gpu_has_one_rank_where_no_trace_says_any(tmp_path: Path) -> None:
         zip(zip(names, ranks["device"], strict=True), ranks["rank"], strict=True)
     )
     assert of_table == expected
-    for folder in ("timeline", "categories", "collective_calls"):
+    for folder in ("timeline", "categories", "collective_kernels"):
         for path in (out / folder).iterdir():
             part = pd.read_parquet(path)
             for trace, device, rank in part[["trace", "device", "rank"]].itertuples(

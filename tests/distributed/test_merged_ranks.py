@@ -112,14 +112,16 @@ def test_a_loaded_document_is_read_as_its_file(form: str, four: Path) -> None:
     document: Any = json.loads(text_of(MERGED[form](documents_in(four))))
     trace = read_trace(document)
     assert [rank.number for rank in find_merged_ranks(trace)] == [0, 1, 2, 3]
-    with pytest.raises(MergedRanksError, match="add --rank 0") as caught:
+    with pytest.raises(
+        MergedRanksError, match="analyze one of them with --rank 0"
+    ) as caught:
         TreePerfAnalyzer(trace)
     assert caught.value.ranks == (0, 1, 2, 3)
 
 
 def test_a_rank_that_is_not_there(four: Path, tmp_path: Path) -> None:
     merged = write_merged(four, "sglang", tmp_path / "merged.json.gz")
-    with pytest.raises(UsageError, match=r"holds the ranks 0, 1, 2, 3, not rank 9"):
+    with pytest.raises(UsageError, match=r"contains the ranks 0, 1, 2, 3, not rank 9"):
         read_trace(merged, reading=ReadingOptions(rank=9))
     own = four / "rank2.json.gz"
     with pytest.raises(UsageError, match=r"is of rank 2, not rank 1"):
@@ -197,5 +199,5 @@ def test_the_merged_trace_of_sglang(
     assert "rank 1 " in shown
     assert (tmp_path / "28_sglang_merged_rank1_perf_report" / "kernels.csv").exists()
     assert run(["kernels", str(SGLANG)]) == 1
-    assert "add --rank 0 for one of them" in capsys.readouterr().err
+    assert "analyze one of them with --rank 0" in capsys.readouterr().err
     assert run(["kernels", str(SGLANG), "--rank", "1"]) == 0

@@ -211,7 +211,7 @@ def test_a_trace_without_gpu_work_says_so() -> None:
     )
     (line,) = found.recording_lines
     assert line == (
-        "The trace has no GPU work. "
+        "The trace contains no GPU work. "
         "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
     assert summary_sentence(found) == ""

@@ -40,6 +40,11 @@ PLAN = MessagePlan(
 # LZ4.
 
 
+def _token(literals: int, match_length: int) -> int:
+    """The byte before a sequence: both lengths, 15 for longer ones."""
+    return min(literals, 15) << 4 | min(match_length, 15)
+
+
 @st.composite
 def packed_blocks(draw: st.DrawFn) -> tuple[bytes, int]:
     """A block of sequences that are mostly right, and the size that it claims."""
@@ -48,18 +53,23 @@ def packed_blocks(draw: st.DrawFn) -> tuple[bytes, int]:
     for _ in range(draw(st.integers(0, 6))):
         literals = draw(st.binary(max_size=40))
         length = draw(st.integers(0, 600))
-        most = max(size + len(literals), 1)
-        offset = draw(st.integers(1, most) | st.integers(0, 70_000))
-        packed.append(min(len(literals), 15) << 4 | min(length, 15))
+        unpacked_so_far = max(size + len(literals), 1)
+        offset = draw(st.integers(1, unpacked_so_far) | st.integers(0, 70_000))
+        packed.append(_token(len(literals), length))
         packed += _long(len(literals)) + literals
-        packed += (offset % 65_536).to_bytes(2, "little") + _long(length)
+        packed += (offset % 65_536).to_bytes(2, "little")
+        packed += _long(length)
         size += len(literals) + length + 4
-    last = draw(st.binary(max_size=20))
-    packed += bytes([min(len(last), 15) << 4]) + _long(len(last)) + last
-    size += len(last)
-    if draw(st.booleans()) and packed:
-        packed[draw(st.integers(0, len(packed) - 1))] = draw(st.integers(0, 255))
-    return bytes(packed), size + draw(st.sampled_from((0, 0, 0, 0, 1, -1)))
+    last_literals = draw(st.binary(max_size=20))
+    packed.append(_token(len(last_literals), 0))
+    packed += _long(len(last_literals)) + last_literals
+    size += len(last_literals)
+    is_damaged = draw(st.booleans())
+    if is_damaged:
+        place = draw(st.integers(0, len(packed) - 1))
+        packed[place] = draw(st.integers(0, 255))
+    error = draw(st.sampled_from((0, 0, 0, 0, 1, -1)))
+    return bytes(packed), size + error
 
 
 def _long(length: int) -> bytes:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support import torch_programs as programs
-from tests.support.record_helpers import TORCH_PYTHON, Hooked, run_with_hook
+from tests.support.record_helpers import (
+    TORCH_PYTHON,
+    Hooked,
+    run_with_hook,
+    written_program,
+)
 from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
 
 if TYPE_CHECKING:
@@ -370,3 +376,36 @@ for _ in range(20):
     recorded = run_with_hook(tmp_path, program)
     assert recorded.marks() == ITERATIONS
     assert recorded.trace().per_iteration("aten::addmm") == [2, 2, 2]
+
+
+def test_results_and_output_are_those_of_a_run_without_recording(
+    tmp_path: Path,
+) -> None:
+    program = (
+        programs.MODEL
+        + """
+import hashlib
+import io
+import random
+
+model = make_model()
+optimizer = torch.optim.AdamW(model.parameters())
+for number in range(20):
+    print(number, train_step(model, optimizer).item())
+    print(number, file=sys.stderr)
+file = io.BytesIO()
+torch.save([model.state_dict(), optimizer.state_dict(), torch.get_rng_state()], file)
+print(hashlib.sha256(file.getvalue()).hexdigest())
+random.seed(1)
+print(random.random(), threading.active_count(), sys.getprofile(), sys.gettrace())
+print(torch.nn.Module.__call__.__qualname__, torch.profiler.profile.__init__.__module__)
+"""
+    )
+    recorded = run_with_hook(tmp_path, program)
+    script = written_program(tmp_path, program)
+    plain = subprocess.run(
+        [TORCH_PYTHON, str(script)], capture_output=True, text=True, check=True
+    )
+    assert recorded.marks() == ITERATIONS
+    assert recorded.output == plain.stdout
+    assert recorded.errors == plain.stderr

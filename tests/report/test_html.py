@@ -456,14 +456,16 @@ def test_findings_unfold_and_stand_on_the_axis(
         drawn = sum(mark["x"])
         # stretches that nearly touch are joined
         assert drawn >= found[name].attributed_ms * 0.999
-        shown = card.all("details")[0].content()
+        about, details = card.all("details")
+        assert about.all("summary")[0].content() == "About this finding"
+        shown = details.content()
         assert all(each.what[:40] in shown for each in found[name].evidence)
         frames = [
             p.name
             for p in found[name].where.get("python_frames", ())
             if "): " in p.name
         ]
-        links = [a.attributes["href"] for a in card.all("details")[0].all("a")]
+        links = [a.attributes["href"] for a in details.all("a")]
         assert len(links) == len(frames)
         assert all(
             re.fullmatch(r"https://git\.example/[\w./]+#L\d+", str(link))

@@ -154,7 +154,7 @@ def test_programs_of_known_makespan(name: str) -> None:
         assert simulation.state == (
             "unavailable" if truth["error_percent"] < -15 else "low_confidence"
         )
-        assert "does not tell" in str(simulation.model()["reason"])
+        assert "does not show" in str(simulation.model()["reason"])
         return
     changes = [each["change"] for each in truth["what_if"]]
     off = [
@@ -190,7 +190,7 @@ def test_waiting_for_other_ranks_is_not_shortened(tmp_path: Path) -> None:
     assert saved(known, "communication=0") == [pytest.approx(0.03)]
     assert known.critical_path["kind"].tolist()[-2:] == ["other rank", "communication"]
     assert whole.critical_path["known"].tolist()[-1] is False
-    with pytest.raises(UsageError, match="no table of collective_waits"):
+    with pytest.raises(UsageError, match="is not a collective_waits table"):
         read_waits(Path(__file__))
 
 

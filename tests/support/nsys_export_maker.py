@@ -91,13 +91,17 @@ class ExportMaker:
     def insert(self, table: str, **values: Any) -> None:
         """A row; what must not be null and is not given is 0, what is not in the table is left."""
         self.table(table)
+        row: dict[str, Any] = {}
         columns = self.connection.execute(f"PRAGMA table_info({table})").fetchall()
-        row = {name: 0 for _, name, _, required, _, _ in columns if required}
-        row |= {name: values[name] for _, name, *_ in columns if name in values}
+        for _, name, _, is_required, _, _ in columns:
+            if name in values:
+                row[name] = values[name]
+            elif is_required:
+                row[name] = 0
         names = ", ".join(f'"{name}"' for name in row)
         marks = ", ".join("?" * len(row))
         query = f"INSERT INTO {table} ({names}) VALUES ({marks})"  # noqa: S608  # names of ours
-        self.connection.execute(query, [*row.values()])
+        self.connection.execute(query, list(row.values()))
 
     def string(self, text: str) -> int:
         if text not in self._strings:

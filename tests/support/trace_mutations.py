@@ -168,14 +168,19 @@ def _replace_token(data: bytes, rng: random.Random) -> bytes:
 
 
 def _replace_number(data: bytes, rng: random.Random) -> bytes:
-    numbers = [(a, b) for a, b in _spans(data) if _NUMBER.match(data[a:b])]
+    numbers = []
+    for start, end in _spans(data):
+        if _NUMBER.match(data[start:end]):
+            numbers.append((start, end))
     if not numbers:
         return data
     start, end = rng.choice(numbers)
+    replacement = rng.choice(NUMBERS)
     if rng.random() < 0.5:
-        near = int(re.sub(rb"[^\d]", b"", data[start:end])[:18]) + rng.randint(-40, 40)
-        return data[:start] + str(near).encode() + data[end:]
-    return data[:start] + rng.choice(NUMBERS) + data[end:]
+        digits = re.sub(rb"[^\d]", b"", data[start:end])
+        near = int(digits[:18]) + rng.randint(-40, 40)
+        replacement = str(near).encode()
+    return data[:start] + replacement + data[end:]
 
 
 def _copy_token(data: bytes, rng: random.Random) -> bytes:

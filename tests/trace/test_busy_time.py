@@ -102,11 +102,13 @@ def test_a_deep_forest_takes_no_more_steps_than_a_shallow_one() -> None:
 
 @given(st.lists(st.integers(0, 5), min_size=120, max_size=120), st.data())
 def test_narrow_forests_too(up: list[int], data: st.DataObject) -> None:
-    parent = np.array([max(i - 1 - n, -1) for i, n in enumerate(up)], dtype=np.int32)
+    parents = [max(node - 1 - levels, -1) for node, levels in enumerate(up)]
+    parent = np.array(parents, dtype=np.int32)
     owners = data.draw(st.lists(st.integers(0, 119), min_size=3, max_size=20))
-    start = np.array(data.draw(st.lists(st.integers(0, 30), min_size=20, max_size=20)))
-    start = start[: len(owners)]
-    busy = BusyTime(start, start + 7).by_subtree(parent, np.array(owners))
+    starts = data.draw(st.lists(st.integers(0, 30), min_size=20, max_size=20))
+    start = np.array(starts[: len(owners)])
+    end = start + 7
+    busy = BusyTime(start, end).by_subtree(parent, np.array(owners))
     for node in (0, 40, 80, 119):
-        chosen = np.array([_is_below(parent, at, node) for at in owners])
-        assert busy[node] == union_length(start[chosen], start[chosen] + 7)
+        is_below = np.array([_is_below(parent, owner, node) for owner in owners])
+        assert busy[node] == union_length(start[is_below], end[is_below])

@@ -348,6 +348,19 @@ COLL_ANALYSIS = Table(
             "duration of a kernel; `std` is the sample standard deviation",
         ),
         Column(
+            "std_time_us",
+            "duration of a kernel; `std` is the sample standard deviation",
+        ),
+        Column(
+            "min_time_us",
+            "duration of a kernel; `std` is the sample standard deviation",
+        ),
+        Column(
+            "max_time_us",
+            "duration of a kernel; `std` is the sample standard deviation",
+        ),
+        Column("% of communication time", "of the sum of all communication durations"),
+        Column(
             "algorithm_bandwidth_gb_s",
             "size of the whole array (the larger side), divided by the mean duration",
             unit="10⁹ bytes/s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -130,7 +131,8 @@ class CarefulCommand(TyperCommand):
         if reading_options:
             title = "Options for reading traces (described in 'tracelens-ext --help')"
             with formatter.section(title):
-                formatter.write_text(", ".join(name for name, _ in reading_options))
+                names = ", ".join(name for name, _ in reading_options)
+                formatter.write(_indented(names, formatter))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the command's own sections, then its examples."""
@@ -139,6 +141,19 @@ class CarefulCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(rows)
         super().format_epilog(ctx, formatter)
+
+
+def _indented(names: str, formatter: Any) -> str:  # noqa: ANN401  # a module private to typer
+    """Return lines of names of options, which are not broken at their hyphens."""
+    indent = " " * formatter.current_indent
+    lines = textwrap.fill(
+        names,
+        formatter.width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    return f"{lines}\n"
 
 
 def _with_new_options(

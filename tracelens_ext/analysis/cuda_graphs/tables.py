@@ -335,7 +335,7 @@ def _replay_row(replays: GraphReplays, number: int) -> _ReplayRow:
 
 #: Graph launches with a larger share of the GPU time than this deserve a word of advice.
 _LARGE_SHARE = 0.05
-_CATEGORY_SHARE = re.compile(r"(?P<category>.+) \(% of kernel time\)")
+_CATEGORY_SHARE = re.compile(r"(?P<category>.+)_percent")
 
 
 def _sites(table: pd.DataFrame) -> pd.DataFrame:

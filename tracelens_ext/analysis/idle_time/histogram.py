@@ -113,8 +113,8 @@ def telling_histogram(
     if log or len(counted.counts) < 2 or most <= _HIDING_SHARE * inside:
         return TellingHistogram(counted, "")
     reason = (
-        f"The bins are logarithmic because one of equal width would contain {most:,} "
-        f"of the {inside:,} gaps."
+        f"Logarithmic bins: an equal-width bin would contain {most:,} of the "
+        f"{inside:,} gaps."
     )
     logarithmic = histogram(
         values, bins=bins, smallest=smallest, largest=largest, log=True

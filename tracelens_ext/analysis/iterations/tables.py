@@ -75,8 +75,9 @@ ITERATIONS = Table(
         ),
         Column(
             "launched_time_ms",
-            "of what was launched in it, and what started in it without a launch in the "
-            "trace, whenever that ran: the sum of the three that follow",
+            "GPU busy time of the work launched in the iteration, whenever it ran, and of "
+            "work started in it whose launch is not in the trace: the sum of the next three "
+            "columns",
         ),
         Column(
             "computation_time_ms",

@@ -179,15 +179,16 @@ GPU_TIMELINE = Table(
         Column("device", "if there are several, a block for each"),
         Column(
             "type",
-            "`computation_time`: kernels that are neither communication nor copies, and "
-            "memsets. `exposed_comm_time`: communication under which nothing computes. "
-            "`exposed_memcpy_time`: copies under which nothing computes or communicates. "
-            "`busy_time`: all. `idle_time`: the rest, with `micro_idle_thresh_us` also split "
-            "into `micro_idle_time` (holes up to that long) and `macro_idle_time`. "
+            "`computation_time`: kernels other than communication and copies, and memsets. "
+            "`exposed_comm_time`: communication not hidden by computation. "
+            "`exposed_memcpy_time`: copies hidden by neither computation nor communication. "
+            "`busy_time`: all of these. `idle_time`: the rest; with `micro_idle_thresh_us`, "
+            "also split into `micro_idle_time` (gaps up to that length) and "
+            "`macro_idle_time`. "
             "`total_time`: first start to last end. `total_comm_time`, `total_memcpy_time`: "
-            "hidden or not. Where not all of the wall time is analyzed, as by the findings: "
-            "`not_recorded_time`, `warm_up_time`, `analyzed_time`, and how that divides "
-            "(`analyzed_busy_time`, `analyzed_idle_time` …).",
+            "hidden or not. If only part of the wall time is analyzed, also "
+            "`not_recorded_time`, `warm_up_time`, `analyzed_time`, and the parts of the "
+            "analyzed time (`analyzed_busy_time`, `analyzed_idle_time` …).",
         ),
         Column("time ms", "busy time over all streams"),
         Column(

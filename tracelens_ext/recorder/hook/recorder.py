@@ -23,6 +23,7 @@ from .ranks import group_size, process_rank, world_size
 from .recording import (
     Recording,
     UnsupportedError,
+    import_what_optimizers_import,
     import_what_the_profiler_imports,
 )
 
@@ -147,6 +148,8 @@ class Recorder:
         for steps in self._thread_steps.values():
             steps.optimizers.add(optimizer)
         self._first_optimizer_was_made()
+        if self._options.skip == 0:
+            self._guarded(import_what_optimizers_import)
         self._guarded(self._begin_at_once)
 
     def optimizer_begins(self, optimizer: Any) -> bool:

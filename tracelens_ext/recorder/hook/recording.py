@@ -176,6 +176,15 @@ def import_what_the_profiler_imports(torch: Any) -> None:
             importlib.import_module("torch._inductor.config")
 
 
+def import_what_optimizers_import() -> None:
+    """Import now what every optimizer imports while it is made.
+
+    Some versions misname what modules run when they are imported, and write invalid JSON.
+    """
+    with suppress(ImportError):
+        importlib.import_module("torch._dynamo")
+
+
 def other_profiler() -> Optional[str]:
     """Return the Python profiler that is at work in this thread; None for none.
 
