@@ -148,7 +148,7 @@ def recording_lines(work: GpuEvents) -> list[str]:
     ]
     analyzed = "all of it analyzed."
     if parts:
-        analyzed = f"{', '.join(parts)}; {_time_text(recording.analyzed_ns)} judged."
+        analyzed = f"{', '.join(parts)}; {_time_text(recording.analyzed_ns)} analyzed."
     first = f"{_time_text(wall)} of wall time, {analyzed}"
     outside = time_outside(work)
     if outside:

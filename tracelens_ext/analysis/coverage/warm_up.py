@@ -34,7 +34,7 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.caching import cached_per_object
-from tracelens_ext.trace.gpu_events import GpuEvents, busy_within
+from tracelens_ext.trace.gpu_events import GpuEvents, busy_within, find_tracks
 from tracelens_ext.trace.grouping import maxima, minima, number_groups, sums
 from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.launches import captures, device_index_of_calls, find_launches
@@ -137,7 +137,7 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
     comes_back = _comes_back(work, table, half_wall)
     is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
     table = table[is_first_launch | ~comes_back]
-    table = _without_few_first_launches(table, wall_end - wall_start)
+    table = _without_few_first_launches(work, table)
     table = _joined_within_operations(work, table)
     names = [work.trace.name_of(row) for row in table["row"].tolist()]
     what = [f"{kind}: {name}" for kind, name in zip(table["what"], names, strict=True)]
@@ -199,7 +199,9 @@ def slow_first_launches(work: GpuEvents) -> Int64Array:
     trace = work.trace
     events = np.flatnonzero(work.tree.linked & work.is_kernel & ~work.tree.by_graph)
     launch = work.tree.launch_of_gpu[events]
-    name = work.name[events]
+    # Each device loads its own modules.
+    device = find_tracks(work, "device").of_gpu[events].astype(np.int64)
+    name = device * len(trace.names) + work.name[events]
     order = np.lexsort((trace.ts[launch], name))
     launch = launch[order]
     duration = trace.dur[launch]
@@ -221,13 +223,21 @@ def slow_first_launches(work: GpuEvents) -> Int64Array:
     return slow
 
 
-def _without_few_first_launches(table: pd.DataFrame, wall_ns: int) -> pd.DataFrame:
-    """Return the table without first launches of kernels if these take hardly any time."""
-    is_first_launch = table["what"] == WarmUp.FIRST_LAUNCH.value
-    idle_ns = int(table["idle"][is_first_launch].sum())
-    if idle_ns >= _LEAST_FIRST_LAUNCHES_SHARE * wall_ns:
-        return table
-    return table[~is_first_launch]
+def _without_few_first_launches(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table without first launches of kernels where these take hardly any time.
+
+    That is so on a device on which they are a small share of its own time.
+    """
+    tracks = find_tracks(work, "device")
+    count = len(tracks)
+    first_start = minima(tracks.of_gpu, work.start, count)
+    last_end = maxima(tracks.of_gpu, work.end, count)
+    is_first_launch = (table["what"] == WarmUp.FIRST_LAUNCH.value).to_numpy()
+    device = table["device"].to_numpy().astype(np.int64)
+    idle = np.where(is_first_launch, table["idle"].to_numpy(), 0)
+    idle_of_device = sums(number=device, values=idle, groups=count)
+    is_much = idle_of_device >= _LEAST_FIRST_LAUNCHES_SHARE * (last_end - first_start)
+    return table[~is_first_launch | is_much[device]]
 
 
 def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFrame:
