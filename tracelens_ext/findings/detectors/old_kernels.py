@@ -101,9 +101,8 @@ def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
     of_device = capability(device, peaks)
     if of_device >= _FIRST_CARD:
         of_device = 80
-    older = [
-        generation for generation in (*_BUILT_FOR, _NEWEST) if generation <= of_device
-    ]
+    generations = list(_BUILT_FOR) + [_NEWEST]
+    older = [generation for generation in generations if generation <= of_device]
     return max(older, default=0)
 
 

@@ -92,7 +92,7 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
         text=TEXT,
         variant=variant,
         where={"products": inspection.ranked_by(_label, claim), "reasons": reasons},
-        advice=" ".join([*advice, _WHERE_TO_LOOK]),
+        advice=" ".join(advice + [_WHERE_TO_LOOK]),
         snippet=snippet,
     )
 

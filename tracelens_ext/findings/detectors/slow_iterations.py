@@ -277,8 +277,11 @@ def _slowest_part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     parts = [column for column in whole if column not in _NOT_PARTS]
     usual = whole.drop(slow.index)[parts].median()
     more_ms = (slow[parts] - usual).sum()
-    if not len(more_ms) or not more_ms.max() > 0:
+    if not len(more_ms):
+        return "", 0.0
+    most_ms = float(more_ms.max())
+    if not most_ms > 0:
         return "", 0.0
     column = str(more_ms.idxmax())
     words = column.removesuffix("_ms").replace("_", " ")
-    return words, float(more_ms.max())
+    return words, most_ms

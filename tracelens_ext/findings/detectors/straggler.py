@@ -16,7 +16,6 @@ from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.findings.transfer_facts import (
-    GROUP,
     named_collectives,
 )
 from tracelens_ext.lazy import pd
@@ -47,7 +46,14 @@ TEXT: Final = FindingText(
     },
 )
 
-_SAME: Final = ["collective", *GROUP, "Process Group Description", "dtype", "iteration"]
+_SAME: Final = [
+    "collective",
+    "Process Group Name",
+    "Group size",
+    "Process Group Description",
+    "dtype",
+    "iteration",
+]
 #: The others wait for it so many times as long as for any other device.
 _FAR_WORSE: Final = 2
 

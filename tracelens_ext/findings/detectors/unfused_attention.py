@@ -236,8 +236,9 @@ class _Search:
     def _is_end(self, position: Int64Array) -> BoolArray:
         """Tell at which position, one of each softmax, another softmax may be, (s,)."""
         scores = self.scores[position]
-        may_be_softmax = (scores < 0) & self.has_no_shapes
-        return (scores > 0) | may_be_softmax
+        is_end: BoolArray = (scores < 0) & self.has_no_shapes
+        is_end |= scores > 0
+        return is_end
 
 
 def _find_chains(inspection: Inspection) -> _AttentionChains:
