@@ -1,4 +1,4 @@
-"""What a recording holds: lost work, work of before it, start-up; and of which program it is."""
+"""What a recording holds: lost work, work of before it, warm-up; and of which program it is."""
 
 from __future__ import annotations
 
