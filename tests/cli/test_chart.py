@@ -208,10 +208,13 @@ def test_too_little_elapsed_time_is_a_warning(
     [
         ([], "give a trace"),
         (["run2.sqlite,vllm"], "expected FILE,ENGINE,MODEL,SECONDS"),
-        (["run2.sqlite,vllm,llama,-3"], "no number of seconds"),
+        (
+            ["run2.sqlite,vllm,llama,-3"],
+            "'-3' is not a number of seconds; give the run time",
+        ),
         (
             ["run2.sqlite,vlm,llama,3"],
-            "no engine is called 'vlm'; did you mean 'vllm'? known",
+            "there is no engine called 'vlm'; did you mean 'vllm'? known",
         ),
         (
             ["run2.sqlite,vllm,gpt,3"],
@@ -223,7 +226,7 @@ def test_too_little_elapsed_time_is_a_warning(
         ),
         (
             ["run2.sqlite", "--categorizer", "builtn"],
-            "no categorizer is called 'builtn'",
+            "there is no categorizer called 'builtn'",
         ),
     ],
 )
@@ -246,7 +249,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     for name, words in (
         ("absent.json", "no such file"),
         ("text.json", "is not a trace in a known format"),
-        ("host_only.json", "holds no GPU event"),
+        ("host_only.json", "contains no GPU event"),
     ):
         # The other input is fine, and nothing is written for it alone.
         assert chart("run2.sqlite,vllm,llama,1", f"{name},vllm,llama,1") == 1

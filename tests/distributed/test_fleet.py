@@ -198,7 +198,7 @@ def test_failures_are_listed_and_the_rest_is_done(ranks: Path, tmp_path: Path) -
     assert "no such file" in rows[0]["message"]
     assert rows[1]["rank"] == 1
     assert rows[1]["message"].startswith(
-        f"{ranks / 'rank1.json.gz'}: the gzip stream ends in the"
+        f"{ranks / 'rank1.json.gz'}: the gzip stream ends prematurely"
     )
     assert rows[1]["attempts"] == 1, "the next attempt would find the same"
     assert (rows[3]["rank"], rows[3]["stage"], rows[3]["attempts"]) == (3, "missing", 0)

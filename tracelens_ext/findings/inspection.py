@@ -236,7 +236,7 @@ class Inspection:
 
     @cached_property
     def analyzed_ns(self) -> float:
-        """The part of the wall time that is recorded and no start-up."""
+        """The part of the wall time that is recorded and not warm-up."""
         return max(recording_of(self.work).analyzed_ns, 1.0)
 
     def note(self, sentence: str) -> None:
