@@ -183,13 +183,13 @@ def test_a_selection_keeps_the_gaps_that_its_events_end() -> None:
         stepless.kernel("k", 0, 1)
         analyzed(stepless).get_df_gaps(selection=EventFilter(step=1))
     with pytest.raises(
-        UsageError, match="no such scope: 'steam'; choose from stream, device"
+        UsageError, match="there is no scope 'steam'; choose from stream, device"
     ):
         analyzer.get_df_gaps("steam")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="0 or more, and not -1"):
+    with pytest.raises(UsageError, match="0 or more; it is -1"):
         analyzer.get_df_gaps(longest=-1)
     assert len(analyzer.get_df_gaps(longest=0)) == 0
-    with pytest.raises(UsageError, match="no such sort"):
+    with pytest.raises(UsageError, match="there is no sort"):
         analyzer.get_df_idle_by_kernel_pair("length")  # type: ignore[arg-type]
 
 

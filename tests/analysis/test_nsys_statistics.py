@@ -369,7 +369,7 @@ def test_rows_that_are_missing_are_a_warning(tmp_path: Path) -> None:
         StatisticClassifier(CLASSES).statistic(2, rows(without))
     path = tmp_path / "k.csv"
     path.write_text(KERNELS[:-5])
-    with pytest.warns(UserWarning, match=r"k\.csv: its last line does not end"):
+    with pytest.warns(UserWarning, match=r"k\.csv: its last line is incomplete"):
         StatisticClassifier(CLASSES).statistic(2, path)
 
 

@@ -240,7 +240,7 @@ def test_class_maps_must_hold_texts(tmp_path: Path) -> None:
         loaded(tmp_path, csv_input(), kernel_to_class_map={"a": 1})
     path = tmp_path / "map.json"
     path.write_text('["a"]')
-    with pytest.raises(ConfigurationError, match="is no class map"):
+    with pytest.raises(ConfigurationError, match="is not a class map"):
         load_class_map(path)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_class_map(tmp_path / "absent.json")
