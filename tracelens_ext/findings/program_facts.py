@@ -366,7 +366,7 @@ def _own_all_reduce(facts: ProgramFacts) -> str:
 
 
 def _async_scheduling(facts: ProgramFacts) -> str:
-    kinds = (*_CPU_KINDS, EventKind.PYTHON_FUNCTION)
+    kinds = _CPU_KINDS + (EventKind.PYTHON_FUNCTION,)
     if facts.has_cpu_event(_ASYNC_SCHEDULING, *kinds):
         return "asynchronous scheduling"
     return ""

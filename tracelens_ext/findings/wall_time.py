@@ -112,7 +112,12 @@ class WallTime:
         device_index = self.tracks.of_gpu[linked]
         rows = self.work.tree.launch_of_gpu[linked]
         order = grouping.by_group_and_time(device_index, trace.ts[rows])
-        return device_index[order], trace.ts[rows[order]], trace.thread[rows[order]]
+        rows = rows[order]
+        return (
+            device_index[order],
+            trace.ts[rows],
+            trace.thread[rows],
+        )
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -128,12 +133,14 @@ class WallTime:
         (of_device, begun, thread) = self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
         last = np.searchsorted(of_device, gaps.track, side="right") - 1
-        at = np.minimum(
-            grouping.items_before(of_device, begun, gaps.track, gaps.start), last
-        )
+        position = grouping.items_before(of_device, begun, gaps.track, gaps.start)
+        position = np.minimum(position, last)
+        next_device = np.append(of_device, NONE)[position]
+        next_thread = np.append(thread, NONE)[position]
         others = (launch == NONE) | (trace.ts[safe] < gaps.start)
-        others &= np.append(of_device, NONE)[at] == gaps.track
-        return launched, np.where(others, np.append(thread, NONE)[at], launched)
+        others &= next_device == gaps.track
+        following = np.where(others, next_thread, launched)
+        return launched, following
 
     # Idle time.
 
@@ -164,9 +171,11 @@ class WallTime:
         for number in np.unique(thread).tolist():
             mine = thread == number
             idle = self.idle
-            asked = (launched[idle.gap] == number) | (following[idle.gap] == number)
+            asked = launched[idle.gap] == number
+            asked |= following[idle.gap] == number
             asked &= self.may_wait(idle)
-            inside, rest = idle.chosen(asked).split(*union(start[mine], end[mine]))
+            stretches = union(start[mine], end[mine])
+            inside, rest = idle.chosen(asked).split(*stretches)
             self.idle = causes.joined_intervals(idle.chosen(~asked), rest)
             asking = np.full(len(inside.gap), number)
             claim = claim + self._claimed(self._of_gaps(inside, asking))
@@ -183,12 +192,16 @@ class WallTime:
         length = idle.end - idle.start
         before = np.cumsum(length) - length
         if len(length):  # of the same gap only
-            before -= before[np.searchsorted(idle.gap, idle.gap)]
-        take = np.clip(limit[idle.gap] - before, 0, length)
-        rest = idle._replace(start=idle.start + take).chosen(take < length)
-        self.idle = causes.joined_intervals(rest, unknown)
-        taken = idle._replace(end=idle.start + take).chosen(take > 0)
-        return self._claimed(self._of_gaps(taken))
+            first_of_gap = np.searchsorted(idle.gap, idle.gap)
+            before -= before[first_of_gap]
+        left_of_limit = limit[idle.gap] - before
+        take = np.clip(left_of_limit, 0, length)
+        taken_until = idle.start + take
+        rest = idle._replace(start=taken_until)
+        self.idle = causes.joined_intervals(rest.chosen(take < length), unknown)
+        taken = idle._replace(end=taken_until)
+        intervals = self._of_gaps(taken.chosen(take > 0))
+        return self._claimed(intervals)
 
     @property
     def _has_known_cause(self) -> BoolArray:
@@ -211,12 +224,15 @@ class WallTime:
                 [self.classified.gaps.track[asked], call[asked]]
             )
             order = grouping.by_group_and_time(number, asked)
-            left = self.left_of_gaps()[asked[order]]
+            number = number[order]
+            gap = asked[order]
+            left = self.left_of_gaps()[gap]
             before = np.cumsum(left) - left
-            before -= before[np.searchsorted(number[order], number[order])]
-            lasts = self.work.trace.dur[call[asked[order]]]
-            lasts = np.minimum(lasts, at_most[asked[order]])
-            limit[asked[order]] = np.maximum(lasts - before, 0)
+            first_of_number = np.searchsorted(number, number)
+            before -= before[first_of_number]
+            lasts = self.work.trace.dur[call[gap]]
+            lasts = np.minimum(lasts, at_most[gap])
+            limit[gap] = np.maximum(lasts - before, 0)
         return self.claim_idle_up_to(limit)
 
     def left_of_gaps(self) -> Int64Array:
@@ -236,7 +252,7 @@ class WallTime:
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
         if len(intervals.start):
-            self.claims = [*self.claims, claim]
+            self.claims = self.claims + [claim]
         return claim
 
     # Busy time.

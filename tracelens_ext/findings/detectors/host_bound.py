@@ -424,7 +424,7 @@ def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float
     intervals = claim.intervals
     segments = innermost_segments(
         trace,
-        (EventKind.CPU_OP, *LAUNCH_KINDS),
+        (EventKind.CPU_OP,) + LAUNCH_KINDS,
         HostIntervals(intervals.thread, intervals.start, intervals.end),
     )
     overlap = segments.during(intervals.thread, intervals.start, intervals.end)

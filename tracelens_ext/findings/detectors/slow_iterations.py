@@ -140,15 +140,20 @@ def _claim_by_wall(
 ) -> _ClaimedExcess:
     """Claim what some iterations take beyond the usual wall time."""
     times = _times_of_iterations(wall, iterations)
-    unexplained = (iterations.end - iterations.start) - times.claimed
-    excess = np.where(is_slow, _odd_excess(unexplained, iterations.whole), 0.0)
+    length = iterations.end - iterations.start
+    unexplained = length - times.claimed
+    odd_excess = _odd_excess(unexplained, iterations.whole)
+    excess = np.where(is_slow, odd_excess, 0.0)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    share = np.minimum(excess / np.maximum(times.free, 1.0), 1.0)
+    free = np.maximum(times.free, 1.0)
+    share = np.minimum(excess / free, 1.0)
     share_of_gap = values_at(share, times.of_gap, missing=0)
     share_of_gpu = values_at(share, iterations.started_in, missing=0)
     idle = wall.left_of_gaps().astype(np.float64)
-    claim = wall.claim_idle_up_to((idle * share_of_gap).astype(np.int64))
-    claim = claim + wall.claim_events(wall.free & (share_of_gpu > 0), share_of_gpu)
+    idle_limit = (idle * share_of_gap).astype(np.int64)
+    idle_claim = wall.claim_idle_up_to(idle_limit)
+    is_chosen = wall.free & (share_of_gpu > 0)
+    claim = idle_claim + wall.claim_events(is_chosen, share_of_gpu)
     return _ClaimedExcess(excess, claim)
 
 
@@ -159,10 +164,13 @@ def _claim_by_gpu(
     alone = wall.about(wall.free)
     launched_in = iterations.of_gpu
     length = _sums(launched_in[alone.events], alone.event_ns, len(iterations))
-    excess = np.where(is_slow, _odd_excess(length, iterations.whole), 0.0)
-    share = np.minimum(excess / np.maximum(length, 1.0), 1.0)
+    odd_excess = _odd_excess(length, iterations.whole)
+    excess = np.where(is_slow, odd_excess, 0.0)
+    share_of_length = excess / np.maximum(length, 1.0)
+    share = np.minimum(share_of_length, 1.0)
     share_of_gpu = values_at(share, launched_in, missing=0)
-    claim = wall.claim_events(wall.free & (share_of_gpu > 0), share_of_gpu)
+    is_chosen = wall.free & (share_of_gpu > 0)
+    claim = wall.claim_events(is_chosen, share_of_gpu)
     return _ClaimedExcess(excess, claim)
 
 
@@ -208,19 +216,27 @@ def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     count = len(iterations)
     works = np.zeros((len(wall.tracks), count + 1))
     works[wall.tracks.of_gpu, of_gpu] = 1
-    devices = works[:, :-1].sum(axis=0).clip(1)
+    working_devices = works[:, :-1].sum(axis=0)
+    devices = working_devices.clip(1)
     claimed = np.zeros(count)
     for claim in wall.claims:
         intervals = claim.intervals
         is_busy = intervals.event != NONE
-        of_interval = np.where(
-            is_busy, of_gpu[intervals.event], values_at(of_gap, intervals.gap)
-        )
-        claimed += _sums(of_interval, intervals.end - intervals.start, count)
+        of_event = of_gpu[intervals.event]
+        of_idle_interval = values_at(of_gap, intervals.gap)
+        of_interval = np.where(is_busy, of_event, of_idle_interval)
+        length = intervals.end - intervals.start
+        claimed += _sums(of_interval, length, count)
     alone = wall.about(wall.free)
-    busy = _sums(of_gpu[alone.events], alone.event_ns * len(wall.tracks), count)
-    idle = _sums(of_gap, wall.left_of_gaps().astype(np.float64), count)
-    return _Times(of_gap, claimed / devices, (busy + idle) / devices)
+    busy_ns = alone.event_ns * len(wall.tracks)
+    busy = _sums(of_gpu[alone.events], busy_ns, count)
+    idle_ns = wall.left_of_gaps().astype(np.float64)
+    idle = _sums(of_gap, idle_ns, count)
+    return _Times(
+        of_gap,
+        claimed / devices,
+        (busy + idle) / devices,
+    )
 
 
 def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
@@ -230,8 +246,11 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
     """
     usual = float(np.median(unexplained[whole]))
     excess = unexplained - usual
-    spread = float(np.median(np.abs(excess[whole])))
-    least = max(measured.ODD_BEYOND * spread, measured.ODD_AT_LEAST * usual)
+    deviation = np.abs(excess[whole])
+    spread = float(np.median(deviation))
+    least_by_spread = measured.ODD_BEYOND * spread
+    least_by_length = measured.ODD_AT_LEAST * usual
+    least = max(least_by_spread, least_by_length)
     return np.where(excess > least, excess, 0.0)
 
 
@@ -240,8 +259,9 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     before = iterations.started_in[gaps.before]
     after = iterations.started_in[gaps.after]
     middle = (gaps.start + gaps.end) // 2
-    is_between = (before != NONE) & (after != NONE)
-    is_in_first = is_between & (middle < iterations.start[after])
+    is_in_first = middle < iterations.start[after]
+    is_in_first &= before != NONE
+    is_in_first &= after != NONE
     return np.where(is_in_first, before, after)
 
 
@@ -257,7 +277,11 @@ def _slowest_part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     parts = [column for column in whole if column not in _NOT_PARTS]
     usual = whole.drop(slow.index)[parts].median()
     more_ms = (slow[parts] - usual).sum()
-    if not len(more_ms) or not more_ms.max() > 0:
+    if not len(more_ms):
         return "", 0.0
-    name = str(more_ms.idxmax()).removesuffix("_ms").replace("_", " ")
-    return name, float(more_ms.max())
+    most_ms = float(more_ms.max())
+    if not most_ms > 0:
+        return "", 0.0
+    column = str(more_ms.idxmax())
+    words = column.removesuffix("_ms").replace("_", " ")
+    return words, most_ms

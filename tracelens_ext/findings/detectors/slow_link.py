@@ -225,7 +225,7 @@ def _set_collectives(
     """Set the bytes of collectives, as bus bandwidth counts, and ns without the wait for others."""
     table = communication_of(inspection.work)
     event = table.index.to_numpy()
-    same_size = [*GROUP, *_SIZE]
+    same_size = GROUP + _SIZE
     sizes = table[_SIZE + GROUP].drop_duplicates()
     bytes_of_sizes = []
     for name, data_type, sent, received, _, ranks in sizes.itertuples(index=False):
