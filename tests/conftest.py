@@ -119,10 +119,9 @@ def pytest_collection_modifyitems(
     for item in items:  # those too that ask for a number of their own
         test = getattr(item, "function", None)
         own = getattr(test, "_hypothesis_internal_use_settings", None)
-        if own is not None and own.max_examples > most:
-            item.function._hypothesis_internal_use_settings = settings(
-                own, max_examples=most
-            )  # type: ignore[attr-defined]
+        if test is not None and own is not None and own.max_examples > most:
+            fewer = settings(own, max_examples=most)
+            test._hypothesis_internal_use_settings = fewer
 
 
 def pytest_collection_finish() -> None:

@@ -211,7 +211,7 @@ def _section_of(made: Any, name: str, level: int) -> Iterator[str]:  # noqa: ANN
 
 def _reading_parameters() -> list[tuple[Any, Any]]:
     """Return the options about reading, each with a command that has it."""
-    found = {}
+    found: dict[str, tuple[Any, Any]] = {}
     for command in built_in_commands().values():
         made = made_command(command)
         for parameter in made.params:

@@ -21,6 +21,7 @@ from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.report_html_helpers import HOSTILE, read_page
 from tracelens_ext.cli import run
+from tracelens_ext.compare.engine_chart.page import DEFAULT_TITLE
 from tracelens_ext.compare.engine_chart.specification import known_models
 from tracelens_ext.report.manifest import (
     MANIFEST,
@@ -117,7 +118,9 @@ def test_every_command_of_the_page_draws_a_chart(
     )
     assert f"Wrote {Path(folder) / 'result.html'}" in told.out
     title = (
-        arguments[arguments.index("--title") + 1] if "--title" in arguments else "Where"
+        arguments[arguments.index("--title") + 1]
+        if "--title" in arguments
+        else DEFAULT_TITLE
     )
     page = read_page(Path(folder) / "result.html")
     assert title in page.root.all("h1")[0].content()
@@ -208,10 +211,13 @@ def test_too_little_elapsed_time_is_a_warning(
     [
         ([], "give a trace"),
         (["run2.sqlite,vllm"], "expected FILE,ENGINE,MODEL,SECONDS"),
-        (["run2.sqlite,vllm,llama,-3"], "no number of seconds"),
+        (
+            ["run2.sqlite,vllm,llama,-3"],
+            "'-3' is not a number of seconds; give the run time",
+        ),
         (
             ["run2.sqlite,vlm,llama,3"],
-            "no engine is called 'vlm'; did you mean 'vllm'? known",
+            "there is no engine called 'vlm'; did you mean 'vllm'? known",
         ),
         (
             ["run2.sqlite,vllm,gpt,3"],
@@ -223,7 +229,7 @@ def test_too_little_elapsed_time_is_a_warning(
         ),
         (
             ["run2.sqlite", "--categorizer", "builtn"],
-            "no categorizer is called 'builtn'",
+            "there is no categorizer called 'builtn'",
         ),
     ],
 )
@@ -246,7 +252,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     for name, words in (
         ("absent.json", "no such file"),
         ("text.json", "is not a trace in a known format"),
-        ("host_only.json", "holds no GPU event"),
+        ("host_only.json", "contains no GPU event"),
     ):
         # The other input is fine, and nothing is written for it alone.
         assert chart("run2.sqlite,vllm,llama,1", f"{name},vllm,llama,1") == 1
@@ -323,7 +329,7 @@ def test_an_unfinished_folder_is_told_and_mended(
         write_manifest(Path("x"), manifest_files("x"), unfinished=True)
         assert run(command) == 0
         told = capsys.readouterr().err
-        assert "x: a run was killed while it put its files in place" in told
+        assert "x: a run was killed while it was moving its files here" in told
         assert unfinished_note("x") == []
 
 

@@ -71,7 +71,6 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         "is not valid JSON at byte",
     ),
     "two.json": (DEMO + DEMO, "more data after the end"),
-    "ranks.json": (_merged_ranks(), "several ranks"),
     "ranks_in_containers.json": (_merged_ranks((1, 1)), "several ranks"),
     "jax.json": (_jax(), "JAX/XLA trace"),
     "nsys.sqlite": (
@@ -99,6 +98,22 @@ def test_broken_traces(
     assert expected in error
     assert "; " in error, "a message says what to do"
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+def test_several_ranks_in_one_file_are_not_written_to_one_workbook(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "ranks.json"
+    trace.write_bytes(_merged_ranks())
+    workbook = tmp_path / "report.xlsx"
+    assert run(["report", str(trace), "-o", str(workbook)]) == 2
+    printed, error = capfd.readouterr()
+    assert printed == ""
+    assert error == (
+        f"tracelens-ext: {workbook}: is a single file, but there are several traces;"
+        " give a folder\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["ranks.json"]
 
 
 def test_no_such_file_and_folder(
@@ -300,15 +315,15 @@ def test_too_little_memory_names_the_file(
 
     trace = tmp_path / "trace.json"
     trace.write_text("{}")
-    for place in (
-        "tracelens_ext.readers.kineto.reader.read",
-        "tracelens_ext.cli.load.analyze",
+    for place, purpose in (
+        ("tracelens_ext.readers.kineto.reader.read", "to read it"),
+        ("tracelens_ext.cli.load.analyze", "for this"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(place, no_memory)
             assert run(["kernels", str(trace), "--no-cache"]) == 1
         said = capfd.readouterr().err
-        assert said.startswith(
-            f"tracelens-ext: {trace}: there is not enough memory for "
+        assert said == (
+            f"tracelens-ext: {trace}: there is not enough memory {purpose}; free some"
+            " memory, or analyze fewer traces at once\n"
         )
-        assert said.count("\n") == 1

@@ -94,13 +94,13 @@ def test_a_trace_that_fails_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code", "words"),
     [
         (["run"], 2, "--out"),
-        (["none*.json", "-o", "out"], 1, "none*.json: names no trace"),
+        (["none*.json", "-o", "out"], 1, "none*.json: matches no trace"),
         (["run", "-o", ""], 2, "has an empty value"),
-        (["run", "-o", "run"], 1, "holds files that tracelens-ext did not make"),
+        (["run", "-o", "run"], 1, "contains files that tracelens-ext did not write"),
         (
             ["run", "-o", "out", "--categorizer", "nonsense"],
             2,
-            "no categorizer is called",
+            "there is no categorizer called 'nonsense'",
         ),
         (["run", "-o", "nonsense://out"], 2, "nonsense://out: cannot be opened"),
     ],

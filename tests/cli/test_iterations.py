@@ -83,15 +83,15 @@ def test_rules_that_call_other_kernels_communication_are_told_of(
     rules.write_text(
         '[[rule]]\ncategory = "Communication"\npattern = "^sm90"\n', encoding="utf-8"
     )
-    goes_by = "exposed_comm_time_ms goes by the built-in rules"
+    built_in = "exposed_comm_time_ms uses the built-in rules"
     assert iterations("a.json") == 0
-    assert goes_by not in capsys.readouterr().out
+    assert built_in not in capsys.readouterr().out
     assert iterations("a.json", "--rules", rules, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     (note,) = document["notes"]
     assert note == (
-        f"{goes_by}, so that traces can be compared; Communication_time_ms by the chosen ones,"
-        " which call other GPU events communication (6 more)."
+        f"{built_in}, so that traces can be compared; Communication_time_ms uses the"
+        " chosen rules, which classify other GPU events as communication (6 more)."
     )
     first = document["tables"]["iterations"][0]
     assert (first["exposed_comm_time_ms"], first["Communication_time_ms"]) == (
@@ -109,7 +109,7 @@ def test_rules_that_call_other_kernels_communication_are_told_of(
         '[[rule]]\ncategory = "Mine"\npattern = "^sm90"\n', encoding="utf-8"
     )
     assert iterations("a.json", "--rules", rules) == 0
-    assert goes_by not in capsys.readouterr().out, "the two agree"
+    assert built_in not in capsys.readouterr().out, "the two agree"
 
 
 def test_top_cuts_the_first_table_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -355,7 +355,7 @@ def test_paths_out_of_the_folders_are_refused(
     for tool, more in (("open_trace", {}), ("sql", {"query": "select 1"})):
         answer = ask(tool, path=path, **more)
         assert isinstance(answer, str), answer
-        assert "folders of the server" in answer
+        assert "the server's folders" in answer
         assert "\n" not in answer
 
 
@@ -397,7 +397,7 @@ def test_sql_that_does_more_than_read_or_does_not_end_is_refused(
     query: str, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracelens_ext.cli.mcp_server._SQL_SECONDS", 0.2)
-    assert "SQL is refused" in ask("sql", path="plain.json.gz", query=query)
+    assert "this SQL is rejected: " in ask("sql", path="plain.json.gz", query=query)
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,7 @@ def test_a_trace_stays_in_memory_until_its_file_changes(
 def test_no_folder_or_no_package_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="absent: is not a folder; give folders"):
         make_server([tmp_path / "absent"])
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     with pytest.raises(UsageError, match=r"tracelens-ext\[mcp\]"):

@@ -131,7 +131,7 @@ def test_a_memory_snapshot_is_shown_as_memory_shows_it(
 ) -> None:
     assert run(["memory", snapshot]) == 0
     shown = capsys.readouterr().out
-    assert "memory_peaks" in shown
+    assert "Peak memory of each device" in shown
     assert run([snapshot]) == 0
     assert capsys.readouterr().out == shown
 

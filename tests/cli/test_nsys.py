@@ -124,11 +124,11 @@ def test_an_input_that_fails_does_not_cost_the_others(
     assert [row["title"] for row in document["tables"]["inputs"]] == ["trace"]
     absent, kernels = err.splitlines()
     assert (
-        "absent: config.json: inputs[0].nsys_report.path: there is neither absent.json"
+        "absent: config.json: inputs[0].nsys_report.path: neither absent.json nor "
         in absent
     )
     assert kernels.startswith(
-        "tracelens-ext: empty: empty.json: holds no GPU kernels; record"
+        "tracelens-ext: empty: empty.json: contains no GPU kernels; record"
     )
     lines = [
         f"Left out: {line.removeprefix('tracelens-ext: ')}"
@@ -214,8 +214,8 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
     assert stats(*ALL[:-3], "3") == 0
     out, err = capsys.readouterr()
     assert (
-        "warning: run_cuda_gpu_kern_sum: 2 NVTX ranges 'step', not 3 (3 iterations by"
-        in err
+        "warning: run_cuda_gpu_kern_sum: 2 NVTX ranges 'step', not 3 (3 iterations"
+        " times 1 GPU); the estimate assumes one range per iteration and GPU" in err
     )
     assert "warning" not in out
 
@@ -252,7 +252,11 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
             2,
             "--mem-size needs --mem",
         ),
-        ([*ALL, "--iteration-range", "steps"], 2, "no NVTX range is called 'steps'"),
+        (
+            [*ALL, "--iteration-range", "steps"],
+            2,
+            "there is no NVTX range called 'steps'; the closest",
+        ),
         (
             [*ALL, "--mem", "run_cuda_gpu_kern_sum.csv"],
             1,
@@ -281,14 +285,14 @@ def test_doubts_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -
             1,
             "list.json: the file: expected an object, got [1]",
         ),
-        ([*ALL, "--class-map", "trace.json"], 1, "trace.json: is no class map"),
+        ([*ALL, "--class-map", "trace.json"], 1, "trace.json: is not a class map"),
         ([*ALL, "--csv", "x.csv"], 2, "is a single file, but there are several tables"),
         ([*ALL, "--xlsx", "x.csv"], 2, "is not the name of an Excel file"),
         ([*ALL, "--iterations", "0"], 2, "--iterations"),
         (
             ["trace.json", "--iteration-range", "step", "--gpus", "3"],
             2,
-            "do not go evenly into 3",
+            "cannot be divided evenly among 3 GPUs",
         ),
     ],
 )

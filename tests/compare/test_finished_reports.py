@@ -7,7 +7,7 @@ import shutil
 import time
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import openpyxl
 import pandas as pd
@@ -52,10 +52,10 @@ def reports_of(
     return write_report(report, places)
 
 
-def analyzed(maker: TraceMaker, **options: object) -> TreePerfAnalyzer:
+def analyzed(maker: TraceMaker, **options: Any) -> TreePerfAnalyzer:
     return TreePerfAnalyzer(
         maker.document(), use_kernel_name_categories=True, **options
-    )  # type: ignore[arg-type]
+    )
 
 
 def nothing_changed(comparison: Comparison) -> None:
@@ -340,10 +340,9 @@ def test_folders_and_patterns_stand_for_reports_where_they_have_no_traces(
 
 @pytest.mark.usefixtures("few_tables")
 def test_reports_say_their_version(workbook: Path, tmp_path: Path) -> None:
-    book = openpyxl.load_workbook(workbook)
-    assert {p.name: p.value for p in book.custom_doc_props.props} == {
-        "tables_version": 1
-    }  # type: ignore[attr-defined]
+    book: Any = openpyxl.load_workbook(workbook)
+    properties = {item.name: item.value for item in book.custom_doc_props.props}
+    assert properties == {"tables_version": 1}
     folder = reports_of(analyzed(training(2)), tmp_path / "new")[1]
     manifest = folder / MANIFEST
     assert '"tables_version": 1' in manifest.read_text()

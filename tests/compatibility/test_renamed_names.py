@@ -140,7 +140,8 @@ def test_tables_in_files_have_the_earlier_names() -> None:
         )
     assert {"gap_hosts", "gap_pairs", "time_axis"} <= set(tables)
     assert "claimed_ms" in tables["findings"]
-    assert pd.ExcelFile("out.xlsx").sheet_names.count("gap_hosts") == 1
+    with pd.ExcelFile("out.xlsx") as book:
+        assert book.sheet_names.count("gap_hosts") == 1
     assert "% of judged time" in pd.read_excel("out.xlsx", "findings")
     with Path("csvs/findings.csv").open(encoding="utf-8") as file:
         assert "claimed_ms" in next(csv.reader(file))

@@ -155,7 +155,7 @@ def test_a_stream_that_was_told_to_wait_does_not_explain_an_idle_device(
     maker.call("cudaStreamWaitEvent", 5 * MS, 5)
     maker.launched("second", 20 * MS, 10 * MS, correlation=2, at=5 * MS + 10)
     if call:
-        for start in (11 * MS, 15 * MS):  # a longer one would be start-up
+        for start in (11 * MS, 15 * MS):  # a longer one would be warm-up
             maker.call(call, start, 4 * MS)
     expected = {"allocator": 8.0, "host-bound": 2.0} if call else {}
     assert savings(maker) == expected

@@ -170,17 +170,19 @@ def test_a_few_long_gaps_lead_the_line_and_the_median_is_theirs() -> None:
 
 
 def many(count: int) -> Findings:
-    one = {"confidence": "high", "confidence_reason": "", "where": {}, "evidence": []}
     shown = [
         Finding(
             f"f-{n}",
             f"Finding {n} of many",
             9.0,
             9.0,
-            **one,
+            confidence="high",
+            confidence_reason="",
+            where={},
+            evidence=[],
             advice="",
             documentation="",
-        )  # type: ignore[arg-type]
+        )
         for n in range(count)
     ]
     return Findings(100.0, shown, analyzed_ms=100.0)

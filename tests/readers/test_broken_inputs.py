@@ -45,8 +45,8 @@ def test_the_corpus_is_large_and_every_file_has_its_expectation() -> None:
 def test_an_expectation_says_all_there_is_to_say() -> None:
     for name in ALL:
         expected = expectation(FOLDER / name)
-        for each in (expected, expected.get("salvage", expected)):
-            given = set(each) - {"salvage"}
+        for each in (expected, expected.get("allow_truncated", expected)):
+            given = set(each) - {"allow_truncated"}
             assert given == (WORKS if each["exit"] == 0 else FAILS), name
 
 
@@ -65,11 +65,13 @@ def test_a_report(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("name", _some(BROKEN, 3))
-def test_salvage(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_allow_truncated(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The events before the damage; the same line where there are none, or none can be known."""
     expected = expectation(FOLDER / name)
     found = outcome(FOLDER / name, tmp_path, capfd, "--allow-truncated")
-    assert agrees(found, expected.get("salvage", expected)), found
+    assert agrees(found, expected.get("allow_truncated", expected)), found
 
 
 @pytest.mark.parametrize(

@@ -406,7 +406,7 @@ def test_an_event_that_is_larger_than_a_slice(
 
 
 @pytest.mark.usefixtures("small_slices")
-@pytest.mark.parametrize("salvage", [False, True])
+@pytest.mark.parametrize("allow_truncated", [False, True])
 @pytest.mark.parametrize(
     "damage", ["cut off", "cut gzip", "garbage", "two documents", "check sum"]
 )

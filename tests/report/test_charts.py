@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import openpyxl
@@ -314,7 +314,8 @@ def test_titles_and_labels_are_no_formulas(tmp_path: Path) -> None:
     for kind in ("bar", "stacked"):
         odd = pd.DataFrame({"name": ["nan"], "time_ms": [1]})
         write(tmp_path / "b.xlsx", Chart("T", "t", "name", "time_ms", kind=kind), t=odd)
-        (chart,) = openpyxl.load_workbook(tmp_path / "b.xlsx")["charts"]._charts
+        sheet: Any = openpyxl.load_workbook(tmp_path / "b.xlsx")["charts"]
+        (chart,) = sheet._charts
         assert (
             chart.series[0].cat.strRef is not None
         )  # a text, though it could be a number

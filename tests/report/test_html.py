@@ -127,9 +127,9 @@ def test_headline_notes_facts_and_coverage(tmp_path: Path) -> None:
         # (unlinked) is none
         ["Top operation", "aten::mm", "40.2% of GPU time, 40.25 ms"],
     ]
-    assert [item.content() for item in root.with_id("notes").parent.all("li")] == [
-        "Look < here."
-    ]  # type: ignore[union-attr]
+    section = root.with_id("notes").parent
+    assert section is not None
+    assert [item.content() for item in section.all("li")] == ["Look < here."]
     about = [
         tuple(part.content() for part in line.children)
         for block in root.with_id("about").all("dl")
@@ -216,9 +216,9 @@ def test_hostile_names_stay_texts(tmp_path: Path) -> None:
     # 7 * 191: no template ran
     assert "1337" not in page.source.replace(scripts[1].content(), "")
     assert page.root.all("h1")[0].content() == cleaned(everywhere)
-    assert page.root.with_id("notes").parent.all("li")[0].content() == cleaned(
-        everywhere
-    )  # type: ignore[union-attr]
+    section = page.root.with_id("notes").parent
+    assert section is not None
+    assert section.all("li")[0].content() == cleaned(everywhere)
     rows = page.frame(list(sheets).index("kernels_by_category"))
     assert [row[0] for row in rows] == [cleaned(name) for name in HOSTILE]
     headers = page.table("kernels_by_category").all("thead")[0].all("th")

@@ -283,7 +283,7 @@ def test_the_page_does_what_it_says(
     monkeypatch.chdir(tmp_path)
     for command in re.findall(r"(?m)^\$ tracelens-ext (.*)$", page):
         assert run(shlex.split(command)) == 0, command
-    assert re.findall(r"(?m)^Replay: .*$", page)[0] in capsys.readouterr().out
+    assert re.findall(r"(?m)^Simulation: .*$", page)[0] in capsys.readouterr().out
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(program, {})  # noqa: S102  # the documentation's own
     assert run(["what-if", "slow.json.gz", "--change", "GEMM=0.5", "--json"]) == 0

@@ -21,6 +21,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,6 +71,9 @@ def _run(case: dict[str, Any]) -> NoReturn:
         main(case["arguments"])
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 71
+    except BaseException:
+        traceback.print_exc()  # nobody else sees it: the process ends below
+        raise
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -115,13 +115,23 @@ def ranked(
     if not len(known):
         return []
     first, number = number_groups([code[known]])
-    total = np.bincount(number, ns[known]) / NS_PER_MS
+    total_ms = np.bincount(number, ns[known]) / NS_PER_MS
     count = np.bincount(number)
-    order = np.argsort(-total, kind="stable")
-    names = texts(code[known[first[order]]], labels)
-    found = zip(names, total[order].tolist(), count[order].tolist(), strict=True)
-    shown = set(islice(dict.fromkeys(filter(None, names)), 4 * MOST_PLACES))
-    return _merged([Place(*place) for place in found if place[0] in shown])
+    order = np.argsort(-total_ms, kind="stable")
+    first_of_code = known[first[order]]
+    names = texts(code[first_of_code], labels)
+    distinct_names = dict.fromkeys(filter(None, names))
+    shown = set(islice(distinct_names, 4 * MOST_PLACES))
+    places = []
+    for name, attributed_ms, name_count in zip(
+        names,
+        total_ms[order].tolist(),
+        count[order].tolist(),
+        strict=True,
+    ):
+        if name in shown:
+            places.append(Place(name, attributed_ms, name_count))
+    return _merged(places)
 
 
 def folded_labels(
@@ -139,8 +149,9 @@ def folded_labels(
     ]
     unique = list(dict.fromkeys(folded))
     number = {label: place for place, label in enumerate(unique)}
-    new_code = np.array([number[label] for label in folded], dtype=np.int64)
-    return np.where(code == NONE, NONE, values_at(new_code, code)), unique
+    code_of_labels = np.array([number[label] for label in folded], dtype=np.int64)
+    folded_code = values_at(code_of_labels, code)
+    return np.where(code == NONE, NONE, folded_code), unique
 
 
 def _of_gaps(
@@ -179,15 +190,14 @@ def _of_gaps(
         if EventKind.CPU_OP not in kinds:
             return found
         seen_ns = int(ns[code != NONE].sum())
-        outside_ms = (int((end - start).sum()) - seen_ns) / devices / NS_PER_MS
-        if outside_ms < _NAMED_SHARE * float((end - start).sum()) / devices / NS_PER_MS:
+        total_ns = int((end - start).sum())
+        outside_ms = (total_ns - seen_ns) / devices / NS_PER_MS
+        least_ms = _NAMED_SHARE * float(total_ns) / devices / NS_PER_MS
+        if outside_ms < least_ms:
             return found
-        return [
-            *found,
-            Place(
-                name=NO_OPERATION, attributed_ms=outside_ms, count=len(distinct(gap))
-            ),
-        ]
+        count = len(distinct(gap))
+        outside = Place(name=NO_OPERATION, attributed_ms=outside_ms, count=count)
+        return found + [outside]
 
     names = dict(zip(HOST_KINDS, ("operations", "calls", "python_frames"), strict=True))
     found = {names[column]: ranks(kinds) for column, kinds in HOST_KINDS.items()}
@@ -214,7 +224,7 @@ def _innermost(
         stretches = hosts.HostIntervals(
             thread=thread[asked], start=start[asked], end=end[asked]
         )
-        moments = find(("ProfilerStep#", *ignored))
+        moments = find(("ProfilerStep#",) + ignored)
         its = moments.during(*stretches)
         found.append((moments, asked, its))
         asked = asked[its.of_interval == 0]
@@ -237,11 +247,15 @@ def _iterations_during(
     for number in np.unique(iterations.process).tolist():
         mine = np.flatnonzero(process == number)
         its = iterations.process == number
-        windows = iterations.start[its], iterations.end[its]
-        begin, until, _, at = inside(start[mine], end[mine], *windows)
-        found += ranked(
-            code=np.flatnonzero(its)[at], labels=labels, ns=(until - begin) / devices
+        begin, until, _, window = inside(
+            start[mine],
+            end[mine],
+            iterations.start[its],
+            iterations.end[its],
         )
+        iteration = np.flatnonzero(its)[window]
+        ns = (until - begin) / devices
+        found += ranked(code=iteration, labels=labels, ns=ns)
     return found
 
 
@@ -264,11 +278,16 @@ def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
     streams = [
         "" if number == NONE else f"stream {number}" for number in numbers.tolist()
     ]
+    op_of_events = np.where(with_op, op[events], NONE)
+    operations = ranked(op_of_events, ops, ns)
+    operations += around(
+        work=work,
+        kinds=_ENCLOSING,
+        calls=launch[without],
+        ns=ns[without],
+    )
     return {
-        "operations": [
-            *ranked(np.where(with_op, op[events], NONE), ops, ns),
-            *around(work=work, kinds=_ENCLOSING, calls=launch[without], ns=ns[without]),
-        ],
+        "operations": operations,
         "modules": ranked(module[events], paths, ns),
         "python_frames": frames_around(work=work, calls=launch[linked], ns=ns[linked]),
         "iterations": ranked(step[events], labels, ns),
@@ -308,5 +327,8 @@ def around(
     find = partial(hosts.innermost_segments, trace, kinds, stretches)
     for moments, asked, its in _innermost(find, kinds, stretches):
         there = its.of_interval > 0
-        row[asked[there]] = moments.row[its.first[there]]
-    return ranked(*hosts.event_labels(trace, row), ns)
+        asked_there = asked[there]
+        first_moment = its.first[there]
+        row[asked_there] = moments.row[first_moment]
+    code, labels = hosts.event_labels(trace, row)
+    return ranked(code, labels, ns)

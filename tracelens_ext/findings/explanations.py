@@ -19,11 +19,14 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 def explanations() -> Mapping[str, str]:
     """Return the text about each built-in finding, Markdown without links, by its id."""
     page = resources.files("tracelens_ext.findings").joinpath(_FILE)
-    _, *parts = _HEADING.split(page.read_text(encoding="utf-8"))
+    parts = _HEADING.split(page.read_text(encoding="utf-8"))
+    identifiers = parts[1::2]
+    sections = parts[2::2]
     texts = {}
-    for identifier, text in zip(parts[::2], parts[1::2], strict=True):
-        section = text.partition("\n## ")[0]
-        texts[identifier] = _LINK.sub(r"\1", section).strip()
+    for identifier, section in zip(identifiers, sections, strict=True):
+        text, _, _ = section.partition("\n## ")
+        text_without_links = _LINK.sub(r"\1", text)
+        texts[identifier] = text_without_links.strip()
     return texts
 
 

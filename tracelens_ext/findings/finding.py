@@ -91,8 +91,10 @@ class Claim:
     def event_ns(self) -> Float64Array:
         """The attributed time of each of those events, (j,)."""
         is_busy = self.intervals.event != NONE
-        position = np.searchsorted(self.events, self.intervals.event[is_busy])
-        total = np.bincount(position, self.ns[is_busy], len(self.events))
+        event = self.intervals.event[is_busy]
+        busy_ns = self.ns[is_busy]
+        position = np.searchsorted(self.events, event)
+        total = np.bincount(position, busy_ns, len(self.events))
         return total.astype(np.float64)
 
     @property
@@ -108,8 +110,10 @@ class Claim:
             is_on_device = self.intervals.device_index == device_index
             intervals = self.intervals.chosen(is_on_device)
             merged = np.column_stack(union(intervals.start, intervals.end))
-            for start, end in (merged - self.wall_start).tolist():
-                records.append({"device": device, "start_ns": start, "end_ns": end})
+            from_start = merged - self.wall_start
+            for start, end in from_start.tolist():
+                record = {"device": device, "start_ns": start, "end_ns": end}
+                records.append(record)
         return records
 
     def __add__(self, other: Claim) -> Claim:
@@ -300,9 +304,9 @@ class Findings:
         """Return a line that says how much is explained, and the titles."""
         titles = "; ".join(finding.title for finding in self.findings)
         explained = f"{self.explained_ms:,.3f} of {self.analyzed_ms:,.3f} ms explained"
-        return short_repr(
-            f"{len(self.findings)} findings", f"{explained}; {titles or self.unknown}"
-        )
+        count = f"{len(self.findings)} findings"
+        summary = f"{explained}; {titles or self.unknown}"
+        return short_repr(count, summary)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row for each finding, what it saves, what to do."""
@@ -318,7 +322,9 @@ class Findings:
             "snippet",
         ]
         table = findings_table(self)[columns]
-        lines = [*self.recording_lines, *first_sentences(self), *self.notes]
+        lines = list(self.recording_lines)
+        lines += first_sentences(self)
+        lines += self.notes
         return cell_html("Findings", lines, {"What would save the most time": table})
 
     @property

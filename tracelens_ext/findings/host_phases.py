@@ -83,28 +83,37 @@ class ShapedClaim:
         """The claimed time of each shape, the mean over the devices, ms; not of none."""
         shape = self.shapes.shape[self._claim.intervals.gap]
         ns = np.bincount(shape, self._claim.ns, len(SHAPES)).astype(np.float64)
-        by_shape = zip(SHAPES, (ns / NS_PER_MS).tolist(), strict=True)
+        ms_of_shapes = (ns / NS_PER_MS).tolist()
+        by_shape = zip(SHAPES, ms_of_shapes, strict=True)
         return {name: shape_ms for name, shape_ms in by_shape if shape_ms}
 
     def lead(self) -> Lead:
         """Return what leads: a pause, a few long gaps, or the end of the recording."""
-        total = max(int(self.ns_of_gap.sum()), 1)
         for pause in self.shapes.pauses[:1]:
-            share = int(self.ns_of_gap[pause.gaps].sum()) / total
+            share = self._share_of(pause.gaps)
             if share >= _PAUSE_SHARE:
-                return Lead(variant="pauses", words=_pause_in_words(pause), share=share)
+                words = _pause_in_words(pause)
+                return Lead(variant="pauses", words=words, share=share)
         tail = np.flatnonzero(self.shapes.shape == Shape.TAIL.code)
-        share = int(self.ns_of_gap[tail].sum()) / total
+        share = self._share_of(tail)
         if share >= _MOST:
-            return Lead(variant="tail", words=self._gaps_in_words(tail), share=share)
+            words = self._gaps_in_words(tail)
+            return Lead(variant="tail", words=words, share=share)
         long_gaps = np.flatnonzero(self.shapes.shape != Shape.SHORT.code)
         long_gaps = long_gaps[self.ns_of_gap[long_gaps] > 0]
         large = self._similar_to_longest(long_gaps)
         for gaps in (large, long_gaps):
-            share = int(self.ns_of_gap[gaps].sum()) / total
+            share = self._share_of(gaps)
             if share >= _MOST:
-                return Lead(variant="few", words=self._gaps_in_words(gaps), share=share)
+                words = self._gaps_in_words(gaps)
+                return Lead(variant="few", words=words, share=share)
         return Lead()
+
+    def _share_of(self, gaps: Int64Array) -> float:
+        """Return the share of the claimed time that is in some gaps."""
+        total_ns = max(int(self.ns_of_gap.sum()), 1)
+        ns = int(self.ns_of_gap[gaps].sum())
+        return ns / total_ns
 
     def _similar_to_longest(self, gaps: Int64Array) -> Int64Array:
         """Return the gaps with at least a tenth of the longest."""
@@ -114,15 +123,18 @@ class ShapedClaim:
     def _gaps_in_words(self, gaps: Int64Array) -> str:
         """Return `1 gap of 2.0 ms`, or `3 gaps of 1.2 to 2.0 ms`."""
         lengths_ms = self.ns_of_gap[gaps] / NS_PER_MS
-        lengths = lengths_in_words(float(lengths_ms.min()), float(lengths_ms.max()))
+        shortest_ms = float(lengths_ms.min())
+        longest_ms = float(lengths_ms.max())
+        lengths = lengths_in_words(shortest_ms, longest_ms)
         if len(gaps) == 1:
             return f"1 gap of {lengths}"
         return f"{len(gaps):,} gaps of {lengths}"
 
     def longest(self) -> list[Evidence]:
         """Return the three longest gaps: when each begins, and what the CPU does in it."""
-        by_length = np.argsort(-self.ns_of_gap, kind="stable")[:_LONGEST_NAMED]
-        gaps = by_length[self.ns_of_gap[by_length] > 0]
+        longest_first = np.argsort(-self.ns_of_gap, kind="stable")
+        gaps = longest_first[:_LONGEST_NAMED]
+        gaps = gaps[self.ns_of_gap[gaps] > 0]
         begin = classify_gaps(self._work, "device").gaps.start[gaps]
         begin_ms = (begin - self._inspection.wall.start) / NS_PER_MS
         named = zip(gaps.tolist(), begin_ms.tolist(), self._cpu_in(gaps), strict=True)

@@ -30,7 +30,7 @@ from tracelens_ext.findings.program_facts import ProgramFacts
 from tracelens_ext.findings.texts import FindingText, VariantText, first_fitting
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.isolation import PartFailures
-from tracelens_ext.roofline.analysis import Roofline
+from tracelens_ext.roofline.analysis import Roofline, RooflineRow
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import (
     NONE,
@@ -137,16 +137,17 @@ class Inspection:
         """
         values = map(value, self.roofline.rows, *columns)
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]
-        return np.array([*sane, otherwise], dtype=np.float64)[
-            self.roofline.groups.of_gpu
-        ]
+        sane.append(otherwise)
+        value_of_rows = np.array(sane, dtype=np.float64)
+        return value_of_rows[self.roofline.groups.of_gpu]
 
     def ranked_by(
         self, label: Callable[..., str], claim: Claim, *columns: Sequence[Any]
     ) -> list[Place]:
         """The labels of rows of the roofline with most of a claim; columns as of `by_operation`."""
-        labels = [*map(label, self.roofline.rows, *columns)]
-        return ranked(self.roofline.groups.of_gpu[claim.events], labels, claim.event_ns)
+        labels = list(map(label, self.roofline.rows, *columns))
+        row_of_event = self.roofline.groups.of_gpu[claim.events]
+        return ranked(row_of_event, labels, claim.event_ns)
 
     @cached_property
     def peaks_of_rows(self) -> list[DevicePeaks | None]:
@@ -166,7 +167,9 @@ class Inspection:
         trace = self.work.trace
         result = np.zeros(len(self.work))
         for number, peaks in self.roofline.peaks.items():
-            result[trace.device == number] = value(trace.described(number), peaks)
+            device = trace.described(number)
+            is_on_device = trace.device == number
+            result[is_on_device] = value(device, peaks)
         return result
 
     def beyond(self, needed: Float64Array, far: float) -> Float64Array:
@@ -180,17 +183,22 @@ class Inspection:
         if chosen.any():
             call = self.launchers.of_gpu[chosen]
             needed = needed[chosen]
-            takes = np.bincount(call, work.duration[chosen])[call]
-            share[chosen] = np.where(takes > far * needed, 1.0 - needed / takes, 0.0)
+            call_ns = np.bincount(call, work.duration[chosen])
+            takes = call_ns[call]
+            takes_too_long = takes > far * needed
+            share[chosen] = np.where(takes_too_long, 1.0 - needed / takes, 0.0)
         return share
 
     def rate_of(self, slow: BoolArray) -> float:
         """TFLOP/s of the calls of some GPU events."""
         events = np.flatnonzero(slow)
         _, first = np.unique(self.launchers.of_gpu[events], return_index=True)
-        flops = self.by_operation(lambda row: row.cost.flops if row.cost else 0)
-        time = max(float(self.work.duration[events].sum()), 1.0)
-        return float(flops[events[first]].sum()) / time / 1e3
+        first_events = events[first]
+        flops = self.by_operation(_flops_of_row)[first_events]
+        total_flops = float(flops.sum())
+        busy_ns = float(self.work.duration[events].sum())
+        flops_per_ns = total_flops / max(busy_ns, 1.0)
+        return flops_per_ns / 1e3
 
     @cached_property
     def facts(self) -> ProgramFacts:
@@ -228,7 +236,7 @@ class Inspection:
 
     @cached_property
     def analyzed_ns(self) -> float:
-        """The part of the wall time that is recorded and no start-up."""
+        """The part of the wall time that is recorded and not warm-up."""
         return max(recording_of(self.work).analyzed_ns, 1.0)
 
     def note(self, sentence: str) -> None:
@@ -255,11 +263,14 @@ class Inspection:
         trace = self.work.trace
         if not len(rows):
             return np.zeros(0, dtype=np.int64)
-        others = others[by_group_and_time(trace.thread[others], trace.ts[others])]
-        begun = trace.thread[others], trace.ts[others], trace.thread[rows]
-        return items_before(*begun, trace.end_of(rows)) - items_before(
-            *begun, trace.ts[rows]
-        )
+        order = by_group_and_time(trace.thread[others], trace.ts[others])
+        others = others[order]
+        thread = trace.thread[rows]
+        other_thread = trace.thread[others]
+        begun = trace.ts[others]
+        before_end = items_before(other_thread, begun, thread, trace.end_of(rows))
+        before_start = items_before(other_thread, begun, thread, trace.ts[rows])
+        return before_end - before_start
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
         """Return which host events launch GPU work on their own thread."""
@@ -352,7 +363,7 @@ class Inspection:
             confidence=cast("Confidence", chosen_texts.template("confidence")),
             confidence_reason=chosen_texts.get("reason"),
             where=places,
-            evidence=[*_evidence(text, numbers, chosen_texts.values), *evidence],
+            evidence=_evidence(text, numbers, chosen_texts.values) + list(evidence),
             advice=chosen_texts.get("advice"),
             documentation=page or f"tracelens-ext explain finding {detector}",
             snippet=chosen_texts.get("snippet"),
@@ -446,7 +457,9 @@ class _ChosenTexts:
     def fill(self, *values: Mapping[str, object]) -> None:
         """Set what stands for names in braces; later values count."""
         self.values = {}
-        for some_values in (values[0], self.variant.values, *values[1:]):
+        self.values.update(values[0])
+        self.values.update(self.variant.values)
+        for some_values in values[1:]:
             self.values.update(some_values)
 
     def template(self, name: str) -> str:
@@ -462,6 +475,13 @@ class _ChosenTexts:
     def get(self, name: str) -> str:
         """Return a text with the values of the names in braces."""
         return _fill(self.template(name), self.values)
+
+
+def _flops_of_row(row: RooflineRow) -> float:
+    """Return the operations of one call, 0 where they are not known."""
+    if row.cost is None:
+        return 0
+    return row.cost.flops
 
 
 def _fill(template: str, values: Mapping[str, object]) -> str:
@@ -486,10 +506,11 @@ def _evidence(
     result = []
     for name, about in text.evidence.items():
         number = numbers.get(name)
-        if number is not None:
-            result.append(
-                Evidence(_fill(about.what, values), number, about.unit, about.see)
-            )
+        if number is None:
+            continue
+        what = _fill(about.what, values)
+        evidence = Evidence(what, number, about.unit, about.see)
+        result.append(evidence)
     return result
 
 

@@ -35,9 +35,12 @@ def recorder_percent(inspection: Inspection) -> float:
         if what in inspection.missing:
             continue
         rows = trace.rows_of(kind)
-        rows = rows[(trace.ts[rows] >= wall.start) & (trace.ts[rows] < wall.end)]
-        recording_ns += cost_ns * int(np.isin(trace.thread[rows], threads).sum())
-    percent = min(100.0 * recording_ns / max(len(threads) * wall.total_ns, 1), 100.0)
+        begun = trace.ts[rows]
+        is_within = (begun >= wall.start) & (begun < wall.end)
+        is_on_thread = np.isin(trace.thread[rows[is_within]], threads)
+        recording_ns += cost_ns * int(is_on_thread.sum())
+    total_ns = max(len(threads) * wall.total_ns, 1)
+    percent = min(100.0 * recording_ns / total_ns, 100.0)
     gpu_idles = 100 * idle_ns >= _LEAST_IDLE_PERCENT * inspection.analyzed_ns
     if percent < _LEAST_COST_PERCENT or not gpu_idles:
         return 0.0

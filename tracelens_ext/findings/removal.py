@@ -50,9 +50,9 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         host_times.add(_operations_of_launches(program, shorter))
     if remedy is Remedy.REMOVES_EXTRA_LAUNCHES:
         host_times.add(_operations_of_extra_launches(program, claim.events))
-    node_after = program.node_of_event[
-        find_gaps(program.work, "device").after[idle.gap]
-    ]
+    gaps = find_gaps(program.work, "device")
+    event_after = gaps.after[idle.gap]
+    node_after = program.node_of_event[event_after]
     sooner: Int64Array | int = 0
     tail: Int64Array | int = 0
     standstill: Int64Array | int = 0
@@ -108,10 +108,13 @@ def _shorter_gaps(
     """
     if not len(idle.gap):
         return 0
-    called_at = values_at(program.call, node_after) + program.window[0]
-    has_call = (node_after != NONE) & (values_at(program.call, node_after) != NONE)
-    is_before = has_call & (called_at <= idle.start)
-    length = np.where(is_before, idle.end - idle.start, 0)
+    call = values_at(program.call, node_after)
+    called_at = call + program.window[0]
+    is_called_before = called_at <= idle.start
+    is_called_before &= node_after != NONE
+    is_called_before &= call != NONE
+    idle_ns = idle.end - idle.start
+    length = np.where(is_called_before, idle_ns, 0)
     return _sums_of_nodes(program, node_after, length)
 
 
@@ -131,8 +134,11 @@ def _operations_of_launches(
     trace = program.work.trace
     loses_most = 2 * shorter > program.duration
     nodes = np.flatnonzero(loses_most & (program.launch != NONE))
-    operation = program.work.tree.cpu_op_of_gpu[program.event[nodes]]
-    rows = np.unique(np.where(operation == NONE, program.launch[nodes], operation))
+    event = program.event[nodes]
+    launch = program.launch[nodes]
+    operation = program.work.tree.cpu_op_of_gpu[event]
+    outermost_row = np.where(operation == NONE, launch, operation)
+    rows = np.unique(outermost_row)
     return rows[rows < trace.recorded]
 
 
@@ -189,10 +195,13 @@ class _HostTimes:
     def add(self, rows: Int64Array) -> None:
         """Add the times of host events."""
         trace = self.program.work.trace
-        clock_of_rows = self.program.clocks.of_thread[trace.thread[rows]]
-        self.clock = np.append(self.clock, clock_of_rows)
-        self.start = np.append(self.start, trace.ts[rows])
-        self.end = np.append(self.end, trace.end_of(rows))
+        thread = trace.thread[rows]
+        clock = self.program.clocks.of_thread[thread]
+        start = trace.ts[rows]
+        end = trace.end_of(rows)
+        self.clock = np.append(self.clock, clock)
+        self.start = np.append(self.start, start)
+        self.end = np.append(self.end, end)
 
     def by_clock(self) -> Sequence[Spans]:
         """Return the times of each clock since the window's start."""
@@ -214,10 +223,12 @@ def _sooner_starts(
     That is the part of the idle time before it in which it was called already.
     """
     program = simulation.program
-    has_call = (node_after != NONE) & (program.call[node_after] != NONE)
+    has_call = program.call[node_after] != NONE
+    has_call &= node_after != NONE
     node = node_after[has_call]
     called_at = program.call[node]
-    waited = end[has_call] - np.maximum(start[has_call], called_at)
+    waits_from = np.maximum(start[has_call], called_at)
+    waited = end[has_call] - waits_from
     sooner = sums(node, waited, len(program.duration))
     clipped: Int64Array = np.clip(sooner, 0, simulation.replay.latency)
     return clipped
@@ -231,8 +242,9 @@ def _blocks_before(
     for number in range(len(program.clocks.end)):
         is_of_clock = clock == number
         blocks = np.flatnonzero(program.block_clock == number)
-        position = np.searchsorted(program.block_start[blocks], end[is_of_clock]) - 1
-        result[is_of_clock] = values_at(blocks, position)
+        block_start = program.block_start[blocks]
+        blocks_before = np.searchsorted(block_start, end[is_of_clock])
+        result[is_of_clock] = values_at(blocks, blocks_before - 1)
     return result
 
 
@@ -244,6 +256,8 @@ def _shorter_tails(
     sooner = np.zeros_like(program.block_start)
     has_block = blocks != NONE
     block = blocks[has_block]
-    np.add.at(sooner, block, program.block_end[block] - start[has_block])
-    clipped: Int64Array = np.clip(sooner, 0, np.maximum(simulation.replay.tail, 0))
+    waited = program.block_end[block] - start[has_block]
+    np.add.at(sooner, block, waited)
+    tail = np.maximum(simulation.replay.tail, 0)
+    clipped: Int64Array = np.clip(sooner, 0, tail)
     return clipped

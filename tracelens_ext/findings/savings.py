@@ -52,7 +52,7 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
         changes.claims = claims
     if result is None:
         return bounded(findings)
-    return [*result, *others]
+    return result + others
 
 
 def bounded(findings: Sequence[Finding]) -> list[Finding]:
@@ -88,8 +88,8 @@ def _simulated_savings(
     partial_ids += [ident + _AHEAD for ident in ids_ahead]
     # A pass costs much the same for any number of changes. What has more time mostly saves more, so
     # that few sums, if any, are left for a second pass.
-    first_pass = [*_alone(findings), *_beginnings(findings)]
-    ids_of_first_pass = [_ids(several) for several in first_pass]
+    ids_of_first_pass = [_ids(several) for several in _alone(findings)]
+    ids_of_first_pass += [_ids(several) for several in _beginnings(findings)]
     ids_of_first_pass.extend(frozenset([ident]) for ident in partial_ids)
     savings.simulate(ids_of_first_pass)
     if simulation.state is not State.OK:

@@ -87,7 +87,8 @@ def _notes(
     if "findings" not in tables:
         return ()
     findings = _findings_of(context, options)
-    notes = [*findings.first_sentences, *findings.notes]
+    notes = list(findings.first_sentences)
+    notes += findings.notes
     hidden = len(findings.findings) - len(findings.worthwhile)
     if hidden:
         notes.append(hidden_findings(hidden))

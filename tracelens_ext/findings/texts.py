@@ -12,7 +12,7 @@ from tracelens_ext.findings.program_facts import Fact, ProgramFacts
 
 #: Kinds of programs of PyTorch that train or infer with a loop of their own, and all of PyTorch.
 PYTORCH_JOBS: Final = ("pytorch-training", "pytorch-inference")
-PYTORCH_PROGRAMS: Final = (*PYTORCH_JOBS, "serving")
+PYTORCH_PROGRAMS: Final = ("pytorch-training", "pytorch-inference", "serving")
 
 
 class Remedy(Enum):
@@ -77,7 +77,9 @@ class AdviceVariant:
         """Return whether it is for a program of this kind of which a trace shows these facts."""
         if self.kinds and kind not in self.kinds:
             return False
-        if not all(facts.shows(fact) for fact in (*self.follows, *self.requires)):
+        if not all(facts.shows(fact) for fact in self.follows):
+            return False
+        if not all(facts.shows(fact) for fact in self.requires):
             return False
         return not any(facts.shows(fact) for fact in self.excludes)
 

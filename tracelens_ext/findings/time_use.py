@@ -91,8 +91,11 @@ def _largest(inspection: Inspection, code: IntArray, labels: list[str]) -> str:
     for number in largest.tolist():
         if not total_ns[number]:
             continue
-        name = cut_middle(simple_name(labels[number]) or labels[number], _NAME_LENGTH)
-        texts.append(f"{name} {100 * total_ns[number] / all_ns:.0f} %")
+        label = labels[number]
+        name = simple_name(label) or label
+        shown_name = cut_middle(name, _NAME_LENGTH)
+        percent = 100 * total_ns[number] / all_ns
+        texts.append(f"{shown_name} {percent:.0f} %")
     return ", ".join(texts)
 
 
@@ -106,7 +109,8 @@ def _hidden_sentence(inspection: Inspection) -> str:
         ("communication", is_analyzed & work.is_communication),
         ("copies", is_analyzed & work.is_copy),
     ):
-        hidden_ms = inspection.wall.mean_ms(_covered_ns(inspection, is_part, computes))
+        hidden_ns = _covered_ns(inspection, is_part, computes)
+        hidden_ms = inspection.wall.mean_ms(hidden_ns)
         if hidden_ms >= _LEAST_HIDDEN_MS:
             parts.append(f"{ms_text(hidden_ms)} of {name}")
     if not parts:

@@ -100,14 +100,23 @@ def _binned(work: GpuEvents, stretches: Union) -> tuple[Union, Float64Array]:
 
     Merged, thousands of short stretches would look like one that covers everything.
     """
-    first = min(int(work.start.min()), int(stretches.start[0]))
-    last = max(int(work.end.max()), int(stretches.end[-1]))
+    first_work = int(work.start.min())
+    last_work = int(work.end.max())
+    first = min(first_work, int(stretches.start[0]))
+    last = max(last_work, int(stretches.end[-1]))
     edges = np.linspace(first, last, MOST_BINS + 1).astype(np.int64)
-    covered_ns = covered(stretches.start, stretches.end, edges[:-1], edges[1:])
+    bin_start = edges[:-1]
+    bin_end = edges[1:]
+    covered_ns = covered(
+        start=stretches.start,
+        end=stretches.end,
+        window_start=bin_start,
+        window_end=bin_end,
+    )
     is_touched = covered_ns > 0
-    length_ns = np.maximum(np.diff(edges), 1)
+    length_ns = np.maximum(bin_end - bin_start, 1)
     covered_percent = 100.0 * covered_ns / length_ns
-    touched = Union(edges[:-1][is_touched], edges[1:][is_touched])
+    touched = Union(bin_start[is_touched], bin_end[is_touched])
     return touched, covered_percent[is_touched]
 
 

@@ -68,7 +68,7 @@ def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
 
 def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
     """Return the collectives with most of a claim, with their groups."""
-    keys = ["Collective name", *GROUP]
+    keys = ["Collective name"] + GROUP
     claimed = (
         communication_of(inspection.work)
         .loc[claim.events, keys]

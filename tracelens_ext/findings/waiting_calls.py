@@ -74,12 +74,15 @@ class WaitingCalls:
         trace = self._work.trace
         call = self._call_of_intervals(claim)
         has_call = call != NONE
-        self.calls = distinct(call[has_call])
-        number = np.searchsorted(self.calls, call[has_call])
+        known_call = call[has_call]
+        self.calls = distinct(known_call)
+        number = np.searchsorted(self.calls, known_call)
         self.ns = np.bincount(number, claim.ns[has_call], len(self.calls))
         ended = values_at(trace.ts, call) + values_at(trace.dur, call)
-        is_during = has_call & (claim.intervals.start < ended)
-        self.during_ms = float(claim.ns[is_during].sum()) / NS_PER_MS
+        is_during = claim.intervals.start < ended
+        is_during &= has_call
+        during_ns = float(claim.ns[is_during].sum())
+        self.during_ms = during_ns / NS_PER_MS
 
     def _call_of_intervals(self, claim: Claim) -> Int64Array:
         """Return the call that each interval is in, or comes after; `NONE` if unknown, (i,)."""
@@ -144,7 +147,8 @@ class WaitingCalls:
 
     def _launches_in(self, rows: IntArray) -> Int64Array:
         """Return how many launches each of some events has; -1 where there is no event."""
-        launches = distinct(self._work.tree.launch_of_gpu[self._work.tree.linked])
+        tree = self._work.tree
+        launches = distinct(tree.launch_of_gpu[tree.linked])
         count = np.full(len(rows), NONE, dtype=np.int64)
         known = np.flatnonzero(rows != NONE)
         known_rows = rows[known].astype(np.int64)
@@ -156,8 +160,10 @@ class WaitingCalls:
         """The usual time from one call to the next on its thread; None if there is no such time."""
         trace = self._work.trace
         periods = []
-        for thread in np.unique(trace.thread[self.calls]).tolist():
-            begun = np.sort(trace.ts[self.calls[trace.thread[self.calls] == thread]])
+        thread_of_call = trace.thread[self.calls]
+        for thread in np.unique(thread_of_call).tolist():
+            calls = self.calls[thread_of_call == thread]
+            begun = np.sort(trace.ts[calls])
             if len(begun) >= _FEWEST_FOR_PERIOD:
                 periods.append(np.diff(begun))
         if not periods:
@@ -214,7 +220,9 @@ class WaitingCalls:
 
 def _most_common(sizes: np.typing.NDArray[np.float64]) -> float | None:
     """Return the size that occurs most, None where none is known."""
-    values, counts = np.unique(sizes[sizes > 0], return_counts=True)
+    known_sizes = sizes[sizes > 0]
+    values, counts = np.unique(known_sizes, return_counts=True)
     if not len(values):
         return None
-    return float(values[counts.argmax()])
+    most_common = counts.argmax()
+    return float(values[most_common])

@@ -70,16 +70,15 @@ class WallTime:
     def parts(self) -> list[Claim]:
         """The idle time in each part of the recording that cannot be judged, in their order."""
         pieces = self.classified.intervals
-        idle = pieces.chosen(
-            np.isin(pieces.cause, (Cause.NOT_RECORDED.code, Cause.WARM_UP.code))
-        )
+        cannot_be_judged = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
+        idle = pieces.chosen(np.isin(pieces.cause, cannot_be_judged))
         found = []
         times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
         for device, start, end in times.tolist():
-            within, _ = idle.chosen(idle.track == device).split(
-                np.array([start]), np.array([end])
-            )
-            intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
+            idle_of_device = idle.chosen(idle.track == device)
+            within, _ = idle_of_device.split(np.array([start]), np.array([end]))
+            no_thread = np.full(len(within.gap), NONE)
+            intervals = self._of_gaps(within, no_thread)
             found.append(Claim(intervals, self._devices, self.start))
         return found
 
@@ -112,7 +111,8 @@ class WallTime:
         device_index = self.tracks.of_gpu[linked]
         rows = self.work.tree.launch_of_gpu[linked]
         order = grouping.by_group_and_time(device_index, trace.ts[rows])
-        return device_index[order], trace.ts[rows[order]], trace.thread[rows[order]]
+        rows = rows[order]
+        return device_index[order], trace.ts[rows], trace.thread[rows]
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -128,12 +128,14 @@ class WallTime:
         (of_device, begun, thread) = self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
         last = np.searchsorted(of_device, gaps.track, side="right") - 1
-        at = np.minimum(
-            grouping.items_before(of_device, begun, gaps.track, gaps.start), last
-        )
+        position = grouping.items_before(of_device, begun, gaps.track, gaps.start)
+        position = np.minimum(position, last)
+        next_device = np.append(of_device, NONE)[position]
+        next_thread = np.append(thread, NONE)[position]
         others = (launch == NONE) | (trace.ts[safe] < gaps.start)
-        others &= np.append(of_device, NONE)[at] == gaps.track
-        return launched, np.where(others, np.append(thread, NONE)[at], launched)
+        others &= next_device == gaps.track
+        following = np.where(others, next_thread, launched)
+        return launched, following
 
     # Idle time.
 
@@ -164,9 +166,11 @@ class WallTime:
         for number in np.unique(thread).tolist():
             mine = thread == number
             idle = self.idle
-            asked = (launched[idle.gap] == number) | (following[idle.gap] == number)
+            asked = launched[idle.gap] == number
+            asked |= following[idle.gap] == number
             asked &= self.may_wait(idle)
-            inside, rest = idle.chosen(asked).split(*union(start[mine], end[mine]))
+            stretches = union(start[mine], end[mine])
+            inside, rest = idle.chosen(asked).split(*stretches)
             self.idle = causes.joined_intervals(idle.chosen(~asked), rest)
             asking = np.full(len(inside.gap), number)
             claim = claim + self._claimed(self._of_gaps(inside, asking))
@@ -183,12 +187,16 @@ class WallTime:
         length = idle.end - idle.start
         before = np.cumsum(length) - length
         if len(length):  # of the same gap only
-            before -= before[np.searchsorted(idle.gap, idle.gap)]
-        take = np.clip(limit[idle.gap] - before, 0, length)
-        rest = idle._replace(start=idle.start + take).chosen(take < length)
-        self.idle = causes.joined_intervals(rest, unknown)
-        taken = idle._replace(end=idle.start + take).chosen(take > 0)
-        return self._claimed(self._of_gaps(taken))
+            first_of_gap = np.searchsorted(idle.gap, idle.gap)
+            before -= before[first_of_gap]
+        left_of_limit = limit[idle.gap] - before
+        take = np.clip(left_of_limit, 0, length)
+        taken_until = idle.start + take
+        rest = idle._replace(start=taken_until)
+        self.idle = causes.joined_intervals(rest.chosen(take < length), unknown)
+        taken = idle._replace(end=taken_until)
+        intervals = self._of_gaps(taken.chosen(take > 0))
+        return self._claimed(intervals)
 
     @property
     def _has_known_cause(self) -> BoolArray:
@@ -211,12 +219,15 @@ class WallTime:
                 [self.classified.gaps.track[asked], call[asked]]
             )
             order = grouping.by_group_and_time(number, asked)
-            left = self.left_of_gaps()[asked[order]]
+            number = number[order]
+            gap = asked[order]
+            left = self.left_of_gaps()[gap]
             before = np.cumsum(left) - left
-            before -= before[np.searchsorted(number[order], number[order])]
-            lasts = self.work.trace.dur[call[asked[order]]]
-            lasts = np.minimum(lasts, at_most[asked[order]])
-            limit[asked[order]] = np.maximum(lasts - before, 0)
+            first_of_number = np.searchsorted(number, number)
+            before -= before[first_of_number]
+            lasts = self.work.trace.dur[call[gap]]
+            lasts = np.minimum(lasts, at_most[gap])
+            limit[gap] = np.maximum(lasts - before, 0)
         return self.claim_idle_up_to(limit)
 
     def left_of_gaps(self) -> Int64Array:
@@ -236,7 +247,7 @@ class WallTime:
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
         if len(intervals.start):
-            self.claims = [*self.claims, claim]
+            self.claims = self.claims + [claim]
         return claim
 
     # Busy time.
@@ -287,18 +298,16 @@ class WallTime:
     ) -> Claim:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
-        idle, _ = pieces.chosen(pieces.track == device_index).split(first, last)
+        pieces = pieces.chosen(pieces.track == device_index)
+        idle, _ = pieces.split(first, last)
         events = self._alone(self.tracks.of_gpu == device_index)
         start, end, which, _ = inside(events.start, events.end, first, last)
-        both = Intervals.joined(
-            (self._of_gaps(idle), events.chosen(which)._replace(start=start, end=end))
-        )
+        idle_intervals = self._of_gaps(idle)
+        busy_intervals = events.chosen(which)._replace(start=start, end=end)
+        both = Intervals.joined((idle_intervals, busy_intervals))
         devices = np.zeros(len(both.start), dtype=np.int64)
-        return Claim(
-            both._replace(device_index=devices),
-            [self._devices[device_index]],
-            self.start,
-        )
+        intervals = both._replace(device_index=devices)
+        return Claim(intervals, [self._devices[device_index]], self.start)
 
     def claim_events(
         self,
@@ -322,11 +331,12 @@ class WallTime:
         if until is None:
             self.free = self.free & ~which
         else:
-            found = found._replace(end=np.minimum(found.end, until[found.event]))
-            self._unclaimed_from = np.where(
-                which, np.clip(until, begun, self.work.end), begun
-            )
-        shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
-        length = np.rint((found.end - found.start) * shares).astype(np.int64)
+            claimed_until = np.minimum(found.end, until[found.event])
+            found = found._replace(end=claimed_until)
+            left_from = np.clip(until, begun, self.work.end)
+            self._unclaimed_from = np.where(which, left_from, begun)
+        shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))
+        claimed_ns = (found.end - found.start) * shares[found.event]
+        length = np.rint(claimed_ns).astype(np.int64)
         found = found._replace(end=found.start + length)
         return self._claimed(found.chosen(length > 0))

@@ -139,7 +139,7 @@ def recording_lines(work: GpuEvents) -> list[str]:
     wall = recording.wall_ns
     left_out = {
         "not recorded": recording.mean_ns(DROPPED_EVENTS, PRE_RECORDING),
-        "start-up: record after a warm-up": recording.mean_ns(WARM_UP),
+        "of warm-up (start recording later)": recording.mean_ns(WARM_UP),
     }
     parts = [
         f"{_time_text(time)} ({100 * time / max(wall, 1):.1f} %) {what}"
@@ -148,7 +148,8 @@ def recording_lines(work: GpuEvents) -> list[str]:
     ]
     analyzed = "all of it analyzed."
     if parts:
-        analyzed = f"{', '.join(parts)}; {_time_text(recording.analyzed_ns)} analyzed."
+        analyzed_time = _time_text(recording.analyzed_ns)
+        analyzed = f"{analyzed_time} of it analyzed; left out: {', '.join(parts)}."
     first = f"{_time_text(wall)} of wall time, {analyzed}"
     outside = time_outside(work)
     if outside:

@@ -24,7 +24,7 @@ from tracelens_ext.readers.nsys.csv_tables import (
     open_report,
 )
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
-from tracelens_ext.text import encodable
+from tracelens_ext.text import counted, encodable
 
 #: How many names an error suggests, and how many it compares at most (tens of µs each).
 _SUGGESTIONS = 5
@@ -311,8 +311,9 @@ class ClassStatistics:
         tag = self.ranges.tag
         if self.ranges.count != self.divisor:
             warnings.append(
-                f"{self.ranges.count:,} NVTX ranges {tag!r}, not {self.divisor:,} "
-                f"({self.iterations:,} iterations times {self.gpus:,} GPUs); the "
+                f"{counted(self.ranges.count, 'NVTX range')} {tag!r}, not "
+                f"{self.divisor:,} ({counted(self.iterations, 'iteration')} times "
+                f"{counted(self.gpus, 'GPU')}); the "
                 "estimate assumes one range per iteration and GPU"
             )
         if self.exposed_ns < 0:

@@ -158,7 +158,8 @@ def fallback_kernels(inspection: Inspection) -> Finding | None:
         reason[is_fallback] = number
     if not inspection.roofline.has_shapes:
         _add_rows(inspection, share, reason)
-    labels = [each.label for each in (*_FALLBACKS, *_ROWS)]
+    labels = [fallback.label for fallback in _FALLBACKS]
+    labels += [row.label for row in _ROWS]
     saved_ns = share * inspection.work.duration
     saved_of_rows_ns = float(saved_ns[reason >= len(_FALLBACKS)].sum())
     variant = "library"
@@ -187,14 +188,18 @@ def _add_rows(inspection: Inspection, share: Float64Array, reason: Int64Array) -
     letters = letter_of_gpu[order].tobytes().decode("ascii")
     for number, row in enumerate(_ROWS, start=len(_FALLBACKS)):
         for match in re.finditer(row.pattern, letters):
-            if stream[match.start()] != stream[match.end() - 1]:
+            start, end = match.span()
+            if stream[start] != stream[end - 1]:
                 continue
-            kernels = order[match.start() : match.end()]
+            kernels = order[start:end]
             is_pass = [letter not in _STAYS for letter in match[0]]
             passes = kernels[is_pass]
             duration = work.duration[passes]
             # Two passes may follow each other by chance; of one tensor they have equal blocks.
             has_equal_blocks = blocks[passes[0]] == blocks[passes[1]] > 0
-            if duration.max() >= SHORT_NS and (len(passes) > 2 or has_equal_blocks):
-                share[passes] = 1 - duration.max() / duration.sum()
+            longest_ns = duration.max()
+            if longest_ns < SHORT_NS:
+                continue
+            if len(passes) > 2 or has_equal_blocks:
+                share[passes] = 1 - longest_ns / duration.sum()
                 reason[passes] = number

@@ -77,7 +77,9 @@ def flash_attention_2(inspection: Inspection) -> Finding | None:
     """Kernels of FlashAttention 2 on a GPU for which there are faster ones."""
     is_old = inspection.named(_FLASH_ATTENTION_2)
     is_old &= inspection.work.duration >= SHORT_NS
-    if not is_old.any() or not inspection.facts.shows(Fact.HOPPER):
+    if not is_old.any():
+        return None
+    if not inspection.facts.shows(Fact.HOPPER):
         return None
     share = np.where(is_old, _SAVED_SHARE, 0.0)
     return inspection.finding_of_events("flash-attention-2", share, text=TEXT)

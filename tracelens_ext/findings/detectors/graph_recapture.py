@@ -56,11 +56,13 @@ TEXT: Final = FindingText(
 def graph_recapture(inspection: Inspection) -> Finding | None:
     """The GPU is idle while the CPU captures a graph again."""
     trace = inspection.work.trace
-    graph_launches = int(find_launches(inspection.work).is_graph.sum())
+    launches = find_launches(inspection.work)
+    graph_launches = int(launches.is_graph.sum())
     capture_starts, capture_ends = captures(trace)
     instantiating_calls = instantiations(trace)
     rows = np.append(capture_starts, instantiating_calls)
-    until = trace.end_of(np.append(capture_ends, instantiating_calls))
+    last_rows = np.append(capture_ends, instantiating_calls)
+    until = trace.end_of(last_rows)
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows, until))
     numbers = {"captures": len(capture_starts), "graph_launches": graph_launches}
     return inspection.finding("graph-recapture", claim, numbers, text=TEXT)

@@ -81,9 +81,12 @@ def _width(tokens: set[int]) -> int:
 def _is_uneven(tokens: set[int]) -> bool:
     """Tell whether numbers of tokens are those of experts, and differ a lot."""
     odd = sum(number % STEP > 0 for number in tokens)
-    if odd < max(_FEWEST_SIZES, len(tokens) / 2):
+    fewest_odd = max(_FEWEST_SIZES, len(tokens) / 2)
+    if odd < fewest_odd:
         return False
-    return max(tokens) >= _LEAST_RATIO * min(tokens)
+    smallest = min(tokens)
+    largest = max(tokens)
+    return largest >= _LEAST_RATIO * smallest
 
 
 def _weights(row: RooflineRow) -> Hashable:

@@ -141,10 +141,17 @@ def _reorders(operation: Operation) -> bool:
         return False
     if target.dims != source.dims or target.kind != source.kind:
         return False
-    sizes = zip(target.dims, target.strides, strict=True)
-    last = sum((size - 1) * stride for size, stride in sizes)
-    is_dense = last + 1 == target.elements
-    return is_dense and 0 not in source.strides and _order(target) != _order(source)
+    if not _is_dense(target) or 0 in source.strides:
+        return False
+    return _order(target) != _order(source)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Tell whether a tensor has no holes between its elements."""
+    last = 0
+    for size, stride in zip(tensor.dims, tensor.strides, strict=True):
+        last += (size - 1) * stride
+    return last + 1 == tensor.elements
 
 
 def _has_strides(tensor: Tensor) -> bool:

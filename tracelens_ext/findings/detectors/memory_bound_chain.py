@@ -131,37 +131,55 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> _Chains:
     order, stream = inspection.stream_order
     call = inspection.launchers.of_gpu[order]
     begins_pass = np.ones(len(order), dtype=bool)
-    begins_pass[1:] = (
-        (call[1:] != call[:-1]) | (call[1:] == NONE) | (stream[1:] != stream[:-1])
-    )
+    begins_pass[1:] = call[1:] != call[:-1]
+    begins_pass[1:] |= call[1:] == NONE
+    begins_pass[1:] |= stream[1:] != stream[:-1]
     pass_number = np.cumsum(begins_pass) - 1
     size = inspection.by_operation(_size)[order]
     size[~free[order]] = 0
 
-    # What fusing takes along lies between the passes of a chain.
-    is_vector = inspection.by_operation(_is_vector) > 0
-    is_small = inspection.by_operation(bytes_of_row) < _LARGE_BYTES
-    lies_between = (is_vector & (is_small | ~inspection.wall.free))[order]
-    passes = np.flatnonzero(begins_pass & ((size > 0) | ~lies_between))
+    is_end = (size > 0) | ~_lies_between(inspection)[order]
+    passes = np.flatnonzero(begins_pass & is_end)
 
-    names = sorted({"", *map(_once_a_tensor, inspection.roofline.rows)})
-    name_code = inspection.by_operation(lambda row: names.index(_once_a_tensor(row)))[
-        order
-    ]
     joins = np.zeros(len(passes), dtype=bool)
     current = passes[1:]
     previous = passes[:-1]
-    has_same_size = (size[current] > 0) & (size[current] == size[previous])
-    joins[1:] = has_same_size & (stream[current] == stream[previous])
-    chain = _without_repeats(np.cumsum(~joins) - 1, name_code[passes])
+    joins[1:] = size[current] > 0
+    joins[1:] &= size[current] == size[previous]
+    joins[1:] &= stream[current] == stream[previous]
+    joined_chain = np.cumsum(~joins) - 1
+    name_code = _name_codes(inspection)[order]
+    chain = _without_repeats(joined_chain, name_code[passes])
 
     chain_of_pass = np.full(int(pass_number[-1]) + 1, NONE)
     if len(chain):
-        is_long = np.bincount(chain)[chain] > 1
+        passes_of_chain = np.bincount(chain)
+        is_long = passes_of_chain[chain] > 1
         _, number = np.unique(chain[is_long], return_inverse=True)
-        chain_of_pass[pass_number[passes[is_long]]] = number
+        long_passes = pass_number[passes[is_long]]
+        chain_of_pass[long_passes] = number
     pass_of_gpu = pass_number[inverse(order)]
-    return _Chains(np.where(free, chain_of_pass[pass_of_gpu], NONE), pass_of_gpu)
+    chain_of_gpu = np.where(free, chain_of_pass[pass_of_gpu], NONE)
+    return _Chains(chain_of_gpu, pass_of_gpu)
+
+
+def _lies_between(inspection: Inspection) -> BoolArray:
+    """Tell which GPU events fusing takes along if they lie between the passes of a chain, (g,)."""
+    is_vector = inspection.by_operation(_is_vector) > 0
+    is_small = inspection.by_operation(bytes_of_row) < _LARGE_BYTES
+    is_taken_along = is_small | ~inspection.wall.free
+    return is_vector & is_taken_along
+
+
+def _name_codes(inspection: Inspection) -> Float64Array:
+    """Return the code of the name of what goes once over each tensor, 0 for others, (g,)."""
+    names_of_rows = [_once_a_tensor(row) for row in inspection.roofline.rows]
+    names = sorted({""}.union(names_of_rows))
+
+    def code_of(_: RooflineRow, name: str) -> int:
+        return names.index(name)
+
+    return inspection.by_operation(code_of, names_of_rows)
 
 
 def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
@@ -170,16 +188,28 @@ def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
     `once` is the code of its name, or 0. Of the calls `a b a b` on chain 0 the third begins
     another: what repeats after two calls is cut at each second one.
     """
-    is_cut = np.append(True, chain[1:] != chain[:-1])[: len(chain)]
+    is_cut = np.ones(len(chain), dtype=bool)
+    is_cut[1:] = chain[1:] != chain[:-1]
     position = np.arange(len(chain))
     for lag in range(1, _REPEATS_WITHIN + 1):
-        repeats = np.zeros(len(chain), dtype=bool)
-        is_same_name = (once[lag:] == once[:-lag]) & (once[lag:] > 0)
-        repeats[lag:] = is_same_name & (chain[lag:] == chain[:-lag])
-        last_other = np.maximum.accumulate(np.where(repeats, -1, position))
+        repeats = _repeats_after(chain, once, lag)
+        position_of_other = np.where(repeats, -1, position)
+        last_other = np.maximum.accumulate(position_of_other)
         repeats_before = position - last_other - 1
-        is_cut |= repeats & (repeats_before % lag == 0)
+        is_whole_period = repeats_before % lag == 0
+        is_cut |= repeats & is_whole_period
     return np.cumsum(is_cut) - 1
+
+
+def _repeats_after(chain: Int64Array, once: Float64Array, lag: int) -> BoolArray:
+    """Tell which calls, (p,), have the name and the chain of the call `lag` calls before."""
+    current_name = once[lag:]
+    is_same_name = current_name == once[:-lag]
+    is_same_name &= current_name > 0
+    is_same_chain = chain[lag:] == chain[:-lag]
+    repeats = np.zeros(len(chain), dtype=bool)
+    repeats[lag:] = is_same_name & is_same_chain
+    return repeats
 
 
 def _is_vector(row: RooflineRow) -> bool:
@@ -216,7 +246,11 @@ def _concatenated_elements(row: RooflineRow) -> int:
     dims = row.operation.dims
     if not dims or not isinstance(dims[0], tuple):
         return 0
-    return sum(math.prod(part) for part in dims[0] if isinstance(part, tuple))
+    elements = 0
+    for part in dims[0]:
+        if isinstance(part, tuple):
+            elements += math.prod(part)
+    return elements
 
 
 def _once_a_tensor(row: RooflineRow) -> str:
@@ -236,4 +270,6 @@ def _shape(row: RooflineRow) -> str:
     if row.cost is None or not row.operation.tensors:
         return ""
     largest = max(row.operation.tensors, key=lambda tensor: tensor.elements)
-    return f"{'×'.join(map(str, largest.dims))} {short_type(largest.kind)}"
+    dims = "×".join(map(str, largest.dims))
+    data_type = short_type(largest.kind)
+    return f"{dims} {data_type}"

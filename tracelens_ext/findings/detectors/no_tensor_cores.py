@@ -139,7 +139,8 @@ _USUAL_SHARE: Final = 1 / 4
 @detector("no-tensor-cores", TEXT)
 def no_tensor_cores(inspection: Inspection) -> Finding | None:
     """Products on the units of single or double precision, beside matrix units."""
-    on_vector_units = inspection.named(_VECTOR_UNITS) & ~inspection.named(_MATRIX_UNITS)
+    on_vector_units = inspection.named(_VECTOR_UNITS)
+    on_vector_units &= ~inspection.named(_MATRIX_UNITS)
     if not on_vector_units.any():
         return None
     needed_share = np.where(
@@ -150,9 +151,9 @@ def no_tensor_cores(inspection: Inspection) -> Finding | None:
     fixed_share = FIXED_NS / np.maximum(inspection.work.duration, 1)
     share = np.where(needed_share > 0, 1 - needed_share - fixed_share, 0.0)
     # Memory limits some more, as sizes tell: by TF32, where the device has it.
-    needed_ns = np.where(
-        _could_use_tf32(inspection), needed_ns_of_events(inspection), 0.0
-    )
+    could_use_tf32 = _could_use_tf32(inspection)
+    ns_of_products = needed_ns_of_events(inspection)
+    needed_ns = np.where(could_use_tf32, ns_of_products, 0.0)
     of_sizes = inspection.beyond(needed_ns, 1.0)
     share = np.where(needed_ns > 0, np.minimum(share, of_sizes), share)
     share = np.where(on_vector_units, np.maximum(share, 0.0), 0.0)
@@ -166,7 +167,8 @@ def _could_use_tf32(inspection: Inspection) -> BoolArray:
         return peaks is not None and "tf32" in peaks.matrix
 
     is_single = inspection.by_operation(is_single_precision) > 0
-    return is_single & (inspection.by_device(has_tf32) > 0)
+    is_on_tf32_device = inspection.by_device(has_tf32) > 0
+    return is_single & is_on_tf32_device
 
 
 def _share_of_double(_: Device | None, peaks: DevicePeaks | None) -> float:

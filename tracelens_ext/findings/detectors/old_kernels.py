@@ -79,18 +79,20 @@ def old_kernels(inspection: Inspection) -> Finding | None:
     built_for = np.zeros(len(inspection.work), dtype=np.int64)
     for generation, (_, pattern) in _BUILT_FOR.items():
         built_for[inspection.named(pattern)] = generation
-    is_old = (built_for > 0) & (built_for < inspection.by_device(_generation))
-    is_old &= (inspection.by_operation(_is_explained) == 0) & ~inspection.named(_ODD)
-    share = np.maximum(
-        inspection.beyond(needed_ns_of_events(inspection), FAR), _SAVED_SHARE
-    )
-    generations = list(_BUILT_FOR)
+    generation_of_device = inspection.by_device(_generation)
+    is_old = (built_for > 0) & (built_for < generation_of_device)
+    is_old &= inspection.by_operation(_is_explained) == 0
+    is_old &= ~inspection.named(_ODD)
+    needed_ns = needed_ns_of_events(inspection)
+    share_beyond = inspection.beyond(needed_ns, FAR)
+    share = np.maximum(share_beyond, _SAVED_SHARE)
     labels = [label for label, _ in _BUILT_FOR.values()]
+    reason = np.searchsorted(list(_BUILT_FOR), built_for)
     return inspection.finding_of_events(
         "old-kernels",
         np.where(is_old, share, 0.0),
         text=TEXT,
-        places={"reasons": (np.searchsorted(generations, built_for), labels)},
+        places={"reasons": (reason, labels)},
     )
 
 
@@ -99,9 +101,8 @@ def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
     of_device = capability(device, peaks)
     if of_device >= _FIRST_CARD:
         of_device = 80
-    older = [
-        generation for generation in (*_BUILT_FOR, _NEWEST) if generation <= of_device
-    ]
+    generations = list(_BUILT_FOR) + [_NEWEST]
+    older = [generation for generation in generations if generation <= of_device]
     return max(older, default=0)
 
 
@@ -110,5 +111,6 @@ def _is_explained(row: RooflineRow) -> bool:
     if row.cost is None or row.cost.family != "GEMM":
         return False
     _, rows, columns, depth = product_sizes(row.cost)
-    is_odd = any(size % STEP for size in (rows, columns, depth))
-    return is_odd or min(rows, columns) < _FEWEST_ROWS
+    if min(rows, columns) < _FEWEST_ROWS:
+        return True
+    return any(size % STEP for size in (rows, columns, depth))

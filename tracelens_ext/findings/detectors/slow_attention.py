@@ -119,12 +119,15 @@ def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
     batch = _size(row.cost.parameters.get("B"))
     heads = _size(row.cost.parameters.get("H_Q"))
     queries = _size(row.cost.parameters.get("N_Q"))
-    tiles = max(batch * heads * rounded_up_quotient(queries, _QUERIES), 1)
+    tiles_of_head = rounded_up_quotient(queries, _QUERIES)
+    tiles = max(batch * heads * tiles_of_head, 1)
     units = peaks.units or 1
     waves = rounded_up_quotient(tiles, units)
     idle_factor = waves * units / tiles
-    compute_ns = row.cost.flops * idle_factor / (row.peak * 1e3 * FUSED_SHARE)
-    memory_ns = row.cost.bytes / (peaks.memory * MEMORY_SHARE)
+    compute_rate = row.peak * 1e3 * FUSED_SHARE
+    compute_ns = row.cost.flops * idle_factor / compute_rate
+    memory_rate = peaks.memory * MEMORY_SHARE
+    memory_ns = row.cost.bytes / memory_rate
     return FIXED_NS + max(compute_ns, memory_ns)
 
 

@@ -92,7 +92,7 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
         text=TEXT,
         variant=variant,
         where={"products": inspection.ranked_by(_label, claim), "reasons": reasons},
-        advice=" ".join([*advice, _WHERE_TO_LOOK]),
+        advice=" ".join(advice + [_WHERE_TO_LOOK]),
         snippet=snippet,
     )
 
@@ -114,4 +114,5 @@ def _label(row: RooflineRow) -> str:
     batch_text = ""
     if batch > 1:
         batch_text = f"{batch} × "
-    return f"{row.operation.name} {batch_text}{'×'.join(map(str, sizes))} {row.cost.data_type}"
+    sizes_text = "×".join(map(str, sizes))
+    return f"{row.operation.name} {batch_text}{sizes_text} {row.cost.data_type}"

@@ -83,16 +83,19 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     names = np.array(labels, dtype=object)
     # An iteration that benchmarks kernels is no iteration like the others.
     set_aside = recording_of(work).set_aside(work)
-    is_usual = ~np.isin(np.arange(len(names)), iterations.of_gpu[set_aside])
-    is_slow = is_usual & np.isin(names, slow.by_wall["iteration"].to_numpy(object))
-    is_slow_on_gpu = np.isin(names, slow.by_gpu["iteration"].to_numpy(object))
-    is_slow_on_gpu &= is_usual
+    iterations_set_aside = iterations.of_gpu[set_aside]
+    is_usual = ~np.isin(np.arange(len(names)), iterations_set_aside)
+    names_by_wall = slow.by_wall["iteration"].to_numpy(object)
+    is_slow = is_usual & np.isin(names, names_by_wall)
+    names_by_gpu = slow.by_gpu["iteration"].to_numpy(object)
+    is_slow_on_gpu = is_usual & np.isin(names, names_by_gpu)
     excess, claim = _claim_by_wall(wall, iterations, is_slow)
     gpu_excess, gpu_claim = _claim_by_gpu(wall, iterations, is_slow_on_gpu & ~is_slow)
     excess = excess + gpu_excess
 
     numbers_of_slow = np.flatnonzero(excess)
-    rows = slow.whole[slow.whole["iteration"].isin(names[numbers_of_slow].tolist())]
+    slow_names = names[numbers_of_slow].tolist()
+    rows = slow.whole[slow.whole["iteration"].isin(slow_names)]
     if not len(rows):
         return None
     part, part_ms = _slowest_part(slow.whole, rows)
@@ -109,8 +112,9 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
         "longest_launched_ms": float(rows[_LAUNCHED].max()),
         "more_kernels": None,
     }
-    more_kernels = rows[_KERNELS].max() - slow.whole[_KERNELS].median()
-    if more_kernels > measured.ODD_AT_LEAST * slow.whole[_KERNELS].median():
+    usual_kernels = slow.whole[_KERNELS].median()
+    more_kernels = rows[_KERNELS].max() - usual_kernels
+    if more_kernels > measured.ODD_AT_LEAST * usual_kernels:
         numbers["more_kernels"] = float(more_kernels)
     if len(numbers_of_slow) == 1:
         values["which"] += f" ({labels[int(numbers_of_slow[0])]})"
@@ -140,15 +144,20 @@ def _claim_by_wall(
 ) -> _ClaimedExcess:
     """Claim what some iterations take beyond the usual wall time."""
     times = _times_of_iterations(wall, iterations)
-    unexplained = (iterations.end - iterations.start) - times.claimed
-    excess = np.where(is_slow, _odd_excess(unexplained, iterations.whole), 0.0)
+    length = iterations.end - iterations.start
+    unexplained = length - times.claimed
+    odd_excess = _odd_excess(unexplained, iterations.whole)
+    excess = np.where(is_slow, odd_excess, 0.0)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    share = np.minimum(excess / np.maximum(times.free, 1.0), 1.0)
+    free = np.maximum(times.free, 1.0)
+    share = np.minimum(excess / free, 1.0)
     share_of_gap = values_at(share, times.of_gap, missing=0)
     share_of_gpu = values_at(share, iterations.started_in, missing=0)
     idle = wall.left_of_gaps().astype(np.float64)
-    claim = wall.claim_idle_up_to((idle * share_of_gap).astype(np.int64))
-    claim = claim + wall.claim_events(wall.free & (share_of_gpu > 0), share_of_gpu)
+    idle_limit = (idle * share_of_gap).astype(np.int64)
+    idle_claim = wall.claim_idle_up_to(idle_limit)
+    is_chosen = wall.free & (share_of_gpu > 0)
+    claim = idle_claim + wall.claim_events(is_chosen, share_of_gpu)
     return _ClaimedExcess(excess, claim)
 
 
@@ -158,11 +167,15 @@ def _claim_by_gpu(
     """Claim what the work that some iterations launched takes beyond the usual."""
     alone = wall.about(wall.free)
     launched_in = iterations.of_gpu
-    length = _sums(launched_in[alone.events], alone.event_ns, len(iterations))
-    excess = np.where(is_slow, _odd_excess(length, iterations.whole), 0.0)
-    share = np.minimum(excess / np.maximum(length, 1.0), 1.0)
+    iteration_of_event = launched_in[alone.events]
+    length = _sums(iteration_of_event, alone.event_ns, len(iterations))
+    odd_excess = _odd_excess(length, iterations.whole)
+    excess = np.where(is_slow, odd_excess, 0.0)
+    share_of_length = excess / np.maximum(length, 1.0)
+    share = np.minimum(share_of_length, 1.0)
     share_of_gpu = values_at(share, launched_in, missing=0)
-    claim = wall.claim_events(wall.free & (share_of_gpu > 0), share_of_gpu)
+    is_chosen = wall.free & (share_of_gpu > 0)
+    claim = wall.claim_events(is_chosen, share_of_gpu)
     return _ClaimedExcess(excess, claim)
 
 
@@ -208,19 +221,24 @@ def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     count = len(iterations)
     works = np.zeros((len(wall.tracks), count + 1))
     works[wall.tracks.of_gpu, of_gpu] = 1
-    devices = works[:, :-1].sum(axis=0).clip(1)
+    working_devices = works[:, :-1].sum(axis=0)
+    devices = working_devices.clip(1)
     claimed = np.zeros(count)
     for claim in wall.claims:
         intervals = claim.intervals
         is_busy = intervals.event != NONE
-        of_interval = np.where(
-            is_busy, of_gpu[intervals.event], values_at(of_gap, intervals.gap)
-        )
-        claimed += _sums(of_interval, intervals.end - intervals.start, count)
+        of_event = of_gpu[intervals.event]
+        of_idle_interval = values_at(of_gap, intervals.gap)
+        of_interval = np.where(is_busy, of_event, of_idle_interval)
+        length = intervals.end - intervals.start
+        claimed += _sums(of_interval, length, count)
     alone = wall.about(wall.free)
-    busy = _sums(of_gpu[alone.events], alone.event_ns * len(wall.tracks), count)
-    idle = _sums(of_gap, wall.left_of_gaps().astype(np.float64), count)
-    return _Times(of_gap, claimed / devices, (busy + idle) / devices)
+    busy_ns = alone.event_ns * len(wall.tracks)
+    busy = _sums(of_gpu[alone.events], busy_ns, count)
+    idle_ns = wall.left_of_gaps().astype(np.float64)
+    idle = _sums(of_gap, idle_ns, count)
+    free = (busy + idle) / devices
+    return _Times(of_gap, claimed / devices, free)
 
 
 def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
@@ -230,8 +248,11 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
     """
     usual = float(np.median(unexplained[whole]))
     excess = unexplained - usual
-    spread = float(np.median(np.abs(excess[whole])))
-    least = max(measured.ODD_BEYOND * spread, measured.ODD_AT_LEAST * usual)
+    deviation = np.abs(excess[whole])
+    spread = float(np.median(deviation))
+    least_by_spread = measured.ODD_BEYOND * spread
+    least_by_length = measured.ODD_AT_LEAST * usual
+    least = max(least_by_spread, least_by_length)
     return np.where(excess > least, excess, 0.0)
 
 
@@ -240,8 +261,9 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     before = iterations.started_in[gaps.before]
     after = iterations.started_in[gaps.after]
     middle = (gaps.start + gaps.end) // 2
-    is_between = (before != NONE) & (after != NONE)
-    is_in_first = is_between & (middle < iterations.start[after])
+    is_in_first = middle < iterations.start[after]
+    is_in_first &= before != NONE
+    is_in_first &= after != NONE
     return np.where(is_in_first, before, after)
 
 
@@ -257,7 +279,11 @@ def _slowest_part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     parts = [column for column in whole if column not in _NOT_PARTS]
     usual = whole.drop(slow.index)[parts].median()
     more_ms = (slow[parts] - usual).sum()
-    if not len(more_ms) or not more_ms.max() > 0:
+    if not len(more_ms):
         return "", 0.0
-    name = str(more_ms.idxmax()).removesuffix("_ms").replace("_", " ")
-    return name, float(more_ms.max())
+    most_ms = float(more_ms.max())
+    if not most_ms > 0:
+        return "", 0.0
+    column = str(more_ms.idxmax())
+    words = column.removesuffix("_ms").replace("_", " ")
+    return words, most_ms

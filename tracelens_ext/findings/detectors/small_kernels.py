@@ -96,9 +96,11 @@ def small_kernels(inspection: Inspection) -> Finding | None:
     work = inspection.work
     wall = inspection.wall
     order, stream = inspection.stream_order
-    is_short = (work.duration < _LAUNCH_NS)[order] & ~work.is_communication[order]
+    is_short = work.duration[order] < _LAUNCH_NS
+    is_short &= ~work.is_communication[order]
     begins_run = np.ones(len(order), dtype=bool)
-    begins_run[1:] = (stream[1:] != stream[:-1]) | (is_short[1:] != is_short[:-1])
+    begins_run[1:] = stream[1:] != stream[:-1]
+    begins_run[1:] |= is_short[1:] != is_short[:-1]
     run = np.cumsum(begins_run) - 1
 
     is_free_kernel = is_short & (wall.free & work.is_kernel)[order]

@@ -16,7 +16,6 @@ from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.findings.transfer_facts import (
-    GROUP,
     named_collectives,
 )
 from tracelens_ext.lazy import pd
@@ -47,7 +46,14 @@ TEXT: Final = FindingText(
     },
 )
 
-_SAME: Final = ["collective", *GROUP, "Process Group Description", "dtype", "iteration"]
+_SAME: Final = [
+    "collective",
+    "Process Group Name",
+    "Group size",
+    "Process Group Description",
+    "dtype",
+    "iteration",
+]
 #: The others wait for it so many times as long as for any other device.
 _FAR_WORSE: Final = 2
 
@@ -119,15 +125,19 @@ def _find_waits(inspection: Inspection) -> _Waits:
     same_call = table.groupby(["which", "sequence"])
     devices = same_call["device_index"].transform("size")
     # Where devices have different numbers of calls, which of them belong together is unknown.
-    is_compared = table["calls"].groupby(table["which"]).transform("nunique") == 1
-    is_compared &= (devices >= 2) & ~(devices > table["Group size"])
-    shortest = same_call["ns"].transform("idxmin")[is_compared].to_numpy()
+    same_collective = table["calls"].groupby(table["which"])
+    is_compared = same_collective.transform("nunique") == 1
+    is_compared &= devices >= 2
+    is_compared &= ~(devices > table["Group size"])
+    shortest_of_calls = same_call["ns"].transform("idxmin")
+    shortest = shortest_of_calls[is_compared].to_numpy()
     event = table.index[is_compared].to_numpy()
     wait_ns = np.zeros(len(work), dtype=np.int64)
     wait_ns[event] = work.duration[event] - work.duration[shortest]
-    is_own = device_of_gpu[shortest] == device_of_gpu[event]
+    device_of_shortest = device_of_gpu[shortest]
+    is_own = device_of_shortest == device_of_gpu[event]
     last_device = np.full(len(work), NONE)
-    last_device[event] = np.where(is_own, NONE, device_of_gpu[shortest])
+    last_device[event] = np.where(is_own, NONE, device_of_shortest)
     return _Waits(wait_ns, last_device)
 
 
@@ -142,12 +152,14 @@ def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
     table = communication_of(work)
     event = table.index.to_numpy()
     kernels = table["kernel_name"]
-    simple_names = kernels.map({name: simple_name(name) for name in kernels.unique()})
+    simple_name_of = {name: simple_name(name) for name in kernels.unique()}
+    simple_names = kernels.map(simple_name_of)
     has_name = table["Collective name"] != ""
-    numbers = np.array([*iterations.number, NONE], dtype=object)
+    numbers = np.array(list(iterations.number) + [NONE], dtype=object)
+    iteration = numbers[iterations.of_gpu[event]]
     table = table.assign(
         collective=table["Collective name"].where(has_name, simple_names),
-        iteration=numbers[iterations.of_gpu[event]],
+        iteration=iteration,
         device_index=inspection.wall.tracks.of_gpu[event],
         ns=work.duration[event],
         start=work.start[event],

@@ -72,7 +72,8 @@ def uneven_gemm(inspection: Inspection) -> Finding | None:
     call_ns = np.bincount(call_of_event, work.duration[events]).astype(np.float64)
     row_of_call = roofline.groups.of_gpu[events][first_event]
     by_row = np.argsort(row_of_call, kind="stable")
-    bounds = np.searchsorted(row_of_call[by_row], np.arange(len(roofline.rows) + 1))
+    row_numbers = np.arange(len(roofline.rows) + 1)
+    bounds = np.searchsorted(row_of_call[by_row], row_numbers)
     needed_of_call = np.zeros(len(calls))
     for rows in rows_alike:
         calls_of_rows = [by_row[bounds[row] : bounds[row + 1]] for row in rows]
@@ -88,10 +89,13 @@ def _rows_alike(inspection: Inspection) -> list[list[int]]:
     roofline = inspection.roofline
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number, row in enumerate(roofline.rows):
-        if row.cost is not None and row.cost.family == "GEMM":
-            batch, *sizes = product_sizes(row.cost)
-            device = int(roofline.groups.device[number])
-            alike[device, row.cost.data_type, batch, *sorted(sizes)].append(number)
+        if row.cost is None or row.cost.family != "GEMM":
+            continue
+        batch, *sizes = product_sizes(row.cost)
+        ascending_sizes = tuple(sorted(sizes))
+        device = int(roofline.groups.device[number])
+        key = (device, row.cost.data_type, batch, ascending_sizes)
+        alike[key].append(number)
     return list(alike.values())
 
 

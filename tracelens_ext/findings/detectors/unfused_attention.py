@@ -23,7 +23,7 @@ from tracelens_ext.findings.texts import (
 )
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
-from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.grouping import number_groups
 
 TEXT: Final = FindingText(
@@ -119,16 +119,15 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
     total_ns = np.bincount(chain, work.duration[is_free], minlength=len(chains.softmax))
     fused_ns = _fused_ns_of_chains(inspection.roofline, chains)
     share = np.zeros(len(work))
-    share[is_free] = np.maximum(
-        1.0 - fused_ns[chain] / np.maximum(total_ns[chain], 1), 0.0
-    )
+    needed_share = fused_ns / np.maximum(total_ns, 1)
+    saved_share = np.maximum(1.0 - needed_share, 0.0)
+    share[is_free] = saved_share[chain]
     claim = inspection.wall.claim_events(is_free & (share > 0), share)
 
     saved_ns = float(np.maximum(total_ns - fused_ns, 0.0).sum())
     saved_if_twice_as_slow = float(np.maximum(total_ns - 2 * fused_ns, 0.0).sum())
-    low_ms = (
-        claim.attributed_ns * saved_if_twice_as_slow / max(saved_ns, 1.0) / NS_PER_MS
-    )
+    low_ns = claim.attributed_ns * saved_if_twice_as_slow / max(saved_ns, 1.0)
+    low_ms = low_ns / NS_PER_MS
     variant = ""
     if not has_shapes or not _products_have_peaks(rows):
         variant = "unknown"
@@ -214,18 +213,18 @@ class _Search:
         is_open = np.ones(len(softmax), dtype=bool)
         for step in range(1, _WINDOW + 1):
             position = softmax + direction * step
-            is_open &= (position >= 0) & (position < len(self.call))
+            is_open &= position >= 0
+            is_open &= position < len(self.call)
             position = np.where(is_open, position, softmax)
             is_open &= self.stream[position] == self.stream[softmax]
-            is_end = (self.scores[position] > 0) | (
-                (self.scores[position] < 0) & self.has_no_shapes
-            )
-            is_open &= ~is_end | (self.call[position] == self.call[softmax])
-            is_product = is_open & (self.sizes[position] == self.wanted_size).any(
-                axis=1
-            )
-            is_same_product = is_product & (self.call[position] == self.call[edge])
-            is_new = is_product & ~is_same_product & (count < self.most_products)
+            is_in_call = self.call[position] == self.call[softmax]
+            is_open &= is_in_call | ~self._is_end(position)
+            has_wanted_size = self.sizes[position] == self.wanted_size
+            is_product = is_open & has_wanted_size.any(axis=1)
+            is_in_call_of_edge = self.call[position] == self.call[edge]
+            is_same_product = is_product & is_in_call_of_edge
+            is_new = is_product & ~is_same_product
+            is_new &= count < self.most_products
             new = np.flatnonzero(is_new)
             products[new, count[new]] = position[new]
             count[new] += 1
@@ -233,34 +232,49 @@ class _Search:
             edge[is_same_product] = position[is_same_product]
         return _Nearest(products, edge)
 
+    def _is_end(self, position: Int64Array) -> BoolArray:
+        """Tell at which position, one of each softmax, another softmax may be, (s,)."""
+        scores = self.scores[position]
+        is_end: BoolArray = (scores < 0) & self.has_no_shapes
+        is_end |= scores > 0
+        return is_end
+
 
 def _find_chains(inspection: Inspection) -> _AttentionChains:
     """Return each softmax that has products on both sides, with what belongs to it."""
     search = _Search(inspection)
     before = search.nearest(-1)
     after = search.nearest(1)
-    has_both = (before.products[:, 0] != NONE) & (after.products[:, 0] != NONE)
-    whole = np.flatnonzero(has_both)
+    has_before = before.products[:, 0] != NONE
+    has_after = after.products[:, 0] != NONE
+    whole = np.flatnonzero(has_before & has_after)
 
     # All positions from the first product to the last one, chain by chain.
     first = before.edge[whole]
     length = after.edge[whole] + 1 - first
     chain = np.repeat(np.arange(len(whole)), length)
     chain_start = np.cumsum(length) - length
-    position = np.arange(int(length.sum())) - chain_start[chain] + first[chain]
+    place_in_chains = np.arange(int(length.sum()))
+    place_in_chain = place_in_chains - chain_start[chain]
+    position = first[chain] + place_in_chain
 
     wanted = search.wanted_size[whole][chain]
-    passed_over = inspection.by_operation(_passes_over)[search.order[position]]
+    event = search.order[position]
+    passed_over = inspection.by_operation(_passes_over)[event]
+    has_wanted_size = search.sizes[position] == wanted
     takes_part = passed_over == wanted[:, 0]
-    takes_part |= (search.sizes[position] == wanted).any(axis=1)
+    takes_part |= has_wanted_size.any(axis=1)
     of_gpu = np.full(len(search.order), NONE)
-    of_gpu[search.order[position[takes_part]]] = chain[takes_part]
+    of_gpu[event[takes_part]] = chain[takes_part]
 
     row = inspection.roofline.groups.of_gpu[search.order]
     products = np.concatenate((before.products[whole], after.products[whole]), axis=1)
     rows_of_products = np.where(products != NONE, row[products], NONE)
+    softmax = search.softmax[whole]
     return _AttentionChains(
-        softmax=row[search.softmax[whole]], products=rows_of_products, of_gpu=of_gpu
+        softmax=row[softmax],
+        products=rows_of_products,
+        of_gpu=of_gpu,
     )
 
 
@@ -285,7 +299,10 @@ def _score_sizes(row: RooflineRow) -> tuple[int, int, int]:
     if not row.operation.types and _BATCHED.match(row.operation.name):
         return _NOT_RECORDED, 0, 0
     batch, rows, columns, depth = product_sizes(row.cost)
-    return batch * rows * columns, batch * rows * depth, batch * depth * columns
+    result = batch * rows * columns
+    left_operand = batch * rows * depth
+    right_operand = batch * depth * columns
+    return result, left_operand, right_operand
 
 
 def _passes_over(row: RooflineRow) -> int:
@@ -299,12 +316,17 @@ def _passes_over(row: RooflineRow) -> int:
 
 def _fused_ns_of_chains(roofline: Roofline, chains: _AttentionChains) -> Float64Array:
     """Return what a fused kernel needs for each chain, ns, (c,)."""
-    first, number = number_groups([chains.softmax, *chains.products.T])
+    rows_of_chains = np.column_stack([chains.softmax, chains.products])
+    first, number = number_groups(list(rows_of_chains.T))
     needed = []
     for chain in first.tolist():
-        products = [row for row in chains.products[chain].tolist() if row != NONE]
-        needed.append(_fused_ns(roofline, int(chains.softmax[chain]), products))
-    return np.array(needed, dtype=np.float64)[number]
+        softmax = int(chains.softmax[chain])
+        rows = chains.products[chain].tolist()
+        products = [row for row in rows if row != NONE]
+        fused_ns = _fused_ns(roofline, softmax, products)
+        needed.append(fused_ns)
+    needed_ns = np.array(needed, dtype=np.float64)
+    return needed_ns[number]
 
 
 def _fused_ns(roofline: Roofline, softmax: int, products: list[int]) -> float:
@@ -313,9 +335,10 @@ def _fused_ns(roofline: Roofline, softmax: int, products: list[int]) -> float:
     peaks = roofline.peaks.get(int(roofline.groups.device[softmax]))
     if peaks is None or not all(row.peak for row in product_rows):
         return sum(row.gpu_ns / row.count for row in product_rows)
-    scores = roofline.rows[softmax].operation.tensors[0]
+    softmax_row = roofline.rows[softmax]
+    scores = softmax_row.operation.tensors[0]
     factor = 1.0
-    if _is_backward(roofline.rows[softmax]):
+    if _is_backward(softmax_row):
         factor = _BACKWARD_FLOPS
     factor *= math.prod(_tiles_factor(size) for size in scores.dims[-2:])
     compute_ns = 0.0
@@ -324,8 +347,10 @@ def _fused_ns(roofline: Roofline, softmax: int, products: list[int]) -> float:
         if row.cost and row.peak:
             compute_ns += row.cost.flops / (row.peak * 1e3)
             moved += row.cost.bytes - scores.written
-    memory_ns = moved / (peaks.memory * MEMORY_SHARE)
-    return max(factor * compute_ns / FUSED_SHARE, memory_ns, FIXED_NS)
+    memory_rate = peaks.memory * MEMORY_SHARE
+    memory_ns = moved / memory_rate
+    reached_ns = factor * compute_ns / FUSED_SHARE
+    return max(reached_ns, memory_ns, FIXED_NS)
 
 
 def _tiles_factor(size: int) -> float:

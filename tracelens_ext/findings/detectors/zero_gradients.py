@@ -74,4 +74,6 @@ def _outermost_calls(inspection: Inspection) -> Int64Array:
     rows = inspection.host_rows(_ZERO_GRAD, *kinds)
     order = np.lexsort((-trace.end_of(rows), trace.ts[rows], trace.thread[rows]))
     rows = rows[order]
-    return rows[outermost(trace.thread[rows].astype(np.int64), trace.end_of(rows))]
+    thread = trace.thread[rows].astype(np.int64)
+    is_outermost = outermost(thread, trace.end_of(rows))
+    return rows[is_outermost]
