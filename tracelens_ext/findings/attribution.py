@@ -247,11 +247,15 @@ def _iterations_during(
     for number in np.unique(iterations.process).tolist():
         mine = np.flatnonzero(process == number)
         its = iterations.process == number
-        windows = iterations.start[its], iterations.end[its]
-        begin, until, _, at = inside(start[mine], end[mine], *windows)
-        found += ranked(
-            code=np.flatnonzero(its)[at], labels=labels, ns=(until - begin) / devices
+        begin, until, _, window = inside(
+            start[mine],
+            end[mine],
+            iterations.start[its],
+            iterations.end[its],
         )
+        iteration = np.flatnonzero(its)[window]
+        ns = (until - begin) / devices
+        found += ranked(code=iteration, labels=labels, ns=ns)
     return found
 
 
@@ -323,5 +327,8 @@ def around(
     find = partial(hosts.innermost_segments, trace, kinds, stretches)
     for moments, asked, its in _innermost(find, kinds, stretches):
         there = its.of_interval > 0
-        row[asked[there]] = moments.row[its.first[there]]
-    return ranked(*hosts.event_labels(trace, row), ns)
+        asked_there = asked[there]
+        first_moment = its.first[there]
+        row[asked_there] = moments.row[first_moment]
+    code, labels = hosts.event_labels(trace, row)
+    return ranked(code, labels, ns)

@@ -69,9 +69,13 @@ def _reached_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
     tile_flops = 2
     for size, most in ((rows, _TILE), (columns, _TILE), (depth, _DEPTH)):
         tiles *= rounded_up_quotient(size, most)
-        tile_flops *= min(most, rounded_up_quotient(size, _LEAST_TILE) * _LEAST_TILE)
+        padded_size = rounded_up_quotient(size, _LEAST_TILE) * _LEAST_TILE
+        tile_flops *= min(most, padded_size)
     units = peaks.units or 1
     waves = rounded_up_quotient(tiles, units)
-    compute_ns = waves * units * tile_flops / (rate * 1e3 * share)
-    memory_ns = row.cost.bytes / (peaks.memory * MEMORY_SHARE)
+    flops = waves * units * tile_flops
+    compute_rate = rate * 1e3 * share
+    compute_ns = flops / compute_rate
+    memory_rate = peaks.memory * MEMORY_SHARE
+    memory_ns = row.cost.bytes / memory_rate
     return FIXED_NS + max(compute_ns, memory_ns)

@@ -132,8 +132,9 @@ class ShapedClaim:
 
     def longest(self) -> list[Evidence]:
         """Return the three longest gaps: when each begins, and what the CPU does in it."""
-        by_length = np.argsort(-self.ns_of_gap, kind="stable")[:_LONGEST_NAMED]
-        gaps = by_length[self.ns_of_gap[by_length] > 0]
+        longest_first = np.argsort(-self.ns_of_gap, kind="stable")
+        gaps = longest_first[:_LONGEST_NAMED]
+        gaps = gaps[self.ns_of_gap[gaps] > 0]
         begin = classify_gaps(self._work, "device").gaps.start[gaps]
         begin_ms = (begin - self._inspection.wall.start) / NS_PER_MS
         named = zip(gaps.tolist(), begin_ms.tolist(), self._cpu_in(gaps), strict=True)

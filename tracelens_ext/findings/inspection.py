@@ -506,10 +506,11 @@ def _evidence(
     result = []
     for name, about in text.evidence.items():
         number = numbers.get(name)
-        if number is not None:
-            result.append(
-                Evidence(_fill(about.what, values), number, about.unit, about.see)
-            )
+        if number is None:
+            continue
+        what = _fill(about.what, values)
+        evidence = Evidence(what, number, about.unit, about.see)
+        result.append(evidence)
     return result
 
 

@@ -141,7 +141,8 @@ class ProgramFacts:
         total_ns = int(self.work.duration.sum())
         if not total_ns:
             return 0.0
-        return float(self.work.duration[is_chosen].sum()) / total_ns
+        chosen_ns = float(self.work.duration[is_chosen].sum())
+        return chosen_ns / total_ns
 
     def kernels_named(self, pattern: re.Pattern[str]) -> BoolArray:
         """Return the kernels in whose names a pattern is found, (g,)."""
@@ -281,7 +282,8 @@ def _autotuned(facts: ProgramFacts) -> str:
 def _low_precision(facts: ProgramFacts) -> str:
     is_product = facts.kernels_named(_PRODUCT)
     product_share = facts.share_of_time(is_product)
-    low_share = facts.share_of_time(is_product & facts.kernels_named(_LOW_PRECISION))
+    is_low_precision = facts.kernels_named(_LOW_PRECISION)
+    low_share = facts.share_of_time(is_product & is_low_precision)
     if not product_share or low_share < _MOST * product_share:
         return ""
     return "16-bit or 8-bit matrix products"
@@ -430,7 +432,8 @@ def _several_streams(facts: ProgramFacts) -> str:
     is_computation = work.is_kernel & ~work.is_communication
     device = work.trace.device[is_computation]
     stream = work.trace.stream[is_computation]
-    streams = len(np.unique(np.column_stack((device, stream)), axis=0))
+    stream_of_device = np.column_stack((device, stream))
+    streams = len(np.unique(stream_of_device, axis=0))
     devices = len(np.unique(device))
     if streams <= devices:
         return ""
@@ -439,16 +442,19 @@ def _several_streams(facts: ProgramFacts) -> str:
 
 def _short_launches(facts: ProgramFacts) -> str:
     launches = find_launches(facts.work)
-    is_counted = ~launches.lost & (launches.is_kernel | launches.is_graph)
+    starts_work = launches.is_kernel | launches.is_graph
+    is_counted = starts_work & ~launches.lost
     count = int(is_counted.sum())
     if count < _FEWEST_LAUNCHES:
         return ""
     tree = facts.work.tree
     has_launch = tree.launch_of_gpu != NONE
-    mean_ns = int(facts.work.duration[has_launch].sum()) / count
+    launched_ns = int(facts.work.duration[has_launch].sum())
+    mean_ns = launched_ns / count
     if mean_ns > _SHORT_LAUNCH_NS:
         return ""
-    return f"{count:,} launches with a mean GPU time of {mean_ns / 1000.0:,.0f} µs"
+    mean_us = mean_ns / 1000.0
+    return f"{count:,} launches with a mean GPU time of {mean_us:,.0f} µs"
 
 
 def _kernels_of(pattern: re.Pattern[str]) -> Callable[[ProgramFacts], str]:
@@ -459,7 +465,8 @@ def _kernels_of(pattern: re.Pattern[str]) -> Callable[[ProgramFacts], str]:
         if not is_named.any():
             return ""
         work = facts.work
-        return work.trace.names[int(work.name[is_named][0])]
+        first_code = int(work.name[is_named][0])
+        return work.trace.names[first_code]
 
     return test
 

@@ -43,8 +43,10 @@ def suspect_sentences(work: GpuEvents) -> list[str]:
     columns = zip(suspects.event.tolist(), suspects.lost_launches.tolist(), strict=True)
     sentences = []
     for event, lost_launches in columns:
-        name = work.trace.names[int(work.name[event])]
-        shown = cut_middle(simple_name(name) or name, _NAME_LENGTH)
+        code = int(work.name[event])
+        name = work.trace.names[code]
+        short_name = simple_name(name) or name
+        shown = cut_middle(short_name, _NAME_LENGTH)
         duration_ns = int(work.duration[event])
         percent = 100 * duration_ns / total_ns
         sentences.append(

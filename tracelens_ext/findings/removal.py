@@ -50,9 +50,9 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         host_times.add(_operations_of_launches(program, shorter))
     if remedy is Remedy.REMOVES_EXTRA_LAUNCHES:
         host_times.add(_operations_of_extra_launches(program, claim.events))
-    node_after = program.node_of_event[
-        find_gaps(program.work, "device").after[idle.gap]
-    ]
+    gaps = find_gaps(program.work, "device")
+    event_after = gaps.after[idle.gap]
+    node_after = program.node_of_event[event_after]
     sooner: Int64Array | int = 0
     tail: Int64Array | int = 0
     standstill: Int64Array | int = 0
@@ -256,6 +256,8 @@ def _shorter_tails(
     sooner = np.zeros_like(program.block_start)
     has_block = blocks != NONE
     block = blocks[has_block]
-    np.add.at(sooner, block, program.block_end[block] - start[has_block])
-    clipped: Int64Array = np.clip(sooner, 0, np.maximum(simulation.replay.tail, 0))
+    waited = program.block_end[block] - start[has_block]
+    np.add.at(sooner, block, waited)
+    tail = np.maximum(simulation.replay.tail, 0)
+    clipped: Int64Array = np.clip(sooner, 0, tail)
     return clipped

@@ -187,12 +187,15 @@ def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
     where = dict(finding.where)
     if _is_whole_program(where.get("operations", ()), finding) and "kernels" in where:
         del where["operations"]
-    kinds = [kind for kind in (*_MOST_TELLING, *where) if where.get(kind)]
+    in_order = list(_MOST_TELLING) + list(where)
+    kinds = [kind for kind in in_order if where.get(kind)]
     telling = [kind for kind in kinds if kind not in _TELLS_LITTLE]
     kinds = telling or kinds
     for share in (TITLE_SHARE, _LARGEST_SHARE, 0.0):
+        least_ms = share * finding.attributed_ms
         for kind in kinds:
-            if where[kind][0].attributed_ms >= share * finding.attributed_ms:
+            largest = where[kind][0]
+            if largest.attributed_ms >= least_ms:
                 return where[kind]
     return ()
 

@@ -109,7 +109,8 @@ def _hidden_sentence(inspection: Inspection) -> str:
         ("communication", is_analyzed & work.is_communication),
         ("copies", is_analyzed & work.is_copy),
     ):
-        hidden_ms = inspection.wall.mean_ms(_covered_ns(inspection, is_part, computes))
+        hidden_ns = _covered_ns(inspection, is_part, computes)
+        hidden_ms = inspection.wall.mean_ms(hidden_ns)
         if hidden_ms >= _LEAST_HIDDEN_MS:
             parts.append(f"{ms_text(hidden_ms)} of {name}")
     if not parts:

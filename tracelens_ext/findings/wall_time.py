@@ -70,16 +70,15 @@ class WallTime:
     def parts(self) -> list[Claim]:
         """The idle time in each part of the recording that cannot be judged, in their order."""
         pieces = self.classified.intervals
-        idle = pieces.chosen(
-            np.isin(pieces.cause, (Cause.NOT_RECORDED.code, Cause.WARM_UP.code))
-        )
+        cannot_be_judged = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
+        idle = pieces.chosen(np.isin(pieces.cause, cannot_be_judged))
         found = []
         times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
         for device, start, end in times.tolist():
-            within, _ = idle.chosen(idle.track == device).split(
-                np.array([start]), np.array([end])
-            )
-            intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
+            idle_of_device = idle.chosen(idle.track == device)
+            within, _ = idle_of_device.split(np.array([start]), np.array([end]))
+            no_thread = np.full(len(within.gap), NONE)
+            intervals = self._of_gaps(within, no_thread)
             found.append(Claim(intervals, self._devices, self.start))
         return found
 
@@ -113,11 +112,7 @@ class WallTime:
         rows = self.work.tree.launch_of_gpu[linked]
         order = grouping.by_group_and_time(device_index, trace.ts[rows])
         rows = rows[order]
-        return (
-            device_index[order],
-            trace.ts[rows],
-            trace.thread[rows],
-        )
+        return device_index[order], trace.ts[rows], trace.thread[rows]
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -303,18 +298,16 @@ class WallTime:
     ) -> Claim:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
-        idle, _ = pieces.chosen(pieces.track == device_index).split(first, last)
+        pieces = pieces.chosen(pieces.track == device_index)
+        idle, _ = pieces.split(first, last)
         events = self._alone(self.tracks.of_gpu == device_index)
         start, end, which, _ = inside(events.start, events.end, first, last)
-        both = Intervals.joined(
-            (self._of_gaps(idle), events.chosen(which)._replace(start=start, end=end))
-        )
+        idle_intervals = self._of_gaps(idle)
+        busy_intervals = events.chosen(which)._replace(start=start, end=end)
+        both = Intervals.joined((idle_intervals, busy_intervals))
         devices = np.zeros(len(both.start), dtype=np.int64)
-        return Claim(
-            both._replace(device_index=devices),
-            [self._devices[device_index]],
-            self.start,
-        )
+        intervals = both._replace(device_index=devices)
+        return Claim(intervals, [self._devices[device_index]], self.start)
 
     def claim_events(
         self,
@@ -338,11 +331,12 @@ class WallTime:
         if until is None:
             self.free = self.free & ~which
         else:
-            found = found._replace(end=np.minimum(found.end, until[found.event]))
-            self._unclaimed_from = np.where(
-                which, np.clip(until, begun, self.work.end), begun
-            )
-        shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
-        length = np.rint((found.end - found.start) * shares).astype(np.int64)
+            claimed_until = np.minimum(found.end, until[found.event])
+            found = found._replace(end=claimed_until)
+            left_from = np.clip(until, begun, self.work.end)
+            self._unclaimed_from = np.where(which, left_from, begun)
+        shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))
+        claimed_ns = (found.end - found.start) * shares[found.event]
+        length = np.rint(claimed_ns).astype(np.int64)
         found = found._replace(end=found.start + length)
         return self._claimed(found.chosen(length > 0))

@@ -83,11 +83,8 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
         return codes.get(types, NONE)
 
     code = inspection.by_operation(code_of, types_of_rows, otherwise=NONE)
-    has_no_types = inspection.by_operation(
-        lambda _, types: types == "",
-        types_of_rows,
-    )
-    is_plain_copy = has_no_types > 0
+    has_one_type = inspection.by_operation(lambda _, types: types == "", types_of_rows)
+    is_plain_copy = has_one_type > 0
     has_casting_name = work.trace.named(work.name, _CASTING_KERNELS.search)
     is_cast = (code != NONE) | (has_casting_name & ~is_plain_copy)
     claim = inspection.wall.claim_events(is_cast & work.is_kernel)

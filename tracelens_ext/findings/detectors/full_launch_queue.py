@@ -63,8 +63,11 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
     trace = work.trace
     launches = find_launches(work)
     launch_of_gpu = work.tree.launch_of_gpu
-    kernels = np.flatnonzero(np.isin(launch_of_gpu, launches.rows[launches.is_kernel]))
-    kernels = kernels[np.argsort(work.start[kernels], kind="stable")]
+    kernel_launches = launches.rows[launches.is_kernel]
+    is_launched = np.isin(launch_of_gpu, kernel_launches)
+    kernels = np.flatnonzero(is_launched)
+    order = np.argsort(work.start[kernels], kind="stable")
+    kernels = kernels[order]
     _, first_of_name = np.unique(work.name[kernels], return_index=True)
     kernels = np.delete(kernels, first_of_name)  # which loads the code of the kernel
 
@@ -85,7 +88,8 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
             window_start=trace.ts[calls_of_device],
             window_end=trace.end_of(calls_of_device),
         )
-        is_busy = busy_ns >= _LEAST_BUSY_SHARE * trace.dur[calls_of_device]
+        least_busy_ns = _LEAST_BUSY_SHARE * trace.dur[calls_of_device]
+        is_busy = busy_ns >= least_busy_ns
         calls_under_busy_device.append(calls_of_device[is_busy])
     # one may launch on several devices
     return distinct(np.concatenate(calls_under_busy_device))

@@ -366,10 +366,14 @@ def _inside_graphs(inspection: Inspection, claim: Claim) -> str:
     tree = inspection.work.tree
     gaps = inspection.wall.classified.gaps
     gap = claim.intervals.gap
-    launch_before = tree.launch_of_gpu[gaps.before[gap]]
-    launch_after = tree.launch_of_gpu[gaps.after[gap]]
-    is_inside = (launch_before == launch_after) & tree.by_graph[gaps.after[gap]]
-    if float(claim.ns[is_inside].sum()) <= _MOST * claim.attributed_ns:
+    event_before = gaps.before[gap]
+    event_after = gaps.after[gap]
+    launch_before = tree.launch_of_gpu[event_before]
+    launch_after = tree.launch_of_gpu[event_after]
+    is_inside = launch_before == launch_after
+    is_inside &= tree.by_graph[event_after]
+    inside_ns = float(claim.ns[is_inside].sum())
+    if inside_ns <= _MOST * claim.attributed_ns:
         return ""
     return " inside graph launches"
 
@@ -422,11 +426,9 @@ def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float
     """Return what the CPU was in during a claim, ms, by variant of the text."""
     trace = inspection.work.trace
     intervals = claim.intervals
-    segments = innermost_segments(
-        trace,
-        (EventKind.CPU_OP,) + LAUNCH_KINDS,
-        HostIntervals(intervals.thread, intervals.start, intervals.end),
-    )
+    kinds = (EventKind.CPU_OP,) + LAUNCH_KINDS
+    times = HostIntervals(intervals.thread, intervals.start, intervals.end)
+    segments = innermost_segments(trace, kinds, times)
     overlap = segments.during(intervals.thread, intervals.start, intervals.end)
     inside_ns = overlap.of_segment
     result = dict.fromkeys(
@@ -442,7 +444,8 @@ def _cpu_time_during(inspection: Inspection, claim: Claim) -> Mapping[str, float
 
     outside_ns = intervals.end - intervals.start - overlap.of_interval
     _, number = np.unique(intervals.gap, return_inverse=True)
-    is_phase = np.bincount(number, outside_ns)[number] >= _LONG_NS
+    outside_ns_of_gap = np.bincount(number, outside_ns)
+    is_phase = outside_ns_of_gap[number] >= _LONG_NS
     result["phases"] = mean_ms(outside_ns[is_phase])
     between = "calls"
     if inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0:

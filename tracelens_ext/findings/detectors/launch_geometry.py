@@ -66,16 +66,17 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     most_shared = inspection.by_device(_most_shared_memory)
     shared_memory = work.trace.arg("shared memory").at(work.rows, 0)
     is_alone = shared_memory * 2.0 > most_shared
-    has_few = (waves == 1) | ((waves == 2) & is_alone)
-    has_few &= (units > 0) & (blocks - (waves - 1) * at_once < at_once / 2)
+    blocks_of_last_wave = blocks - (waves - 1) * at_once
+    has_few = blocks_of_last_wave < at_once / 2
+    has_few &= (waves == 1) | ((waves == 2) & is_alone)
+    has_few &= units > 0
     has_few &= work.duration >= SHORT_NS
     has_few &= work.is_kernel & ~work.is_communication
     if not has_few.any():
         return None
+    mean_blocks = np.average(blocks[has_few], weights=work.duration[has_few])
     numbers = {
-        "mean_blocks": float(
-            np.average(blocks[has_few], weights=work.duration[has_few])
-        ),
+        "mean_blocks": float(mean_blocks),
         "multiprocessors": float(units[has_few].max()),
     }
     idle_share = 1 - blocks / np.maximum(waves * at_once, 1)

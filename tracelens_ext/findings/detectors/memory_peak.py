@@ -179,7 +179,11 @@ def _largest_owners(alive: pd.DataFrame) -> list[Evidence]:
     sizes = owned.groupby("outer_operation", sort=False)["bytes"].sum()
     result = []
     for name, size in sizes.nlargest(_MOST_OWNERS).items():
-        result.append(
-            Evidence(f"held by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+        evidence = Evidence(
+            what=f"held by {name}",
+            value=size / _MEGABYTE,
+            unit="MB",
+            see="memory_at_peak",
         )
+        result.append(evidence)
     return result

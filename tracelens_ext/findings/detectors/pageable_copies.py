@@ -114,13 +114,16 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     rate = inspection.by_device(link_to_host)
     link_rate = None
     low_ms = None
-    if ((size > 0) & (rate > 0))[is_pageable].all():
+    is_known = (size > 0) & (rate > 0)
+    if is_known[is_pageable].all():
         link_rate = float(rate.max())
         # The link needs the rest, if each is exposed as much as all are.
         total_ns = max(int(work.duration[is_pageable].sum()), 1)
-        link_ns = float((size / np.maximum(rate, 1))[is_pageable].sum())
+        link_ns_of_events = size / np.maximum(rate, 1)
+        link_ns = float(link_ns_of_events[is_pageable].sum())
+        saved_share = max(0.0, 1 - link_ns / total_ns)
         copied_ns = claim.attributed_ns - claim.idle_ns
-        low_ns = copied_ns * max(0.0, 1 - link_ns / total_ns) + claim.idle_ns
+        low_ns = copied_ns * saved_share + claim.idle_ns
         low_ms = low_ns / NS_PER_MS
     numbers = {
         **inspection.size_of(claim),

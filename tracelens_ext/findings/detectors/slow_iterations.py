@@ -83,16 +83,19 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     names = np.array(labels, dtype=object)
     # An iteration that benchmarks kernels is no iteration like the others.
     set_aside = recording_of(work).set_aside(work)
-    is_usual = ~np.isin(np.arange(len(names)), iterations.of_gpu[set_aside])
-    is_slow = is_usual & np.isin(names, slow.by_wall["iteration"].to_numpy(object))
-    is_slow_on_gpu = np.isin(names, slow.by_gpu["iteration"].to_numpy(object))
-    is_slow_on_gpu &= is_usual
+    iterations_set_aside = iterations.of_gpu[set_aside]
+    is_usual = ~np.isin(np.arange(len(names)), iterations_set_aside)
+    names_by_wall = slow.by_wall["iteration"].to_numpy(object)
+    is_slow = is_usual & np.isin(names, names_by_wall)
+    names_by_gpu = slow.by_gpu["iteration"].to_numpy(object)
+    is_slow_on_gpu = is_usual & np.isin(names, names_by_gpu)
     excess, claim = _claim_by_wall(wall, iterations, is_slow)
     gpu_excess, gpu_claim = _claim_by_gpu(wall, iterations, is_slow_on_gpu & ~is_slow)
     excess = excess + gpu_excess
 
     numbers_of_slow = np.flatnonzero(excess)
-    rows = slow.whole[slow.whole["iteration"].isin(names[numbers_of_slow].tolist())]
+    slow_names = names[numbers_of_slow].tolist()
+    rows = slow.whole[slow.whole["iteration"].isin(slow_names)]
     if not len(rows):
         return None
     part, part_ms = _slowest_part(slow.whole, rows)
@@ -109,8 +112,9 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
         "longest_launched_ms": float(rows[_LAUNCHED].max()),
         "more_kernels": None,
     }
-    more_kernels = rows[_KERNELS].max() - slow.whole[_KERNELS].median()
-    if more_kernels > measured.ODD_AT_LEAST * slow.whole[_KERNELS].median():
+    usual_kernels = slow.whole[_KERNELS].median()
+    more_kernels = rows[_KERNELS].max() - usual_kernels
+    if more_kernels > measured.ODD_AT_LEAST * usual_kernels:
         numbers["more_kernels"] = float(more_kernels)
     if len(numbers_of_slow) == 1:
         values["which"] += f" ({labels[int(numbers_of_slow[0])]})"
@@ -163,7 +167,8 @@ def _claim_by_gpu(
     """Claim what the work that some iterations launched takes beyond the usual."""
     alone = wall.about(wall.free)
     launched_in = iterations.of_gpu
-    length = _sums(launched_in[alone.events], alone.event_ns, len(iterations))
+    iteration_of_event = launched_in[alone.events]
+    length = _sums(iteration_of_event, alone.event_ns, len(iterations))
     odd_excess = _odd_excess(length, iterations.whole)
     excess = np.where(is_slow, odd_excess, 0.0)
     share_of_length = excess / np.maximum(length, 1.0)
@@ -232,11 +237,8 @@ def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     busy = _sums(of_gpu[alone.events], busy_ns, count)
     idle_ns = wall.left_of_gaps().astype(np.float64)
     idle = _sums(of_gap, idle_ns, count)
-    return _Times(
-        of_gap,
-        claimed / devices,
-        (busy + idle) / devices,
-    )
+    free = (busy + idle) / devices
+    return _Times(of_gap, claimed / devices, free)
 
 
 def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:

@@ -230,24 +230,23 @@ def _set_collectives(
     bytes_of_sizes = []
     for name, data_type, sent, received, _, ranks in sizes.itertuples(index=False):
         elements = np.fmax(sent, received)
-        bytes_of_sizes.append(
-            elements * element_bytes(data_type) * bus_factor(name, ranks)
-        )
+        message_bytes = elements * element_bytes(data_type)
+        bus_bytes = message_bytes * bus_factor(name, ranks)
+        bytes_of_sizes.append(bus_bytes)
     sizes["moved"] = bytes_of_sizes
-    moved[event] = np.nan_to_num(
-        table[same_size].merge(sizes, how="left", on=same_size)["moved"]
-    )
+    table_with_sizes = table[same_size].merge(sizes, how="left", on=same_size)
+    moved[event] = np.nan_to_num(table_with_sizes["moved"])
     if moved[event].max(initial=0) < _LARGE_BYTES:
         return  # none is judged
     reached = moved[event] / np.maximum(transfer_ns[event], 1)
     rate = np.where(moved[event] >= _LARGE_BYTES, reached, 0)
     # A group that is fast in one call has a fast link: others of its calls wait for other ranks.
-    fastest = (
-        table.assign(rate=rate).groupby(GROUP, dropna=False)["rate"].transform("max")
-    )
+    groups = table.assign(rate=rate).groupby(GROUP, dropna=False)
+    fastest = groups["rate"].transform("max")
     calls = table.groupby(same_size, dropna=False)["time"]
     shortest_ns = 1e3 * calls.transform("min")
     waits_for_others = transfer_ns[event] > _WAITS * shortest_ns
     own_ns = np.where(waits_for_others, shortest_ns, transfer_ns[event])
-    is_judged = (calls.transform("size") >= _FEWEST_CALLS) & (fastest < far_rate[event])
+    is_judged = calls.transform("size") >= _FEWEST_CALLS
+    is_judged &= fastest < far_rate[event]
     transfer_ns[event] = np.where(is_judged, own_ns, 0.0)

@@ -152,12 +152,14 @@ def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
     table = communication_of(work)
     event = table.index.to_numpy()
     kernels = table["kernel_name"]
-    simple_names = kernels.map({name: simple_name(name) for name in kernels.unique()})
+    simple_name_of = {name: simple_name(name) for name in kernels.unique()}
+    simple_names = kernels.map(simple_name_of)
     has_name = table["Collective name"] != ""
-    numbers = np.array([*iterations.number, NONE], dtype=object)
+    numbers = np.array(list(iterations.number) + [NONE], dtype=object)
+    iteration = numbers[iterations.of_gpu[event]]
     table = table.assign(
         collective=table["Collective name"].where(has_name, simple_names),
-        iteration=numbers[iterations.of_gpu[event]],
+        iteration=iteration,
         device_index=inspection.wall.tracks.of_gpu[event],
         ns=work.duration[event],
         start=work.start[event],

@@ -220,7 +220,8 @@ def _most_of_it(
     awaited = f"{call.name}{waiting.copies.in_words}"
     operation = _with_most(places["operations"], total_ms)
     if operation is None:
-        return f" in {awaited}{_how_often(call.count, waiting.period_ms)}"
+        how_often = _how_often(call.count, waiting.period_ms)
+        return f" in {awaited}{how_often}"
     how_often = _how_often(operation.count, waiting.period_ms)
     return f" in {operation.name}{how_often} ({awaited})"
 

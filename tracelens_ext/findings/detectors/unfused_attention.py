@@ -119,16 +119,15 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
     total_ns = np.bincount(chain, work.duration[is_free], minlength=len(chains.softmax))
     fused_ns = _fused_ns_of_chains(inspection.roofline, chains)
     share = np.zeros(len(work))
-    share[is_free] = np.maximum(
-        1.0 - fused_ns[chain] / np.maximum(total_ns[chain], 1), 0.0
-    )
+    needed_share = fused_ns / np.maximum(total_ns, 1)
+    saved_share = np.maximum(1.0 - needed_share, 0.0)
+    share[is_free] = saved_share[chain]
     claim = inspection.wall.claim_events(is_free & (share > 0), share)
 
     saved_ns = float(np.maximum(total_ns - fused_ns, 0.0).sum())
     saved_if_twice_as_slow = float(np.maximum(total_ns - 2 * fused_ns, 0.0).sum())
-    low_ms = (
-        claim.attributed_ns * saved_if_twice_as_slow / max(saved_ns, 1.0) / NS_PER_MS
-    )
+    low_ns = claim.attributed_ns * saved_if_twice_as_slow / max(saved_ns, 1.0)
+    low_ms = low_ns / NS_PER_MS
     variant = ""
     if not has_shapes or not _products_have_peaks(rows):
         variant = "unknown"

@@ -76,14 +76,15 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     if not len(steps):
         return None
     works_on_many = work.trace.named(work.name, _MANY_AT_ONCE.match)
-    is_single = (
-        (step_of_gpu != NONE) & work.is_kernel & ~works_on_many & ~work.is_communication
-    )
+    is_in_step = step_of_gpu != NONE
+    is_single = is_in_step & work.is_kernel
+    is_single &= ~works_on_many
+    is_single &= ~work.is_communication
     single_kernels = np.bincount(step_of_gpu[is_single], minlength=len(steps))
-    all_kernels = np.bincount(
-        step_of_gpu[work.is_kernel] + 1, minlength=len(steps) + 1
-    )[1:]
-    is_unfused = (single_kernels >= _MANY_KERNELS) & (2 * single_kernels > all_kernels)
+    step_of_kernels = step_of_gpu[is_in_step & work.is_kernel]
+    all_kernels = np.bincount(step_of_kernels, minlength=len(steps))
+    is_unfused = single_kernels >= _MANY_KERNELS
+    is_unfused &= 2 * single_kernels > all_kernels
     is_chosen = is_single & is_unfused[step_of_gpu]
 
     fused_ns = _FUSED_SHARE * np.maximum(work.duration - _FIXED_NS, 0)
