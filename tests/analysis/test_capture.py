@@ -560,7 +560,7 @@ def test_the_report_asks_for_captures_where_there_are_none() -> None:
         if "--cap" in n
     )
     assert note.startswith(
-        "Graph launches tell no operations of 1 GPU events (100.0 % of GPU"
+        "The operations of 1 GPU events (100.0 % of GPU time) inside graph launches"
     )
 
 
@@ -616,7 +616,7 @@ def test_phases_tell_the_operations_inside_of_graphs_without_steps_too(
     document = json.loads(capsys.readouterr().out)
     assert [row["phase"] for row in document["tables"]["phases"]] == ["other"]
     assert len(document["tables"]["graph_operations"]) == 2
-    assert "Neither annotations nor shapes show a step" in document["notes"][0]
+    assert "Neither annotations nor shapes identify steps" in document["notes"][0]
 
 
 def test_a_command_names_a_capture_that_is_none(
@@ -653,7 +653,7 @@ def test_a_capture_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "eager.json"
     path.write_text(json.dumps(_launching()))
     with pytest.raises(
-        TraceFormatError, match="eager\\.json: contains no CUDA graph capture; n"
+        TraceFormatError, match="eager\\.json: contains no CUDA graph capture; g"
     ):
         TreePerfAnalyzer(_launching(), capture=path)
 
@@ -699,7 +699,7 @@ def test_details_may_name_a_file_for_several_sizes(tmp_path: Path, tokens: int) 
 
 def test_a_folder_without_traces_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        TraceNotFoundError, match=r"holds no \.json or \.json\.gz file; name"
+        TraceNotFoundError, match=r"contains no \.json or \.json\.gz file; give"
     ):
         TreePerfAnalyzer(_launching(), capture=tmp_path)
 
@@ -714,7 +714,7 @@ def test_details_of_another_form_are_named(tmp_path: Path, text: str) -> None:
     path = _by_size(tmp_path, 4)
     (tmp_path / "execution_details.json").write_text(text)
     with pytest.raises(
-        TraceFormatError, match=r"execution_details\.json: is no list of file"
+        TraceFormatError, match=r"execution_details\.json: is not a list of file"
     ):
         TreePerfAnalyzer(_launching(), capture=path)
 

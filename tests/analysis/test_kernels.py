@@ -206,7 +206,7 @@ def test_category_summary_orders_operations_by_their_time() -> None:
 
 
 def test_category_summary_needs_categories() -> None:
-    with pytest.raises(UsageError, match="categories are switched off"):
+    with pytest.raises(UsageError, match="categories are turned off"):
         kernel_category_summary(plain(mixed_trace()).work)
 
 

@@ -225,7 +225,7 @@ def test_without_totals_there_are_changes_and_no_levels(events: list[Event]) -> 
     sizes = [event["args"]["Bytes"] for event in events]
     assert peaks["allocated_bytes"].sum() - peaks["freed_bytes"].sum() == sum(sizes)
     told = " ".join(memory_notes(analyzer.memory()))
-    assert told.count("has no totals of") == len(peaks)
+    assert told.count("has no totals for") == len(peaks)
 
 
 def test_a_total_that_is_missing_is_made_up_from_those_around_it() -> None:
@@ -250,7 +250,7 @@ def test_lost_events_are_told_and_what_they_would_explain_has_a_row() -> None:
     assert row(alive, operation=LOST)["bytes"] == 7
     assert row(alive, operation=BEFORE)["bytes"] == 1000
     (note,) = memory_notes(analyzer.memory())
-    assert "device 0 do not add up at 1 memory event" in note
+    assert "totals of device 0 are inconsistent at 1 memory event" in note
 
 
 def test_events_without_size_or_address_do_not_count_and_are_told() -> None:
@@ -262,7 +262,8 @@ def test_events_without_size_or_address_do_not_count_and_are_told() -> None:
     analyzer = analyzed([*events, *bad])
     assert row(analyzer.get_df_memory_peaks())["events"] == 2
     assert any(
-        "4 memory events without a usable" in n for n in memory_notes(analyzer.memory())
+        "4 memory events without a valid size" in n
+        for n in memory_notes(analyzer.memory())
     )
 
 

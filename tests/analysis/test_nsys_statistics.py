@@ -196,9 +196,11 @@ def test_ranges_shorter_than_the_kernels_are_a_warning() -> None:
 
 def test_the_tag_matches_exactly_and_the_nearest_are_named() -> None:
     more = RANGES + "".join(f"name {n},1,1,1,PushPop,1,1,1\n" for n in range(9))
-    with pytest.raises(UsageError, match="no NVTX range is called 'Step'") as caught:
+    with pytest.raises(
+        UsageError, match="there is no NVTX range called 'Step'"
+    ) as caught:
         statistic(nvtxes=rows(more), nvtx_iter_name="Step")
-    near = re.findall("'(.*?)'", str(caught.value).partition("nearest: ")[2])
+    near = re.findall("'(.*?)'", str(caught.value).partition("closest names: ")[2])
     assert len(near) == 5
     assert near[0] == "step"
     only_header = rows(RANGES)[:1]
@@ -361,11 +363,13 @@ def test_a_colon_before_a_tag_is_the_default_domain(tag: str, in_table: str) -> 
 
 def test_rows_that_are_missing_are_a_warning(tmp_path: Path) -> None:
     without = KERNELS.replace("20.0,2000000,9,1.0,1.0,1,1,0.0,loop_FUSION_2\n", "")
-    with pytest.warns(UserWarning, match="kernel table: its rows are 83 % of the time"):
+    with pytest.warns(
+        UserWarning, match="kernel table: its rows cover 83 % of the time"
+    ):
         StatisticClassifier(CLASSES).statistic(2, rows(without))
     path = tmp_path / "k.csv"
     path.write_text(KERNELS[:-5])
-    with pytest.warns(UserWarning, match=r"k\.csv: its last line does not end"):
+    with pytest.warns(UserWarning, match=r"k\.csv: its last line is incomplete"):
         StatisticClassifier(CLASSES).statistic(2, path)
 
 
@@ -549,7 +553,8 @@ def test_tags_that_no_range_of_a_trace_has() -> None:
     maker.launched("k", 100, 10, correlation=1, at=25)
     trace = read_trace(maker.document())
     with pytest.raises(
-        UsageError, match="no NVTX range is called 'stop'; the nearest: 'step'"
+        UsageError,
+        match="there is no NVTX range called 'stop'; the closest names: 'step'",
     ):
         event_totals(trace, tag="stop")
     for tag in ("idle", ":idle"):

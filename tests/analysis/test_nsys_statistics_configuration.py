@@ -92,7 +92,7 @@ def test_paths_are_looked_up_in_the_current_folder_too(
     key = "inputs[0].nsys_csv_file_path.kernel_sum"
     assert (
         spec.missing
-        == f"example/config.json: {key}: there is neither {places}; check the path"
+        == f"example/config.json: {key}: neither {places} exists; check the path"
     )
 
 
@@ -167,11 +167,11 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
     ),
     (
         lambda: csv_input(analysis_args=ARGUMENTS | {"num_of_iters": "5"}),
-        "inputs[0].analysis_args.num_of_iters: expected a whole number from 1, got '5'",
+        "inputs[0].analysis_args.num_of_iters: expected an integer from 1, got '5'",
     ),
     (
         lambda: csv_input(analysis_args=ARGUMENTS | {"num_of_gpus": True}),
-        "inputs[0].analysis_args.num_of_gpus: expected a whole number from 1, got True",
+        "inputs[0].analysis_args.num_of_gpus: expected an integer from 1, got True",
     ),
     (
         lambda: csv_input(analysis_args=ARGUMENTS | {"num_of_gpu": 1}),
@@ -183,7 +183,7 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
     ),
     (
         lambda: csv_input(nsys_csv_file_path={"mem_time_sum": "m.csv"}),
-        "inputs[0].nsys_csv_file_path.kernel_sum: expected the name of a file, got nothing",
+        "inputs[0].nsys_csv_file_path.kernel_sum: expected a file name, got nothing",
     ),
     (
         lambda: report_input(nsys_report={"path": "x", "with_mem": "yes"}),
@@ -215,7 +215,7 @@ def test_what_is_wrong_is_named(
     [
         ("[]", "the file: expected an object, got []"),
         ("{}", "inputs: expected a list of inputs, got nothing"),
-        ('{"inputs": []}', "expected one input at least"),
+        ('{"inputs": []}', "expected at least one input"),
         ('{"inputs": [5]}', "inputs[0]: expected an object, got 5"),
         ('{"inputs": [], "class_map": {}}', "class_map: unknown key"),
         ('{"inputs": [}', "is not valid JSON: Expecting value: line 1 column 13"),
@@ -235,12 +235,12 @@ def test_files_that_are_no_configuration(
 
 def test_class_maps_must_hold_texts(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigurationError, match="kernel_to_class_map: expected an object of tex"
+        ConfigurationError, match="kernel_to_class_map: expected an object of str"
     ):
         loaded(tmp_path, csv_input(), kernel_to_class_map={"a": 1})
     path = tmp_path / "map.json"
     path.write_text('["a"]')
-    with pytest.raises(ConfigurationError, match="is no class map"):
+    with pytest.raises(ConfigurationError, match="is not a class map"):
         load_class_map(path)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_class_map(tmp_path / "absent.json")

@@ -228,7 +228,7 @@ def test_the_report_says_that_communication_is_left_out() -> None:
     maker.launched(NCCL, 2000, 100, correlation=99, at=900)
     notes = " ".join(_report(maker).notes)
     assert (
-        "Communication (1 kernels, 50.0 % of GPU time) is left out of the ops_ sheets"
+        "Communication (1 kernels, 50.0 % of GPU time) is not included in the ops_ sheets"
         in notes
     )
     assert "coll_analysis" in notes
@@ -304,7 +304,7 @@ def test_keywords_that_only_tracelens_has_are_refused_with_what_to_use(
         (
             TreePerfAnalyzer,
             "jax",
-            "TreePerfAnalyzer has no argument 'jax': leave it out; give cat",
+            "TreePerfAnalyzer has no argument 'jax': leave it out; use cat",
         ),
         (TreePerfAnalyzer, "inference_phase_analysis", r"get_df_phases\(\)"),
         (TreePerfAnalyzer.from_file, "arch", "TreePerfAnalyzer has no argument 'arch'"),

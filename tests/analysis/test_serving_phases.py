@@ -222,7 +222,7 @@ def test_annotations_of_the_gpu_alone_do_too() -> None:
     frame = analyzer.get_df_phases()
     shown = frame[["phase", "gpu_busy_ms"]].to_numpy().tolist()
     assert shown == [["prefill", 0.03], ["decode", 0.023], ["other", 0.005]]
-    assert "annotated on the GPU alone" in analyzer.serving_steps().note
+    assert "annotated only on the GPU" in analyzer.serving_steps().note
 
 
 def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:

@@ -21,6 +21,7 @@ from tests.support.docs_helpers import page_text
 from tests.support.make_trace import TraceMaker
 from tests.support.report_html_helpers import HOSTILE, read_page
 from tracelens_ext.cli import run
+from tracelens_ext.compare.engine_chart.page import DEFAULT_TITLE
 from tracelens_ext.compare.engine_chart.specification import known_models
 from tracelens_ext.report.manifest import (
     MANIFEST,
@@ -117,7 +118,9 @@ def test_every_command_of_the_page_draws_a_chart(
     )
     assert f"Wrote {Path(folder) / 'result.html'}" in told.out
     title = (
-        arguments[arguments.index("--title") + 1] if "--title" in arguments else "Where"
+        arguments[arguments.index("--title") + 1]
+        if "--title" in arguments
+        else DEFAULT_TITLE
     )
     page = read_page(Path(folder) / "result.html")
     assert title in page.root.all("h1")[0].content()
@@ -326,7 +329,7 @@ def test_an_unfinished_folder_is_told_and_mended(
         write_manifest(Path("x"), manifest_files("x"), unfinished=True)
         assert run(command) == 0
         told = capsys.readouterr().err
-        assert "x: a run was killed while it put its files in place" in told
+        assert "x: a run was killed while it was moving its files here" in told
         assert unfinished_note("x") == []
 
 

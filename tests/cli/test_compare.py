@@ -312,7 +312,7 @@ def test_a_trace_against_its_history(
     ):
         arguments = ("--baseline", before, "b.json", "--last", 4, "--fail-if", budget)
         assert compare(*arguments) == exit_code, budget
-        assert "from the median of 4 before" in capsys.readouterr().out
+        assert "from the median of 4 earlier ones" in capsys.readouterr().out
     assert compare("--baseline", before, "b.json", "--last", 2) == 2
     for at in (0, 1, 2):
         (before / f"{at}.json").unlink()

@@ -38,7 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
     for number in range(4):
-        write(ranks / f"rank{number}.json", training(3, gemm_us=40 + number))
+        # enough events for advice, also in the processes that no fixture reaches
+        write(ranks / f"rank{number}.json", training(20, gemm_us=40 + number))
     (ranks / "rank4.json").write_text("nothing")
     whole = (ranks / "rank1.json").read_bytes()
     (ranks / "rank5.json").write_bytes(whole[: len(whole) * 2 // 3])

@@ -493,6 +493,7 @@ def test_compare_writes_one_workbook_more(
     ]
     book = openpyxl.load_workbook("out/comparison.xlsx")
     tables = [
+        "wall_time",
         "verdict",
         "findings",
         "timeline",

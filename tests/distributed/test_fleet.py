@@ -443,11 +443,11 @@ def test_bad_usage(ranks: Path, tmp_path: Path) -> None:
         fleet(ranks, out, attempts=0)
     with pytest.raises(UsageError, match="give 0 to use only this process"):
         fleet(ranks, out, workers=-1)
-    with pytest.raises(UsageError, match="no categorizer is called"):
+    with pytest.raises(UsageError, match="there is no categorizer called"):
         fleet(ranks, out, categorizer="nonsense")
     with pytest.raises(RuleError):
         fleet(ranks, out, rules=[tmp_path / "absent.toml"])
-    with pytest.raises(TraceNotFoundError, match="names no trace"):
+    with pytest.raises(TraceNotFoundError, match="matches no trace"):
         fleet(tmp_path / "none*.json", out)
     with pytest.raises(UsageError, match="nonsense"):
         fleet("nonsense://x/*.json", out)

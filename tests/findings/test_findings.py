@@ -233,7 +233,7 @@ def test_gpu_work_of_a_file_that_is_cut_off_may_be_behind_the_cut(
     (line,) = found.recording_lines
     of = " of 3 launches" if launches else ""
     assert line.startswith(
-        f"No GPU work{of} is in what is left of the file; it may be in what is"
+        f"The readable part of the file contains no GPU work{of}; it may be in the lost"
     )
     assert "the last 23 bytes" in line
     assert line.endswith("everything after it is lost.")

@@ -231,7 +231,9 @@ def test_a_call_gives_idle_time_as_long_as_it_lasted_once() -> None:
     )
     both = np.full(len(wall.classified), row)
     no_limit = np.full(len(wall.classified), 1_000_000)
-    assert wall.claim_idle_after(both, no_limit).attributed_ns == 100_000
+    assert wall.copy().claim_idle_after(both, no_limit).attributed_ns == 100_000
+    at_most = np.full(len(wall.classified), 30_000)
+    assert wall.claim_idle_after(both, at_most).attributed_ns == 30_000
 
 
 def test_an_event_may_be_claimed_up_to_a_moment() -> None:

@@ -45,7 +45,7 @@ def test_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "is a folder; give one trace file in it" in _line(
         ["kernels", str(tmp_path)], capfd
     )
-    assert "holds no" in _line(["report", str(tmp_path)], capfd)
+    assert "contains no" in _line(["report", str(tmp_path)], capfd)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

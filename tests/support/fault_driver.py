@@ -50,6 +50,8 @@ def _watch(case: dict[str, Any]) -> None:
 
 
 def _is_meant(case: dict[str, Any], what: Any) -> bool:  # of any event
+    if isinstance(what, int):  # a descriptor, such as that of bytecode which is written
+        return False
     return os.fsdecode(what).endswith(".json.gz" if case.get("reading") else ".tmp")
 
 

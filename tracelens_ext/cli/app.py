@@ -121,6 +121,8 @@ def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer'
     parts = [made]
     parts.extend(getattr(made, "commands", {}).values())
     for part in parts:
+        # click keeps the help option that a command is first asked for, by whomever
+        part.get_help_option(typer.Context(part, **_SETTINGS["context_settings"]))
         part.epilog = _examples_text(command.examples)
         # click cuts it at the width
         part.short_help = (part.help or "").split("\n\n")[0]

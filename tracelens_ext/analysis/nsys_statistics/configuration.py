@@ -38,7 +38,7 @@ class _SectionKey(NamedTuple):
     expected: str
 
 
-_TEXT_KEY = _SectionKey(_TEXT | None, "a text")
+_TEXT_KEY = _SectionKey(_TEXT | None, "a string")
 _SECTION_KEY = _SectionKey(Any, "a section")
 _FILE_KEY = _SectionKey(_TEXT, "a file name")
 _OPTIONAL_FILE_KEY = _SectionKey(_TEXT | None, "a file name, or null")

@@ -7,14 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import WARM_UP, recording_of
+from tracelens_ext.analysis.coverage.coverage import (
+    DROPPED_EVENTS,
+    WARM_UP,
+    idle_within,
+    recording_of,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.tables.timeline_rows import analyzed_rows
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US, BoolArray
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks, holes
 from tracelens_ext.trace.intervals import union_length
 
@@ -69,11 +74,14 @@ def _analyzed_parts(work: GpuEvents, device: int, is_counted: BoolArray) -> list
     of_device = recording.parts[recording.parts["device"] == index]
     if not len(of_device):
         return []
-    is_warm_up = of_device["kind"] == WARM_UP
-    warm_up = int(of_device["ns"][is_warm_up].sum())
-    not_recorded = int(of_device["ns"][~is_warm_up].sum())
-    first_start = min(int(work.start[is_counted].min()), int(of_device["start"].min()))
-    wall = int(work.end[is_counted].max()) - first_start
+    dropped = of_device[of_device["kind"] == DROPPED_EVENTS]
+    first_start = min([int(work.start[is_counted].min()), *dropped["start"].tolist()])
+    last_end = int(work.end[is_counted].max())
+    wall = last_end - first_start
+    set_aside = _set_aside_within(work, of_device, first_start, last_end)
+    is_warm_up = (of_device["kind"] == WARM_UP).to_numpy()
+    warm_up = int(set_aside[is_warm_up].sum())
+    not_recorded = int(set_aside[~is_warm_up].sum())
     analyzed = max(wall - warm_up - not_recorded, 0)
     is_analyzed = is_counted & ~recording.set_aside(work)
     busy = _divided_busy_time(work, is_analyzed)
@@ -88,6 +96,22 @@ def _analyzed_parts(work: GpuEvents, device: int, is_counted: BoolArray) -> list
     result.append(_Part("analyzed_busy_time", sum(busy.values()), analyzed))
     result.append(_Part("analyzed_idle_time", idle, analyzed))
     return result
+
+
+def _set_aside_within(
+    work: GpuEvents, parts: pd.DataFrame, first_start: int, last_end: int
+) -> Int64Array:
+    """Return how much time parts of a device set aside in its own wall time, ns, (p,).
+
+    Other devices may begin before it or end after it, and parts lie in the wall of all devices.
+    """
+    start = parts["start"].to_numpy().clip(first_start, last_end)
+    end = parts["end"].to_numpy().clip(first_start, last_end)
+    idle = idle_within(
+        work=work, device_index=parts["device"].to_numpy(), start=start, end=end
+    )
+    set_aside: Int64Array = np.where(parts["has_work"], end - start, idle)
+    return set_aside
 
 
 def _divided_busy_time(work: GpuEvents, is_counted: BoolArray) -> dict[str, int]:
