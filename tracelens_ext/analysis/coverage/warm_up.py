@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -62,7 +62,6 @@ _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 _LONG_NS: Final = 5_000_000
 #: Calls of one name, at least, that are spread over the wall.
 _FEWEST_SPREAD: Final = 3
-#: Of the most idle time that an iteration has.
 #: The first launch of a kernel loads its module if it takes so many times as long as later ones …
 _TIMES_LATER_LAUNCHES: Final = 5
 #: … and this long at least, ns; that of a kernel that is launched once only, longer.
@@ -70,6 +69,7 @@ _LEAST_FIRST_LAUNCH_NS: Final = 50_000
 _LEAST_ONLY_LAUNCH_NS: Final = 200_000
 #: First launches that take less of the wall time together, as a share, change nothing.
 _LEAST_FIRST_LAUNCHES_SHARE: Final = 0.01
+#: Of the most idle time that an iteration has.
 _LEAST_SHARE_THAT_COMES_BACK: Final = 0.2
 _TIMES_THE_SHORTEST_RUN: Final = 10
 #: Of all GPU time, since the last compilation or capture.
@@ -99,6 +99,26 @@ _COMPILING_FRAME: Final = re.compile(
 _COMPILES_AGAIN: Final = re.compile(r"(?i).*recompil|Torch-Compiled Region: \d+/[1-9]")
 
 
+class _Spans(NamedTuple):
+    """When each of d devices works first and last, ns since the trace's first event."""
+
+    start: Int64Array  #: (d,)
+    end: Int64Array  #: (d,)
+
+
+def _spans_of_devices(work: GpuEvents, wall_start: int) -> _Spans:
+    """Return from when to when each device works.
+
+    The wall begins earlier than all work where its first work was dropped: so does the span of the
+    device that works first.
+    """
+    tracks = find_tracks(work, "device")
+    start = minima(tracks.of_gpu, work.start, len(tracks))
+    end = maxima(tracks.of_gpu, work.end, len(tracks))
+    is_first = start == start.min()
+    return _Spans(start=np.where(is_first, wall_start, start), end=end)
+
+
 def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFrame:
     """Return the warm-up of all devices in the wall; its parts may overlap.
 
@@ -121,14 +141,15 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
     if not candidates:
         return pd.DataFrame()
     table = pd.concat(candidates, ignore_index=True)
+    table = table.assign(device=device_index_of_calls(work, table["row"].to_numpy()))
+    table = table[table["device"] != NONE]
+    device = table["device"].to_numpy()
+    spans = _spans_of_devices(work, wall_start)
     table = table.assign(
-        start=table["start"].clip(wall_start),
-        end=table["end"].clip(upper=wall_end),
-        device=device_index_of_calls(work, table["row"].to_numpy()),
+        start=table["start"].clip(spans.start[device]),
+        end=table["end"].clip(upper=spans.end[device]),
     )
-    has_device = table["device"] != NONE
-    has_length = table["end"] > table["start"]
-    table = table[has_device & has_length]
+    table = table[table["end"] > table["start"]]
     table = _that_leave_the_gpu_idle(work, table)
     table = _without_memory_alone(work, table)
     comes_again_from = _comes_again_from(work, table, wall_end)
