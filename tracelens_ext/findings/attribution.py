@@ -320,10 +320,11 @@ def around(
 ) -> list[Place]:
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace = work.trace
-    thread = work.trace.thread[calls]
-    begun = work.trace.ts[calls]
+    thread = trace.thread[calls]
+    start = trace.ts[calls]
+    end = start + 1
     row = np.full(len(calls), NONE, dtype=np.int64)
-    stretches = hosts.HostIntervals(thread=thread, start=begun, end=begun + 1)
+    stretches = hosts.HostIntervals(thread=thread, start=start, end=end)
     find = partial(hosts.innermost_segments, trace, kinds, stretches)
     for moments, asked, its in _innermost(find, kinds, stretches):
         there = its.of_interval > 0

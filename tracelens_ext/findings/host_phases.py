@@ -81,10 +81,11 @@ class ShapedClaim:
     @cached_property
     def ms_by_shape(self) -> dict[str, float]:
         """The claimed time of each shape, the mean over the devices, ms; not of none."""
-        shape = self.shapes.shape[self._claim.intervals.gap]
-        ns = np.bincount(shape, self._claim.ns, len(SHAPES)).astype(np.float64)
-        ms_of_shapes = (ns / NS_PER_MS).tolist()
-        by_shape = zip(SHAPES, ms_of_shapes, strict=True)
+        gap = self._claim.intervals.gap
+        shape = self.shapes.shape[gap]
+        ns_of_shapes = np.bincount(shape, self._claim.ns, len(SHAPES))
+        ms_of_shapes = ns_of_shapes.astype(np.float64) / NS_PER_MS
+        by_shape = zip(SHAPES, ms_of_shapes.tolist(), strict=True)
         return {name: shape_ms for name, shape_ms in by_shape if shape_ms}
 
     def lead(self) -> Lead:

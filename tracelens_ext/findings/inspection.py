@@ -416,9 +416,10 @@ class Inspection:
 
     def size_of(self, claim: Claim) -> dict[str, float | None]:
         """Return how many GPU events a claim has something of, and how long they take."""
+        duration = self.work.duration[claim.events]
         return {
             "events": len(claim.events),
-            "time_ms": self.wall.mean_ms(self.work.duration[claim.events]),
+            "time_ms": self.wall.mean_ms(duration),
         }
 
 
@@ -491,7 +492,9 @@ def _fill(template: str, values: Mapping[str, object]) -> str:
         name = match[1]
         if name not in values:
             return match[0]
-        return format(values[name], match[2] or "")
+        value = values[name]
+        format_specification = match[2] or ""
+        return format(value, format_specification)
 
     return _NAMED.sub(value_of, template)
 

@@ -433,7 +433,8 @@ def _several_streams(facts: ProgramFacts) -> str:
     device = work.trace.device[is_computation]
     stream = work.trace.stream[is_computation]
     stream_of_device = np.column_stack((device, stream))
-    streams = len(np.unique(stream_of_device, axis=0))
+    distinct_streams = np.unique(stream_of_device, axis=0)
+    streams = len(distinct_streams)
     devices = len(np.unique(device))
     if streams <= devices:
         return ""

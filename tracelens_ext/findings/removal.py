@@ -133,13 +133,15 @@ def _operations_of_launches(
     """
     trace = program.work.trace
     loses_most = 2 * shorter > program.duration
-    nodes = np.flatnonzero(loses_most & (program.launch != NONE))
+    has_launch = program.launch != NONE
+    nodes = np.flatnonzero(loses_most & has_launch)
     event = program.event[nodes]
     launch = program.launch[nodes]
     operation = program.work.tree.cpu_op_of_gpu[event]
     outermost_row = np.where(operation == NONE, launch, operation)
     rows = np.unique(outermost_row)
-    return rows[rows < trace.recorded]
+    is_recorded = rows < trace.recorded
+    return rows[is_recorded]
 
 
 def _operations_of_extra_launches(
@@ -167,11 +169,14 @@ def _operations_of_extra_launches(
     slow = np.unique(launched_in[events])
     for number in slow[slow != NONE].tolist():
         of_iteration = event[iteration == number]
-        launched_at = work.trace.ts[work.tree.launch_of_gpu[of_iteration]]
-        extra = of_iteration[np.argsort(launched_at, kind="stable")][usual:]
+        launch_row = work.tree.launch_of_gpu[of_iteration]
+        launched_at = work.trace.ts[launch_row]
+        order = np.argsort(launched_at, kind="stable")
+        extra = of_iteration[order][usual:]
         operation = work.tree.cpu_op_of_gpu[extra]
         launch = work.tree.launch_of_gpu[extra]
-        rows.append(np.unique(np.where(operation == NONE, launch, operation)))
+        outermost_row = np.where(operation == NONE, launch, operation)
+        rows.append(np.unique(outermost_row))
     chosen: Int64Array = np.concatenate(rows).astype(np.int64)
     is_recorded = chosen < work.trace.recorded
     return chosen[is_recorded]
@@ -211,7 +216,8 @@ class _HostTimes:
         result = []
         for clock in range(len(self.program.clocks.end)):
             is_of_clock = self.clock == clock
-            result.append((start[is_of_clock], end[is_of_clock]))
+            spans = (start[is_of_clock], end[is_of_clock])
+            result.append(spans)
         return result
 
 

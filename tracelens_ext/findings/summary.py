@@ -213,13 +213,23 @@ def largest_place(finding: Finding) -> str:
     A place with less than a third of it is none.
     """
     places = places_of_most_telling_kind(finding)
-    if not places or places[0].attributed_ms < _LARGEST_SHARE * finding.attributed_ms:
+    if not places:
         return ""
-    name = places[0].name or NO_NAME
+    largest = places[0]
+    least_ms = _LARGEST_SHARE * finding.attributed_ms
+    if largest.attributed_ms < least_ms:
+        return ""
+    name = largest.name or NO_NAME
     if not finding.attributed_ms:
         return name
-    share = min(100 * places[0].attributed_ms / finding.attributed_ms, 100.0)
-    return f"{name} ({share:.0f} %)"
+    percent = _percent_of(largest, finding)
+    return f"{name} ({percent:.0f} %)"
+
+
+def _percent_of(place: Place, finding: Finding) -> float:
+    """Return the part of a finding's attributed time that is in a place, at most 100 %."""
+    percent = 100 * place.attributed_ms / finding.attributed_ms
+    return min(percent, 100.0)
 
 
 def where_text(finding: Finding, cut: Callable[[str], str] = str) -> str:
@@ -227,12 +237,13 @@ def where_text(finding: Finding, cut: Callable[[str], str] = str) -> str:
     places = places_of_most_telling_kind(finding)
     if not places:
         return ""
-    share = _LARGEST_SHARE * finding.attributed_ms
-    if places[0].attributed_ms < share:
+    largest = places[0]
+    least_ms = _LARGEST_SHARE * finding.attributed_ms
+    if largest.attributed_ms < least_ms:
         return "many places, each with less than a third; --verbose shows the largest"
-    text = place_text(places[0], cut)
+    text = place_text(largest, cut)
     if finding.attributed_ms:
-        percent = min(100 * places[0].attributed_ms / finding.attributed_ms, 100.0)
+        percent = _percent_of(largest, finding)
         text += f", {percent:.0f} % of it"
     return text
 

@@ -90,7 +90,8 @@ class WaitingCalls:
         intervals = claim.intervals
         trace = self._work.trace
         calls = blocking_calls(self._work)
-        thread = values_at(trace.thread, classified.launch[intervals.gap])
+        launch = classified.launch[intervals.gap]
+        thread = values_at(trace.thread, launch)
         last = last_before(
             group=trace.thread[calls],
             time=trace.ts[calls],
@@ -101,7 +102,8 @@ class WaitingCalls:
         ended = values_at(trace.ts, call) + values_at(trace.dur, call)
         is_during = (call != NONE) & (ended > intervals.start)
         caught_up_call = classified.caught_up_call[intervals.gap]
-        return np.where(is_during | (caught_up_call == NONE), call, caught_up_call)
+        is_in_call = is_during | (caught_up_call == NONE)
+        return np.where(is_in_call, call, caught_up_call)
 
     def places(self) -> dict[str, list[Place]]:
         """Return where the calls are."""

@@ -327,16 +327,18 @@ class WallTime:
         """
         which = which & self.free
         found = self._alone(which, hiding)
-        begun = self._unclaimed_from
         if until is None:
             self.free = self.free & ~which
         else:
             claimed_until = np.minimum(found.end, until[found.event])
             found = found._replace(end=claimed_until)
+            begun = self._unclaimed_from
             left_from = np.clip(until, begun, self.work.end)
             self._unclaimed_from = np.where(which, left_from, begun)
-        shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))
-        claimed_ns = (found.end - found.start) * shares[found.event]
+        share = np.clip(share, 0.0, 1.0)
+        share_of_gpu = np.broadcast_to(share, len(self.work))
+        found_ns = found.end - found.start
+        claimed_ns = found_ns * share_of_gpu[found.event]
         length = np.rint(claimed_ns).astype(np.int64)
         found = found._replace(end=found.start + length)
         return self._claimed(found.chosen(length > 0))

@@ -76,12 +76,14 @@ def _calls_that_block(inspection: Inspection) -> Int64Array:
     starts_later = work.start[kernels] > trace.end_of(calls)
     is_blocked = is_long & starts_later
     blocked_calls = calls[is_blocked]
-    device_of_call = inspection.wall.tracks.of_gpu[kernels[is_blocked]]
+    blocked_kernels = kernels[is_blocked]
+    device_of_gpu = inspection.wall.tracks.of_gpu
+    device_of_call = device_of_gpu[blocked_kernels]
 
     calls_under_busy_device = [blocked_calls[:0]]
     for device in np.unique(device_of_call).tolist():
         calls_of_device = blocked_calls[device_of_call == device]
-        is_on_device = inspection.wall.tracks.of_gpu == device
+        is_on_device = device_of_gpu == device
         busy_ns = covered(
             start=work.start[is_on_device],
             end=work.end[is_on_device],

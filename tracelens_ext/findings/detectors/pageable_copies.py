@@ -105,7 +105,8 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     work = inspection.work
     size = copied_bytes(inspection)
     is_small = (size > 0) & (size <= SMALL_BYTES)  # for which the rate is no matter
-    is_pageable = are_pageable(work)[0] & work.is_copy & ~is_small
+    is_pageable, _ = are_pageable(work)
+    is_pageable = is_pageable & work.is_copy & ~is_small
     if not is_pageable.any():
         return None
     claim = inspection.claim(
@@ -118,10 +119,11 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     if is_known[is_pageable].all():
         link_rate = float(rate.max())
         # The link needs the rest, if each is exposed as much as all are.
-        total_ns = max(int(work.duration[is_pageable].sum()), 1)
+        total_ns = int(work.duration[is_pageable].sum())
         link_ns_of_events = size / np.maximum(rate, 1)
         link_ns = float(link_ns_of_events[is_pageable].sum())
-        saved_share = max(0.0, 1 - link_ns / total_ns)
+        needed_share = link_ns / max(total_ns, 1)
+        saved_share = max(0.0, 1 - needed_share)
         copied_ns = claim.attributed_ns - claim.idle_ns
         low_ns = copied_ns * saved_share + claim.idle_ns
         low_ms = low_ns / NS_PER_MS

@@ -90,7 +90,8 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     names_by_gpu = slow.by_gpu["iteration"].to_numpy(object)
     is_slow_on_gpu = is_usual & np.isin(names, names_by_gpu)
     excess, claim = _claim_by_wall(wall, iterations, is_slow)
-    gpu_excess, gpu_claim = _claim_by_gpu(wall, iterations, is_slow_on_gpu & ~is_slow)
+    is_slow_on_gpu_only = is_slow_on_gpu & ~is_slow
+    gpu_excess, gpu_claim = _claim_by_gpu(wall, iterations, is_slow_on_gpu_only)
     excess = excess + gpu_excess
 
     numbers_of_slow = np.flatnonzero(excess)
@@ -117,7 +118,8 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     if more_kernels > measured.ODD_AT_LEAST * usual_kernels:
         numbers["more_kernels"] = float(more_kernels)
     if len(numbers_of_slow) == 1:
-        values["which"] += f" ({labels[int(numbers_of_slow[0])]})"
+        only_number = int(numbers_of_slow[0])
+        values["which"] += f" ({labels[only_number]})"
     if part:
         values["mostly"] = f", mostly {part}"
         numbers["part_ms"] = part_ms
@@ -174,7 +176,8 @@ def _claim_by_gpu(
     share_of_length = excess / np.maximum(length, 1.0)
     share = np.minimum(share_of_length, 1.0)
     share_of_gpu = values_at(share, launched_in, missing=0)
-    is_chosen = wall.free & (share_of_gpu > 0)
+    is_chosen = share_of_gpu > 0
+    is_chosen &= wall.free
     claim = wall.claim_events(is_chosen, share_of_gpu)
     return _ClaimedExcess(excess, claim)
 

@@ -174,16 +174,19 @@ def _rate_between_gpus(inspection: Inspection) -> Float64Array:
     def rate_to_one(_: Device | None, peaks: DevicePeaks | None) -> float:
         if peaks is None:
             return 0
-        return peer_links_of(peaks.name)[0]
+        links = peer_links_of(peaks.name)
+        return links[0]
 
     def rate_to_all(_: Device | None, peaks: DevicePeaks | None) -> float:
         if peaks is None:
             return 0
-        return peer_links_of(peaks.name)[1]
+        links = peer_links_of(peaks.name)
+        return links[1]
 
     to_one = inspection.by_device(rate_to_one)
     to_all = inspection.by_device(rate_to_all)
-    return np.minimum(to_one * _other_gpus(work), to_all)
+    to_others = to_one * _other_gpus(work)
+    return np.minimum(to_others, to_all)
 
 
 def _other_gpus(work: GpuEvents) -> Int64Array:
@@ -236,17 +239,19 @@ def _set_collectives(
     sizes["moved"] = bytes_of_sizes
     table_with_sizes = table[same_size].merge(sizes, how="left", on=same_size)
     moved[event] = np.nan_to_num(table_with_sizes["moved"])
-    if moved[event].max(initial=0) < _LARGE_BYTES:
+    bytes_of_calls = moved[event]
+    if bytes_of_calls.max(initial=0) < _LARGE_BYTES:
         return  # none is judged
-    reached = moved[event] / np.maximum(transfer_ns[event], 1)
-    rate = np.where(moved[event] >= _LARGE_BYTES, reached, 0)
+    ns_of_calls = transfer_ns[event]
+    reached = bytes_of_calls / np.maximum(ns_of_calls, 1)
+    rate = np.where(bytes_of_calls >= _LARGE_BYTES, reached, 0)
     # A group that is fast in one call has a fast link: others of its calls wait for other ranks.
     groups = table.assign(rate=rate).groupby(GROUP, dropna=False)
     fastest = groups["rate"].transform("max")
     calls = table.groupby(same_size, dropna=False)["time"]
     shortest_ns = 1e3 * calls.transform("min")
-    waits_for_others = transfer_ns[event] > _WAITS * shortest_ns
-    own_ns = np.where(waits_for_others, shortest_ns, transfer_ns[event])
+    waits_for_others = ns_of_calls > _WAITS * shortest_ns
+    own_ns = np.where(waits_for_others, shortest_ns, ns_of_calls)
     is_judged = calls.transform("size") >= _FEWEST_CALLS
     is_judged &= fastest < far_rate[event]
     transfer_ns[event] = np.where(is_judged, own_ns, 0.0)

@@ -70,9 +70,12 @@ def small_copies(inspection: Inspection) -> Finding | None:
     work = inspection.work
     size = copied_bytes(inspection)
     is_within_device = work.trace.named(work.name, WITHIN_DEVICE.match)
-    is_short = work.duration <= np.where(is_within_device, _PARAMETER_NS, _SHORT_NS)
-    has_few_bytes = size <= np.where(is_within_device, _PARAMETER_BYTES, SMALL_BYTES)
-    is_small = work.is_copy & np.where(size > 0, has_few_bytes, is_short)
+    most_ns = np.where(is_within_device, _PARAMETER_NS, _SHORT_NS)
+    is_short = work.duration <= most_ns
+    most_bytes = np.where(is_within_device, _PARAMETER_BYTES, SMALL_BYTES)
+    has_few_bytes = size <= most_bytes
+    is_small = np.where(size > 0, has_few_bytes, is_short)
+    is_small &= work.is_copy
     if is_small.sum() < _FLOOD:
         return None
     launches = len(np.unique(work.tree.launch_of_gpu[is_small]))

@@ -154,11 +154,13 @@ def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
     kernels = table["kernel_name"]
     simple_name_of = {name: simple_name(name) for name in kernels.unique()}
     simple_names = kernels.map(simple_name_of)
-    has_name = table["Collective name"] != ""
-    numbers = np.array(list(iterations.number) + [NONE], dtype=object)
+    collective = table["Collective name"]
+    has_name = collective != ""
+    numbers_or_none = list(iterations.number) + [NONE]
+    numbers = np.array(numbers_or_none, dtype=object)
     iteration = numbers[iterations.of_gpu[event]]
     table = table.assign(
-        collective=table["Collective name"].where(has_name, simple_names),
+        collective=collective.where(has_name, simple_names),
         iteration=iteration,
         device_index=inspection.wall.tracks.of_gpu[event],
         ns=work.duration[event],
@@ -166,7 +168,8 @@ def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
     )
     needs_every_rank = table["collective"].str.contains(collectives.SYNCHRONOUS)
     table = table[needs_every_rank].sort_values("start")
-    table["which"] = table.groupby(_SAME, dropna=False, sort=False).ngroup()
+    same = table.groupby(_SAME, dropna=False, sort=False)
+    table["which"] = same.ngroup()
     of_device = table.groupby(["which", "device_index"])
     table["sequence"] = of_device.cumcount()
     table["calls"] = of_device["ns"].transform("size")

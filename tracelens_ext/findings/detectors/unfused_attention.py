@@ -23,7 +23,14 @@ from tracelens_ext.findings.texts import (
 )
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.grouping import number_groups
 
 TEXT: Final = FindingText(
@@ -122,10 +129,11 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
     needed_share = fused_ns / np.maximum(total_ns, 1)
     saved_share = np.maximum(1.0 - needed_share, 0.0)
     share[is_free] = saved_share[chain]
-    claim = inspection.wall.claim_events(is_free & (share > 0), share)
+    is_chosen = is_free & (share > 0)
+    claim = inspection.wall.claim_events(is_chosen, share)
 
-    saved_ns = float(np.maximum(total_ns - fused_ns, 0.0).sum())
-    saved_if_twice_as_slow = float(np.maximum(total_ns - 2 * fused_ns, 0.0).sum())
+    saved_ns = _total_saved_ns(total_ns, fused_ns)
+    saved_if_twice_as_slow = _total_saved_ns(total_ns, 2 * fused_ns)
     low_ns = claim.attributed_ns * saved_if_twice_as_slow / max(saved_ns, 1.0)
     low_ms = low_ns / NS_PER_MS
     variant = ""
@@ -138,8 +146,10 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
         "time_ms": inspection.wall.mean_ms(total_ns),
         "needed_ms": inspection.wall.mean_ms(fused_ns),
     }
-    softmax_of_events = chains.softmax[chains.of_gpu[claim.events]]
+    chain_of_events = chains.of_gpu[claim.events]
+    softmax_of_events = chains.softmax[chain_of_events]
     shapes = [_shape(row) for row in rows]
+    places = ranked(softmax_of_events, shapes, claim.event_ns)
     return inspection.finding(
         "unfused-attention",
         claim,
@@ -147,8 +157,16 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
         text=TEXT,
         variant=variant,
         low_ms=low_ms,
-        where={"scores": ranked(softmax_of_events, shapes, claim.event_ns)},
+        where={"scores": places},
     )
+
+
+def _total_saved_ns(
+    taken_ns: IntArray | Float64Array, needed_ns: Float64Array
+) -> float:
+    """Return what chains take beyond what they need, all together, ns."""
+    saved_ns = np.maximum(taken_ns - needed_ns, 0.0)
+    return float(saved_ns.sum())
 
 
 def _products_have_peaks(rows: Sequence[RooflineRow]) -> bool:

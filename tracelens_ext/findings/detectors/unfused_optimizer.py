@@ -91,14 +91,13 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     share = 1.0 - fused_ns / np.maximum(work.duration, 1)
     before = wall.classified.gaps.before
     after = wall.classified.gaps.after
-    is_between = (
-        is_chosen[before]
-        & is_chosen[after]
-        & (step_of_gpu[before] == step_of_gpu[after])
-    )
+    is_between = step_of_gpu[before] == step_of_gpu[after]
+    is_between &= is_chosen[before]
+    is_between &= is_chosen[after]
     idle = wall.claim_idle_during(steps[is_unfused])
     of_cpu = wall.may_wait(wall.idle) | wall.starts(wall.idle)
-    idle = idle + wall.claim_idle(is_between[wall.idle.gap] & of_cpu)
+    is_idle_between = is_between[wall.idle.gap] & of_cpu
+    idle = idle + wall.claim_idle(is_idle_between)
     claim = idle + wall.claim_events(is_chosen, share)
 
     name = _only_name(inspection, steps[is_unfused])
