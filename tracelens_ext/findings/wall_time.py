@@ -210,7 +210,7 @@ class WallTime:
         Args:
             call: the row of the call of each gap, `NONE` without, (k,); one of several gaps counts
                 once.
-            at_most: the most that each gap may take, ns, (k,).
+            at_most: the most that all gaps after the call of a gap may take, ns, (k,).
         """
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
