@@ -25,13 +25,20 @@ _CLASS: Final = r"\[\^?\]?(?:\\.|[^\]\\\[]|\[(?!:))*+\]"
 # Quantifiers, lazy and possessive ones too.
 _MAYBE: Final = r"(?:[*?]|\{0+(?:,\d*)?\})[+?]?+"
 _OFTEN: Final = r"(?:\+|\{0*[1-9]\d*(?:,\d*)?\})[+?]?+"
+#: What a part of a pattern is; the first syntax that fits counts.
 _SYNTAX: Final = {
+    # `a?`, `a*`, `a{0,3}`: a character that need not be there.
     "maybe": rf"{_ITSELF}{_MAYBE}",
+    # `abc`, up to a character that a quantifier repeats; in `ab+c` that is `ab`.
     "text": rf"{_ITSELF}+(?![*+?{{])|{_ITSELF}(?=[+{{])",
+    # `+`, `{2,}`: repeats of the character before.
     "often": _OFTEN,
+    # `.`, `\w`, `[a-z]`, with or without a quantifier.
     "anything": rf"(?:\.|\\[dDwWsS]|{_CLASS})(?:{_MAYBE})?+",
+    # `^`, `\b`, `(?i)`: what matches no character.
     "nothing": r"(?:[\^$]|\\[bBAZ]|\(\?[aimsu]+\))(?![*+?{])",
     "lookaround": r"\(\?<?[=!]",
+    # `(`, `(?:`, `(?P<name>`: the beginning of a group.
     "opens": r"\((?:\?[:>]|\?[ims]+:|\?P?<[A-Za-z_]\w*>|(?![?*]))",
     "or": r"\|",
     "maybe_closes": rf"\){_MAYBE}",
@@ -48,7 +55,10 @@ _ENDS_OF_BRANCH: Final = ("or", "closes", "maybe_closes", "end")
 
 
 def fold(name: str) -> str:
-    """Return a name (or a text) in lower case, as they are compared: flags do not matter then."""
+    """Return a name or a text in lower case.
+
+    Comparing such texts works for patterns with and without IGNORECASE.
+    """
     if name.isascii():
         return name.lower()
     return name.translate(_LIKE_ASCII).lower()
@@ -59,7 +69,7 @@ def requirements(pattern: str) -> list[Requirement]:
 
     The most telling come first; none when the pattern cannot be judged safely.
     """
-    # upper and lower case are not one letter for one everywhere
+    # Outside of ASCII, the lower case of a letter may be several letters.
     if not pattern.isascii():
         return []
     try:
@@ -71,7 +81,7 @@ def requirements(pattern: str) -> list[Requirement]:
 
 
 def _telling_first(texts: Requirement) -> tuple[int, int]:
-    """Longer texts say more, and fewer of them."""
+    """Return the sort key of a set of texts: longer texts first, then fewer alternatives."""
     shortest = min(len(text) for text in texts)
     return -shortest, len(texts)
 
@@ -100,10 +110,12 @@ def _read_group(tokens: Iterator[re.Match[str]], depth: int) -> _PatternGroup:
             run += _ESCAPE.sub(r"\1", token[0])
             continue
         if kind == "lookaround":
+            # What it requires is skipped: it matches no character, and may be negative.
             _read_group(tokens, depth + 1)
             continue
         if kind == "nothing":
             continue
+        # Any other part interrupts the text.
         if run:
             branch.append(frozenset((run,)))
             run = ""
@@ -111,6 +123,7 @@ def _read_group(tokens: Iterator[re.Match[str]], depth: int) -> _PatternGroup:
             raise _UnknownSyntaxError
         if kind == "opens":
             inner = _read_group(tokens, depth + 1)
+            # A group that may be absent, as in `(ab)?`, requires nothing.
             if inner.closed_by == "closes":
                 branch += inner.required
         elif kind in _ENDS_OF_BRANCH:

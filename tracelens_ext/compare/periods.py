@@ -15,17 +15,17 @@ from tracelens_ext.trace.grouping import number_groups, ranks
 _MIN_KERNELS = 8
 #: A period must come back about twice.
 _MIN_COUNT = 1.8
-#: Names of all stretches together, for memory.
+#: Cells of the matrix of kernels by stretch and name, which limits its memory.
 _MAX_CELLS = 1 << 22
-#: Counts of occurrences that are tried, the smallest of which are the longest periods.
+#: Candidates that are tried, those with the fewest occurrences (the longest periods) first.
 _MAX_TRIED = 48
-#: Kernels in a row that may start a stretch: 1, 2, 4 … 64.
+#: Rows of kernels that may start a stretch are doubled from these lengths: to 2, 4, 8 … 64.
 _DOUBLED_LENGTHS = (1, 2, 4, 8, 16, 32)
 #: Share of a stretch's time and kernels that it has in common with the typical one.
 _ALIKE_SHARE = 0.9
 #: Share of the GPU time in such stretches.
 _MIN_COVERED_SHARE = 0.8
-#: A shorter period instead of a multiple of it may leave out no more than this besides.
+#: The confidence that may be lost when a shorter period replaces a multiple of it.
 _SAME_COVER = 0.01
 #: How far from a whole number the ratio of two counts may be.
 _WHOLE_RATIO = 0.02
@@ -38,7 +38,7 @@ _SMALLEST_SIZE = 1e-9
 class Period:
     """A period that comes back."""
 
-    #: how often, in kernels of a typical one; whole where the recording is
+    #: how often it occurs; not a whole number if the recording cuts an occurrence off
     count: float
     confidence: float  #: share of the GPU time in stretches that are alike, 0 to 1
 
@@ -57,9 +57,11 @@ class _KernelSequence:
 
 
 def find_period(gpu_events: GpuEvents) -> Period | None:
-    """Find the longest period that occurs twice; of its multiples the shortest.
+    """Find the longest period that occurs twice, or the shortest that divides it as well.
 
-    None if there are too few kernels, or nothing comes back.
+    The candidates come with the longest period first. A shorter one replaces it if it fits into it
+    a whole number of times and explains as much of the time. None if there are too few kernels, or
+    nothing comes back.
     """
     kernels = _sequence(gpu_events)
     if kernels is None:
@@ -73,7 +75,7 @@ def find_period(gpu_events: GpuEvents) -> Period | None:
 
 
 def _is_better(period: Period, best: Period | None) -> bool:
-    """Tell whether a period counts, and is a part of the best one so far, if there is one."""
+    """Return True if a period is clear enough, and divides the best one so far, if any."""
     if period.count < _MIN_COUNT or period.confidence < _MIN_COVERED_SHARE:
         return False
     if best is None:
@@ -138,6 +140,7 @@ def _codes_in_a_row(name: Int64Array) -> Iterator[Int64Array]:
             return
         first_half = code[:-length]
         second_half = code[length:]
+        # Codes are smaller than the number of kernels, so this numbers each pair uniquely.
         code, _ = ranks(first_half * len(name) + second_half)
         yield code
 
@@ -150,12 +153,14 @@ def _candidate(kernels: _KernelSequence, starts: Int64Array) -> _Candidate | Non
         return None
     first = int(starts[0])
     mean_distance = (length - first) / count
-    # The last stretch may be cut off by the end; else the part before the first one is.
+    # If the part before the first start is shorter than a stretch, the recording began within one,
+    # and its end closes the last one. Otherwise the last one is taken to be of mean length.
     end = length if first < mean_distance else starts[-1] + mean_distance
     distances = np.diff(np.append(starts, end))
     unevenness = float(np.abs(distances - mean_distance).max()) / mean_distance
     if unevenness > _MAX_UNEVENNESS:
         return None
+    # Even distances and an early first start are better.
     return _Candidate(unevenness + first / length, starts)
 
 
@@ -168,11 +173,12 @@ def _period(kernels: _KernelSequence, starts: Int64Array) -> Period:
     stretch_count = len(starts) + 1
     stretch = np.searchsorted(starts, np.arange(len(kernels.name)), side="right")
     cells = stretch * name_count + kernels.name
-    # Kernels by stretch and name, (s, m); of a typical stretch by name, (m,).
-    number = np.bincount(cells, minlength=stretch_count * name_count)
-    number = number.reshape(stretch_count, name_count)
-    typical = np.percentile(number[1:], 50, axis=0, method="lower")
-    similarity = _similarity(kernels, number, typical)
+    # Kernels by stretch and name, (s, m).
+    counts = np.bincount(cells, minlength=stretch_count * name_count)
+    counts = counts.reshape(stretch_count, name_count)
+    # Of a typical stretch by name, (m,). Stretch 0 precedes the first start and may be partial.
+    typical = np.percentile(counts[1:], 50, axis=0, method="lower")
+    similarity = _similarity(kernels, counts, typical)
     duration = kernels.mean_duration[kernels.name]
     time = np.bincount(stretch, duration, stretch_count)
     alike_time = time[similarity >= _ALIKE_SHARE].sum()
@@ -182,19 +188,20 @@ def _period(kernels: _KernelSequence, starts: Int64Array) -> Period:
 
 
 def _similarity(
-    kernels: _KernelSequence, number: Int64Array, typical: Float64Array
+    kernels: _KernelSequence, counts: Int64Array, typical: Float64Array
 ) -> Float64Array:
-    """Return what each stretch has in common with the typical one: the smaller share of two.
+    """Return how similar each stretch is to the typical one, 0 to 1, (s,).
 
-    The shares are of time and of kernels. The first and the last stretch may be cut off: of them
-    only what they have must be in the typical one.
+    The similarity is what both have in common, divided by the larger of the two: by time, and by
+    number of kernels; the lower of the two counts. The first and the last stretch may be cut off,
+    so theirs is divided by their own size.
     """
-    common = np.minimum(number, typical)
-    stretch_count = len(number)
+    common = np.minimum(counts, typical)
+    stretch_count = len(counts)
     may_be_cut_off = np.isin(np.arange(stretch_count), (0, stretch_count - 1))
     similarity = np.ones(stretch_count)
     for weight in (kernels.mean_duration, np.ones(kernels.name_count)):
-        own_size = number @ weight
+        own_size = counts @ weight
         typical_size = typical @ weight
         size = np.maximum(own_size, np.where(may_be_cut_off, 0.0, typical_size))
         share = (common @ weight) / np.maximum(size, _SMALLEST_SIZE)
@@ -205,9 +212,10 @@ def _similarity(
 def _typical_count(
     count_of_name: Int64Array, typical: Float64Array, mean_duration: Float64Array
 ) -> float:
-    """Return how many typical stretches there are: the number that most of the time agrees on.
+    """Return how many typical stretches there are.
 
-    It is the mean over all kernels where they do not agree.
+    That is the whole number that holds for the names with most of the time, if it holds for 80 % of
+    it; otherwise the total time divided by that of a typical stretch.
     """
     typical_time = typical * mean_duration
     total_time = typical_time.sum()
@@ -219,8 +227,8 @@ def _typical_count(
     is_whole = ratio == whole_ratio
     agreeing_time = np.where(is_whole, typical_time[is_typical], 0.0)
     time_of_ratio = np.bincount(whole_ratio.astype(np.int64), agreeing_time)
-    most_frequent = int(time_of_ratio.argmax())
-    if time_of_ratio[most_frequent] >= _MIN_COVERED_SHARE * total_time:
-        return most_frequent
+    dominant_ratio = int(time_of_ratio.argmax())
+    if time_of_ratio[dominant_ratio] >= _MIN_COVERED_SHARE * total_time:
+        return dominant_ratio
     time_of_name = count_of_name * mean_duration
     return float(time_of_name.sum() / total_time)

@@ -1,10 +1,9 @@
 """The wall time of a trace, of which each nanosecond of a device is claimed by one finding at most.
 
-It is one for all devices (`recording`), and each device divides it by itself. While no GPU event of
-a device runs it is idle, as `gaps` divides that time. While GPU events run it is busy, and a
-finding claims it only if all events that run there are its own: work beside other work of the
-device, on another stream, is hidden, and removing it saves nothing. What all devices lose together
-is the mean over them.
+All devices share one wall time (see `coverage`); each of them accounts for it separately. A device
+is idle while none of its GPU events runs, and busy otherwise. A finding can claim busy time only if
+all events that run then are its own: work that overlaps with work on another stream of the device
+is hidden, and removing it saves nothing. Times of several devices are combined as their mean.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tracelens_ext.trace.intervals import inside, outside, union
 
 
 class WallTime:
-    """The wall time of a trace, and who claims it."""
+    """The wall time of a trace, and which findings claim it."""
 
     def __init__(self, work: GpuEvents) -> None:
         self.work = work  #: the GPU events, g of them, at least one
@@ -50,6 +49,7 @@ class WallTime:
         #: GPU events that nothing has claimed and that are not set aside, (g,)
         self.free = ~recording.set_aside(work)
         self.claims: list[Claim] = []  #: what is claimed so far
+        #: from when on the time of each event is not claimed, ns, (g,)
         self._unclaimed_from = work.start
         self._devices = self.tracks.device_labels
 
@@ -64,7 +64,8 @@ class WallTime:
         return sum(claim.attributed_ns for claim in self.claims)
 
     def copy(self) -> WallTime:
-        """The same claims; further ones on either do not concern the other."""
+        """Return a copy with the same claims; further claims on either do not affect the other."""
+        # A shallow copy is enough: claims replace attributes, and change none in place.
         return copy(self)
 
     def parts(self) -> list[Claim]:
@@ -105,7 +106,11 @@ class WallTime:
 
     @cached_property
     def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
-        """The calls that started GPU work, by its device and time: that, when, and the thread."""
+        """The calls that launched GPU work, by device and time.
+
+        Returns:
+            The device of the work, when the call began, and its thread.
+        """
         linked = self.work.tree.linked
         trace = self.work.trace
         device_index = self.tracks.of_gpu[linked]
@@ -116,10 +121,12 @@ class WallTime:
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
-        """The host threads that each gap may wait for, both (k,).
+        """The CPU threads that each gap may wait for; `NONE` where unknown.
 
-        The one that launched what ended the gap; and where that was before the gap, or nobody
-        knows, the one that launched next, or last. `NONE` where unknown.
+        Returns:
+            The thread that launched the work which ended the gap, (k,); and the same, but where
+            that launch came before the gap or is unknown, the thread that launched next on the
+            device, or last, (k,).
         """
         trace = self.work.trace
         launch = self.classified.launch
@@ -153,9 +160,11 @@ class WallTime:
     def claim_idle_during(
         self, rows: Int64Array, until: Int64Array | None = None
     ) -> Claim:
-        """Claim the idle time during which the launching thread was in one of some host events.
+        """Claim the idle time during which the launching thread was inside given CPU events.
 
-        Those last `until` what each begins has ended, by default until it ends itself, both (k,).
+        Args:
+            rows: the CPU events, (e,).
+            until: until when each of them counts, ns, (e,); by default until its end.
         """
         trace = self.work.trace
         thread = trace.thread[rows]
@@ -205,12 +214,13 @@ class WallTime:
         return is_known
 
     def claim_idle_after(self, call: Int64Array, at_most: Int64Array) -> Claim:
-        """Claim idle time of gaps from their beginning, as long as calls before them lasted.
+        """Claim idle time of gaps after calls, from the beginning of each gap.
+
+        The gaps after one call share its duration, in their order: together they claim no more.
 
         Args:
-            call: the row of the call of each gap, `NONE` without, (k,); one of several gaps counts
-                once.
-            at_most: the most that all gaps after the call of a gap may take, ns, (k,).
+            call: the row of the call of each gap, `NONE` without one, (k,).
+            at_most: the most that the gaps after the call of each gap may claim together, ns, (k,).
         """
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
@@ -253,9 +263,13 @@ class WallTime:
     # Busy time.
 
     def _alone(self, which: BoolArray, hiding: BoolArray | None = None) -> Intervals:
-        """When some GPU events run without any that hides them, by default any other.
+        """Return when given GPU events run and no event that hides them does.
 
         Time during which several of them run belongs to the one that starts first.
+
+        Args:
+            which: the events, (g,).
+            hiding: the events that hide them, (g,); by default all others.
         """
         start = self._unclaimed_from
         end = self.work.end
@@ -305,6 +319,7 @@ class WallTime:
         idle_intervals = self._of_gaps(idle)
         busy_intervals = events.chosen(which)._replace(start=start, end=end)
         both = Intervals.joined((idle_intervals, busy_intervals))
+        # The claim has this device only, so its number is 0.
         devices = np.zeros(len(both.start), dtype=np.int64)
         intervals = both._replace(device_index=devices)
         return Claim(intervals, [self._devices[device_index]], self.start)

@@ -101,16 +101,18 @@ def parse_change(text: str) -> Named:
 
 @dataclass(frozen=True, eq=False)
 class Removed:
-    """What a finding claims, as it goes."""
+    """What becomes shorter, or no longer waits, if a finding is fixed."""
 
     shorter: Int64Array  #: by how much each node becomes shorter, ns, (n,)
     #: nodes that run beside the rest instead, on their stream, (n,); None for none
     beside: BoolArray | None
-    host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
+    #: the intervals of each clock that disappear
+    host: Sequence[tuple[Int64Array, Int64Array]]
     host_factor: float = 0.0  #: what is left of those times
     #: by how much each node starts sooner after its call, ns, (n,)
     sooner: Int64Array | int = 0
-    tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
+    #: by how much each block returns sooner after what it waits for, ns, (b,)
+    tail: Int64Array | int = 0
     #: by how much each node stands still for less, ns, (n,)
     standstill: Int64Array | int = 0
     #: by how much the gap before each node is shorter, ns, (n,)
@@ -126,9 +128,9 @@ class Changes:
     """What the names of changes stand for in a program."""
 
     program: DependencyGraph  #: its nodes and clocks
-    #: what goes with each finding, by its id
+    #: what fixing each finding removes, by its id
     claims: Mapping[str, Removed] = field(default_factory=dict)
-    #: what `_curves` has found, with the intervals, so that no other has their identity
+    #: cache of `_curves`; it keeps the intervals alive, because their `id()`s are its keys
     known: dict[Hashable, tuple[object, Sequence[Curve | None]]] = field(
         default_factory=dict
     )
@@ -176,7 +178,7 @@ class Changes:
         return changes
 
     def change(self, named: Named) -> Change:
-        """Return the changed durations."""
+        """Return the program with the durations, gaps and waits that a change gives it."""
         changed = _ChangedProgram(self.program)
         for name, factor in named.terms:
             if name == "gaps":
@@ -189,6 +191,7 @@ class Changes:
                 changed.scale_host(self.host_intervals(name), factor)
             else:
                 changed.scale_nodes(self._nodes(name), factor)
+        # What runs beside the rest still takes as long as its own stream.
         least = 0
         for nodes in changed.beside:
             if nodes.any():
@@ -238,7 +241,7 @@ class Changes:
         return longest
 
     def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve | None]:
-        """Return the time of each clock of which intervals are scaled, found once for the same."""
+        """Return the changed time of each clock; computed once for the same intervals."""
         if not any(scaled):
             return []
         key = tuple(_identity(of_clock) for of_clock in scaled)
