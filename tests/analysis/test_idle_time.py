@@ -241,7 +241,11 @@ def test_every_column_is_documented() -> None:
 
 events = st.lists(
     st.tuples(
-        st.integers(0, 1), st.integers(1, 2), st.integers(0, 60), st.integers(0, 15)
+        # A start and a duration of 0 would mean that no time was collected.
+        st.integers(0, 1),
+        st.integers(1, 2),
+        st.integers(1, 60),
+        st.integers(0, 15),
     ),
     max_size=25,
 )
