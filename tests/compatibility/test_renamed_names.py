@@ -229,7 +229,8 @@ def test_an_old_option_works_and_one_line_names_the_new_one(
     assert run(arguments[renamed.old]) == 0
     lines = capsys.readouterr().err.splitlines()
     expected = (
-        f"{renamed.old} is now {renamed.new}; the old name goes with the next release"
+        f"{renamed.old} is now {renamed.new}; "
+        "the old name will be removed in the next release"
     )
     assert lines == [f"tracelens-ext: {expected}"]
 

@@ -177,7 +177,7 @@ def _with_new_options(
         if new is None or option in known or new not in known:
             new_words.append(word)
             continue
-        tell(f"{option} is now {new}; the old name goes with the next release")
+        tell(f"{option} is now {new}; the old name will be removed in the next release")
         new_words.append(f"{new}{equals}{value}")
     return new_words
 

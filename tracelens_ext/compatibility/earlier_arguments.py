@@ -43,7 +43,7 @@ def keeps_old_names(kind: type[_Class]) -> type[_Class]:
 
 
 def warn_of_old_name(old: str, new: str, stacklevel: int = 2) -> None:
-    """Warn that a name goes with the next release.
+    """Warn that a name will be removed in the next release.
 
     Args:
         old: what was used, in words.
@@ -51,7 +51,7 @@ def warn_of_old_name(old: str, new: str, stacklevel: int = 2) -> None:
         stacklevel: of the caller's line, as `warnings.warn` counts from the caller of this.
     """
     warnings.warn(
-        f"{old} is now {new}; the old name goes with the next release",
+        f"{old} is now {new}; the old name will be removed in the next release",
         DeprecationWarning,
         stacklevel=stacklevel + 1,
     )

@@ -121,7 +121,9 @@ class ComparisonOptions:
         if self.json and self.output_format is not None:
             raise UsageError("--json and --format exclude each other; give one")
         if self.output is None and self.output_format is OutputFormat.json:
-            tell("--format json is now --json; the old name goes with the next release")
+            tell(
+                "--format json is now --json; the old name will be removed in the next release"
+            )
 
     def paths(self, traces: Sequence[str]) -> list[Path]:
         """Return what is compared, the baseline first."""
