@@ -62,7 +62,8 @@ def find_benchmarks(work: GpuEvents) -> pd.DataFrame:
         there is.
     """
     events = np.union1d(_launched_by_benchmarks(work), _between_fills(work))
-    events = events[~_comes_back(work, events)]
+    if _are_in_most_iterations(work, events):
+        return pd.DataFrame()
     total_ns = int(work.duration.sum())
     left_ns = total_ns - int(work.duration[events].sum())
     if not len(events) or left_ns < _LEAST_WORK_LEFT * total_ns:
@@ -135,18 +136,15 @@ def _alternating(work: GpuEvents, events: Int64Array, is_fill: BoolArray) -> Int
     return np.concatenate(chosen)
 
 
-def _comes_back(work: GpuEvents, events: Int64Array) -> BoolArray:
-    """Return which events are of kernels that are measured in most iterations: that is work."""
+def _are_in_most_iterations(work: GpuEvents, events: Int64Array) -> bool:
+    """Return True if most iterations contain such events, which are the program's work then."""
     iterations = find_iterations(work.tree)
     count = len(iterations)
-    nothing = np.zeros(len(events), dtype=bool)
     if count < 2:
-        return nothing
+        return False
     step = iterations.started_in[events]
     steps_with_events = np.unique(step[step != NONE])
-    if 2 * len(steps_with_events) <= count:
-        return nothing
-    return ~nothing
+    return 2 * len(steps_with_events) > count
 
 
 def _spans(work: GpuEvents, events: Int64Array) -> pd.DataFrame:

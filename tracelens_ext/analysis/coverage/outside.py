@@ -15,9 +15,9 @@ from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, EventKind
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
 
-#: Less of the file's duration before, or after, the GPU's work is not told, as a share.
+#: The time before or after the GPU's work is reported from this share of the file's duration on.
 _LEAST_SHARE: Final = 0.05
-#: What takes less of the time before or after is not named, as a share.
+#: What fills the time before or after is named from this share of it on.
 _NAMED_SHARE: Final = 0.2
 _NAME_LENGTH: Final = 60
 #: An iteration goes on around everything.

@@ -407,28 +407,12 @@ def _ranks_that_make_first(
     """
     is_first = {}
     for rank in job.dumped:
-        group = _group_in_its_stead(
-            job=job,
-            group=one.group,
-            rank=rank,
-        )
-        other_group = _group_in_its_stead(
-            job=job,
-            group=other.group,
-            rank=rank,
-        )
+        group = _group_in_its_stead(job=job, group=one.group, rank=rank)
+        other_group = _group_in_its_stead(job=job, group=other.group, rank=rank)
         if group is None or other_group is None:
             continue
-        order = _order_of(
-            group=group,
-            sequence=one.sequence,
-            rank=rank,
-        )
-        other_order = _order_of(
-            group=other_group,
-            sequence=other.sequence,
-            rank=rank,
-        )
+        order = _order_of(group=group, sequence=one.sequence, rank=rank)
+        other_order = _order_of(group=other_group, sequence=other.sequence, rank=rank)
         if order is None and other_order is None:
             continue
         is_first[rank] = other_order is None or (

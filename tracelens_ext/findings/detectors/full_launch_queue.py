@@ -15,7 +15,7 @@ from tracelens_ext.trace.intervals import covered, distinct
 from tracelens_ext.trace.launches import find_launches
 
 TEXT: Final = FindingText(
-    title="Launch queue full: {launches} for {told} on average",
+    title="Launch queue full: {launches} for {average} on average",
     advice=(
         "Make the kernels faster; the CPU is ahead of the GPU here, and long launch calls in "
         "CPU tables are its waiting."
@@ -52,7 +52,7 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
         text=TEXT,
         values={
             "launches": f"{len(calls):,} launches block",
-            "told": f"{mean_us:,.0f} µs",
+            "average": f"{mean_us:,.0f} µs",
         },
     )
 
