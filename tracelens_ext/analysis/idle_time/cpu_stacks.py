@@ -36,9 +36,9 @@ from tracelens_ext.trace import (
     Int64Array,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import find_paths, sums
+from tracelens_ext.trace.grouping import find_paths, inverse, sums
 from tracelens_ext.trace.lookup import values_at
-from tracelens_ext.trace.nesting import ROOT, depths, summed_up
+from tracelens_ext.trace.nesting import ROOT, depths, preorder, summed_up
 
 _KINDS: Final = (
     EventKind.CPU_OP,
@@ -105,17 +105,15 @@ class IdleStacks:
 
     def folded(self) -> Iterator[str]:
         """Yield `a;b;c NANOSECONDS` for each stack that has time of its own."""
-        paths: list[str] = []
+        # Each node follows the one above it, so one path is in memory at a time.
+        path: list[str] = []
         columns = zip(
-            self.parent.tolist(), self.labels, self.self_ns.tolist(), strict=True
+            self.depth.tolist(), self.labels, self.self_ns.tolist(), strict=True
         )
-        for parent, label, self_ns in columns:
-            path = label.translate(_SEPARATORS)
-            if parent != ROOT:
-                path = f"{paths[parent]};{path}"
-            paths.append(path)
+        for depth, label, self_ns in columns:
+            path[depth:] = [label.translate(_SEPARATORS)]
             if self_ns:
-                yield f"{path} {self_ns}"
+                yield f"{';'.join(path)} {self_ns}"
 
 
 def idle_stacks(work: GpuEvents) -> IdleStacks:
@@ -203,41 +201,27 @@ def _with_rest(paths: _Paths, rest_ns: int) -> _Paths:
 
 def _in_order(paths: _Paths) -> IdleStacks:
     """Return the nodes that have time, parents before children, longest sibling first."""
-    depth = depths(paths.parent)
-    idle_ns = summed_up(paths.parent, depth, paths.self_ns)
-    has_time = np.flatnonzero(idle_ns > 0)
-    new_number = np.full(len(idle_ns), ROOT, dtype=np.int64)
-    new_number[has_time] = np.arange(len(has_time))
+    idle_of_path = summed_up(paths.parent, depths(paths.parent), paths.self_ns)
+    has_time = np.flatnonzero(idle_of_path > 0)
+    count = len(has_time)
+    new_number = np.full(len(idle_of_path), ROOT, dtype=np.int32)
+    new_number[has_time] = np.arange(count)
     parent = values_at(new_number, paths.parent[has_time], missing=ROOT)
-    by_time = np.argsort(-idle_ns[has_time], kind="stable")
-    rank = np.empty_like(by_time)
-    rank[by_time] = np.arange(len(by_time))
-    order = _depth_first(parent, rank)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
+    idle_ns = idle_of_path[has_time]
+    depth = depths(parent)
+    size = summed_up(parent, depth, np.ones(count, dtype=np.int64))
+    siblings = np.lexsort((np.arange(count), -idle_ns, parent))
+    place = preorder(parent, size, siblings)
+    order = inverse(place)
     chosen = has_time[order]
     return IdleStacks(
         parent=values_at(place, parent[order], missing=ROOT).astype(np.int32),
-        depth=depth[chosen],
+        depth=depth[order],
         labels=[paths.labels[number] for number in chosen.tolist()],
         kinds=[paths.kinds[number] for number in chosen.tolist()],
         self_ns=paths.self_ns[chosen],
-        idle_ns=idle_ns[chosen],
+        idle_ns=idle_ns[order],
     )
-
-
-def _depth_first(parent: Int64Array, rank: Int64Array) -> Int64Array:
-    """Return the nodes depth first; of siblings the one of the lowest rank comes first."""
-    children: dict[int, list[int]] = {}
-    for node in np.argsort(rank, kind="stable").tolist():
-        children.setdefault(int(parent[node]), []).append(node)
-    order: list[int] = []
-    stack = children.get(ROOT, [])[::-1]
-    while stack:
-        node = stack.pop()
-        order.append(node)
-        stack.extend(reversed(children.get(node, [])))
-    return np.array(order, dtype=np.int64)
 
 
 def idle_call_tree(work: GpuEvents) -> pd.DataFrame:
