@@ -58,7 +58,7 @@ from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.roofline.summary import family_table
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.simulation.simulation import Simulation
-from tracelens_ext.text import encodable
+from tracelens_ext.text import counted, encodable
 from tracelens_ext.trace import NS_PER_US, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
@@ -185,9 +185,9 @@ class TreePerfAnalyzer(TableMethods):
     def __repr__(self) -> str:
         trace = self.trace
         counts = [
-            _counted(len(self.gpu_events), "GPU event"),
-            _counted(len(set(trace.device.tolist())), "device"),
-            _counted(trace.count_of(*trace.operation_kinds), "CPU operation"),
+            counted(len(self.gpu_events), "GPU event"),
+            counted(len(set(trace.device.tolist())), "device"),
+            counted(trace.count_of(*trace.operation_kinds), "CPU operation"),
         ]
         if self.categorizer is not None:
             counts.append("kernel categories")
@@ -514,7 +514,3 @@ def _given_or_all(
             "called on the class, this needs a table: get_df_kernel_launchers()"
         )
     return analyzer._launcher_table
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

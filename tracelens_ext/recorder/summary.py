@@ -11,6 +11,7 @@ from tracelens_ext.analysis.recording_cost import recording_cost_sentence
 from tracelens_ext.recorder.hook_folder import ProcessOutcome
 from tracelens_ext.recorder.other_profilers import installed_profiler
 from tracelens_ext.recorder.record_options import RecordOptions, StepsBy
+from tracelens_ext.text import counted
 
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
 #: Options of Python with which it ignores `PYTHONPATH` or `sitecustomize`.
@@ -102,10 +103,10 @@ class RecordingSummary:
 
     def _reason_for_few(self, iterations: int) -> str:
         first = self.options.first_recorded
-        counted = _counted(iterations, "iteration")
+        length = counted(iterations, "iteration")
         earlier = max(iterations // 3, 0)
         return (
-            f"nothing was recorded: the program ended after {counted}, and the recording begins"
+            f"nothing was recorded: the program ended after {length}, and the recording begins"
             f" after {first} (--skip {self.options.skip} --warmup {self.options.warmup});"
             f" record earlier, for example with --skip {earlier} --warmup 0, or {_BY_TIME}"
         )
@@ -138,7 +139,7 @@ class RecordingSummary:
         wanted = self.options.steps
         by_time = self.options.steps_by is StepsBy.time
         if outcome.recorded < wanted and not by_time:
-            ended = _counted(outcome.iterations, "iteration")
+            ended = counted(outcome.iterations, "iteration")
             sentences.append(
                 f"{outcome.trace} has {outcome.recorded} of {wanted} iterations "
                 f"because the process ended after {ended}"
@@ -209,8 +210,3 @@ def isolating_option(command: Sequence[str]) -> str | None:
                     next(words, None)
                 break
     return None
-
-
-def _counted(count: int, thing: str) -> str:
-    plural = "" if count == 1 else "s"
-    return f"{count:,} {thing}{plural}"

@@ -22,7 +22,7 @@ from tracelens_ext.report.tables.units import (
     is_numeric,
     unit_of,
 )
-from tracelens_ext.text import NO_NAME
+from tracelens_ext.text import NO_NAME, counted
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -103,8 +103,8 @@ class FrameTable:
             rows_shown = len(self._columns[0].cells)
         rows_missing = self._rows - rows_shown
         if rows_missing:
-            plural = "s" if rows_missing > 1 else ""
-            yield Text(f"{rows_missing:,} more row{plural} not shown", style="dim")
+            missing = counted(rows_missing, "more row")
+            yield Text(f"{missing} not shown", style="dim")
         left_out = [
             column.header for column in self._columns if column not in layout.columns
         ]

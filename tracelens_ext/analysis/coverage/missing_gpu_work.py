@@ -9,6 +9,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
 from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.text import counted
 from tracelens_ext.trace import EventKind, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import number_groups
@@ -77,7 +78,7 @@ def is_of_tpu(trace: Trace) -> bool:
 def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
     launches = ""
     if recording.launches:
-        launches = f" of {_counted(recording.launches, 'launch', 'launches')}"
+        launches = f" of {counted(recording.launches, 'launch', 'launches')}"
     return (
         f"The readable part of the file contains no GPU work{launches}; it may be in "
         f"the lost part. {trace.provenance.salvaged}"
@@ -120,10 +121,7 @@ def _events_not_read(trace: Trace) -> str:
     ):
         label = _kind_of_event(trace, row)
         counts[label] = counts.get(label, 0) + count
-    parts = [
-        f"{_counted(count, 'event', 'events')} {label}"
-        for label, count in counts.items()
-    ]
+    parts = [f"{counted(count, 'event')} {label}" for label, count in counts.items()]
     return ", ".join(parts)
 
 
@@ -150,7 +148,3 @@ def _accelerator(trace: Trace) -> str | None:
         if any(pattern.search(name) for name in names):
             return activity
     return None
-
-
-def _counted(count: int, singular: str, plural: str) -> str:
-    return f"{count:,} {singular if count == 1 else plural}"

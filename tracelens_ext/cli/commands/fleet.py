@@ -20,6 +20,7 @@ from tracelens_ext.cli.screen import Block, Part, Section, show, tell
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from tracelens_ext.distributed import FleetResult
@@ -257,7 +258,7 @@ def fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
 
 def _headline(result: FleetResult) -> list[str]:
     """Return what was done, and how busy the GPUs were, a line each."""
-    parts = [f"{_counted(result.done, 'trace')} analyzed"]
+    parts = [f"{counted(result.done, 'trace')} analyzed"]
     if result.kept:
         parts.append(f"{result.kept} reused from an earlier run")
     if result.failed:
@@ -267,16 +268,11 @@ def _headline(result: FleetResult) -> list[str]:
     if spreads is not None and len(spreads):
         busy = spreads.set_index("type").to_dict("index")["busy_time"]
         spread = f" ± {busy['std_ms']:,.3f}" if busy["ranks"] > 1 else ""
-        gpus = _counted(int(busy["ranks"]), "GPU")
+        gpus = counted(int(busy["ranks"]), "GPU")
         lines.append(f"GPU busy time: {busy['mean_ms']:,.3f}{spread} ms ({gpus})")
     elif "ranks" in result.tables:
         lines.append("No trace contains GPU work.")
     return lines
-
-
-def _counted(count: int, thing: str) -> str:
-    plural = "" if count == 1 else "s"
-    return f"{count:,} {thing}{plural}"
 
 
 def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Part:
@@ -294,7 +290,7 @@ def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Par
         columns.append("device")
     columns += ["computation_time_ms", "over_mean_percent", "busy_percent"]
     slowest_ranks = ranks[columns].head(top)
-    of_all = f"{len(slowest_ranks)} of {_counted(len(ranks), 'rank')}"
+    of_all = f"{len(slowest_ranks)} of {counted(len(ranks), 'rank')}"
     return Part(
         f"Slowest {of_all}, by computation or by the waits they cause", slowest_ranks
     )

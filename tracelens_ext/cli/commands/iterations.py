@@ -28,6 +28,7 @@ from tracelens_ext.cli.screen import (
 )
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,8 +112,7 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     count = 0
     if len(statistics):
         count = int(statistics["iterations"].max())
-    plural = "s" if count > 1 else ""
-    title = f"Mean and spread of {count:,} complete iteration{plural}, ms"
+    title = f"Mean and spread of {counted(count, 'complete iteration')}, ms"
     yield Part(
         title="Iterations",
         frame=table.frame,

@@ -16,6 +16,7 @@ from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
+from tracelens_ext.text import counted
 
 #: Traces beside dumps are analyzed in this process if they are no larger together.
 _SMALL_BYTES = 20 * 10**6
@@ -164,7 +165,7 @@ def _check_results(folder: Path) -> None:
         return
     traces = traces_in(folder)
     if traces:
-        count = f"{len(traces):,} trace{'s' if len(traces) > 1 else ''}"
+        count = counted(len(traces), "trace")
         quoted = shlex.quote(str(folder))
         raise UsageError(
             f"{folder}: holds {count}, but no results of fleet; first run: "
