@@ -231,9 +231,10 @@ def test_gpu_work_of_a_file_that_is_cut_off_may_be_behind_the_cut(
     )
     found = TreePerfAnalyzer(path, allow_truncated=True).findings()
     (line,) = found.recording_lines
-    of = " of 3 launches" if launches else ""
+    but = "3 launches but " if launches else ""
     assert line.startswith(
-        f"The readable part of the file contains no GPU work{of}; it may be in the lost"
+        f"The readable part of the file contains {but}no GPU work, which may be in the "
+        "lost part. Salvaged "
     )
     assert "the last 23 bytes" in line
     assert line.endswith("everything after it is lost.")

@@ -23,6 +23,7 @@ from tracelens_ext.processes import cores
 from tracelens_ext.readers import ahead
 from tracelens_ext.readers.ahead import Gunzip, ReadAhead
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions, size_text
+from tracelens_ext.text import counted
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
@@ -359,7 +360,8 @@ def salvage_notes(
     losses = []
     if lost_bytes:
         lost_events = round(lost_bytes * events / max(at, 1))
-        loss = f"the last {lost_bytes:,} bytes (room for about {lost_events:,} events) are lost"
+        room = counted(lost_events, "event")
+        loss = f"the last {lost_bytes:,} bytes (room for about {room}) are lost"
         if source.damage is not None:
             loss = f"of what can be unpacked {loss}"
         losses.append(loss)

@@ -76,12 +76,13 @@ def is_of_tpu(trace: Trace) -> bool:
 
 
 def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
-    launches = ""
+    part = "The readable part of the file contains"
     if recording.launches:
-        launches = f" of {counted(recording.launches, 'launch', 'launches')}"
+        launches = counted(recording.launches, "launch", "launches")
+        part += f" {launches} but"
     return (
-        f"The readable part of the file contains no GPU work{launches}; it may be in "
-        f"the lost part. {trace.provenance.salvaged}"
+        f"{part} no GPU work, which may be in the lost part. "
+        f"{trace.provenance.salvaged}"
     )
 
 
