@@ -24,7 +24,7 @@ from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.host_clocks import synchronizing_calls
 from tracelens_ext.simulation.path_table import PathDescriber
 from tracelens_ext.simulation.replay import Change, Replay, Replayed
-from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
+from tracelens_ext.simulation.scenarios import Changes, NamedChange, parse_change
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array, distributed_info
 from tracelens_ext.trace.gpu_events import GpuEvents
@@ -186,7 +186,7 @@ class Simulation:
         lines.append(f"Dependencies: {counts}")
         return lines
 
-    def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
+    def what_if(self, changes: Sequence[NamedChange] | None = None) -> pd.DataFrame:
         """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
 
         None where the replay is withheld.
