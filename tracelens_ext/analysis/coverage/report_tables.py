@@ -8,15 +8,14 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import (
+from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
+from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
+from tracelens_ext.analysis.coverage.outside import time_outside
+from tracelens_ext.analysis.coverage.part_kinds import (
     DROPPED_EVENTS,
     PRE_RECORDING,
     WARM_UP,
-    Coverage,
-    recording_of,
 )
-from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
-from tracelens_ext.analysis.coverage.outside import time_outside
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
