@@ -23,8 +23,7 @@ _NAMED_SHARE: Final = 0.2
 _NAME_LENGTH: Final = 60
 #: An iteration is never named: it contains everything that happens in it.
 _STEP: Final = re.compile(r"ProfilerStep#")
-#: Kinds of events that are named. If events of an earlier kind take long enough, later kinds are left
-#: out.
+#: Kinds of events that may be named. The first kind whose events take long enough is used.
 _NAMED_KINDS: Final[tuple[Sequence[EventKind], ...]] = (
     LAUNCH_KINDS,
     (EventKind.CPU_OP,),

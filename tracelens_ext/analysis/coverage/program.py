@@ -72,8 +72,8 @@ _PYTORCH_OPERATIONS: Final = (
     r"aten::|c10|Torch-Compiled Region|ProfilerStep#|nn\.Module"
 )
 _PYTORCH_KERNELS: Final = r".*(?:at::(?:native|cuda)|c10::|at_cuda_detail)"
-#: Kernels of programs without a framework for machine learning: llama.cpp, Kokkos, OpenMP and OpenACC
-#: offloading, SYCL, Julia, Numba, CuPy, and Thrust.
+#: Kernels of programs without a framework for machine learning: llama.cpp, Kokkos, OpenMP and
+#: OpenACC offloading, SYCL, Julia, Numba, CuPy, and Thrust.
 _LIBRARY_KERNELS: Final = (
     r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading|\bnvkernel_|\b__pgi_|\bsycl::"
     r"|_ZTS|\bjulia_|_Z\w*cudapy|cudapy::|\bcupy_|_\d+_gpu\b|thrust::)"
