@@ -21,7 +21,8 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table, Tables
+from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.roofline import summary
 from tracelens_ext.roofline.analysis import Roofline, roofline_table
 
@@ -44,7 +45,7 @@ class RooflineContext(ServingContext, Protocol):
 def _has_shapes(context: RooflineContext, options: ReportOptions) -> bool:
     if context.roofline(options.device_peaks).has_shapes:
         return True
-    return options.names("roofline", "families", "mfu_by_iteration")
+    return options.names_any_of("roofline", "families", "mfu_by_iteration")
 
 
 _SHAPES = Condition("shapes were recorded", _has_shapes)
@@ -161,7 +162,7 @@ def _family_columns(parameters: tuple[str, ...]) -> list[Column]:
 
 ROOFLINE = Table(
     name="roofline",
-    shows="Each operation compared with the hardware limits, and the time lost",
+    description="Each operation compared with the hardware limits, and the time lost",
     columns=[
         Column("op_name", "the *launcher*, as in `ops_unique_args`"),
         Column("family", "family of the performance model"),
@@ -192,9 +193,9 @@ ROOFLINE = Table(
         _WHY_SLOW,
         _DEVICE_MODEL,
     ],
-    table=_of(roofline_table),
+    build=_of(roofline_table),
     options=["device_peaks"],
-    when=[GPU_EVENTS, _SHAPES],
+    requires=[GPU_EVENTS, _SHAPES],
     notes=_notes,
     charts=[
         Chart(
@@ -213,15 +214,15 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
     """Declare the table of a family of operations."""
     return Table(
         name=family,
-        shows=f"Operations of the family {family}, with their parameters",
+        description=f"Operations of the family {family}, with their parameters",
         columns=_family_columns(parameters),
-        table=partial(_family, family),
+        build=partial(_family, family),
         options=["device_peaks"],
-        when=[
+        requires=[
             GPU_EVENTS,
             Condition("an operation belongs to that family", partial(_has, family)),
         ],
-        method=f'get_df_performance_model("{family}")',
+        analyzer_call=f'get_df_performance_model("{family}")',
     )
 
 
@@ -274,7 +275,7 @@ def _phase_notes(
 
 PHASES = Table(
     name="phases",
-    shows="Prefill, decode and mixed steps: tokens, GPU time, idle time",
+    description="Prefill, decode and mixed steps: tokens, GPU time, idle time",
     columns=[
         Column(
             "phase",
@@ -346,9 +347,9 @@ PHASES = Table(
         Column("gemm_percent", "share of the sum of durations, when categories are on"),
         Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
     ],
-    table=_phases,
+    build=_phases,
     options=["device_peaks"],
-    when=[GPU_EVENTS, HAS_STEPS],
+    requires=[GPU_EVENTS, HAS_STEPS],
     notes=_phase_notes,
     charts=[
         Chart(
@@ -366,21 +367,21 @@ PHASES = Table(
 
 ROOFLINE_PEAKS = Table(
     name="roofline_peaks",
-    shows="Peak rates of the GPU for the data types in use",
+    description="Peak rates of the GPU for the data types in use",
     columns=[
         Column("what", "engine and data type, or `memory`"),
         Column("peak", "operations or bytes per second", unit="10¹²/s"),
         Column("device_model", "the GPU; only if GPUs of several models did the work"),
     ],
-    table=_peaks,
+    build=_peaks,
     options=["device_peaks"],
-    when=[GPU_EVENTS, _SHAPES],
-    asked_by="tables",
+    requires=[GPU_EVENTS, _SHAPES],
+    enabled_by="tables",
     on_every_page=True,
 )
 FAMILIES = Table(
     name="families",
-    shows="Families of operations compared with the hardware limits",
+    description="Families of operations compared with the hardware limits",
     columns=[
         Column("family", "family of the performance model; `(no model)` without one"),
         Column("gpu_time_ms", "busy time of the GPU events that all calls launched"),
@@ -396,15 +397,15 @@ FAMILIES = Table(
         ),
         Column("time_lost_ms", "GPU time beyond the roofline time"),
     ],
-    table=_of(summary.family_summary),
+    build=_of(summary.family_summary),
     options=["device_peaks"],
-    when=[GPU_EVENTS, _SHAPES],
-    asked_by="tables",
+    requires=[GPU_EVENTS, _SHAPES],
+    enabled_by="tables",
     screen=ScreenView("By family"),
 )
 MFU_BY_ITERATION = Table(
     name="mfu_by_iteration",
-    shows="Model FLOPs utilization of each complete iteration, or of the whole trace if "
+    description="Model FLOPs utilization of each complete iteration, or of the whole trace if "
     "there is none",
     columns=[
         Column("iteration", "its name"),
@@ -421,10 +422,10 @@ MFU_BY_ITERATION = Table(
             "share of the GPU time of operations that has a performance model",
         ),
     ],
-    table=_utilisation,
+    build=_utilisation,
     options=["device_peaks", "annotation"],
-    when=[GPU_EVENTS, _SHAPES],
-    asked_by="tables",
+    requires=[GPU_EVENTS, _SHAPES],
+    enabled_by="tables",
     screen=ScreenView(
         "Model FLOPs utilization (matrix products, convolutions, attention; by wall "
         "time)"

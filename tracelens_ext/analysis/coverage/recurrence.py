@@ -206,9 +206,9 @@ def _in_last_iteration(
         iterations.start[by_start], table["start"].to_numpy(), side="right"
     )
     idle_ns = sums(
-        number=group * step_count + step,
+        group_index=group * step_count + step,
         values=table["idle"].to_numpy(),
-        groups=group_count * step_count,
+        group_count=group_count * step_count,
     )
     idle_ns_of_group = idle_ns.reshape(group_count, step_count)
     most_ns = idle_ns_of_group.max(axis=1, keepdims=True)

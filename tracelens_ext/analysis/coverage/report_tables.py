@@ -175,7 +175,7 @@ def _time_text(nanoseconds: float) -> str:
 
 RECORDING = Table(
     name="recording",
-    shows="How much of the wall time can be analyzed, and what was not recorded",
+    description="How much of the wall time can be analyzed, and what was not recorded",
     columns=[
         Column(
             "kind",
@@ -197,6 +197,6 @@ RECORDING = Table(
         Column("place", "the operation, annotation or frame in which it begins"),
         Column("how", "how to record what is missing"),
     ],
-    table=of_gpu_events(recording_table),
-    when=(),
+    build=of_gpu_events(recording_table),
+    requires=(),
 )

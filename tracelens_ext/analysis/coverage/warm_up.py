@@ -168,7 +168,9 @@ def _without_few_first_launches(work: GpuEvents, table: pd.DataFrame) -> pd.Data
     is_first_launch = (table["what"] == WarmUp.FIRST_LAUNCH.value).to_numpy()
     device = table["device"].to_numpy().astype(np.int64)
     idle_ns = np.where(is_first_launch, table["idle"].to_numpy(), 0)
-    idle_ns_of_device = sums(number=device, values=idle_ns, groups=len(spans.start))
+    idle_ns_of_device = sums(
+        group_index=device, values=idle_ns, group_count=len(spans.start)
+    )
     threshold_ns = _LEAST_FIRST_LAUNCHES_SHARE * (spans.end - spans.start)
     is_much = idle_ns_of_device >= threshold_ns
     return table[~is_first_launch | is_much[device]]

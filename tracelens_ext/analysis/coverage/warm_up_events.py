@@ -147,7 +147,9 @@ def slow_regions(trace: Trace) -> Int64Array:
     rows = compiled_regions(trace)
     duration = trace.dur[rows]
     first_of_region, region = number_groups([trace.name[rows]])
-    shortest = minima(number=region, values=duration, groups=len(first_of_region))
+    shortest = minima(
+        group_index=region, values=duration, group_count=len(first_of_region)
+    )
     threshold = np.maximum(_TIMES_THE_SHORTEST_RUN * shortest, LONG_CALL_NS)
     is_slow = duration > threshold[region]
     return rows[is_slow]

@@ -21,6 +21,7 @@ from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import AnswerView
 from tracelens_ext.trace import NS_PER_MS, EventKind, Int64Array, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import (
@@ -127,15 +128,15 @@ def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
     duration = trace.dur[frames]
     has_parent = nesting.parent != ROOT
     time_of_children = sums(
-        number=nesting.parent[has_parent],
+        group_index=nesting.parent[has_parent],
         values=duration[has_parent],
-        groups=len(frames),
+        group_count=len(frames),
     )
     self_time = np.maximum(duration - time_of_children, 0)
     name_code, names = event_labels(trace, frames)
     groups = group_durations([name_code], duration)
     self_time_of_group = sums(
-        number=groups.number, values=self_time, groups=len(groups)
+        group_index=groups.group_index, values=self_time, group_count=len(groups)
     )
     frame = pd.DataFrame(
         {
@@ -183,7 +184,7 @@ _HAS_PYTHON_FRAMES = Condition("Python frames were recorded", _has_python_frames
 
 CPU_TIMELINE = Table(
     name="cpu_timeline",
-    shows="CPU time by activity",
+    description="CPU time by activity",
     columns=[
         Column("activity", "CPU activity; activities do not overlap"),
         Column("description", "the activity in words"),
@@ -196,8 +197,8 @@ CPU_TIMELINE = Table(
         ),
         Column("% of wall time", "the activity's share", unit="%"),
     ],
-    table=of_gpu_events(cpu_timeline),
-    when=[NO_GPU_EVENTS],
+    build=of_gpu_events(cpu_timeline),
+    requires=[NO_GPU_EVENTS],
     charts=[
         Chart(
             title="CPU time by activity",
@@ -207,13 +208,15 @@ CPU_TIMELINE = Table(
             only=tuple(_DESCRIPTIONS.values()),
         )
     ],
-    answer="CPU time",
-    answer_when=NO_GPU_EVENTS,
-    answer_columns=("activity", "description", "time_ms", "% of wall time"),
+    answer=AnswerView(
+        title="CPU time",
+        condition=NO_GPU_EVENTS,
+        columns=("activity", "description", "time_ms", "% of wall time"),
+    ),
 )
 CPU_ITERATIONS = Table(
     name="cpu_iterations",
-    shows="CPU time of each iteration, and which are unusual",
+    description="CPU time of each iteration, and which are unusual",
     columns=[
         Column("iteration", "name of the annotation"),
         Column("process", "if there are several"),
@@ -236,9 +239,9 @@ CPU_ITERATIONS = Table(
         ),
         Column("odd", "columns in which the iteration is unusual"),
     ],
-    table=of_gpu_events(_cpu_iterations),
+    build=of_gpu_events(_cpu_iterations),
     options=["annotation"],
-    when=[NO_GPU_EVENTS, _HAS_ITERATIONS],
+    requires=[NO_GPU_EVENTS, _HAS_ITERATIONS],
     charts=[
         Chart(
             title="Wall time of iterations",
@@ -248,21 +251,23 @@ CPU_ITERATIONS = Table(
         )
     ],
     notes=_iteration_notes,
-    answer="Iterations",
-    answer_when=NO_GPU_EVENTS,
-    answer_columns=(
-        "iteration",
-        "wall_time_ms",
-        "data_loading_ms",
-        "other_operations_ms",
-        "backward_ms",
-        "optimizer_ms",
-        "python_ms",
+    answer=AnswerView(
+        title="Iterations",
+        condition=NO_GPU_EVENTS,
+        columns=(
+            "iteration",
+            "wall_time_ms",
+            "data_loading_ms",
+            "other_operations_ms",
+            "backward_ms",
+            "optimizer_ms",
+            "python_ms",
+        ),
     ),
 )
 CPU_DATA_LOADING = Table(
     name="cpu_data_loading",
-    shows="Waiting for batches, by data loader",
+    description="Waiting for batches, by data loader",
     columns=[
         Column(
             "data_loader", "the annotation that PyTorch puts around fetching a batch"
@@ -273,12 +278,12 @@ CPU_DATA_LOADING = Table(
         Column("max_time_ms", "wait for the slowest batch"),
         Column("% of wall time", "of the time from the first CPU event to the last"),
     ],
-    table=of_gpu_events(cpu_data_loading),
-    when=[NO_GPU_EVENTS, _HAS_DATA_LOADING],
+    build=of_gpu_events(cpu_data_loading),
+    requires=[NO_GPU_EVENTS, _HAS_DATA_LOADING],
 )
 CPU_PYTHON_FRAMES = Table(
     name="cpu_python_frames",
-    shows="Time in Python frames",
+    description="Time in Python frames",
     columns=[
         Column("python_frame", "file, line and function"),
         Column("count", "number of calls", unit="calls"),
@@ -288,9 +293,11 @@ CPU_PYTHON_FRAMES = Table(
         ),
         Column("% of Python time", "of the sum of self times"),
     ],
-    table=of_gpu_events(cpu_python_frames),
-    when=[NO_GPU_EVENTS, _HAS_PYTHON_FRAMES],
-    answer="Top Python frames",
-    answer_when=NO_GPU_EVENTS,
-    answer_columns=("python_frame", "count", "total_time_ms", "self_time_ms"),
+    build=of_gpu_events(cpu_python_frames),
+    requires=[NO_GPU_EVENTS, _HAS_PYTHON_FRAMES],
+    answer=AnswerView(
+        title="Top Python frames",
+        condition=NO_GPU_EVENTS,
+        columns=("python_frame", "count", "total_time_ms", "self_time_ms"),
+    ),
 )
