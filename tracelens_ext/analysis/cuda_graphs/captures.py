@@ -33,16 +33,11 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import (
-    last_before,
-    maxima,
-    minima,
-    number_groups,
-    texts,
-)
+from tracelens_ext.trace.grouping import maxima, minima, number_groups, texts
 from tracelens_ext.trace.launches import begins_capture, captures
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
+from tracelens_ext.trace.sorted_groups import last_before
 
 #: Names of nodes that are copies or fills, and of kernels whose name was not recorded. The leading
 #: zero byte keeps them apart from the names of real kernels.
@@ -334,8 +329,8 @@ def _covering_segments(
     place_in_order = last_before(
         group=group_of_segment[order],
         time=segments.start[order],
-        asked_group=group_of_event,
-        asked_time=just_after_start,
+        query_group=group_of_event,
+        query_time=just_after_start,
     )
     latest = values_at(order, place_in_order)
     latest_end = values_at(segments.end, latest)
@@ -385,8 +380,12 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     # A group has a single kernel if the least and the greatest name code of its kernels are equal.
     is_known = kernel != NONE
     known_kernel = kernel[is_known].astype(np.int64)
-    least = minima(number=group[is_known], values=known_kernel, groups=len(first))
-    greatest = maxima(number=group[is_known], values=known_kernel, groups=len(first))
+    least = minima(
+        group_index=group[is_known], values=known_kernel, group_count=len(first)
+    )
+    greatest = maxima(
+        group_index=group[is_known], values=known_kernel, group_count=len(first)
+    )
     has_one_kernel = least == greatest
     is_answered = np.isin(calls, rows) & has_one_kernel[group]
     names = texts(greatest[group[is_answered]], trace.names)

@@ -23,7 +23,8 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table, Tables
+from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,
@@ -33,6 +34,7 @@ from tracelens_ext.trace import (
     Int32Array,
     Int64Array,
     IntArray,
+    call_paths,
     grouping,
 )
 from tracelens_ext.trace.busy_time import BusyTime
@@ -137,10 +139,14 @@ def _span_ns(gpu_events: GpuEvents, launches: _Launches) -> Int64Array:
     """Return the time from the first start to the last end of each launch, ns, (n,)."""
     count = len(launches)
     start = minima(
-        number=launches.launch, values=gpu_events.start[launches.events], groups=count
+        group_index=launches.launch,
+        values=gpu_events.start[launches.events],
+        group_count=count,
     )
     end = maxima(
-        number=launches.launch, values=gpu_events.end[launches.events], groups=count
+        group_index=launches.launch,
+        values=gpu_events.end[launches.events],
+        group_count=count,
     )
     has_events = np.bincount(launches.launch, minlength=count) > 0
     span: Int64Array = np.zeros(count, dtype=np.int64)
@@ -183,7 +189,7 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     index_of_op[ops] = np.arange(len(ops))
     parents = values_at(index_of_op, op_above[ops], missing=ROOT)
     name_of_op = tree.trace.name[tree.rows[ops]]
-    paths = grouping.find_paths(parents, name_of_op)
+    paths = call_paths.find_paths(parents, name_of_op)
     innermost_op = values_at(index_of_op, op_above[positions], missing=ROOT)
     no_path = len(paths)
     path_texts = list(paths.texts(names, " > "))
@@ -212,9 +218,9 @@ def _category_shares(
     # One sum per pair of a site and a category makes a table (site_count, categories).
     pair = site * len(labels) + categories.code[events]
     time_of_pair = sums(
-        number=pair,
+        group_index=pair,
         values=gpu_events.duration[events],
-        groups=site_count * len(labels),
+        group_count=site_count * len(labels),
     )
     time = time_of_pair.reshape(site_count, len(labels))
     time_of_category = time.sum(axis=0)
@@ -234,7 +240,7 @@ def _graph_operations(gpu_events: GpuEvents) -> pd.DataFrame:
     op = gpu_events.tree.cpu_op_of_gpu[events]
     groups = grouping.group_durations([trace.name[op]], gpu_events.duration[events])
     first_event_of_op, _ = number_groups([op])
-    calls = np.bincount(groups.number[first_event_of_op], minlength=len(groups))
+    calls = np.bincount(groups.group_index[first_event_of_op], minlength=len(groups))
     return pd.DataFrame(
         {
             "operation": pd.array(texts(groups.keys[0], trace.names), dtype="str"),
@@ -429,7 +435,7 @@ def _capture_notes(
 
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
-    shows="Graph launches by where they are launched",
+    description="Graph launches by where they are launched",
     columns=[
         Column("launch", "the runtime call"),
         Column(
@@ -458,8 +464,8 @@ GRAPH_LAUNCHES = Table(
             "share of the site's summed durations, when categories are on",
         ),
     ],
-    table=of_gpu_events(_graph_launches),
-    when=[
+    build=of_gpu_events(_graph_launches),
+    requires=[
         GPU_EVENTS,
         Condition("a graph launch started GPU events", _has_graph_launches),
     ],
@@ -489,7 +495,7 @@ CAPTURED = [
 ]
 GRAPH_OPERATIONS = Table(
     name="graph_operations",
-    shows="Graph launches by captured operation",
+    description="Graph launches by captured operation",
     columns=[
         Column("operation", "the innermost CPU op around the captured launch"),
         Column(
@@ -500,13 +506,13 @@ GRAPH_OPERATIONS = Table(
         Column("kernels", "GPU events that replay those launches", unit="GPU events"),
         Column("total_time_us", "sum of their durations"),
     ],
-    table=of_gpu_events(_graph_operations),
+    build=of_gpu_events(_graph_operations),
     screen=ScreenView("Operations inside of graph launches"),
-    when=CAPTURED,
+    requires=CAPTURED,
 )
 GRAPH_CAPTURES = Table(
     name="graph_captures",
-    shows="Which captured graphs the graph launches replay, and how well they match",
+    description="Which captured graphs the graph launches replay, and how well they match",
     columns=[
         Column("launch", "the runtime call"),
         Column(
@@ -547,7 +553,7 @@ GRAPH_CAPTURES = Table(
         ),
         Column("padding_percent", "share of the batch size that those do not use"),
     ],
-    table=_graph_captures,
-    when=CAPTURED,
+    build=_graph_captures,
+    requires=CAPTURED,
     notes=_capture_notes,
 )

@@ -37,8 +37,8 @@ from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import items_before
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import items_before
 
 _EMBEDDING: Final = "aten::embedding"
 _ATTENTION: Final = re.compile(
@@ -115,8 +115,8 @@ def _steps_at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps
     first_inferred = items_before(
         group=inferred.thread,
         time=inferred.start,
-        asked_group=intervals.thread,
-        asked_time=intervals.start,
+        query_group=intervals.thread,
+        query_time=intervals.start,
     )
     is_inside = values_at(inferred.thread, first_inferred) == intervals.thread
     is_inside &= values_at(inferred.start, first_inferred, missing=0) < intervals.end
@@ -153,7 +153,7 @@ def _set_phases_by_frames(
         thread = trace.thread[rows].astype(np.int64)
         start = trace.ts[rows]
         first = items_before(
-            group=thread, time=start, asked_group=steps.thread, asked_time=steps.start
+            group=thread, time=start, query_group=steps.thread, query_time=steps.start
         )
         is_inside = values_at(thread, first, missing=NONE) == steps.thread
         is_inside &= values_at(start, first, missing=0) < steps.end

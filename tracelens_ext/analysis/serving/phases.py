@@ -21,7 +21,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     HOST_KINDS,
     NONE,
@@ -178,9 +179,9 @@ def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     step_after_gap = steps.of_gpu[gaps.after]
     is_before_step = step_after_gap != NONE
     idle_ns = sums(
-        number=step_after_gap[is_before_step],
+        group_index=step_after_gap[is_before_step],
         values=gaps.duration[is_before_step],
-        groups=len(steps),
+        group_count=len(steps),
     )
     is_of_step = gpu_events.counted & (steps.of_gpu != NONE)
     is_kernel_of_step = is_of_step & gpu_events.is_kernel
@@ -216,9 +217,9 @@ def _idle_ns(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
     # One sum per pair of a cause and a phase makes a table (causes, phases + 1).
     pair = pieces.cause * label_count + phase_after_gap
     idle_ns = sums(
-        number=pair,
+        group_index=pair,
         values=pieces.end - pieces.start,
-        groups=len(CAUSES) * label_count,
+        group_count=len(CAUSES) * label_count,
     )
     return idle_ns.reshape(len(CAUSES), label_count)
 
@@ -234,7 +235,9 @@ def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
     follows_step = np.diff(steps.thread, prepend=NONE) == 0
     previous_end = np.where(follows_step, np.roll(steps.end, 1), steps.start)
     begin = np.minimum(previous_end, steps.start)
-    length_ns = sums(number=steps.phase, values=steps.end - begin, groups=label_count)
+    length_ns = sums(
+        group_index=steps.phase, values=steps.end - begin, group_count=label_count
+    )
     cpu_rows = trace.rows_of(*HOST_KINDS)
     shares = {}
     for part, pattern in _CPU_PARTS.items():
@@ -261,9 +264,9 @@ def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64A
     pair = categories.code.astype(np.int64) * label_count + steps.phase_of_gpu
     counted = gpu_events.counted
     total_ns = sums(
-        number=pair[counted],
+        group_index=pair[counted],
         values=gpu_events.duration[counted],
-        groups=len(labels) * label_count,
+        group_count=len(labels) * label_count,
     )
     total_ns = total_ns.reshape(len(labels), label_count)
     columns = {}
@@ -293,7 +296,7 @@ class ServingContext(AnalysisContext, Protocol):
 
 def _has_steps(context: ServingContext, options: ReportOptions) -> bool:
     """Tell whether the trace has steps; inferred steps count only if their tables were chosen."""
-    if options.names("phases", "phase_steps", "layers", "layer_kernels"):
+    if options.names_any_of("phases", "phase_steps", "layers", "layer_kernels"):
         return len(context.serving_steps()) > 0
     return len(find_steps(context.tree)) > 0
 
@@ -347,7 +350,7 @@ def _of_steps(
 
 PHASE_STEPS = Table(
     name="phase_steps",
-    shows="Each step of the serving engine, slowest first",
+    description="Each step of the serving engine, slowest first",
     columns=[
         Column("step", "the most informative annotation of the step"),
         Column("phase", "as in `phases`"),
@@ -372,7 +375,7 @@ PHASE_STEPS = Table(
         Column("gpu_events", "GPU events that it launched", unit="GPU events"),
         Column("kernels", "kernels among them", unit="kernels"),
     ],
-    table=_of_steps(step_table),
+    build=_of_steps(step_table),
     screen=ScreenView(
         title="Slowest steps",
         columns=[
@@ -387,11 +390,11 @@ PHASE_STEPS = Table(
             "kernels",
         ],
     ),
-    when=[GPU_EVENTS, HAS_STEPS],
+    requires=[GPU_EVENTS, HAS_STEPS],
 )
 LAYERS = Table(
     name="layers",
-    shows="The repeating block of kernels: time of each layer, and the outliers",
+    description="The repeating block of kernels: time of each layer, and the outliers",
     columns=[
         Column("phase", "as in `phases`"),
         Column("layer", "number of the layer, from 0"),
@@ -415,12 +418,12 @@ LAYERS = Table(
             "other layer runs the same kernels",
         ),
     ],
-    table=_of_steps(layers.layer_table),
-    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    build=_of_steps(layers.layer_table),
+    requires=[GPU_EVENTS, HAS_STEPS, _LAYERS],
 )
 LAYER_KERNELS = Table(
     name="layer_kernels",
-    shows="GPU events of one layer, in order",
+    description="GPU events of one layer, in order",
     columns=[
         Column("phase", "as in `phases`"),
         Column(
@@ -435,7 +438,7 @@ LAYER_KERNELS = Table(
         Column("avg_duration_us", "mean over the layers and steps"),
         Column("% of layer", "of the durations of the layer"),
     ],
-    table=_of_steps(layers.layer_kernel_table),
+    build=_of_steps(layers.layer_kernel_table),
     screen=ScreenView(
         title="A layer",
         columns=[
@@ -446,5 +449,5 @@ LAYER_KERNELS = Table(
             "kernel_name",
         ],
     ),
-    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    requires=[GPU_EVENTS, HAS_STEPS, _LAYERS],
 )

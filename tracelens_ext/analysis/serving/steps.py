@@ -28,8 +28,8 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import last_before, outermost
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import last_before, outermost
 
 #: The order in which tables show phases; the phases of the user follow.
 PHASE_ORDER: Final = (PREFILL, DECODE, MIXED, DIFFUSION)
@@ -324,8 +324,8 @@ def steps_at(
         step = last_before(
             group=intervals.thread,
             time=intervals.start,
-            asked_group=track,
-            asked_time=trace.ts[rows] + 1,
+            query_group=track,
+            query_time=trace.ts[rows] + 1,
         )
         is_inside = (step != NONE) & (trace.ts[rows] < intervals.end[step])
         of_gpu[is_assigned] = np.where(is_inside, step, NONE)
