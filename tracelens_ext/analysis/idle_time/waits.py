@@ -210,8 +210,11 @@ class _CatchingUp:
         The CPU owes the GPU what it waited. Each interval takes what is left of that debt, which
         ends when the CPU is ahead again.
         """
-        ahead_again = self._ahead_again()
         debt = self._debt()
+        if not debt.any():
+            nothing = np.zeros(len(start), dtype=np.int64)
+            return IdleAfterWaits(length=nothing, call=np.full_like(nothing, NONE))
+        ahead_again = self._ahead_again()
         epoch_of_wait = np.searchsorted(ahead_again, self.waits.end, side="right")
         longest_so_far = sorted_groups.running_maximum(epoch_of_wait, debt).value
         # Short waits on the way change nothing.
