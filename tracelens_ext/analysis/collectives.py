@@ -326,7 +326,7 @@ def _has_communication(context: AnalysisContext, _options: ReportOptions) -> boo
 
 COLL_ANALYSIS = Table(
     name="coll_analysis",
-    shows="Collectives by size: duration and bandwidth",
+    description="Collectives by size: duration and bandwidth",
     columns=[
         Column("kernel", "a short name that is unique within the sheet"),
         Column(
@@ -377,9 +377,9 @@ COLL_ANALYSIS = Table(
         ),
         Column("kernel_name", "full name, as recorded"),
     ],
-    table=of_gpu_events(collectives),
+    build=of_gpu_events(collectives),
     short_names="kernel_name",
-    when=[GPU_EVENTS, Condition("there is communication", _has_communication)],
-    asked_by="collective_analysis",
-    method="get_df_collectives()",
+    requires=[GPU_EVENTS, Condition("there is communication", _has_communication)],
+    enabled_by="collective_analysis",
+    analyzer_call="get_df_collectives()",
 )

@@ -380,7 +380,7 @@ def _has_modules(context: AnalysisContext, _options: ReportOptions) -> bool:
 _HAS_MODULES = Condition("the trace has Python frames of `nn.Module`s", _has_modules)
 NN_MODULES = Table(
     name="nn_modules",
-    shows="GPU time by nn.Module",
+    description="GPU time by nn.Module",
     columns=[
         Column(
             "path",
@@ -416,10 +416,10 @@ NN_MODULES = Table(
             "no other column.",
         ),
     ],
-    table=_nn_modules,
+    build=_nn_modules,
     options=["nn_module_instances"],
-    when=[GPU_EVENTS, _HAS_MODULES],
-    method="get_df_nn_modules()",
+    requires=[GPU_EVENTS, _HAS_MODULES],
+    analyzer_call="get_df_nn_modules()",
     charts=[
         Chart(
             title="GPU time by module class, without inner modules",

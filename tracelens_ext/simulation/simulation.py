@@ -391,7 +391,7 @@ _CHART = Chart(
 )
 WHAT_IF = Table(
     name="what_if",
-    shows="Simulated wall time if something took longer or shorter",
+    description="Simulated wall time if something took longer or shorter",
     columns=[
         Column("change", "what changes, as written with `--change`"),
         Column(
@@ -402,13 +402,13 @@ WHAT_IF = Table(
         Column("saved_ms", "of the wall time of the unchanged simulation"),
         Column("saved_percent", "likewise"),
     ],
-    table=_what_if,
-    asked_by="what_if",
+    build=_what_if,
+    enabled_by="what_if",
     notes=_simulation_notes,
 )
 CRITICAL_PATH_SUMMARY = Table(
     name="critical_path_summary",
-    shows="Critical path by kind and category",
+    description="Critical path by kind and category",
     columns=[
         Column(
             "kind",
@@ -422,14 +422,14 @@ CRITICAL_PATH_SUMMARY = Table(
             "total_ms", "all GPU work of the kind and category; empty for other kinds"
         ),
     ],
-    table=_critical_path_summary,
-    asked_by="what_if",
+    build=_critical_path_summary,
+    enabled_by="what_if",
     charts=[_CHART],
     on_every_page=True,
 )
 CRITICAL_PATH = Table(
     name="critical_path",
-    shows="Critical path, segment by segment",
+    description="Critical path, segment by segment",
     columns=[
         Column("start_us", "from the start of the window"),
         Column(
@@ -453,6 +453,6 @@ CRITICAL_PATH = Table(
             unit="yes/no",
         ),
     ],
-    table=_critical_path,
-    asked_by="what_if",
+    build=_critical_path,
+    enabled_by="what_if",
 )

@@ -23,7 +23,8 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table, Tables
+from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,
@@ -424,7 +425,7 @@ def _capture_notes(
 
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
-    shows="Graph launches by where they are launched",
+    description="Graph launches by where they are launched",
     columns=[
         Column("launch", "the runtime call"),
         Column(
@@ -453,8 +454,8 @@ GRAPH_LAUNCHES = Table(
             "share of the site's summed durations, when categories are on",
         ),
     ],
-    table=of_gpu_events(_graph_launches),
-    when=[
+    build=of_gpu_events(_graph_launches),
+    requires=[
         GPU_EVENTS,
         Condition("a graph launch started GPU events", _has_graph_launches),
     ],
@@ -481,7 +482,7 @@ CAPTURED = [
 ]
 GRAPH_OPERATIONS = Table(
     name="graph_operations",
-    shows="Graph launches by captured operation",
+    description="Graph launches by captured operation",
     columns=[
         Column("operation", "the innermost CPU op around the captured launch"),
         Column(
@@ -492,13 +493,13 @@ GRAPH_OPERATIONS = Table(
         Column("kernels", "GPU events that replay those launches", unit="GPU events"),
         Column("total_time_us", "sum of their durations"),
     ],
-    table=of_gpu_events(_graph_operations),
+    build=of_gpu_events(_graph_operations),
     screen=ScreenView("Operations inside of graph launches"),
-    when=CAPTURED,
+    requires=CAPTURED,
 )
 GRAPH_CAPTURES = Table(
     name="graph_captures",
-    shows="Which captured graphs the graph launches replay, and how well they match",
+    description="Which captured graphs the graph launches replay, and how well they match",
     columns=[
         Column("launch", "the runtime call"),
         Column(
@@ -539,7 +540,7 @@ GRAPH_CAPTURES = Table(
         ),
         Column("padding_percent", "share of the batch size that those do not use"),
     ],
-    table=_graph_captures,
-    when=CAPTURED,
+    build=_graph_captures,
+    requires=CAPTURED,
     notes=_capture_notes,
 )

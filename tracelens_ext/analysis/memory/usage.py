@@ -22,7 +22,8 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table, Tables
+from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     NONE,
     NS_PER_MS,
@@ -485,7 +486,7 @@ _OUTER_OPERATION = Column("outer_operation", "the outermost CPU op around it")
 
 MEMORY_PEAKS = Table(
     name="memory_peaks",
-    shows="Peak memory of each device, and when it occurred",
+    description="Peak memory of each device, and when it occurred",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         Column("events", "all memory of the device", unit="memory events"),
@@ -539,14 +540,14 @@ MEMORY_PEAKS = Table(
             unit="memory events",
         ),
     ],
-    table=_of_memory(memory_peaks),
+    build=_of_memory(memory_peaks),
     options=["annotation"],
-    when=[_HAS_MEMORY],
+    requires=[_HAS_MEMORY],
     notes=_notes,
 )
 MEMORY_AT_PEAK = Table(
     name="memory_at_peak",
-    shows="What used memory at the peak, and what allocated it",
+    description="What used memory at the peak, and what allocated it",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         _PHASE,
@@ -573,9 +574,9 @@ MEMORY_AT_PEAK = Table(
         Column("largest_bytes", "size of the largest block", unit="bytes"),
         Column("% of peak", "of the device's peak", unit="%"),
     ],
-    table=_of_memory(memory_at_peak),
+    build=_of_memory(memory_at_peak),
     options=["annotation"],
-    when=[_HAS_MEMORY],
+    requires=[_HAS_MEMORY],
     charts=[
         Chart(
             title="Memory",
@@ -589,7 +590,7 @@ MEMORY_AT_PEAK = Table(
 )
 MEMORY_BY_OPERATION = Table(
     name="memory_by_operation",
-    shows="What each operation allocated, and for how long",
+    description="What each operation allocated, and for how long",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         _PHASE,
@@ -622,9 +623,9 @@ MEMORY_BY_OPERATION = Table(
             unit="iterations",
         ),
     ],
-    table=_of_memory(memory_by_operation),
+    build=_of_memory(memory_by_operation),
     options=["annotation"],
-    when=[_HAS_MEMORY],
+    requires=[_HAS_MEMORY],
     screen=ScreenView(
         title="Most memory allocated in total",
         columns=[
@@ -640,7 +641,7 @@ MEMORY_BY_OPERATION = Table(
 )
 MEMORY_LARGEST = Table(
     name="memory_largest",
-    shows="Largest blocks of each device",
+    description="Largest blocks of each device",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         Column("bytes", "size of the block", unit="bytes"),
@@ -655,8 +656,8 @@ MEMORY_LARGEST = Table(
         Column("module", "as in `memory_at_peak`"),
         Column("python_frame", "as in `memory_at_peak`"),
     ],
-    table=_largest,
-    when=[_HAS_MEMORY],
+    build=_largest,
+    requires=[_HAS_MEMORY],
     screen=ScreenView(
         title="Largest blocks",
         columns=[
@@ -668,11 +669,11 @@ MEMORY_LARGEST = Table(
             "python_frame",
         ],
     ),
-    asked_by="tables",
+    enabled_by="tables",
 )
 MEMORY_OVER_TIME = Table(
     name="memory_over_time",
-    shows="Allocated and reserved memory over time, at most a thousand points",
+    description="Allocated and reserved memory over time, at most a thousand points",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         Column("at_ms", "since the first event of the trace"),
@@ -683,22 +684,22 @@ MEMORY_OVER_TIME = Table(
             unit="bytes",
         ),
     ],
-    table=_of_memory(memory_over_time),
+    build=_of_memory(memory_over_time),
     options=["annotation"],
-    when=[_HAS_MEMORY],
-    asked_by="tables",
+    requires=[_HAS_MEMORY],
+    enabled_by="tables",
     on_every_page=True,
 )
 MEMORY_ITERATIONS = Table(
     name="memory_iterations",
-    shows="Start of the first hundred iterations",
+    description="Start of the first hundred iterations",
     columns=[
         Column("iteration", "its name"),
         Column("start_ms", "since the first event of the trace"),
     ],
-    table=_of_memory(memory_iterations),
+    build=_of_memory(memory_iterations),
     options=["annotation"],
-    when=[_HAS_MEMORY],
-    asked_by="tables",
+    requires=[_HAS_MEMORY],
+    enabled_by="tables",
     on_every_page=True,
 )

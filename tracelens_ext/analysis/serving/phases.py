@@ -21,7 +21,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     HOST_KINDS,
     NONE,
@@ -298,7 +299,7 @@ class ServingContext(AnalysisContext, Protocol):
 
 def _has_steps(context: ServingContext, options: ReportOptions) -> bool:
     """Tell whether there are steps; if no table of them was asked for, annotated ones."""
-    if options.names("phases", "phase_steps", "layers", "layer_kernels"):
+    if options.names_any_of("phases", "phase_steps", "layers", "layer_kernels"):
         return len(context.serving_steps()) > 0
     return len(find_steps(context.tree)) > 0
 
@@ -352,7 +353,7 @@ def _of_steps(
 
 PHASE_STEPS = Table(
     name="phase_steps",
-    shows="Each step of the serving engine, slowest first",
+    description="Each step of the serving engine, slowest first",
     columns=[
         Column("step", "the most informative annotation of the step"),
         Column("phase", "as in `phases`"),
@@ -377,7 +378,7 @@ PHASE_STEPS = Table(
         Column("gpu_events", "GPU events that it launched", unit="GPU events"),
         Column("kernels", "kernels among them", unit="kernels"),
     ],
-    table=_of_steps(step_table),
+    build=_of_steps(step_table),
     screen=ScreenView(
         title="Slowest steps",
         columns=[
@@ -392,11 +393,11 @@ PHASE_STEPS = Table(
             "kernels",
         ],
     ),
-    when=[GPU_EVENTS, HAS_STEPS],
+    requires=[GPU_EVENTS, HAS_STEPS],
 )
 LAYERS = Table(
     name="layers",
-    shows="The repeating block of kernels: time of each layer, and the outliers",
+    description="The repeating block of kernels: time of each layer, and the outliers",
     columns=[
         Column("phase", "as in `phases`"),
         Column("layer", "number of the layer, from 0"),
@@ -420,12 +421,12 @@ LAYERS = Table(
             "other layer runs the same kernels",
         ),
     ],
-    table=_of_steps(layers.layer_table),
-    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    build=_of_steps(layers.layer_table),
+    requires=[GPU_EVENTS, HAS_STEPS, _LAYERS],
 )
 LAYER_KERNELS = Table(
     name="layer_kernels",
-    shows="GPU events of one layer, in order",
+    description="GPU events of one layer, in order",
     columns=[
         Column("phase", "as in `phases`"),
         Column(
@@ -440,7 +441,7 @@ LAYER_KERNELS = Table(
         Column("avg_duration_us", "mean over the layers and steps"),
         Column("% of layer", "of the durations of the layer"),
     ],
-    table=_of_steps(layers.layer_kernel_table),
+    build=_of_steps(layers.layer_kernel_table),
     screen=ScreenView(
         title="A layer",
         columns=[
@@ -451,5 +452,5 @@ LAYER_KERNELS = Table(
             "kernel_name",
         ],
     ),
-    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    requires=[GPU_EVENTS, HAS_STEPS, _LAYERS],
 )
