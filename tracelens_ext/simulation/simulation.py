@@ -23,7 +23,7 @@ from tracelens_ext.simulation.critical_path import CriticalPath, critical_path
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.host_clocks import synchronizing_calls
 from tracelens_ext.simulation.path_table import PathDescriber
-from tracelens_ext.simulation.replay import Change, Replay, Replayed
+from tracelens_ext.simulation.replay import Replay, Replayed
 from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array, distributed_info
@@ -84,12 +84,13 @@ class Simulation:
     @cached_property
     def replayed(self) -> Replayed:
         """The unchanged replay."""
-        _, replayed = self.replay.run([])
+        _, replayed = self.replay.run([], 0)
         return replayed
 
-    def saved(self, changes: Iterable[Change]) -> Int64Array:
-        """What each change saves, ns; the unchanged program is run beside them."""
-        walls, self.replayed = self.replay.run(changes)
+    def saved(self, changes: Sequence[Named]) -> Int64Array:
+        """Return what each change saves, ns, and run the unchanged program beside them."""
+        changed_programs = (self.changes.change(named) for named in changes)
+        walls, self.replayed = self.replay.run(changed_programs, len(changes))
         return self.replayed.wall - walls
 
     @property
@@ -194,7 +195,7 @@ class Simulation:
         named = changes
         if named is None:
             named = self.changes.default()
-        saved_ns = self.saved([self.changes.change(change) for change in named])
+        saved_ns = self.saved(named)
         if self.state == State.UNAVAILABLE:
             named = []
             saved_ns = saved_ns[:0]
