@@ -435,7 +435,7 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
             "tracelens_ext.simulation.replay_order._ROWS_AT_ONCE", rows_at_once
         )
         replay = Replay(cast("DependencyGraph", program))
-        walls, unchanged = replay.run(changes)
+        walls, unchanged = replay.run(changes, len(changes))
     expected = run_by_node(replay, changes[0])
     assert unchanged.wall == expected.wall
     assert unchanged.start.tolist() == expected.start.tolist()

@@ -11,11 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import (
-    DROPPED_EVENTS,
-    PRE_RECORDING,
-    recording_of,
-)
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS, PRE_RECORDING
 from tracelens_ext.simulation.host_clocks import Clocks
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray

@@ -6,9 +6,9 @@ the host waits for the GPU is not part of the time of a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -59,9 +59,8 @@ class DelaySavings:
     """By how much delays of a program become shorter, ns. The number 0 stands for no change."""
 
     latency: Int64Array | int = 0  #: from the call of each node to its start, (n,)
-    tail: Int64Array | int = (
-        0  #: from the end of GPU work to the return of each block, (b,)
-    )
+    #: from the end of GPU work to the return of each block, (b,)
+    tail: Int64Array | int = 0
     standstill: Int64Array | int = 0  #: standstill of the device before each node, (n,)
     gap: Int64Array | int = 0  #: gap on the stream before each node, (n,)
 
@@ -89,8 +88,8 @@ class Change:
     """A change of a program. The default of each field changes nothing."""
 
     duration: Int64Array | None = None  #: duration of each node, ns; None: as recorded
-    #: the changed time of each clock; None for a clock that runs as recorded
-    host: Sequence[Curve | None] = ()
+    #: the scaled intervals of each clock; empty: all clocks run as recorded
+    host: Sequence[Sequence[Scaled]] = ()
     gap_factor: float = 1.0  #: what gaps are multiplied by
     least_wall: int = 0  #: the least wall time, ns
     delays: DelaySavings = field(default_factory=DelaySavings)
@@ -117,6 +116,14 @@ class Offsets(NamedTuple):
     node: Int64Array  #: from the base of each node's call to its earliest start, (n,)
     block: Int64Array  #: from the base of each block to its start, (b,)
     clock_end: Int64Array  #: from the base of each clock's end to this end, (k,)
+
+
+class _CachedOffsets(NamedTuple):
+    """Offsets, and the scaled intervals that they were computed for."""
+
+    #: kept alive, so that no other array gets the address of one of these
+    host: Sequence[Sequence[Scaled]]
+    offsets: Offsets
 
 
 class Parameters(NamedTuple):
@@ -176,8 +183,7 @@ class Replay:
         self.tail[is_unusual] = program.unusual_tail[is_unusual]
 
         self.offsets = self._offsets(())
-        # The offsets of changed clocks, by the `id()` of their curves, which are kept alive here.
-        self._offsets_by_curves: dict[int, tuple[Offsets, Sequence[Curve | None]]] = {}
+        self._offsets_by_host: dict[Hashable, _CachedOffsets] = {}
         self.order = Order(program, self.gap)
 
     def _base(self, clock: Int64Array, time: Int64Array) -> Int64Array:
@@ -241,42 +247,60 @@ class Replay:
                 )
         return length
 
-    def _changed_offsets(self, curves: Sequence[Curve | None]) -> Offsets:
-        """Return the offsets for curves; they are computed once for the same list of curves."""
-        if not curves:
+    @property
+    def _changes_at_once(self) -> int:
+        """The number of changes that a pass runs at once, so that its matrices stay small."""
+        return max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
+
+    def _changed_offsets(self, host: Sequence[Sequence[Scaled]]) -> Offsets:
+        """Return the offsets for scaled intervals of each clock.
+
+        They are computed once for the same intervals, which are told by the `id()` of their arrays.
+        """
+        if not any(host):
             return self.offsets
-        cache = self._offsets_by_curves
-        if id(curves) not in cache:
-            most_cached = _NUMBERS_AT_ONCE // max(len(self.program.track), 1)
-            while len(cache) > most_cached:
+        cache = self._offsets_by_host
+        key = _identity(host)
+        if key not in cache:
+            while len(cache) >= self._changes_at_once:
                 oldest = next(iter(cache))
                 del cache[oldest]
-            cache[id(curves)] = (self._offsets(curves), curves)
-        offsets, _ = cache[id(curves)]
-        return offsets
+            frozen = self.program.frozen
+            curves = [host_curve(scaled_of_clock, frozen) for scaled_of_clock in host]
+            cache[key] = _CachedOffsets(host, self._offsets(curves))
+        return cache[key].offsets
 
-    def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
-        """Return the wall time of each change, ns, and the unchanged replay.
+    def run(
+        self, changes: Iterable[Change], change_count: int
+    ) -> tuple[Int64Array, Replayed]:
+        """Run the unchanged program and each change of it.
 
-        The unchanged program is the first column of the first pass.
+        A change may hold arrays as long as the program, so an iterator that makes one change at
+        a time takes the least memory.
+
+        Returns:
+            The wall time of each change, ns, (change_count,), and the unchanged replay.
         """
-        changes_at_once = max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
-        remaining = iter(changes)
-        first_changes = [Change()]
-        first_changes.extend(islice(remaining, changes_at_once - 1))
-        first_pass = _Pass(self, first_changes)
+        # The unchanged program is the first column of the first pass.
+        passes = self._passes(chain([Change()], changes), change_count + 1)
+        first_pass = next(passes)
         walls = [first_pass.run()]
         unchanged = Replayed(
             start=first_pass.start,
             returned=first_pass.returned[:, 0].copy(),
             wall=int(walls[0][0]),
         )
-        del first_pass  # frees its matrices before the next pass allocates others
-        for change in remaining:
-            changes_of_pass = [change]
-            changes_of_pass.extend(islice(remaining, changes_at_once - 1))
-            walls.append(_Pass(self, changes_of_pass).run())
+        del first_pass  # free its matrices before the next pass allocates its own
+        walls.extend(map(_Pass.run, passes))  # `map` keeps no pass alive
         return np.concatenate(walls)[1:], unchanged
+
+    def _passes(self, changes: Iterable[Change], count: int) -> Iterator[_Pass]:
+        """Yield passes over `count` changes, each with as many changes as memory allows."""
+        remaining = iter(changes)
+        at_once = self._changes_at_once
+        for first in range(0, count, at_once):
+            columns = min(at_once, count - first)
+            yield _Pass(self, islice(remaining, columns), columns)
 
     def parameters(self, change: Change) -> Parameters:
         """Return the numbers of a change that a pass needs."""
@@ -341,12 +365,12 @@ class _Pass:
     Matrices have a row for each node or block, and a column for each change.
     """
 
-    def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
+    def __init__(self, replay: Replay, changes: Iterable[Change], count: int) -> None:
         self.replay = replay
         self.program = replay.program
         nodes = len(self.program.track)
         blocks = len(self.program.block_start)
-        count = len(changes)
+
         self.offset = np.empty((nodes, count), dtype=np.int64)
         self.block_offset = np.empty((blocks, count), dtype=np.int64)
         self.clock_end_offset = np.empty((replay.clocks, count), dtype=np.int64)
@@ -356,7 +380,7 @@ class _Pass:
         self.end = np.empty((nodes, count), dtype=np.int64)
         #: True for the blocks that do not wait
         self.nonblocking = np.zeros((blocks, count), dtype=bool)
-        gaps: list[Int64Array] = []
+        self.gap = replay.gap_and_standstill[:, None]
         for column, change in enumerate(changes):
             parameters = replay.parameters(change)
             self.offset[:, column] = parameters.node_offset
@@ -367,11 +391,12 @@ class _Pass:
             self.wall[column] = parameters.least_wall
             if parameters.nonblocking is not None:
                 self.nonblocking[:, column] = parameters.nonblocking
-            gaps.append(parameters.gap)
-        all_are_same = all(gap is gaps[0] for gap in gaps)
-        if all_are_same:
-            del gaps[1:]  # one column serves all changes
-        self.gap = np.column_stack(gaps)
+            if parameters.gap is replay.gap_and_standstill:
+                continue
+            if self.gap.shape[1] < count:
+                # One column serves all changes until one of them has other gaps.
+                self.gap = np.repeat(self.gap, count, axis=1)
+            self.gap[:, column] = parameters.gap
         self.earliest = self.program.earliest[:, None]
         self.start = np.zeros(nodes, dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), count), dtype=np.int64)
@@ -497,6 +522,18 @@ class _Pass:
                 np.maximum(ready, ready_of_mark[mark_before], out=ready)
             if awaited != NONE:
                 np.maximum(ready, ready_of_mark[awaited] + later, out=ready)
+
+
+def _identity(host: Sequence[Sequence[Scaled]]) -> Hashable:
+    """Return a key of scaled intervals: the addresses of their arrays, not their times."""
+    key = []
+    for scaled_of_clock in host:
+        key_of_clock = [
+            (id(intervals.start), id(intervals.end), intervals.factor)
+            for intervals in scaled_of_clock
+        ]
+        key.append(tuple(key_of_clock))
+    return tuple(key)
 
 
 def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:

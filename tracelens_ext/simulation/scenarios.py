@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -16,13 +16,7 @@ from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
-from tracelens_ext.simulation.replay import (
-    Change,
-    Curve,
-    DelaySavings,
-    Scaled,
-    host_curve,
-)
+from tracelens_ext.simulation.replay import Change, DelaySavings, Scaled
 from tracelens_ext.trace import (
     HOST_KINDS,
     NONE,
@@ -40,8 +34,7 @@ from tracelens_ext.trace.nesting import ROOT, nearest_marked
 _TERM: Final = re.compile(r"(.+?)=([0-9]{0,9}\.?[0-9]{1,9})(?:,|$)")
 _FINDING: Final = "finding:"
 _WAITS: Final = "waits"
-#: How many sets of curves are kept.
-_MOST_CACHED_CURVES: Final = 32
+
 #: The names that a change may have besides those of categories.
 _NAMES_OF_CHANGES: Final = [
     "kernels",
@@ -138,14 +131,6 @@ class NodeCategories(NamedTuple):
     labels: list[str]
 
 
-class _CachedCurves(NamedTuple):
-    """Curves of all clocks, and the intervals that they were made from."""
-
-    #: kept alive, because the `id()`s of these intervals are the key in the cache
-    scaled: Sequence[Sequence[Scaled]]
-    curves: Sequence[Curve | None]
-
-
 class Changes:
     """Turns changes that users write into changes of a program.
 
@@ -156,7 +141,6 @@ class Changes:
     def __init__(self, program: DependencyGraph) -> None:
         self.program = program
         self.claims: Mapping[str, Removed] = {}
-        self._curves_by_intervals: dict[Hashable, _CachedCurves] = {}
 
     @property
     def _work(self) -> GpuEvents:
@@ -226,7 +210,7 @@ class Changes:
             duration = changed.duration
         return Change(
             duration=duration,
-            host=self._curves(changed.scaled),
+            host=changed.scaled,
             gap_factor=changed.gap_factor,
             least_wall=self._least_wall(changed),
             delays=changed.delays,
@@ -277,26 +261,6 @@ class Changes:
             busy_ns = end[first:stop] - earliest_begin
             longest = max(longest, int(busy_ns.max()))
         return longest
-
-    def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve | None]:
-        """Return the changed time of each clock; empty if no interval is scaled.
-
-        Args:
-            scaled: the scaled intervals of each clock. The curves of the same intervals, which are
-                told by their `id()`, are computed once.
-        """
-        if not any(scaled):
-            return []
-        key = tuple(_identity(scaled_of_clock) for scaled_of_clock in scaled)
-        cache = self._curves_by_intervals
-        if key not in cache:
-            if len(cache) >= _MOST_CACHED_CURVES:
-                # Most entries are of no more use: each `--change` makes new intervals.
-                cache.clear()
-            frozen = self.program.frozen
-            curves = [host_curve(scaled_of_clock, frozen) for scaled_of_clock in scaled]
-            cache[key] = _CachedCurves(scaled, curves)
-        return cache[key].curves
 
     def _nodes(self, name: str) -> BoolArray:
         """Return the nodes that a name stands for, (n,)."""
@@ -453,14 +417,6 @@ class _ChangedProgram:
 
 def _single_change(name: str, factor: float) -> NamedChange:
     return NamedChange(text=name, terms=(Term(name, factor),))
-
-
-def _identity(scaled: Sequence[Scaled]) -> Hashable:
-    """Return a key for scaled intervals: the `id()`s of their arrays, and their factors."""
-    return tuple(
-        (id(intervals.start), id(intervals.end), intervals.factor)
-        for intervals in scaled
-    )
 
 
 def _distinct_names(trace: Trace, rows: IntArray) -> list[str]:
