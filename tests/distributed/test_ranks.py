@@ -14,12 +14,12 @@ from tests.support.fleet_helpers import needs_fleet
 from tests.support.fleet_maker import Fleet, Simulation
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.distributed.clocks import fit_clocks
-from tracelens_ext.distributed.extract import (
+from tracelens_ext.distributed.extract import rank_tables
+from tracelens_ext.distributed.matching import match_group, prepared
+from tracelens_ext.distributed.process_groups import (
     communication_about,
     configured_groups,
-    rank_tables,
 )
-from tracelens_ext.distributed.matching import match_group, prepared
 from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import numpy as np
 
 from tracelens_ext.distributed.calls import GroupCalls
 from tracelens_ext.distributed.clocks import fit_clocks
-from tracelens_ext.distributed.extract import OWN_ACTIVITIES, numbers_in
 from tracelens_ext.distributed.matching import PAIR, MatchedBy
+from tracelens_ext.distributed.process_groups import numbers_in
+from tracelens_ext.distributed.rank_activity import OWN_ACTIVITIES
 from tracelens_ext.distributed.verdicts import Job, find_verdicts
 from tracelens_ext.distributed.wait_root_causes import find_origins, without_origins
 from tracelens_ext.isolation import PartFailures

@@ -11,7 +11,6 @@ import numpy as np
 
 from tracelens_ext.analysis.collectives import bus_factor, element_bytes
 from tracelens_ext.categorize.kernel_names import simple_name
-from tracelens_ext.distributed.extract import numbers_in
 from tracelens_ext.distributed.matching import (
     MatchedBy,
     match_group,
@@ -19,6 +18,7 @@ from tracelens_ext.distributed.matching import (
     prepared,
 )
 from tracelens_ext.distributed.peers import peers_in_job
+from tracelens_ext.distributed.process_groups import numbers_in
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracelens_ext.distributed.calls import CallState
-from tracelens_ext.distributed.extract import OWN_ACTIVITIES, numbers_in
+from tracelens_ext.distributed.process_groups import numbers_in
+from tracelens_ext.distributed.rank_activity import OWN_ACTIVITIES
 from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.distributed.wait_root_causes import WaitCause
 from tracelens_ext.lazy import pd

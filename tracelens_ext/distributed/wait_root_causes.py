@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.extract import OWN_ACTIVITIES
+from tracelens_ext.distributed.rank_activity import OWN_ACTIVITIES
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
 from tracelens_ext.trace.lookup import values_at
