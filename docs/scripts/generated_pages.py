@@ -119,11 +119,11 @@ def index_of_tables(tables: Sequence[Table]) -> str:
     """Return when each table is in a report, and the method that returns it."""
     rows = []
     for table in tables:
-        conditions = [condition.words for condition in table.when]
-        if table.asked_by == "tables":
+        conditions = [condition.words for condition in table.requires]
+        if table.enabled_by == "tables":
             conditions.append(f'`tables="{table.name}"`')
-        elif table.asked_by:
-            conditions.append(f"`{table.asked_by}=True`")
+        elif table.enabled_by:
+            conditions.append(f"`{table.enabled_by}=True`")
         link = f"[`{table.name}`](#{table.name.lower()})"
         rows.append(_row(link, "; ".join(conditions), f"`{table.call}`"))
     return INDEX_HEAD + "".join(rows)
@@ -131,7 +131,7 @@ def index_of_tables(tables: Sequence[Table]) -> str:
 
 def section_of_table(table: Table) -> str:
     """Return the section about a table: what it shows, and its columns."""
-    return f"## `{table.name}`\n\n{table.shows}.\n\n{table_of_columns(table)}"
+    return f"## `{table.name}`\n\n{table.description}.\n\n{table_of_columns(table)}"
 
 
 def table_of_columns(table: Table) -> str:

@@ -417,7 +417,7 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
             "tracelens_ext.simulation.replay_order._ROWS_AT_ONCE", rows_at_once
         )
         replay = Replay(cast("DependencyGraph", program))
-        walls, unchanged = replay.run(changes)
+        walls, unchanged = replay.run(changes, len(changes))
     wall, starts, returned = run_by_node(replay, changes[0])
     assert (unchanged.wall, unchanged.start.tolist()) == (wall, starts)
     assert unchanged.returned[:-1].tolist() == returned

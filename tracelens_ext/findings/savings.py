@@ -156,11 +156,7 @@ class _Savings:
         missing = [ids for ids in dict.fromkeys(combinations) if ids not in self._saved]
         if not missing:
             return
-        changes = self.simulation.changes
-        # One change at a time: each has as many numbers as the program.
-        saved = self.simulation.saved(
-            changes.change(_named_change(ids)) for ids in missing
-        )
+        saved = self.simulation.saved([_named_change(ids) for ids in missing])
         self._saved.update(zip(missing, saved.tolist(), strict=True))
 
 

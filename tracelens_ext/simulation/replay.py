@@ -5,18 +5,18 @@ Threads that take turns share a clock of the host, and waiting is no part of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tracelens_ext.simulation.replay_order import Chunk, Order
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
-from tracelens_ext.trace.grouping import last_before
 from tracelens_ext.trace.intervals import Union, distinct, union
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import last_before
 
 if TYPE_CHECKING:
     from tracelens_ext.simulation.dependency_graph import DependencyGraph
@@ -52,8 +52,8 @@ class Change:
     """A program with other durations; as recorded by default."""
 
     duration: Int64Array | None = None  #: of each node, ns
-    #: the time of each clock; None for one that runs as recorded
-    host: Sequence[Curve | None] = ()
+    #: the intervals of each clock that take another time; empty if all run as recorded
+    host: Sequence[Sequence[Scaled]] = ()
     gap: float = 1.0  #: what gaps are multiplied by
     at_least: int = 0  #: how long it lasts anyhow, ns
     #: by how much each node starts sooner after its call, ns, (n,)
@@ -138,8 +138,11 @@ class Replay:
         self.tail[is_unusual] = program.unusual_tail[is_unusual]
 
         self.offsets = self._offsets(())
-        # Those of other curves by the identity of the curves, which are kept with them.
-        self._offsets_by_curves: dict[int, tuple[Offsets, Sequence[Curve | None]]] = {}
+        #: Offsets with other times of the host, by `_identity` of those times. The times are
+        #: kept beside them, so that no other array takes over the address of one.
+        self._offsets_by_host: dict[
+            Hashable, tuple[Sequence[Sequence[Scaled]], Offsets]
+        ] = {}
         self.order = Order(program, self.gap)
 
     def _base(self, clock: Int64Array, time: Int64Array) -> Int64Array:
@@ -150,11 +153,11 @@ class Replay:
         start = program.block_start[by_clock]
         end = program.block_end[by_clock]
         last_returned = last_before(
-            group=clock_of_block, time=end, asked_group=clock, asked_time=time + 1
+            group=clock_of_block, time=end, query_group=clock, query_time=time + 1
         )
         # A block that takes no time may return when it is called itself: it began before.
         last_begun = last_before(
-            group=clock_of_block, time=start, asked_group=clock, asked_time=time
+            group=clock_of_block, time=start, query_group=clock, query_time=time
         )
         last = np.minimum(last_returned, last_begun)
         block = values_at(by_clock, last)
@@ -191,39 +194,56 @@ class Replay:
                 )
         return length
 
-    def _changed_offsets(self, curves: Sequence[Curve | None]) -> Offsets:
-        """Return the offsets of curves, found once for the same ones."""
-        if not curves:
+    @property
+    def _changes_at_once(self) -> int:
+        """How many changes a pass runs beside each other, so that its matrices stay small."""
+        return max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
+
+    def _changed_offsets(self, host: Sequence[Sequence[Scaled]]) -> Offsets:
+        """Return the offsets with other times of the host, computed once for the same times."""
+        if not any(host):
             return self.offsets
-        known_offsets = self._offsets_by_curves
-        if id(curves) not in known_offsets:
-            most = _NUMBERS_AT_ONCE // max(len(self.program.track), 1)
-            while len(known_offsets) > most:
-                oldest = next(iter(known_offsets))
-                del known_offsets[oldest]
-            known_offsets[id(curves)] = (self._offsets(curves), curves)
-        offsets, _ = known_offsets[id(curves)]
+        key = _identity(host)
+        if key not in self._offsets_by_host:
+            while len(self._offsets_by_host) >= self._changes_at_once:
+                oldest = next(iter(self._offsets_by_host))
+                del self._offsets_by_host[oldest]
+            frozen = self.program.frozen
+            curves = [host_curve(of_clock, frozen) for of_clock in host]
+            self._offsets_by_host[key] = (host, self._offsets(curves))
+        _, offsets = self._offsets_by_host[key]
         return offsets
 
-    def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
-        """Return the wall time of each change, ns, and the unchanged replay."""
-        most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
-        remaining = iter(changes)
-        first_changes = [Change()]
-        first_changes.extend(islice(remaining, most - 1))
-        first_pass = _Pass(self, first_changes)
+    def run(
+        self, changes: Iterable[Change], change_count: int
+    ) -> tuple[Int64Array, Replayed]:
+        """Run the unchanged program and each change of it.
+
+        A change may hold arrays as long as the program, so an iterator that makes one change at
+        a time takes the least memory.
+
+        Returns:
+            The wall time of each change, ns, (change_count,), and the unchanged replay.
+        """
+        passes = self._passes(chain([Change()], changes), change_count + 1)
+        first_pass = next(passes)
         walls = [first_pass.run()]
         unchanged = Replayed(
             start=first_pass.start,
             returned=first_pass.returned[:, 0].copy(),
             wall=int(walls[0][0]),
         )
-        del first_pass  # its matrices go before the next pass makes others
-        for change in remaining:
-            changes_of_pass = [change]
-            changes_of_pass.extend(islice(remaining, most - 1))
-            walls.append(_Pass(self, changes_of_pass).run())
+        del first_pass  # free its matrices before the next pass allocates its own
+        walls.extend(map(_Pass.run, passes))  # `map` keeps no pass alive
         return np.concatenate(walls)[1:], unchanged
+
+    def _passes(self, changes: Iterable[Change], count: int) -> Iterator[_Pass]:
+        """Yield passes over some changes, as many changes at once as memory allows."""
+        remaining = iter(changes)
+        at_once = self._changes_at_once
+        for first in range(0, count, at_once):
+            columns = min(at_once, count - first)
+            yield _Pass(self, islice(remaining, columns), columns)
 
     def parameters(self, change: Change) -> Parameters:
         """Return all that a pass knows of a change."""
@@ -286,12 +306,11 @@ class _ChunkMarks(NamedTuple):
 class _Pass:
     """One pass in the order of calls; a row a node or a block, a column a change."""
 
-    def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
+    def __init__(self, replay: Replay, changes: Iterable[Change], count: int) -> None:
         self.replay = replay
         self.program = replay.program
         nodes = len(self.program.track)
         blocks = len(self.program.block_start)
-        count = len(changes)
         self.offset = np.empty((nodes, count), dtype=np.int64)
         self.block_offset = np.empty((blocks, count), dtype=np.int64)
         self.clock_end_offset = np.empty((replay.clocks, count), dtype=np.int64)
@@ -301,7 +320,7 @@ class _Pass:
         self.end = np.empty((nodes, count), dtype=np.int64)
         #: which blocks do not wait in each change
         self.freed = np.zeros((blocks, count), dtype=bool)
-        gaps: list[Int64Array] = []
+        self.gap = replay.gap_and_standstill[:, None]
         for column, change in enumerate(changes):
             parameters = replay.parameters(change)
             self.offset[:, column] = parameters.node_offset
@@ -312,10 +331,12 @@ class _Pass:
             self.wall[column] = parameters.at_least
             if parameters.freed is not None:
                 self.freed[:, column] = parameters.freed
-            gaps.append(parameters.gap)
-        if all(gap is gaps[0] for gap in gaps):
-            del gaps[1:]  # one column for all changes
-        self.gap = np.column_stack(gaps)
+            if parameters.gap is replay.gap_and_standstill:
+                continue
+            if self.gap.shape[1] < count:
+                # One column serves all changes until one of them has other gaps.
+                self.gap = np.repeat(self.gap, count, axis=1)
+            self.gap[:, column] = parameters.gap
         self.earliest = self.program.earliest[:, None]
         self.start = np.zeros(nodes, dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), count), dtype=np.int64)
@@ -437,6 +458,15 @@ class _Pass:
                 np.maximum(ready, ready_of_mark[mark_before], out=ready)
             if awaited != NONE:
                 np.maximum(ready, ready_of_mark[awaited] + later, out=ready)
+
+
+def _identity(host: Sequence[Sequence[Scaled]]) -> Hashable:
+    """Return a key of scaled intervals: the addresses of their arrays, not their times."""
+    key = []
+    for of_clock in host:
+        of_terms = [(id(term.start), id(term.end), term.factor) for term in of_clock]
+        key.append(tuple(of_terms))
+    return tuple(key)
 
 
 def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:

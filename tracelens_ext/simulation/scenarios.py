@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -16,12 +16,7 @@ from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.compatibility.earlier_names import new_finding_id
 from tracelens_ext.errors import UsageError
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
-from tracelens_ext.simulation.replay import (
-    Change,
-    Curve,
-    Scaled,
-    host_curve,
-)
+from tracelens_ext.simulation.replay import Change, Scaled
 from tracelens_ext.trace import (
     HOST_KINDS,
     NONE,
@@ -39,7 +34,6 @@ from tracelens_ext.trace.nesting import ROOT, nearest_marked
 _TERM: Final = re.compile(r"(.+?)=([0-9]{0,9}\.?[0-9]{1,9})(?:,|$)")
 _FINDING: Final = "finding:"
 _WAITS: Final = "waits"
-_MOST_KNOWN: Final = 32
 #: What a change may name beside categories.
 _NAMES_OF_CHANGES: Final = [
     "kernels",
@@ -130,10 +124,6 @@ class Changes:
     program: DependencyGraph  #: its nodes and clocks
     #: what fixing each finding removes, by its id
     claims: Mapping[str, Removed] = field(default_factory=dict)
-    #: cache of `_curves`; it keeps the intervals alive, because their `id()`s are its keys
-    known: dict[Hashable, tuple[object, Sequence[Curve | None]]] = field(
-        default_factory=dict
-    )
 
     @property
     def _work(self) -> GpuEvents:
@@ -202,7 +192,7 @@ class Changes:
             duration = changed.duration
         return Change(
             duration=duration,
-            host=self._curves(changed.scaled),
+            host=changed.scaled,
             gap=changed.gap,
             at_least=least,
             sooner=changed.sooner,
@@ -239,20 +229,6 @@ class Changes:
             reach = ended[first:stop] - np.minimum.accumulate(began[first:stop])
             longest = max(longest, int(reach.max()))
         return longest
-
-    def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve | None]:
-        """Return the changed time of each clock; computed once for the same intervals."""
-        if not any(scaled):
-            return []
-        key = tuple(_identity(of_clock) for of_clock in scaled)
-        if key not in self.known:
-            if len(self.known) >= _MOST_KNOWN:
-                self.known.clear()  # what `--change` names has new intervals each time
-            frozen = self.program.frozen
-            curves = [host_curve(of_clock, frozen) for of_clock in scaled]
-            self.known[key] = (scaled, curves)
-        _, known_curves = self.known[key]
-        return known_curves
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""
@@ -405,11 +381,6 @@ class _ChangedProgram:
 
 def _single_change(name: str, factor: float) -> Named:
     return Named(name, ((name, factor),))
-
-
-def _identity(scaled: Sequence[Scaled]) -> Hashable:
-    """Return what tells scaled intervals from others, without a look at their times."""
-    return tuple((id(term.start), id(term.end), term.factor) for term in scaled)
 
 
 def _distinct_names(trace: Trace, rows: IntArray) -> list[str]:

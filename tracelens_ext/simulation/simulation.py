@@ -23,7 +23,7 @@ from tracelens_ext.simulation.critical_path import CriticalPath, critical_path
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.host_clocks import synchronizing_calls
 from tracelens_ext.simulation.path_table import PathDescriber
-from tracelens_ext.simulation.replay import Change, Replay, Replayed
+from tracelens_ext.simulation.replay import Replay, Replayed
 from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array, distributed_info
@@ -84,12 +84,13 @@ class Simulation:
     @cached_property
     def replayed(self) -> Replayed:
         """The unchanged replay."""
-        _, replayed = self.replay.run([])
+        _, replayed = self.replay.run([], 0)
         return replayed
 
-    def saved(self, changes: Iterable[Change]) -> Int64Array:
-        """What each change saves, ns; the unchanged program is run beside them."""
-        walls, self.replayed = self.replay.run(changes)
+    def saved(self, changes: Sequence[Named]) -> Int64Array:
+        """Return what each change saves, ns, and run the unchanged program beside them."""
+        changed_programs = (self.changes.change(named) for named in changes)
+        walls, self.replayed = self.replay.run(changed_programs, len(changes))
         return self.replayed.wall - walls
 
     @property
@@ -194,7 +195,7 @@ class Simulation:
         named = changes
         if named is None:
             named = self.changes.default()
-        saved_ns = self.saved([self.changes.change(change) for change in named])
+        saved_ns = self.saved(named)
         if self.state == State.UNAVAILABLE:
             named = []
             saved_ns = saved_ns[:0]
@@ -390,7 +391,7 @@ _CHART = Chart(
 )
 WHAT_IF = Table(
     name="what_if",
-    shows="Simulated wall time if something took longer or shorter",
+    description="Simulated wall time if something took longer or shorter",
     columns=[
         Column("change", "what changes, as written with `--change`"),
         Column(
@@ -401,13 +402,13 @@ WHAT_IF = Table(
         Column("saved_ms", "of the wall time of the unchanged simulation"),
         Column("saved_percent", "likewise"),
     ],
-    table=_what_if,
-    asked_by="what_if",
+    build=_what_if,
+    enabled_by="what_if",
     notes=_simulation_notes,
 )
 CRITICAL_PATH_SUMMARY = Table(
     name="critical_path_summary",
-    shows="Critical path by kind and category",
+    description="Critical path by kind and category",
     columns=[
         Column(
             "kind",
@@ -421,14 +422,14 @@ CRITICAL_PATH_SUMMARY = Table(
             "total_ms", "all GPU work of the kind and category; empty for other kinds"
         ),
     ],
-    table=_critical_path_summary,
-    asked_by="what_if",
+    build=_critical_path_summary,
+    enabled_by="what_if",
     charts=[_CHART],
     on_every_page=True,
 )
 CRITICAL_PATH = Table(
     name="critical_path",
-    shows="Critical path, segment by segment",
+    description="Critical path, segment by segment",
     columns=[
         Column("start_us", "from the start of the window"),
         Column(
@@ -452,6 +453,6 @@ CRITICAL_PATH = Table(
             unit="yes/no",
         ),
     ],
-    table=_critical_path,
-    asked_by="what_if",
+    build=_critical_path,
+    enabled_by="what_if",
 )

@@ -22,7 +22,8 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table, Tables
+from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     NONE,
     NS_PER_MS,
@@ -111,7 +112,9 @@ def memory_peaks(memory: Memory) -> pd.DataFrame:
 
     def total_size(chosen: IntArray | BoolArray) -> Int64Array:
         return sums(
-            number=place[chosen], values=events.size[chosen], groups=device_count
+            group_index=place[chosen],
+            values=events.size[chosen],
+            group_count=device_count,
         )
 
     is_allocation = events.size > 0
@@ -184,9 +187,9 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
         events=events, owners=memory.owners, chosen=events.alive_at(events.peak)
     )
     seen_bytes = sums(
-        number=blocks["place"].to_numpy(),
+        group_index=blocks["place"].to_numpy(),
         values=blocks["bytes"].to_numpy(),
-        groups=len(events.devices),
+        group_count=len(events.devices),
     )
     older_bytes = events.older_bytes_at(events.peak)
     lost_bytes = peak_bytes - older_bytes - seen_bytes
@@ -385,7 +388,7 @@ def memory_over_time(memory: Memory) -> pd.DataFrame:
     groups = levels.groupby([place, interval])
     highest = groups["level"].idxmax().to_numpy()  # the first of each interval
     most_reserved = maxima(
-        number=place, values=events.reserved, groups=len(events.devices)
+        group_index=place, values=events.reserved, group_count=len(events.devices)
     )
     place_of_point = place[highest]
     is_unknown = most_reserved[place_of_point] <= 0
@@ -483,7 +486,7 @@ _OUTER_OPERATION = Column("outer_operation", "the outermost CPU op around it")
 
 MEMORY_PEAKS = Table(
     name="memory_peaks",
-    shows="Peak memory of each device, and when it occurred",
+    description="Peak memory of each device, and when it occurred",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         Column("events", "all memory of the device", unit="memory events"),
@@ -537,14 +540,14 @@ MEMORY_PEAKS = Table(
             unit="memory events",
         ),
     ],
-    table=_of_memory(memory_peaks),
+    build=_of_memory(memory_peaks),
     options=["annotation"],
-    when=[_HAS_MEMORY],
+    requires=[_HAS_MEMORY],
     notes=_notes,
 )
 MEMORY_AT_PEAK = Table(
     name="memory_at_peak",
-    shows="What used memory at the peak, and what allocated it",
+    description="What used memory at the peak, and what allocated it",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         _PHASE,
@@ -571,9 +574,9 @@ MEMORY_AT_PEAK = Table(
         Column("largest_bytes", "size of the largest block", unit="bytes"),
         Column("% of peak", "of the device's peak", unit="%"),
     ],
-    table=_of_memory(memory_at_peak),
+    build=_of_memory(memory_at_peak),
     options=["annotation"],
-    when=[_HAS_MEMORY],
+    requires=[_HAS_MEMORY],
     charts=[
         Chart(
             title="Memory",
@@ -587,7 +590,7 @@ MEMORY_AT_PEAK = Table(
 )
 MEMORY_BY_OPERATION = Table(
     name="memory_by_operation",
-    shows="What each operation allocated, and for how long",
+    description="What each operation allocated, and for how long",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         _PHASE,
@@ -620,9 +623,9 @@ MEMORY_BY_OPERATION = Table(
             unit="iterations",
         ),
     ],
-    table=_of_memory(memory_by_operation),
+    build=_of_memory(memory_by_operation),
     options=["annotation"],
-    when=[_HAS_MEMORY],
+    requires=[_HAS_MEMORY],
     screen=ScreenView(
         title="Most memory allocated in total",
         columns=[
@@ -638,7 +641,7 @@ MEMORY_BY_OPERATION = Table(
 )
 MEMORY_LARGEST = Table(
     name="memory_largest",
-    shows="Largest blocks of each device",
+    description="Largest blocks of each device",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         Column("bytes", "size of the block", unit="bytes"),
@@ -653,8 +656,8 @@ MEMORY_LARGEST = Table(
         Column("module", "as in `memory_at_peak`"),
         Column("python_frame", "as in `memory_at_peak`"),
     ],
-    table=_largest,
-    when=[_HAS_MEMORY],
+    build=_largest,
+    requires=[_HAS_MEMORY],
     screen=ScreenView(
         title="Largest blocks",
         columns=[
@@ -666,11 +669,11 @@ MEMORY_LARGEST = Table(
             "python_frame",
         ],
     ),
-    asked_by="tables",
+    enabled_by="tables",
 )
 MEMORY_OVER_TIME = Table(
     name="memory_over_time",
-    shows="Allocated and reserved memory over time, at most a thousand points",
+    description="Allocated and reserved memory over time, at most a thousand points",
     columns=[
         Column("device", "number of the device; -1 is the CPU"),
         Column("at_ms", "since the first event of the trace"),
@@ -681,22 +684,22 @@ MEMORY_OVER_TIME = Table(
             unit="bytes",
         ),
     ],
-    table=_of_memory(memory_over_time),
+    build=_of_memory(memory_over_time),
     options=["annotation"],
-    when=[_HAS_MEMORY],
-    asked_by="tables",
+    requires=[_HAS_MEMORY],
+    enabled_by="tables",
     on_every_page=True,
 )
 MEMORY_ITERATIONS = Table(
     name="memory_iterations",
-    shows="Start of the first hundred iterations",
+    description="Start of the first hundred iterations",
     columns=[
         Column("iteration", "its name"),
         Column("start_ms", "since the first event of the trace"),
     ],
-    table=_of_memory(memory_iterations),
+    build=_of_memory(memory_iterations),
     options=["annotation"],
-    when=[_HAS_MEMORY],
-    asked_by="tables",
+    requires=[_HAS_MEMORY],
+    enabled_by="tables",
     on_every_page=True,
 )
