@@ -1,4 +1,4 @@
-"""The roofline, a table for each family that experts look at, and the phases of serving."""
+"""Tables of the roofline: all operations, each family, peaks, iterations, phases of serving."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tracelens_ext.roofline.analysis import Roofline, roofline_table
 
 
 class RooflineContext(ServingContext, Protocol):
-    """A trace that is being analyzed, its serving steps, and its roofline."""
+    """A trace that is being analyzed, with its serving steps and its roofline."""
 
     @property
     def launchers(self) -> Launchers:
@@ -43,6 +43,7 @@ class RooflineContext(ServingContext, Protocol):
 
 
 def _has_shapes(context: RooflineContext, options: ReportOptions) -> bool:
+    """Return whether shapes were recorded, or a table that needs them was requested by name."""
     if context.roofline(options.device_peaks).has_shapes:
         return True
     return options.names_any_of("roofline", "families", "mfu_by_iteration")
@@ -51,8 +52,10 @@ def _has_shapes(context: RooflineContext, options: ReportOptions) -> bool:
 _SHAPES = Condition("shapes were recorded", _has_shapes)
 
 
-def _of(make: Callable[[Roofline], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
-    """A table of the roofline."""
+def _table_of_roofline(
+    make: Callable[[Roofline], pd.DataFrame],
+) -> Callable[..., pd.DataFrame]:
+    """Return a function that makes a table from the roofline of a context."""
 
     def table(
         context: RooflineContext,
@@ -101,7 +104,8 @@ def _family(
     return summary.family_table(context.roofline(device_peaks), family)
 
 
-def _has(family: str, context: RooflineContext, options: ReportOptions) -> bool:
+def _has_family(family: str, context: RooflineContext, options: ReportOptions) -> bool:
+    """Return whether an operation of a family has a performance model."""
     return family in context.roofline(options.device_peaks).families
 
 
@@ -125,7 +129,7 @@ _DEVICE_MODEL = Column(
 )
 _WHY_SLOW = Column("why_slow", "likely reason, if names and shapes show one")
 _PARAMETER = "parameters of the performance model; strides in elements"
-#: The columns of a family behind its parameters.
+#: The columns that follow the parameters in the table of a family.
 _FAMILY_MEASUREMENTS = [
     Column("GFLOPS_first", "10⁹ floating-point operations per call"),
     Column(
@@ -193,7 +197,7 @@ ROOFLINE = Table(
         _WHY_SLOW,
         _DEVICE_MODEL,
     ],
-    build=_of(roofline_table),
+    build=_table_of_roofline(roofline_table),
     options=["device_peaks"],
     requires=[GPU_EVENTS, _SHAPES],
     notes=_notes,
@@ -220,7 +224,9 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
         options=["device_peaks"],
         requires=[
             GPU_EVENTS,
-            Condition("an operation belongs to that family", partial(_has, family)),
+            Condition(
+                "an operation belongs to that family", partial(_has_family, family)
+            ),
         ],
         analyzer_call=f'get_df_performance_model("{family}")',
     )
@@ -252,17 +258,21 @@ def _phases(
 
 
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by phase and category; without categories by phase alone."""
-    times = [
-        c
-        for c in map(str, table.columns)
-        if c.endswith("_time_ms") and c != "roofline_time_ms"
+    """GPU time by phase and category; only by phase if the table has no categories.
+
+    A column for each category, such as `gemm_time_ms`, becomes a row for each.
+    """
+    category_columns = [
+        name
+        for name in map(str, table.columns)
+        if name.endswith("_time_ms") and name != "roofline_time_ms"
     ]
-    if not times:
+    if not category_columns:
         return table.assign(category="")
-    long = table[["phase"] + times].melt(id_vars=["phase"], value_name="gpu_busy_ms")
-    long["category"] = long["variable"].str.removesuffix("_time_ms")
-    return long
+    phase_and_categories = table[["phase"] + category_columns]
+    rows = phase_and_categories.melt(id_vars=["phase"], value_name="gpu_busy_ms")
+    rows["category"] = rows["variable"].str.removesuffix("_time_ms")
+    return rows
 
 
 def _phase_notes(
@@ -397,7 +407,7 @@ FAMILIES = Table(
         ),
         Column("time_lost_ms", "GPU time beyond the roofline time"),
     ],
-    build=_of(summary.family_summary),
+    build=_table_of_roofline(summary.family_summary),
     options=["device_peaks"],
     requires=[GPU_EVENTS, _SHAPES],
     enabled_by="tables",

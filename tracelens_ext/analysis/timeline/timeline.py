@@ -7,12 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import (
-    DROPPED_EVENTS,
-    WARM_UP,
-    idle_within,
-    recording_of,
-)
+from tracelens_ext.analysis.coverage.coverage import idle_within, recording_of
+from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS, WARM_UP
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
