@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, NamedTuple
 
-from tracelens_ext.cli.load import Advance, several_progress
+from tracelens_ext.cli.progress import Advance, several_progress
 from tracelens_ext.cli.screen import print_line
 from tracelens_ext.cli.worker_process import (
     Answer,
