@@ -245,7 +245,7 @@ READERS: list[Reader] = [
     ),
     FormatReader(
         name="JAX/XLA viewer trace (JSON)",
-        module="xplane.reader:read_json",
+        module="xplane.viewer_json",
         fits=lambda _, head: (
             head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head)
         ),

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.readers.xplane import hlo as xla
+from tracelens_ext.readers.xplane.messages import message_class
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.roofline.operation import Cost, Engine, Models, Operation, required
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT, Int64Array, IntArray, Trace
 
 if TYPE_CHECKING:
-    from tracelens_ext.readers.xplane.hlo import Message, Shape
+    from tracelens_ext.readers.xplane.hlo import Shape
+    from tracelens_ext.readers.xplane.messages import Message
 
 MODELS = Models()
 _FAMILIES: Final = {
@@ -204,7 +206,7 @@ class Worker:
     """Finds the work of the instructions of a program, given as a serialized `HloProto`."""
 
     def __init__(self, program: bytes) -> None:
-        module = xla.message_class("HloProto").FromString(program).hlo_module
+        module = message_class("HloProto").FromString(program).hlo_module
         self._instructions = xla.instructions_of(module)
         self._by_id = {message.id: message for message in self._instructions}
         self._computations = {
