@@ -30,7 +30,7 @@ from tracelens_ext.distributed.inputs import FleetInput, find_inputs, identity_i
 from tracelens_ext.distributed.rank_numbers import (
     RankHints,
     missing_ranks,
-    number_ranks,
+    assign_ranks,
     rank_hints,
     rank_in_name,
     world_size_of,
@@ -479,7 +479,7 @@ def test_ranks_in_names(name: str, rank: int | None) -> None:
 def rank_and_source(
     metadata: dict[str, object], url: str, place: int
 ) -> tuple[int, str]:
-    (ranks,) = number_ranks(
+    (ranks,) = assign_ranks(
         [rank_hints(metadata, url, devices=(0,))], first_place=place
     )
     return ranks.first, ranks.source
@@ -694,7 +694,7 @@ HINTS = st.one_of(
 
 @given(st.lists(HINTS, max_size=9))
 def test_numbers_that_are_given_are_given_once(hints: list[RankHints]) -> None:
-    numbered = number_ranks(hints)
+    numbered = assign_ranks(hints)
     said = [each.known for each in hints if each.known is not None]
     for each, ranks in zip(hints, numbered, strict=True):
         if each.known is not None:
