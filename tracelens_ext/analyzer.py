@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays, find_replays
 from tracelens_ext.analysis.iterations.selection import EventFilter
-from tracelens_ext.analysis.kernels import kernels
+from tracelens_ext.analysis.kernels import kernel_events, kernels
 from tracelens_ext.analysis.memory.usage import Memory, find_memory, memory_blocks
 from tracelens_ext.analysis.modules import call_stacks, nn_modules
 from tracelens_ext.analysis.operations import summaries as op_tables
@@ -472,7 +472,7 @@ class TreePerfAnalyzer(TableMethods):
             raise UsageError(
                 "nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)"
             )
-        return kernels.kernels(
+        return kernel_events.kernel_events(
             self.gpu_events,
             launcher_detail=launcher_detail,
             cpu_op_detail=cpu_op_detail,
