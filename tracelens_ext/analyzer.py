@@ -32,7 +32,7 @@ from tracelens_ext.analysis.serving.inferred_steps import serving_steps
 from tracelens_ext.analysis.serving.steps import Steps, parse_user_phases
 from tracelens_ext.analysis.timeline.overview import (
     CategoryCoverage,
-    coverage,
+    measure_coverage,
     overview,
 )
 from tracelens_ext.categorize import (
@@ -234,7 +234,7 @@ class TreePerfAnalyzer(TableMethods):
     def coverage(self) -> CategoryCoverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
         with self.failures.base("The category coverage"):
-            return coverage(self.gpu_events)
+            return measure_coverage(self.gpu_events)
 
     def simulation(
         self,
