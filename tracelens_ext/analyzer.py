@@ -20,7 +20,8 @@ from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays, find_replay
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.analysis.kernels import kernel_events, kernels
 from tracelens_ext.analysis.memory.usage import Memory, find_memory, memory_blocks
-from tracelens_ext.analysis.modules import call_stacks, nn_modules
+from tracelens_ext.analysis.module_tables import nn_modules
+from tracelens_ext.analysis.modules import module_stacks
 from tracelens_ext.analysis.operations import summaries as op_tables
 from tracelens_ext.analysis.operations.launchers import (
     TEXT_COLUMNS,
@@ -379,8 +380,8 @@ class TreePerfAnalyzer(TableMethods):
             details = op_tables.kernel_details(self.gpu_events, self.launchers)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
-            stacks = call_stacks(
-                work=self.gpu_events,
+            stacks = module_stacks(
+                gpu_events=self.gpu_events,
                 launcher_of_gpu=self.launchers.of_gpu,
                 names=frame["name"].tolist(),
             )

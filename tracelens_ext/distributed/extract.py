@@ -342,7 +342,7 @@ def _calls(gpu_events: GpuEvents, is_of_rank: BoolArray) -> pd.DataFrame:
     linked_launches = tree.launch_of_gpu[selected[is_linked]]
     launch_time[is_linked] = gpu_events.trace.ts[linked_launches]
     iterations = find_iterations(tree)
-    described = collectives.described_by(gpu_events, selected)
+    described = collectives.describing_events(gpu_events, selected)
     table = _arguments(gpu_events, described)
     names = ["Collective name", "kernel_name"]
     communication = collectives.communication_of(gpu_events)
