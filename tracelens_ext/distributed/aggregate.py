@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -103,6 +103,8 @@ class JobSettings:
     world_size: int | None  #: how many ranks it had; None if no trace says
     failed_ranks: Sequence[int] = ()  #: ranks whose traces could not be read
     ranks_per_node: int | None = None  #: None to tell nodes by the devices
+    #: the stage of each rank of a pipeline; empty without one
+    stage_of_rank: Mapping[int, int] = field(default_factory=dict)
 
 
 class _JobCalls(NamedTuple):
@@ -174,7 +176,11 @@ def job_tables(
             stuck=stuck,
             origins=origins.table,
             iterations=iterations,
-            place_of_rank=_places(calls, communication),
+            place_of_rank=_places(
+                calls=calls,
+                communication=communication,
+                stage_of_rank=settings.stage_of_rank,
+            ),
             world_size=settings.world_size,
             failed_ranks=settings.failed_ranks,
         )
@@ -282,28 +288,41 @@ def _span(
     return calls["ranks"].map(span_of_ranks)
 
 
+class _Place(NamedTuple):
+    """What ranks that do the same work have in common."""
+
+    stage: int | None  #: of a pipeline
+    #: its index in each group in which it sends and receives, and the size of the group
+    positions: tuple[tuple[int, int], ...]
+
+
 def _places(
-    calls: pd.DataFrame, communication: Sequence[Mapping[str, Any]]
-) -> dict[int, list[tuple[int, int]]]:
-    """Return the index of each rank in the groups in which it sends and receives, and their sizes.
+    calls: pd.DataFrame,
+    communication: Sequence[Mapping[str, Any]],
+    stage_of_rank: Mapping[int, int],
+) -> dict[int, _Place]:
+    """Return the place of each rank.
 
     Ranks with equal places do the same work: stages of a pipeline wait for one another by design.
     """
     keys_of_pairs = set(calls.loc[calls["collective"] == PAIR, "key"])
     keys_of_calls = set(calls["key"])
     has_unnamed = bool((calls["matched_by"] == MatchedBy.UNNAMED).any())
-    place_of_rank: dict[int, list[tuple[int, int]]] = {}
+    place_of_rank: dict[int, _Place] = {}
     for about in communication:
-        place = []
+        positions = []
         for key, (index, size, is_whole_job) in about["positions"].items():
             may_be_unnamed = (
                 has_unnamed and key not in keys_of_calls and not is_whole_job
             )
             if key in keys_of_pairs or may_be_unnamed:
-                place.append((index, size))
-        place.sort()
+                positions.append((index, size))
+        positions.sort()
         for rank in about["ranks"]:
-            place_of_rank[rank] = place
+            place_of_rank[rank] = _Place(
+                stage=stage_of_rank.get(rank),
+                positions=tuple(positions),
+            )
     return place_of_rank
 
 

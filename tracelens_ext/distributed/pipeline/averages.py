@@ -163,7 +163,7 @@ def _messages(iteration: PipelineIteration) -> pd.DataFrame:
 
 
 def _bytes_of_messages(calls: pd.DataFrame) -> pd.Series:
-    """Return the size of the message that each call is part of; a message may have several tensors."""
+    """Return the size of the message of each call; a message may have several tensors."""
     bytes_of_element = calls["dtype"].map(element_bytes)
     size = calls["elements"] * bytes_of_element
     message = [calls["rank"], calls["kernel"], calls["source"], calls["target"]]

@@ -6,6 +6,7 @@ begins with the later of the two kernels. A batch ends with the last of its tran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracelens_ext.distributed.pipeline.clock_offsets import both_sides, clock_offsets
@@ -29,13 +30,16 @@ class Transfers(NamedTuple):
     offset_of_rank: dict[int, int]  #: ns that each rank's clock is ahead
 
 
-def match_transfers(calls: pd.DataFrame) -> Transfers:
+def match_transfers(
+    calls: pd.DataFrame, stages: Sequence[Sequence[int]] = ()
+) -> Transfers:
     """Pair the sends and receives of a job.
 
     Args:
         calls: `pipeline_calls` of all ranks.
+        stages: the ranks of each stage; empty if they are not named.
     """
-    calls = with_partners(calls)
+    calls = with_partners(calls, stages)
     rank = calls["rank"]
     peer = calls["peer"]
     is_send = calls["direction"] == SEND

@@ -72,8 +72,11 @@ class _Problem(NamedTuple):
 def find_pipeline_verdicts(job: PipelineJob) -> list[Verdict]:
     """Return the verdicts on the pipeline of a job; none where it has no pipeline."""
     average = average_iteration(job)
-    if average is None:
-        return []
+    return [] if average is None else verdicts_on(average)
+
+
+def verdicts_on(average: AverageIteration) -> list[Verdict]:
+    """Return the verdicts on the average iteration of a pipeline, stages and links first."""
     problems = []
     repaired = average
     stage_problem = _uneven_stage(average) or _slow_stage(average)
