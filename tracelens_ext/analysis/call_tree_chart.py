@@ -154,7 +154,7 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
 
 CALL_TREE = Table(
     name="call_tree",
-    shows="GPU time by module, operation and kernel, largest kernels only",
+    description="GPU time by module, operation and kernel, largest kernels only",
     columns=[
         Column("node", "its number"),
         Column("parent", "the parent node; -1 at the root"),
@@ -166,9 +166,9 @@ CALL_TREE = Table(
         Column("category", "category of its kernels, or of most of them"),
         Column("gpu_time_ns", "sum of the durations of its GPU events", unit="ns"),
     ],
-    table=of_gpu_events(call_tree),
-    asked_by="call_tree",
-    method='table("call_tree")',
+    build=of_gpu_events(call_tree),
+    enabled_by="call_tree",
+    analyzer_call='table("call_tree")',
     on_every_page=True,
     charts=[
         Chart(

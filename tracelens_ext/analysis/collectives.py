@@ -39,7 +39,7 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import percent, renamed, texts
+from tracelens_ext.trace.grouping import percent, recode, texts
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
@@ -240,7 +240,7 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
             return ""
         return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
-    code, labels = renamed(names, collective)
+    code, labels = recode(names, collective)
     collectives = np.array(labels, dtype=object)
     return collectives[code]
 
@@ -326,7 +326,7 @@ def _has_communication(context: AnalysisContext, _options: ReportOptions) -> boo
 
 COLL_ANALYSIS = Table(
     name="coll_analysis",
-    shows="Collectives by size: duration and bandwidth",
+    description="Collectives by size: duration and bandwidth",
     columns=[
         Column("kernel", "a short name that is unique within the sheet"),
         Column(
@@ -377,9 +377,9 @@ COLL_ANALYSIS = Table(
         ),
         Column("kernel_name", "full name, as recorded"),
     ],
-    table=of_gpu_events(collectives),
+    build=of_gpu_events(collectives),
     short_names="kernel_name",
-    when=[GPU_EVENTS, Condition("there is communication", _has_communication)],
-    asked_by="collective_analysis",
-    method="get_df_collectives()",
+    requires=[GPU_EVENTS, Condition("there is communication", _has_communication)],
+    enabled_by="collective_analysis",
+    analyzer_call="get_df_collectives()",
 )

@@ -106,7 +106,9 @@ class Questions:
             "verdict": verdict,
             "notes": advice(analyzer.work, analyzer.coverage),
             "tables": {
-                s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)
+                s.name: s.description
+                for s in sheets
+                if not s.why_absent(analyzer, options)
             },
             "next": (
                 "findings(path): what would save the most time, with evidence and "

@@ -122,7 +122,7 @@ def _binned(work: GpuEvents, stretches: Union) -> tuple[Union, Float64Array]:
 
 TIMELINE_MARKERS = Table(
     name="timeline_markers",
-    shows="Marks on the time axis",
+    description="Marks on the time axis",
     columns=[
         Column("kind", "`iteration`, `dropped_events`, `warm_up` or `finding`"),
         Column("name", "kind of mark"),
@@ -136,8 +136,8 @@ TIMELINE_MARKERS = Table(
         Column("start_ms", "since the first event of the trace"),
         Column("end_ms", "since the first event of the trace"),
     ],
-    table=timeline_markers,
+    build=timeline_markers,
     options=["device_peaks"],
-    asked_by="timeline_bins",
+    enabled_by="timeline_bins",
     on_every_page=True,
 )

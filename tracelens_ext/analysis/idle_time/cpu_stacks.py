@@ -35,8 +35,9 @@ from tracelens_ext.trace import (
     Int32Array,
     Int64Array,
 )
+from tracelens_ext.trace.call_paths import find_paths
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import find_paths, inverse, sums
+from tracelens_ext.trace.grouping import inverse_permutation, sums
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, preorder, summed_up
 
@@ -126,10 +127,14 @@ def idle_stacks(work: GpuEvents) -> IdleStacks:
     rows, parent = nested_events(trace, _rows_around(work, segments.row))
     order = np.argsort(rows, kind="stable")
     position = order[np.searchsorted(rows[order], segments.row)]
-    self_of_row = sums(number=position, values=overlap.of_segment, groups=len(rows))
+    self_of_row = sums(
+        group_index=position, values=overlap.of_segment, group_count=len(rows)
+    )
     code, labels = _labels(work, rows)
     paths = find_paths(parent.astype(np.int32), code)
-    self_of_path = sums(number=paths.of_node, values=self_of_row, groups=len(paths))
+    self_of_path = sums(
+        group_index=paths.of_node, values=self_of_row, group_count=len(paths)
+    )
     example = np.zeros(len(paths), dtype=np.int64)
     example[paths.of_node] = np.arange(len(rows))
     kinds = [
@@ -212,7 +217,7 @@ def _in_order(paths: _Paths) -> IdleStacks:
     size = summed_up(parent, depth, np.ones(count, dtype=np.int64))
     siblings = np.lexsort((np.arange(count), -idle_ns, parent))
     place = preorder(parent, size, siblings)
-    order = inverse(place)
+    order = inverse_permutation(place)
     chosen = has_time[order]
     return IdleStacks(
         parent=values_at(place, parent[order], missing=ROOT).astype(np.int32),
@@ -244,7 +249,7 @@ def idle_call_tree(work: GpuEvents) -> pd.DataFrame:
 
 IDLE_CALL_TREE = Table(
     name="idle_call_tree",
-    shows="What the CPU did while the GPU waited for it",
+    description="What the CPU did while the GPU waited for it",
     columns=[
         Column("node", "its number"),
         Column("parent", "the node above it; -1 at the top"),
@@ -253,9 +258,9 @@ IDLE_CALL_TREE = Table(
         Column("idle_time_ns", "idle time of all devices in it and below", unit="ns"),
         Column("self_time_ns", "of which it was the innermost event", unit="ns"),
     ],
-    table=of_gpu_events(idle_call_tree),
-    asked_by="call_tree",
-    method='table("idle_call_tree")',
+    build=of_gpu_events(idle_call_tree),
+    enabled_by="call_tree",
+    analyzer_call='table("idle_call_tree")',
     on_every_page=True,
     charts=[
         Chart(

@@ -38,8 +38,8 @@ from tracelens_ext.trace.gpu_events import (
     find_tracks,
 )
 from tracelens_ext.trace.grouping import (
-    Labelled,
-    group_labelled,
+    LabeledColumns,
+    group_by_labels,
     maxima,
     number_groups,
     percent,
@@ -174,8 +174,8 @@ def idle_cpu_activity(
         "host_op": (op, [*op_labels, UNLINKED]),
         "python_frame": (frame, frame_labels),
     }
-    columns, groups = group_labelled(keys, duration)
-    cause = classified.main_cause(groups.number, len(groups))
+    columns, groups = group_by_labels(keys, duration)
+    cause = classified.main_cause(groups.group_index, len(groups))
     return pd.DataFrame(
         {
             **columns,
@@ -196,9 +196,13 @@ def gap_streams(
     gaps = classified.gaps
     tracks = gaps.tracks
     events = classified.events
-    idle = sums(number=gaps.track, values=gaps.duration, groups=len(tracks))
-    overlapped = sums(number=gaps.track, values=gaps.overlapped, groups=len(tracks))
-    longest = maxima(number=gaps.track, values=gaps.duration, groups=len(tracks))
+    idle = sums(group_index=gaps.track, values=gaps.duration, group_count=len(tracks))
+    overlapped = sums(
+        group_index=gaps.track, values=gaps.overlapped, group_count=len(tracks)
+    )
+    longest = maxima(
+        group_index=gaps.track, values=gaps.duration, group_count=len(tracks)
+    )
     longest = np.maximum(longest, 0)  # 0 for a stream without gaps
     count = np.bincount(gaps.track, minlength=len(tracks))
     frame = pd.DataFrame(
@@ -243,15 +247,15 @@ def idle_by_kernel_pair(
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
     names, labels = simple_codes(work)
-    columns, groups = group_labelled(
+    columns, groups = group_by_labels(
         _names_around(gaps=gaps, column="kernel", code=names, labels=labels),
         gaps.duration,
     )
     first_of_full_names, _ = number_groups(
-        [groups.number, work.name[gaps.before], work.name[gaps.after]]
+        [groups.group_index, work.name[gaps.before], work.name[gaps.after]]
     )
-    group_of_full_names = groups.number[first_of_full_names]
-    cause = classified.main_cause(groups.number, len(groups))
+    group_of_full_names = groups.group_index[first_of_full_names]
+    cause = classified.main_cause(groups.group_index, len(groups))
     frame = pd.DataFrame(
         {
             **columns,
@@ -270,7 +274,7 @@ def idle_by_kernel_pair(
 
 def _names_around(
     gaps: Gaps, column: str, code: IntArray, labels: Sequence[str]
-) -> Labelled:
+) -> LabeledColumns:
     """Return the names of the GPU events before and after each gap, as `group_labelled` takes them.
 
     Args:
@@ -297,7 +301,7 @@ def gap_full_names(
             gaps=gaps, column="full_name", code=work.name, labels=work.trace.names
         ),
     }
-    columns, groups = group_labelled(keys, gaps.duration)
+    columns, groups = group_by_labels(keys, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
     pairs = idle_by_kernel_pair(work, sort, selection=selection)[
         ["kernel_before", "kernel_after"]
@@ -351,7 +355,7 @@ def _gap_columns(
     launch = classified.launch[order]
     delay = gaps.end - trace.ts[launch]
     op, op_labels = work.tree.cpu_op_label_of_gpu
-    named: Labelled = {
+    named: LabeledColumns = {
         "cause": (classified.cause[order], CAUSES),
         "cpu_op": (op[gaps.after], op_labels),
         **_names_around(gaps=gaps, column="kernel", code=work.name, labels=trace.names),
@@ -431,7 +435,7 @@ _GAP_COLUMNS = [
 
 GAP_SUMMARY = Table(
     name="gap_summary",
-    shows="Why the GPU was idle: gaps by cause",
+    description="Why the GPU was idle: gaps by cause",
     columns=[
         Column(
             "scope",
@@ -453,13 +457,13 @@ GAP_SUMMARY = Table(
             "part of `idle_time_ms` during which other streams of the device were busy",
         ),
     ],
-    table=of_gpu_events(gap_summary),
-    asked_by="gaps",
+    build=of_gpu_events(gap_summary),
+    enabled_by="gaps",
     on_every_page=True,
 )
 GAP_SHAPES = Table(
     name="gap_shapes",
-    shows="Idle time of the devices by the shape of its gaps",
+    description="Idle time of the devices by the shape of its gaps",
     columns=[
         Column(
             "shape",
@@ -484,12 +488,12 @@ GAP_SHAPES = Table(
             "idle time",
         ),
     ],
-    table=of_gpu_events(gap_shapes),
-    asked_by="gaps",
+    build=of_gpu_events(gap_shapes),
+    enabled_by="gaps",
 )
 IDLE_CPU_ACTIVITY = Table(
     name="idle_cpu_activity",
-    shows="CPU activity while the GPU was idle",
+    description="CPU activity while the GPU was idle",
     columns=[
         Column(
             "host_op",
@@ -509,13 +513,13 @@ IDLE_CPU_ACTIVITY = Table(
         Column("avg_gap_us", "length of a gap"),
         Column("max_gap_us", "length of a gap"),
     ],
-    table=of_gpu_events(idle_cpu_activity),
-    asked_by="gaps",
+    build=of_gpu_events(idle_cpu_activity),
+    enabled_by="gaps",
     on_every_page=True,
 )
 GAP_STREAMS = Table(
     name="gap_streams",
-    shows="Gaps between GPU events by stream",
+    description="Gaps between GPU events by stream",
     columns=[
         Column("process", "as recorded in the trace"),
         Column(
@@ -540,12 +544,12 @@ GAP_STREAMS = Table(
             "part of the idle time during which no stream of the device was busy",
         ),
     ],
-    table=of_gpu_events(gap_streams),
-    asked_by="gaps",
+    build=of_gpu_events(gap_streams),
+    enabled_by="gaps",
 )
 IDLE_BY_KERNEL_PAIR = Table(
     name="idle_by_kernel_pair",
-    shows="Gaps by the kernels around them",
+    description="Gaps by the kernels around them",
     columns=[
         Column("kernel_before", "simplified name"),
         Column("kernel_after", "simplified name"),
@@ -562,12 +566,12 @@ IDLE_BY_KERNEL_PAIR = Table(
             unit="pairs",
         ),
     ],
-    table=of_gpu_events(idle_by_kernel_pair),
-    asked_by="gaps",
+    build=of_gpu_events(idle_by_kernel_pair),
+    enabled_by="gaps",
 )
 GAPS_LONGEST = Table(
     name="gaps_longest",
-    shows="Longest times without GPU work, and the CPU activity during them",
+    description="Longest times without GPU work, and the CPU activity during them",
     columns=[
         *_GAP_COLUMNS,
         Column(
@@ -582,19 +586,19 @@ GAPS_LONGEST = Table(
         ),
         Column("python_frame", "the same for the Python frame"),
     ],
-    table=of_gpu_events(gaps_longest),
-    asked_by="gaps",
+    build=of_gpu_events(gaps_longest),
+    enabled_by="gaps",
 )
 GAPS = Table(
     name="gaps",
-    shows="Every gap of each stream, by stream and time",
+    description="Every gap of each stream, by stream and time",
     columns=_GAP_COLUMNS,
-    table=of_gpu_events(gaps),
-    asked_by="tables",
+    build=of_gpu_events(gaps),
+    enabled_by="tables",
 )
 GAP_FULL_NAMES = Table(
     name="gap_full_names",
-    shows="Full kernel names behind the simplified names of idle_by_kernel_pair",
+    description="Full kernel names behind the simplified names of idle_by_kernel_pair",
     columns=[
         Column("rank", "rank in `idle_by_kernel_pair`, from 1"),
         Column("kernel_before", "as there"),
@@ -604,12 +608,12 @@ GAP_FULL_NAMES = Table(
         Column("count", "how many", unit="gaps"),
         Column("total_gap_us", "of all"),
     ],
-    table=of_gpu_events(gap_full_names),
-    asked_by="tables",
+    build=of_gpu_events(gap_full_names),
+    enabled_by="tables",
 )
 GAP_HISTOGRAM = Table(
     name="gap_histogram",
-    shows="Length of the gaps of all streams",
+    description="Length of the gaps of all streams",
     columns=[
         Column(
             "from_us",
@@ -621,6 +625,6 @@ GAP_HISTOGRAM = Table(
         ),
         Column("count", "how many", unit="gaps"),
     ],
-    table=of_gpu_events(gap_histogram),
-    asked_by="tables",
+    build=of_gpu_events(gap_histogram),
+    enabled_by="tables",
 )

@@ -12,7 +12,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import NONE, EventKind, Float64Array, Int64Array, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents
 
@@ -169,7 +170,7 @@ def _copy_bandwidth_if_any(context: AnalysisContext) -> pd.DataFrame | None:
 
 GPU_COUNTERS = Table(
     name="gpu_counters",
-    shows="GPU counters, sampled while the program ran",
+    description="GPU counters, sampled while the program ran",
     columns=[
         Column("device", "the GPU"),
         Column("counter", "name of the counter, with its unit"),
@@ -178,12 +179,12 @@ GPU_COUNTERS = Table(
         Column("min", "of those values"),
         Column("max", "of those values"),
     ],
-    table=of_gpu_events(gpu_counters),
-    when=[Condition("GPU counters were sampled", _has_counters)],
+    build=of_gpu_events(gpu_counters),
+    requires=[Condition("GPU counters were sampled", _has_counters)],
 )
 QUEUE_LENGTH = Table(
     name="queue_length",
-    shows="How much launched work is waiting on each stream",
+    description="How much launched work is waiting on each stream",
     columns=[
         Column("device", "stream of the queue"),
         Column("stream", "stream of the queue"),
@@ -204,13 +205,13 @@ QUEUE_LENGTH = Table(
             "the CPU",
         ),
     ],
-    table=of_gpu_events(queue_length),
-    asked_by="counters",
+    build=of_gpu_events(queue_length),
+    enabled_by="counters",
     screen=ScreenView("Launched but not started, by stream"),
 )
 COPY_BANDWIDTH = Table(
     name="copy_bandwidth",
-    shows="Copy bandwidth, by direction",
+    description="Copy bandwidth, by direction",
     columns=[
         Column("device", "its number"),
         Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
@@ -223,7 +224,7 @@ COPY_BANDWIDTH = Table(
         Column("max", "the highest bandwidth of a copy", unit="GB/s"),
         Column("bytes", "copied", unit="bytes"),
     ],
-    table=_copy_bandwidth_if_any,
-    asked_by="counters",
+    build=_copy_bandwidth_if_any,
+    enabled_by="counters",
     screen=ScreenView("Copy bandwidth, GB/s"),
 )

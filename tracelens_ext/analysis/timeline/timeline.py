@@ -7,18 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import (
-    DROPPED_EVENTS,
-    WARM_UP,
-    idle_within,
-    recording_of,
-)
+from tracelens_ext.analysis.coverage.coverage import idle_within, recording_of
+from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS, WARM_UP
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.tables.timeline_rows import analyzed_rows
+from tracelens_ext.report.tables.views import AnswerView
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks, holes
 from tracelens_ext.trace.intervals import union_length
@@ -198,7 +195,7 @@ def _with_device(table: pd.DataFrame) -> pd.DataFrame:
 
 GPU_TIMELINE = Table(
     name="gpu_timeline",
-    shows="How the GPU spent its time; overlaps counted once",
+    description="How the GPU spent its time; overlaps counted once",
     columns=[
         Column("device", "if there are several, a block for each"),
         Column(
@@ -221,11 +218,13 @@ GPU_TIMELINE = Table(
             "of the parts of the analyzed time, of that",
         ),
     ],
-    table=of_gpu_events(gpu_timeline),
+    build=of_gpu_events(gpu_timeline),
     options=["micro_idle_thresh_us"],
-    answer="GPU timeline",
-    answer_columns=("type", "time ms", "percent", "device"),
-    answer_rows=timeline_rows_shown,
+    answer=AnswerView(
+        title="GPU timeline",
+        columns=("type", "time ms", "percent", "device"),
+        choose_rows=timeline_rows_shown,
+    ),
     charts=[
         Chart(
             title="GPU timeline",

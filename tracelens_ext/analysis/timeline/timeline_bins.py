@@ -78,7 +78,7 @@ def _time_since(instants: Int64Array, times: Int64Array) -> Int64Array:
 
 TIMELINE_BINS = Table(
     name="timeline_bins",
-    shows="GPU time by category over time",
+    description="GPU time by category over time",
     columns=[
         Column("device", "its number"),
         Column("category", "category of the GPU events"),
@@ -91,8 +91,8 @@ TIMELINE_BINS = Table(
             unit="ns",
         ),
     ],
-    table=of_gpu_events(timeline_bins),
-    asked_by="timeline_bins",
+    build=of_gpu_events(timeline_bins),
+    enabled_by="timeline_bins",
     on_every_page=True,
     charts=[
         Chart(

@@ -174,14 +174,12 @@ def _rate_between_gpus(inspection: Inspection) -> Float64Array:
     def rate_to_one(_: Device | None, peaks: DevicePeaks | None) -> float:
         if peaks is None:
             return 0
-        links = peer_links_of(peaks.name)
-        return links[0]
+        return peer_links_of(peaks.name).to_one_peer
 
     def rate_to_all(_: Device | None, peaks: DevicePeaks | None) -> float:
         if peaks is None:
             return 0
-        links = peer_links_of(peaks.name)
-        return links[1]
+        return peer_links_of(peaks.name).to_all_peers
 
     to_one = inspection.by_device(rate_to_one)
     to_all = inspection.by_device(rate_to_all)
