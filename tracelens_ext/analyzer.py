@@ -28,7 +28,8 @@ from tracelens_ext.analysis.operations.launchers import (
     find_launchers,
     launcher_table,
 )
-from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
+from tracelens_ext.analysis.serving.inferred_steps import serving_steps
+from tracelens_ext.analysis.serving.steps import Steps, parse_user_phases
 from tracelens_ext.analysis.timeline.overview import (
     CategoryCoverage,
     coverage,
@@ -336,9 +337,9 @@ class TreePerfAnalyzer(TableMethods):
         return frozenset(names)
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
-        """Return the steps of a serving engine; see `serving.steps.serving_steps`."""
+        """Return the steps of a serving engine; see `serving.inferred_steps.serving_steps`."""
         with self.failures.base("The steps of the serving engine"):
-            return serving_steps(self.tree, own_phases(phases))
+            return serving_steps(self.tree, parse_user_phases(phases))
 
     def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
         """Return the analysis of the memory events; see `memory.usage.find_memory`."""

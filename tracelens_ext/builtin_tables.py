@@ -64,7 +64,7 @@ def ordered_tables() -> list[Table]:
         SHORT_KERNELS_SUMMARY,
         UNLINKED_KERNELS,
     )
-    from tracelens_ext.analysis.memory.usage import (
+    from tracelens_ext.analysis.memory.tables import (
         MEMORY_AT_PEAK,
         MEMORY_BY_OPERATION,
         MEMORY_ITERATIONS,

@@ -22,7 +22,7 @@ from tracelens_ext.analysis.nsys_statistics.statistics import (
     memory_totals,
 )
 from tracelens_ext.cli import run
-from tracelens_ext.cli.load import find_traces
+from tracelens_ext.cli.named_traces import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache

@@ -176,16 +176,17 @@ def _batch_with_lengths(operation: Operation) -> Batch:
 
 def _prompt_pairs_twice(batch: Batch) -> int:
     """Return twice the pairs of a query and a visible key in prompts: 2·Σ q·k - Σ q²."""
-    return 2 * (batch.context.products or 0) - (batch.context.squares or 0)
+    context = batch.context
+    return 2 * (context.query_key_products or 0) - (context.query_squares or 0)
 
 
 def _generation_pairs_twice(batch: Batch) -> int:
     """Return twice the pairs of a query and a visible key in generation: 2·Σ k, or 2·Σ q·k."""
     group = batch.generation
-    has_one_token_each = group.tokens == group.requests and group.keys is not None
+    has_one_token_each = group.tokens == group.requests and group.key_tokens is not None
     if has_one_token_each:
-        return 2 * (group.keys or 0)
-    return 2 * (group.products or 0)
+        return 2 * (group.key_tokens or 0)
+    return 2 * (group.query_key_products or 0)
 
 
 def _cost(
@@ -209,7 +210,8 @@ def _cost(
     context = batch.context
     generation = batch.generation
     tokens = batch.tokens
-    earlier_tokens = (context.keys or 0) + (generation.keys or 0) - tokens
+    key_tokens = (context.key_tokens or 0) + (generation.key_tokens or 0)
+    earlier_tokens = key_tokens - tokens
     query_elements = heads.queries * (heads.query_size + heads.value_size)
     moved = tokens * (query_elements + cached_elements) * query.element_bytes
     moved += max(earlier_tokens, 0) * cached_elements * cached_element_bytes
@@ -226,13 +228,13 @@ def _cost(
             "d_h_qk": heads.query_size,
             "d_h_v": heads.value_size,
             "c_sq": context.tokens,
-            "c_sk": context.keys,
-            "c_sqsq": context.squares,
-            "c_sqsk": context.products,
+            "c_sk": context.key_tokens,
+            "c_sqsq": context.query_squares,
+            "c_sqsk": context.query_key_products,
             "g_sq": generation.tokens,
-            "g_sk": generation.keys,
-            "g_sqsq": generation.squares,
-            "g_sqsk": generation.products,
+            "g_sk": generation.key_tokens,
+            "g_sqsq": generation.query_squares,
+            "g_sqsk": generation.query_key_products,
             "dtype_Q": query.kind,
         },
     )

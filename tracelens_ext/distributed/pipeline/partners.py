@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.extract import numbers_in
 from tracelens_ext.distributed.peers import peers_in_job
 from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
+from tracelens_ext.distributed.process_groups import numbers_in
 from tracelens_ext.distributed.table_rows import table_rows, whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
