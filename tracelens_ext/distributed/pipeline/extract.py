@@ -225,6 +225,32 @@ def _optimizer_steps(gpu_events: GpuEvents) -> Int64Array:
     return steps
 
 
+def has_unknown_exchanges(calls: pd.DataFrame) -> bool:
+    """Tell whether there are sends or receives of which the trace records only the kernel.
+
+    Args:
+        calls: `pipeline_calls`.
+    """
+    is_unknown = (calls["direction"] == "") & ~_has_group(calls)
+    return bool(is_unknown.any())
+
+
+def has_unknown_partners(calls: pd.DataFrame) -> bool:
+    """Tell whether there are sends or receives without a record of the other rank or of the group.
+
+    Args:
+        calls: `pipeline_calls`.
+    """
+    is_unknown = calls["peer"].isna() & ~_has_group(calls)
+    return bool(is_unknown.any())
+
+
+def _has_group(calls: pd.DataFrame) -> pd.Series:
+    """Return which calls record anything about their process group."""
+    names: pd.Series = calls["group"] + calls["group_name"] + calls["description"]
+    return names != ""
+
+
 # Sends and receives.
 
 
