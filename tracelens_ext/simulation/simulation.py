@@ -24,7 +24,7 @@ from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.host_clocks import synchronizing_calls
 from tracelens_ext.simulation.path_table import PathDescriber
 from tracelens_ext.simulation.replay import Replay, Replayed
-from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
+from tracelens_ext.simulation.scenarios import Changes, NamedChange, parse_change
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array, distributed_info
 from tracelens_ext.trace.gpu_events import GpuEvents
@@ -87,9 +87,10 @@ class Simulation:
         _, replayed = self.replay.run([], 0)
         return replayed
 
-    def saved(self, changes: Sequence[Named]) -> Int64Array:
+    def saved(self, changes: Sequence[NamedChange]) -> Int64Array:
         """Return what each change saves, ns, and run the unchanged program beside them."""
-        changed_programs = (self.changes.change(named) for named in changes)
+        # Changes are made one at a time, because each may have as many numbers as the program.
+        changed_programs = (self.changes.change(change) for change in changes)
         walls, self.replayed = self.replay.run(changed_programs, len(changes))
         return self.replayed.wall - walls
 
@@ -187,21 +188,23 @@ class Simulation:
         lines.append(f"Dependencies: {counts}")
         return lines
 
-    def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
+    def what_if(self, changes: Sequence[NamedChange] | None = None) -> pd.DataFrame:
         """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
 
         None where the replay is withheld.
         """
-        named = changes
-        if named is None:
-            named = self.changes.default()
-        saved_ns = self.saved(named)
+        shown_changes = changes
+        if shown_changes is None:
+            shown_changes = self.changes.default()
+        saved_ns = self.saved(shown_changes)
         if self.state == State.UNAVAILABLE:
-            named = []
+            shown_changes = []
             saved_ns = saved_ns[:0]
+        labels = [change.text for change in shown_changes]
+        factors = [change.factor for change in shown_changes]
         columns = {
-            "change": pd.Series([change.text for change in named], dtype="str"),
-            "factor": np.array([change.factor for change in named], dtype=np.float64),
+            "change": pd.Series(labels, dtype="str"),
+            "factor": np.array(factors, dtype=np.float64),
             "wall_ms": (self.replayed.wall - saved_ns) / NS_PER_MS,
             "saved_ms": saved_ns / NS_PER_MS,
             "saved_percent": percent(saved_ns, self.replayed.wall),
