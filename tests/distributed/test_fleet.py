@@ -29,8 +29,8 @@ from tracelens_ext.distributed.cluster import workers_of
 from tracelens_ext.distributed.inputs import FleetInput, find_inputs, identity_in
 from tracelens_ext.distributed.rank_numbers import (
     RankHints,
-    missing_ranks,
     assign_ranks,
+    missing_ranks,
     rank_hints,
     rank_in_name,
     world_size_of,
