@@ -695,16 +695,16 @@ HINTS = st.one_of(
 @given(st.lists(HINTS, max_size=9))
 def test_numbers_that_are_given_are_given_once(hints: list[RankHints]) -> None:
     numbered = assign_ranks(hints)
-    said = [each.known for each in hints if each.known is not None]
+    said = [each.known_rank for each in hints if each.known_rank is not None]
     for each, ranks in zip(hints, numbered, strict=True):
-        if each.known is not None:
-            assert ranks.numbers == [each.known]
+        if each.known_rank is not None:
+            assert ranks.numbers == [each.known_rank]
         else:
             assert sorted(ranks.of_device) == sorted(each.separate_devices)
     given_numbers = [
         rank
         for each, ranks in zip(hints, numbered, strict=True)
-        if each.known is None
+        if each.known_rank is None
         for rank in ranks.numbers
     ]
     assert len(set(given_numbers)) == len(given_numbers)
