@@ -1,4 +1,4 @@
-"""Benchmarks of autotuning: kernels that run only to be measured.
+"""Work that is no work of the program: benchmarks of autotuning, and what is called warm-up.
 
 A compiler, or a library, runs several candidates of a kernel many times and keeps the fastest. That
 happens once, so these kernels are warm-up and no work of the program. They are known by the host
@@ -7,7 +7,12 @@ between two runs: it fills a buffer of always the same size to clear the cache.
 
     stream   fill K fill K fill K fill K …
 
-A recording of benchmarks alone has nothing else to analyze: there they are the work.
+cuDNN and MIOpen measure algorithms of a convolution within its operation, which then waits for the
+event after each of them (`torch.backends.cudnn.benchmark = True`).
+
+Programs call a range of theirs `warmup` where they run iterations that they do not measure.
+
+A recording of such work alone has nothing else to analyze: there it is the work.
 """
 
 from __future__ import annotations
@@ -19,14 +24,27 @@ import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int64Array,
+)
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.grouping import maxima, minima, sums
+from tracelens_ext.trace.grouping import (
+    by_group_and_time,
+    items_before,
+    maxima,
+    minima,
+    sums,
+)
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.lookup import values_at
 
 BENCHMARK: Final = "benchmarks of autotuning"
+NAMED_WARM_UP: Final = "what the program calls warm-up"
 
 _BENCHMARKS: Final = re.compile(
     r"(?i).*(?:\bdo_bench|benchmark_all_configs|benchmark_gpu\b|benchmark_fused"
@@ -41,6 +59,16 @@ _BENCHMARK_FRAMES: Final = re.compile(
 )
 #: A range in which fewer GPU events are launched measures nothing.
 _FEWEST_RUNS: Final = 10
+_CONVOLUTIONS: Final = re.compile(
+    r"aten::(?:(?:cudnn|miopen)_\w*convolution|convolution_backward)"
+)
+_WAITS_FOR_EVENT: Final = re.compile(r"(?:cuda|hip)EventSynchronize")
+#: A convolution that waits for so many events measures algorithms.
+_FEWEST_MEASURED: Final = 2
+#: Ranges of programs, not of the schedule of a learning rate.
+_WARM_UP_RANGE: Final = re.compile(
+    r"(?i)(?!.*(?:lr|learn|schedul))(?:.*[^a-z])?warm[-_ ]?up(?:[^a-z]|$)"
+)
 _FILL: Final = re.compile(r".*(?:FillFunctor|\bMemset\b|fill_kernel|fillBuffer)")
 #: So many fills in a row, each before the same kernel, clear the cache between measurements.
 _FEWEST_FILLS: Final = 10
@@ -62,16 +90,33 @@ def find_benchmarks(work: GpuEvents) -> pd.DataFrame:
         there is.
     """
     events = np.union1d(_launched_by_benchmarks(work), _between_fills(work))
+    return _set_aside(work, events, BENCHMARK)
+
+
+@cached_per_object
+def find_named_warm_up(work: GpuEvents) -> pd.DataFrame:
+    """Return the times in which devices run what the program calls warm-up; as `find_benchmarks`."""
+    events = _launched_within(work, named_warm_up_ranges(work), fewest=1)
+    return _set_aside(work, events, NAMED_WARM_UP)
+
+
+def _set_aside(work: GpuEvents, events: Int64Array, what: str) -> pd.DataFrame:
+    """Return when devices run some events that are not the program's work; empty if they are."""
     if _are_in_most_iterations(work, events):
         return pd.DataFrame()
     total_ns = int(work.duration.sum())
     left_ns = total_ns - int(work.duration[events].sum())
     if not len(events) or left_ns < _LEAST_WORK_LEFT * total_ns:
         return pd.DataFrame()
-    return _spans(work, events)
+    return _spans(work, events, what)
 
 
 def benchmark_ranges(work: GpuEvents) -> Int64Array:
+    """Return the rows of the host events that measure candidates."""
+    return np.append(_named_benchmarks(work), measuring_convolutions(work))
+
+
+def _named_benchmarks(work: GpuEvents) -> Int64Array:
     """Return the rows of the host events whose names say that they measure candidates."""
     trace = work.trace
     return np.append(
@@ -80,10 +125,44 @@ def benchmark_ranges(work: GpuEvents) -> Int64Array:
     )
 
 
-def _launched_by_benchmarks(work: GpuEvents) -> Int64Array:
-    """Return the GPU events that host events launch whose names say that they measure."""
+def measuring_convolutions(work: GpuEvents) -> Int64Array:
+    """Return the rows of convolutions in which a library measures its algorithms."""
     trace = work.trace
-    ranges = benchmark_ranges(work)
+    convolutions = trace.rows_named(_CONVOLUTIONS, EventKind.CPU_OP)
+    waits = trace.rows_named(_WAITS_FOR_EVENT, *LAUNCH_KINDS)
+    if not len(convolutions) or not len(waits):
+        return convolutions[:0]
+    waits = waits[by_group_and_time(trace.thread[waits], trace.ts[waits])]
+    thread_of_wait = trace.thread[waits]
+    begin_of_wait = trace.ts[waits]
+    thread = trace.thread[convolutions]
+    waits_before_end = items_before(
+        thread_of_wait, begin_of_wait, thread, trace.end_of(convolutions)
+    )
+    waits_before_start = items_before(
+        thread_of_wait, begin_of_wait, thread, trace.ts[convolutions]
+    )
+    measures = waits_before_end - waits_before_start >= _FEWEST_MEASURED
+    return convolutions[measures]
+
+
+def named_warm_up_ranges(work: GpuEvents) -> Int64Array:
+    """Return the rows of the ranges of the program whose names say that they are warm-up."""
+    return work.trace.rows_named(
+        _WARM_UP_RANGE, EventKind.CPU_OP, EventKind.USER_ANNOTATION
+    )
+
+
+def _launched_by_benchmarks(work: GpuEvents) -> Int64Array:
+    """Return the GPU events that host events launch which measure candidates."""
+    by_name = _launched_within(work, _named_benchmarks(work), fewest=_FEWEST_RUNS)
+    by_convolutions = _launched_within(work, measuring_convolutions(work), fewest=1)
+    return np.union1d(by_name, by_convolutions)
+
+
+def _launched_within(work: GpuEvents, ranges: Int64Array, fewest: int) -> Int64Array:
+    """Return the GPU events that are launched in host events which launch so many at least."""
+    trace = work.trace
     events = np.flatnonzero(work.tree.linked)
     launch = work.tree.launch_of_gpu[events]
     is_within = np.zeros(len(events), dtype=bool)
@@ -94,7 +173,7 @@ def _launched_by_benchmarks(work: GpuEvents) -> Int64Array:
         ends = values_at(within.end, place, missing=0)
         is_of_range = (trace.thread[launch] == thread) & (trace.ts[launch] < ends)
         runs = np.bincount(place[is_of_range], minlength=len(within.start))
-        is_within |= is_of_range & (values_at(runs, place, missing=0) >= _FEWEST_RUNS)
+        is_within |= is_of_range & (values_at(runs, place, missing=0) >= fewest)
     return events[is_within]
 
 
@@ -147,7 +226,7 @@ def _are_in_most_iterations(work: GpuEvents, events: Int64Array) -> bool:
     return 2 * len(steps_with_events) > count
 
 
-def _spans(work: GpuEvents, events: Int64Array) -> pd.DataFrame:
+def _spans(work: GpuEvents, events: Int64Array, what: str) -> pd.DataFrame:
     """Return from when to when devices run chosen events, without other work in between."""
     device_of_event = find_tracks(work, "device").of_gpu
     is_chosen = np.zeros(len(work), dtype=bool)
@@ -172,7 +251,7 @@ def _spans(work: GpuEvents, events: Int64Array) -> pd.DataFrame:
                     "end": maxima(number, work.end[chosen], count),
                     "row": np.where(row == NONE, work.rows[chosen[first]], row),
                     "count": sums(number, np.ones_like(number), count),
-                    "what": BENCHMARK,
+                    "what": what,
                 }
             )
         )

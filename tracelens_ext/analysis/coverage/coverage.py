@@ -26,7 +26,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.benchmarks import find_benchmarks
+from tracelens_ext.analysis.coverage.benchmarks import (
+    find_benchmarks,
+    find_named_warm_up,
+)
 from tracelens_ext.analysis.coverage.program import Missing, missing_of
 from tracelens_ext.analysis.coverage.suspects import find_suspects
 from tracelens_ext.analysis.coverage.warm_up import find_warm_up
@@ -149,8 +152,8 @@ def recording_of(work: GpuEvents) -> Coverage:
             _before(work, device_index, length) for device_index in range(device_count)
         ]
         parts.append(_suspect_parts(work))
-        benchmarks = find_benchmarks(work)
-        parts.append(benchmarks.assign(kind=WARM_UP, has_work=True))
+        for set_aside in (find_benchmarks(work), find_named_warm_up(work)):
+            parts.append(set_aside.assign(kind=WARM_UP, has_work=True))
         parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=WARM_UP))
     return Coverage(
         wall_start=wall_start,

@@ -22,6 +22,8 @@ import numpy as np
 from tracelens_ext.analysis.coverage.benchmarks import (
     benchmark_ranges,
     find_benchmarks,
+    find_named_warm_up,
+    named_warm_up_ranges,
 )
 from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
 from tracelens_ext.lazy import pd
@@ -53,6 +55,7 @@ class WarmUp(StrEnum):
     SEARCH = "search for the best convolution algorithm"
     AUTOTUNING = "autotuning"
     FIRST_LAUNCH = "first launch of a kernel"
+    NAMED = "range of the program"
 
 
 _NEVER: Final = np.iinfo(np.int64).max
@@ -128,6 +131,7 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
       launched for the first time. What lies between several in one operation is warm-up, too.
     * The first launch of a kernel whose module it loads, however short.
     * Loading of code, capture and instantiation of graphs, compilation, cuDNN's search.
+    * A range that the program calls warm-up.
     * A compiled region that takes over ten times the shortest of its name.
 
     What comes back is not warm-up: what is compiled or captured again; what the last iteration has,
@@ -199,6 +203,8 @@ def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
         yield from _spans(
             trace=trace, what=WarmUp.AUTOTUNING, rows=benchmark_ranges(work)
         )
+    if len(find_named_warm_up(work)):
+        yield from _spans(trace, WarmUp.NAMED, named_warm_up_ranges(work))
 
 
 def _spans(
