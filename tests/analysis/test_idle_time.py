@@ -34,13 +34,8 @@ from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import NONE
 from tracelens_ext.trace.gpu_events import find_gaps
-from tracelens_ext.trace.grouping import (
-    group_durations,
-    last_before,
-    number_groups,
-    ranks,
-    running_maximum,
-)
+from tracelens_ext.trace.grouping import dense_ranks, group_durations, number_groups
+from tracelens_ext.trace.sorted_groups import last_before, running_maximum
 
 
 def analyzed(maker: TraceMaker, **options: Any) -> TreePerfAnalyzer:
@@ -309,7 +304,7 @@ def test_statistics_of_groups(drawn: list[tuple[int, int]]) -> None:
     )
     found = group_durations([code], duration)
     assert len(found) == len(groups)
-    assert found.keys[0][found.number].tolist() == code.tolist()
+    assert found.keys[0][found.group_index].tolist() == code.tolist()
     assert found.total.tolist() == sorted(map(sum, groups.values()), reverse=True)
     for number, group in enumerate(found.keys[0].tolist()):
         values = groups[group]
@@ -376,7 +371,7 @@ def test_codes_of_combinations(
     distinct = sorted(set(combinations))
     assert code.tolist() == [distinct.index(each) for each in combinations]
     assert first.tolist() == [combinations.index(each) for each in distinct]
-    rank, count = ranks(keys[0])
+    rank, count = dense_ranks(keys[0])
     alone = sorted(set(keys[0].tolist()))
     assert rank.tolist() == [alone.index(value) for value in keys[0].tolist()]
     assert count == len(alone)

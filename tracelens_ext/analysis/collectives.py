@@ -39,7 +39,7 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import percent, renamed, texts
+from tracelens_ext.trace.grouping import percent, recode, texts
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
@@ -240,7 +240,7 @@ def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.obje
             return ""
         return trace.names[name].removeprefix(_ANNOTATION_PREFIX)
 
-    code, labels = renamed(names, collective)
+    code, labels = recode(names, collective)
     collectives = np.array(labels, dtype=object)
     return collectives[code]
 

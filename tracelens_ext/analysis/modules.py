@@ -33,8 +33,9 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.call_paths import CallPaths, find_paths
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import CallPaths, find_paths, percent, sums, texts
+from tracelens_ext.trace.grouping import percent, sums, texts
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked, nest, summed_up
@@ -185,7 +186,9 @@ def _top_category_columns(
     labels = categories.labels
     cell = path_of_event * len(labels) + categories.code[events]
     own_times = sums(
-        number=cell, values=work.duration[events], groups=len(paths) * len(labels)
+        group_index=cell,
+        values=work.duration[events],
+        group_count=len(paths) * len(labels),
     )
     own_times = own_times.reshape(len(paths), len(labels))
     parent = paths.parent.astype(np.int32)

@@ -31,7 +31,7 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import (
-    group_labelled,
+    group_by_labels,
     maxima,
     minima,
     number_groups,
@@ -281,12 +281,12 @@ class _Meter:
 
     def grouped(self, chosen: BoolArray, keys: Mapping[str, _Key]) -> pd.DataFrame:
         """Return GPU time, GPU events and calls of operations by some columns."""
-        columns, groups = group_labelled(
+        columns, groups = group_by_labels(
             keys=dict(keys), duration=self.gpu_events.duration, chosen=chosen
         )
         call = calls_of(self.gpu_events)[chosen]
-        first_of_call, _ = number_groups([groups.number, call])
-        calls = np.bincount(groups.number[first_of_call], minlength=len(groups))
+        first_of_call, _ = number_groups([groups.group_index, call])
+        calls = np.bincount(groups.group_index[first_of_call], minlength=len(groups))
         figures = {"ns": groups.total, "count": groups.count, "calls": calls}
         return pd.DataFrame({**columns, **figures})
 

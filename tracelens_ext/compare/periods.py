@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.trace import Float64Array, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import number_groups, ranks
+from tracelens_ext.trace.grouping import dense_ranks, number_groups
 
 _MIN_KERNELS = 8
 #: A period must come back about twice.
@@ -97,7 +97,7 @@ def _sequence(gpu_events: GpuEvents) -> _KernelSequence | None:
     busiest_stream = np.bincount(stream).argmax()
     chosen = chosen[stream == busiest_stream]
     chosen = chosen[np.argsort(gpu_events.start[chosen], kind="stable")]
-    name, name_count = ranks(gpu_events.name[chosen])
+    name, name_count = dense_ranks(gpu_events.name[chosen])
     duration = np.maximum(gpu_events.duration[chosen], 1).astype(np.float64)
     time_of_name = np.bincount(name, duration, name_count)
     mean_duration = time_of_name / np.bincount(name, minlength=name_count)
@@ -141,7 +141,7 @@ def _codes_in_a_row(name: Int64Array) -> Iterator[Int64Array]:
         first_half = code[:-length]
         second_half = code[length:]
         # Codes are smaller than the number of kernels, so this numbers each pair uniquely.
-        code, _ = ranks(first_half * len(name) + second_half)
+        code, _ = dense_ranks(first_half * len(name) + second_half)
         yield code
 
 

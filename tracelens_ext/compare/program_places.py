@@ -23,9 +23,10 @@ from tracelens_ext.analysis.modules import (
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
 from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.call_paths import CallPaths, find_paths
 from tracelens_ext.trace.call_tree import GRAPH, UNLINKED
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import CallPaths, find_paths, number_groups
+from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked
 

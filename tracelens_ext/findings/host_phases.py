@@ -75,7 +75,7 @@ class ShapedClaim:
         self._gap_count = len(self.shapes.shape)
         #: the claimed time of each gap, ns, (k,)
         self.ns_of_gap: Int64Array = sums(
-            number=intervals.gap, values=self._length, groups=self._gap_count
+            group_index=intervals.gap, values=self._length, group_count=self._gap_count
         )
 
     @cached_property

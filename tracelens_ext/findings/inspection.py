@@ -41,13 +41,9 @@ from tracelens_ext.trace import (
     Int64Array,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import (
-    Labelled,
-    by_group_and_time,
-    items_before,
-    number_groups,
-)
+from tracelens_ext.trace.grouping import LabeledColumns, number_groups
 from tracelens_ext.trace.intervals import covered, distinct
+from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
 MOST_ELEMENTS: Final = 2**62
@@ -379,7 +375,7 @@ class Inspection:
         numbers: Mapping[str, float | None] = _NO_NUMBERS,
         *,
         text: FindingText,
-        places: Labelled | None = None,
+        places: LabeledColumns | None = None,
         variant: str = "",
         values: Mapping[str, object] | None = None,
     ) -> Finding | None:

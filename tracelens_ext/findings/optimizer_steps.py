@@ -10,7 +10,7 @@ import numpy as np
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.trace import NONE, EventKind, Int64Array
-from tracelens_ext.trace.grouping import last_before
+from tracelens_ext.trace.sorted_groups import last_before
 
 #: PyTorch's annotation around a step of an optimizer.
 STEP: Final = re.compile(r"Optimizer\.step#(\w+)")
@@ -41,8 +41,8 @@ def launched_within(inspection: Inspection, rows: Int64Array) -> OptimizerSteps:
     step = last_before(
         group=trace.thread[rows],
         time=trace.ts[rows],
-        asked_group=trace.thread[launch],
-        asked_time=launched_at + 1,
+        query_group=trace.thread[launch],
+        query_time=launched_at + 1,
     )
     is_inside = tree.linked & (step != NONE) & (launched_at < trace.end_of(rows[step]))
     return OptimizerSteps(rows, np.where(is_inside, step, NONE))

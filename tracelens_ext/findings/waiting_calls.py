@@ -16,10 +16,10 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.transfer_facts import TO_DEVICE, copied_bytes
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents, pageable_copies
-from tracelens_ext.trace.grouping import last_before
 from tracelens_ext.trace.intervals import distinct
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import nearest_marked
+from tracelens_ext.trace.sorted_groups import last_before
 
 #: So often a wait recurs at least, for a period.
 _FEWEST_FOR_PERIOD: Final = 3
@@ -95,8 +95,8 @@ class WaitingCalls:
         last = last_before(
             group=trace.thread[calls],
             time=trace.ts[calls],
-            asked_group=thread,
-            asked_time=intervals.end,
+            query_group=thread,
+            query_time=intervals.end,
         )
         call = values_at(calls, last)
         ended = values_at(trace.ts, call) + values_at(trace.dur, call)
@@ -203,8 +203,8 @@ class WaitingCalls:
         last = last_before(
             group=trace.thread[launches],
             time=trace.ts[launches],
-            asked_group=trace.thread[self.calls],
-            asked_time=trace.ts[self.calls] + 1,
+            query_group=trace.thread[self.calls],
+            query_time=trace.ts[self.calls] + 1,
         )
         awaited = values_at(events, last)
         copies = awaited[(awaited != NONE) & work.is_copy[awaited]]

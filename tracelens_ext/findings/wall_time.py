@@ -25,6 +25,7 @@ from tracelens_ext.trace import (
     Int64Array,
     IntArray,
     grouping,
+    sorted_groups,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.intervals import inside, outside, union
@@ -115,7 +116,7 @@ class WallTime:
         trace = self.work.trace
         device_index = self.tracks.of_gpu[linked]
         rows = self.work.tree.launch_of_gpu[linked]
-        order = grouping.by_group_and_time(device_index, trace.ts[rows])
+        order = sorted_groups.by_group_and_time(device_index, trace.ts[rows])
         rows = rows[order]
         return device_index[order], trace.ts[rows], trace.thread[rows]
 
@@ -135,7 +136,7 @@ class WallTime:
         (of_device, begun, thread) = self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
         last = np.searchsorted(of_device, gaps.track, side="right") - 1
-        position = grouping.items_before(of_device, begun, gaps.track, gaps.start)
+        position = sorted_groups.items_before(of_device, begun, gaps.track, gaps.start)
         position = np.minimum(position, last)
         next_device = np.append(of_device, NONE)[position]
         next_thread = np.append(thread, NONE)[position]
@@ -228,7 +229,7 @@ class WallTime:
             _, number = grouping.number_groups(
                 [self.classified.gaps.track[asked], call[asked]]
             )
-            order = grouping.by_group_and_time(number, asked)
+            order = sorted_groups.by_group_and_time(number, asked)
             number = number[order]
             gap = asked[order]
             left = self.left_of_gaps()[gap]

@@ -80,14 +80,16 @@ def distinct_rows(*columns: IntArray) -> DistinctRows:
     return DistinctRows(rows, number)
 
 
-def of_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
+def map_distinct_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
     """Return what rows of columns stand for, asked once for each distinct one, (n,)."""
     distinct = distinct_rows(*columns)
     answers = [find(*row) for row in distinct.rows]
     return np.array(answers, dtype=np.int64)[distinct.number]
 
 
-def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
+def map_distinct_ids(
+    ids: IntArray, find: Callable[[Int64Array], Sequence[int]]
+) -> Int64Array:
     """Return what ids stand for, asked once for each distinct one; shape as `ids`."""
     number, distinct = pd.factorize(ids, sort=True)
     answers = find(np.asarray(distinct, dtype=np.int64))

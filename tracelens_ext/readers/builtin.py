@@ -146,7 +146,7 @@ def _is_rocprof_results(path: Path, head: bytes) -> object:
     """Return True if a file is a database of rocprof, before rocprofv3, or its JSON."""
     is_json = _ROCPROF_RESULTS.match(head)
     return is_json or _is_database(
-        module="rocprof.rocpd", name="ResultsDatabase", path=path, head=head
+        module="rocprof.results", name="ResultsDatabase", path=path, head=head
     )
 
 
@@ -180,7 +180,7 @@ READERS: list[Reader] = [
     ),
     FormatReader(
         name="rocprof results",
-        module="rocprof.rocpd:read_results",
+        module="rocprof.results",
         fits=_is_rocprof_results,
         how_to_record="rocprof --hip-trace python train.py",
         suffixes=("results.db",),

@@ -122,8 +122,8 @@ def _frames_of_level(
     first = np.flatnonzero(begins)
     path_of_run = path[first]
     has_frame = path_of_run != NONE
-    start = minima(number=run, values=trace.ts[rows], groups=count)
-    end = maxima(number=run, values=trace.end_of(rows), groups=count)
+    start = minima(group_index=run, values=trace.ts[rows], group_count=count)
+    end = maxima(group_index=run, values=trace.end_of(rows), group_count=count)
     return _Frames(
         name=path_of_run[has_frame],
         start=start[has_frame],

@@ -32,7 +32,7 @@ from tracelens_ext.reproduce.specification import (
 from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.operation import Cost
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Int64Array, IntArray
-from tracelens_ext.trace.grouping import inverse, number_groups, sums
+from tracelens_ext.trace.grouping import inverse_permutation, number_groups, sums
 from tracelens_ext.trace.lookup import values_at
 
 #: Number of operations in a script by default.
@@ -139,7 +139,7 @@ def _grouped_calls(context: ReproductionContext) -> _Calls:
     longest_first = np.lexsort((first, -total_ns))
     return _Calls(
         launcher=launcher,
-        group=inverse(longest_first)[group],
+        group=inverse_permutation(longest_first)[group],
         first=first[longest_first],
         total_ns=total_ns[longest_first],
     )

@@ -25,7 +25,7 @@ from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.roofline.serving import takes_lengths
 from tracelens_ext.trace import NONE
-from tracelens_ext.trace.grouping import inverse, number_groups, sums, texts
+from tracelens_ext.trace.grouping import inverse_permutation, number_groups, sums, texts
 from tracelens_ext.trace.lookup import values_at
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def group_operations(
     gpu_ns = launchers.direct_ns[calls.launcher]
     total_ns = sums(group, gpu_ns, len(first_call))
     longest_first = np.lexsort((first_call, -total_ns))
-    group = np.minimum(inverse(longest_first)[group], MOST_OPERATIONS)
+    group = np.minimum(inverse_permutation(longest_first)[group], MOST_OPERATIONS)
     first_call = first_call[longest_first][: MOST_OPERATIONS + 1]
     count = len(first_call)
 
@@ -213,7 +213,9 @@ def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
     return _Kernels(
         names=names,
         host_copy_ns=sums(
-            number=group[is_host_copy], values=duration[is_host_copy], groups=count
+            group_index=group[is_host_copy],
+            values=duration[is_host_copy],
+            group_count=count,
         ),
     )
 

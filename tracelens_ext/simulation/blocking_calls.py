@@ -13,9 +13,9 @@ from tracelens_ext.simulation.nodes import Nodes
 from tracelens_ext.simulation.sync_calls import SyncCalls
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, runtime_calls
 from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
-from tracelens_ext.trace.grouping import running_maximum
 from tracelens_ext.trace.intervals import Union, begins_run, overlaps_any
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import running_maximum
 
 #: How long before the end of what it waits for a call may return, by the clocks of some devices.
 _EARLY_NS: Final = 20_000

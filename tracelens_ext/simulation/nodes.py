@@ -17,9 +17,9 @@ from tracelens_ext.simulation.host_clocks import Clocks
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
-from tracelens_ext.trace.grouping import items_before, last_before, running_maximum
 from tracelens_ext.trace.intervals import Union, begins_run, union
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import items_before, last_before, running_maximum
 
 #: The end of a stream's work before its first node.
 _NOTHING_ENDED: Final = -1
@@ -84,7 +84,7 @@ class Nodes:
     def last_called(self, track: IntArray, before: Int64Array) -> Int64Array:
         """Return the last node of a stream that was called before a time, `NONE` without."""
         return last_before(
-            group=self.track, time=self.key, asked_group=track, asked_time=before
+            group=self.track, time=self.key, query_group=track, query_time=before
         )
 
 
@@ -167,8 +167,8 @@ def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
     place_before = items_before(
         group=nodes.track,
         time=nodes.key,
-        asked_group=new.track[order],
-        asked_time=new.key[order] + 1,
+        query_group=new.track[order],
+        query_time=new.key[order] + 1,
     )
 
     def insert(column: Int64Array, values: Int64Array) -> Int64Array:

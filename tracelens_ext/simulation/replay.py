@@ -14,9 +14,9 @@ import numpy as np
 
 from tracelens_ext.simulation.replay_order import Chunk, Order
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
-from tracelens_ext.trace.grouping import last_before
 from tracelens_ext.trace.intervals import Union, distinct, union
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import last_before
 
 if TYPE_CHECKING:
     from tracelens_ext.simulation.dependency_graph import DependencyGraph
@@ -150,11 +150,11 @@ class Replay:
         start = program.block_start[by_clock]
         end = program.block_end[by_clock]
         last_returned = last_before(
-            group=clock_of_block, time=end, asked_group=clock, asked_time=time + 1
+            group=clock_of_block, time=end, query_group=clock, query_time=time + 1
         )
         # A block that takes no time may return when it is called itself: it began before.
         last_begun = last_before(
-            group=clock_of_block, time=start, asked_group=clock, asked_time=time
+            group=clock_of_block, time=start, query_group=clock, query_time=time
         )
         last = np.minimum(last_returned, last_begun)
         block = values_at(by_clock, last)

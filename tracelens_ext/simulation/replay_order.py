@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens_ext.trace import NONE, Int64Array
-from tracelens_ext.trace.grouping import inverse, running_maximum
+from tracelens_ext.trace.grouping import inverse_permutation
 from tracelens_ext.trace.intervals import begins_run, distinct
+from tracelens_ext.trace.sorted_groups import running_maximum
 
 if TYPE_CHECKING:
     from tracelens_ext.simulation.dependency_graph import DependencyGraph
@@ -132,7 +133,7 @@ def _find_marks(
     is_of_chunk = chunk_of_node[waits.awaited] == chunk_of_node[waits.node]
     nodes = distinct(np.append(waits.node, waits.awaited[is_of_chunk]))
     by_call = np.lexsort((nodes, program.key[nodes]))
-    mark_of = inverse(by_call)  # of each of `nodes`
+    mark_of = inverse_permutation(by_call)  # of each of `nodes`
 
     awaited_node = np.full(len(nodes), NONE)
     awaited_node[mark_of[np.searchsorted(nodes, waits.node)]] = waits.awaited

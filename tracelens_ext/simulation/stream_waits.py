@@ -9,9 +9,13 @@ import numpy as np
 from tracelens_ext.simulation.nodes import Nodes, with_waits
 from tracelens_ext.simulation.sync_calls import SyncCalls
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, runtime_calls
-from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.trace.intervals import begins_run
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import (
+    by_group_and_time,
+    items_before,
+    last_before,
+)
 
 #: When the node after the last one of a stream starts.
 _NEVER: Final = 2**62
@@ -82,8 +86,8 @@ def _next_start(nodes: Nodes, wait_calls: _WaitCalls) -> Int64Array:
     node_after = items_before(
         group=nodes.track,
         time=nodes.key,
-        asked_group=track,
-        asked_time=wait_calls.called_at + 1,
+        query_group=track,
+        query_time=wait_calls.called_at + 1,
     )
     is_of_stream = values_at(nodes.track, node_after) == track
     start = values_at(nodes.start, node_after, missing=0)
@@ -135,13 +139,13 @@ def _likely_streams(
     next_launch = items_before(
         group=thread,
         time=time,
-        asked_group=thread_of_call,
-        asked_time=calls.start_of(rows),
+        query_group=thread_of_call,
+        query_time=calls.start_of(rows),
     )
     is_of_thread = values_at(thread, next_launch) == thread_of_call
     waiting = np.where(is_of_thread, values_at(track, next_launch), NONE)
     last_launch = last_before(
-        group=thread, time=time, asked_group=thread_of_call, asked_time=recorded_at
+        group=thread, time=time, query_group=thread_of_call, query_time=recorded_at
     )
     awaited = values_at(track, last_launch)
 

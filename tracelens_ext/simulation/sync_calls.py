@@ -22,8 +22,8 @@ from tracelens_ext.trace import (
     runtime_calls,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
-from tracelens_ext.trace.grouping import by_group_and_time, last_before
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import by_group_and_time, last_before
 
 _NOTHING: Final = (NONE, NONE, NONE)
 
@@ -88,8 +88,8 @@ class SyncCalls:
         last_record = last_before(
             group=trace.thread[self._records],
             time=trace.ts[self._records],
-            asked_group=trace.thread[rows],
-            asked_time=trace.ts[rows],
+            query_group=trace.thread[rows],
+            query_time=trace.ts[rows],
         )
         recorded_at = values_at(self.start_of(self._records), last_record)
         return np.where(last_record == NONE, self.start_of(rows), recorded_at)

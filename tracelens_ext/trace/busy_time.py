@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.trace import NONE, BoolArray, Int32Array, Int64Array, IntArray
-from tracelens_ext.trace.grouping import inverse
+from tracelens_ext.trace.grouping import inverse_permutation
 from tracelens_ext.trace.intervals import begins_run, stable_order
 from tracelens_ext.trace.nesting import ROOT, depths, lowest_common, preorder, summed_up
 
@@ -86,7 +86,7 @@ class BusyTime:
                 start=start[overlaps],
                 end=end[overlaps],
             )
-            node_at_place = inverse(place)
+            node_at_place = inverse_permutation(place)
             one = node_at_place[pairs.one]
             other = node_at_place[pairs.other]
             common = lowest_common(parent=parent, depth=depth, one=one, other=other)

@@ -1,4 +1,4 @@
-"""Groups of events, and call paths: their numbers and the sums over them, without a Python loop."""
+"""Group events by columns of codes, and sum, count and label the groups without a Python loop."""
 
 from __future__ import annotations
 
@@ -9,91 +9,95 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.trace.intervals import begins_run, stable_order
-from tracelens_ext.trace.lookup import values_at
-from tracelens_ext.trace.nesting import ROOT, depths, is_narrow, levels
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import (
-        BoolArray,
-        Float64Array,
-        Int32Array,
-        Int64Array,
-        IntArray,
-    )
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
 
+#: The largest code of a combination of values that is certain to fit an int64.
 _MOST_COMBINATIONS = 2**62
 
 
-class Numbered(NamedTuple):
-    """The distinct combinations of columns, ascending, k of them."""
+class NumberedGroups(NamedTuple):
+    """The k distinct combinations of values that m rows have in some columns, ascending."""
 
-    first: Int64Array  #: the first place of each combination, (k,)
-    number: Int64Array  #: the combination at each place, (m,)
+    first: Int64Array  #: index of the first row of each group, (k,)
+    group_index: Int64Array  #: index of the group of each row, (m,)
 
 
-def number_groups(keys: Sequence[IntArray]) -> Numbered:
-    """Number the combinations of columns of integers, each of shape (m,)."""
-    number = np.zeros(len(keys[0]), dtype=np.int64)
-    bound = 1
+def number_groups(keys: Sequence[IntArray]) -> NumberedGroups:
+    """Put rows with equal values in all columns into one group, and number the groups.
+
+    The columns [7, 5, 7] and [1, 2, 1] have the groups (5, 2) and (7, 1):
+
+        first [1, 0], group_index [1, 0, 1]
+
+    Args:
+        keys: columns of integers, each of shape (m,).
+    """
+    # The combination so far is one integer, as the digits of a number are: with 3 distinct values
+    # in the second column, combination = rank in the first column * 3 + rank in the second.
+    combination = np.zeros(len(keys[0]), dtype=np.int64)
+    combination_count = 1
     for key in keys:
-        ranked = ranks(key)
-        # without holes again, before it overflows
-        if bound * ranked.distinct > _MOST_COMBINATIONS:
-            number, bound = ranks(number)
-        number = number * ranked.distinct + ranked.rank
-        bound = bound * ranked.distinct
-    number, count = ranks(number)
-    first = np.empty(count, dtype=np.int64)
-    # the last to be written is the first
-    from_behind = np.arange(len(number))[::-1]
-    first[number[from_behind]] = from_behind
-    return Numbered(first, number)
+        key_ranks = dense_ranks(key)
+        if combination_count * key_ranks.distinct_count > _MOST_COMBINATIONS:
+            # Only numbering the combinations that occur keeps the next product within an int64.
+            combination, combination_count = dense_ranks(combination)
+        combination = combination * key_ranks.distinct_count + key_ranks.rank
+        combination_count = combination_count * key_ranks.distinct_count
+    group_index, group_count = dense_ranks(combination)
+    first = np.empty(group_count, dtype=np.int64)
+    # Rows are assigned last to first: the first row of each group overwrites the others.
+    rows_last_to_first = np.arange(len(group_index))[::-1]
+    first[group_index[rows_last_to_first]] = rows_last_to_first
+    return NumberedGroups(first, group_index)
 
 
-class Ranked(NamedTuple):
-    """The places of integers among the distinct ones, ascending."""
+class DenseRanks(NamedTuple):
+    """The rank of each of m integers among the distinct ones, ascending."""
 
-    rank: Int64Array  #: of each integer
-    distinct: int  #: how many distinct ones there are
-
-
-def ranks(values: IntArray) -> Ranked:
-    """Return the place of each integer among the distinct ones, and how many those are."""
-    code, distinct = pd.factorize(values, sort=True)
-    return Ranked(code, len(distinct))
+    rank: Int64Array  #: from 0 to `distinct_count` - 1, (m,)
+    distinct_count: int
 
 
-def sums(number: IntArray, values: IntArray, groups: int) -> Int64Array:
-    """Return the exact sum of the values of each group; 0 for an empty one, shape (groups,)."""
-    result = np.zeros(groups, dtype=np.int64)
-    np.add.at(result, number, values)
+def dense_ranks(values: IntArray) -> DenseRanks:
+    """Return the rank of each integer among the distinct ones: [7, 5, 7] → [1, 0, 1]."""
+    rank, distinct_values = pd.factorize(values, sort=True)
+    return DenseRanks(rank, len(distinct_values))
+
+
+def sums(group_index: IntArray, values: IntArray, group_count: int) -> Int64Array:
+    """Return the exact sum of the values of each group; 0 for an empty one, (group_count,)."""
+    result = np.zeros(group_count, dtype=np.int64)
+    np.add.at(result, group_index, values)
     return result
 
 
-def minima(number: IntArray, values: IntArray, groups: int) -> Int64Array:
-    """Return the least value of each group; the largest int64 for an empty one, (groups,)."""
-    result = np.full(groups, np.iinfo(np.int64).max)
-    np.minimum.at(result, number, values)
+def minima(group_index: IntArray, values: IntArray, group_count: int) -> Int64Array:
+    """Return the least value of each group, (group_count,); an empty one has the largest int64."""
+    result = np.full(group_count, np.iinfo(np.int64).max)
+    np.minimum.at(result, group_index, values)
     return result
 
 
-def maxima(number: IntArray, values: IntArray, groups: int) -> Int64Array:
-    """Return the greatest value of each group; the least int64 for an empty one, (groups,)."""
-    result = np.full(groups, np.iinfo(np.int64).min)
-    np.maximum.at(result, number, values)
+def maxima(group_index: IntArray, values: IntArray, group_count: int) -> Int64Array:
+    """Return the greatest value of each group, (group_count,); an empty one has the least int64."""
+    result = np.full(group_count, np.iinfo(np.int64).min)
+    np.maximum.at(result, group_index, values)
     return result
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Statistics of the durations of events by group, longest total first, k groups of m events."""
+    """Statistics of the durations of m events in k groups, the longest total first."""
 
-    keys: tuple[IntArray, ...]  #: one array a key column, each shape (k,)
-    number: Int64Array  #: the group of each event, shape (m,)
-    first: Int64Array  #: index of the group's first event, (k,)
-    count: Int64Array  #: events in each group, at least one, (k,)
+    keys: tuple[
+        IntArray, ...
+    ]  #: the values of each key column by group, each shape (k,)
+    group_index: Int64Array  #: index of the group of each event, shape (m,)
+    first: Int64Array  #: index of the first event of each group, (k,)
+    count: Int64Array  #: number of events of each group, at least one, (k,)
     total: Int64Array  #: ns, (k,)
     shortest: Int64Array  #: ns, (k,)
     longest: Int64Array  #: ns, (k,)
@@ -107,9 +111,9 @@ class Groups:
         return np.divide(self.total, self.count)
 
     def figures(self, *names: str) -> dict[str, object]:
-        """Return columns of a table: `count`, and such as `total_time_ms` and `avg_gap_us`.
+        """Return columns of a table by name, such as `count`, `total_time_ms` and `avg_gap_us`.
 
-        Their names begin with `total`, `avg`, `min` or `max`, and end in `ms` or `us`.
+        A name is `count`, or begins with `total`, `avg`, `min` or `max` and ends in `ms` or `us`.
         """
         ns_of = {
             "total": self.total,
@@ -128,11 +132,18 @@ class Groups:
         return columns
 
     def deviation(self, duration: Int64Array) -> Float64Array:
-        """Return the standard deviation of a sample (n - 1); 0 for a single event, ns, (k,)."""
-        # From a whole number near the mean, differences are exact and small.
+        """Return the sample standard deviation (n - 1) of each group, ns, (k,).
+
+        A group of a single event has the deviation 0.
+
+        Args:
+            duration: the durations of the events that were grouped, ns, (m,).
+        """
+        # Differences to an integer near the mean are exact, and small enough to be squared. The
+        # sum of squares about the mean follows: sum((x - c)²) - count * (mean - c)².
         center = np.rint(self.mean).astype(np.int64)
-        distance = (duration - center[self.number]).astype(np.float64)
-        sum_of_squares = np.bincount(self.number, distance * distance, len(self))
+        distance = (duration - center[self.group_index]).astype(np.float64)
+        sum_of_squares = np.bincount(self.group_index, distance * distance, len(self))
         squares = sum_of_squares.astype(np.float64)
         squares -= (self.mean - center) ** 2 * self.count
         degrees_of_freedom = np.maximum(self.count - 1, 1)
@@ -143,90 +154,108 @@ class Groups:
 
 
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
-    """Group events by columns of codes; the groups, by total duration, then by first event."""
+    """Group events by columns of codes; groups come by total duration, then by first event."""
     numbered = number_groups(keys)
     count = len(numbered.first)
-    total = sums(numbered.number, duration, count)
+    total = sums(numbered.group_index, duration, count)
     order = np.lexsort((numbered.first, -total))
-    number = inverse(order)[numbered.number]
+    group_index = inverse_permutation(order)[numbered.group_index]
     first = numbered.first[order]
     return Groups(
         keys=tuple(key[first] for key in keys),
-        number=number,
+        group_index=group_index,
         first=first,
-        count=np.bincount(number, minlength=count),
+        count=np.bincount(group_index, minlength=count),
         total=total[order],
-        shortest=minima(number, duration, count),
-        longest=maxima(number, duration, count),
+        shortest=minima(group_index, duration, count),
+        longest=maxima(group_index, duration, count),
     )
 
 
-#: Column of a table → what it holds of each event: codes, and what they stand for.
-Labelled = Mapping[str, tuple["IntArray", Sequence[str]]]
+#: Column name → the code of each event in that column, and the label that each code stands for.
+LabeledColumns = Mapping[str, tuple["IntArray", Sequence[str]]]
 
 
-class LabelledGroups(NamedTuple):
-    """Groups of events, and the columns of a table of them."""
+class LabeledGroups(NamedTuple):
+    """Groups of events, and the key columns of a table with a row for each group."""
 
     columns: dict[str, object]
     groups: Groups
 
 
-def group_labelled(
-    keys: Labelled,
+def group_by_labels(
+    keys: LabeledColumns,
     duration: Int64Array,
     chosen: IntArray | BoolArray | slice = slice(None),
-) -> LabelledGroups:
-    """Group (chosen) events by what columns hold: a row a group, and the groups."""
+) -> LabeledGroups:
+    """Group the chosen events by labeled columns, and label the groups.
+
+    Args:
+        keys: the columns by which events are grouped, codes of shape (m,).
+        duration: ns, (m,).
+        chosen: the events that are grouped: indices, a mask or a slice; all by default.
+    """
     codes = [code[chosen] for code, _ in keys.values()]
     groups = group_durations(codes, duration[chosen])
     columns: dict[str, object] = {}
     for name, code_of_group in zip(keys, groups.keys, strict=True):
         _, labels = keys[name]
         columns[name] = pd.array(texts(code_of_group, labels), dtype="str")
-    return LabelledGroups(columns, groups)
+    return LabeledGroups(columns, groups)
 
 
-def inverse(order: Int64Array) -> Int64Array:
-    """Return where each place went: the inverse of a permutation."""
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return place
+def inverse_permutation(order: Int64Array) -> Int64Array:
+    """Return the position of each item in an order: [2, 0, 1] → [1, 2, 0]."""
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    return position
 
 
-class Renamed(NamedTuple):
-    """Codes of names that several old names may share."""
+class Recoded(NamedTuple):
+    """Codes of new names, which several old codes may share."""
 
-    code: Int64Array
+    code: Int64Array  #: index of each item's name in `names`, (m,)
     names: list[str]
 
 
-def renamed(codes: IntArray, name: Callable[[int], str]) -> Renamed:
-    """Return codes by new names; `name` is asked once for each code that occurs."""
-    least = int(codes.min(initial=0))
-    count_of_code = np.bincount(codes - least)
+def recode(codes: IntArray, new_name: Callable[[int], str]) -> Recoded:
+    """Replace codes by codes of new names; old codes with the same new name become one code.
+
+    Args:
+        codes: the old code of each item, (m,).
+        new_name: returns the new name of an old code; called once for each code that occurs.
+    """
+    least_code = int(codes.min(initial=0))
+    count_of_code = np.bincount(codes - least_code)
     code_of_name: dict[str, int] = {}
-    new_codes = np.zeros(len(count_of_code), dtype=np.int64)
-    for place in np.flatnonzero(count_of_code).tolist():
-        new_codes[place] = code_of_name.setdefault(
-            name(place + least), len(code_of_name)
-        )
-    return Renamed(code=new_codes[codes - least], names=list(code_of_name))
+    new_code_of_old = np.zeros(len(count_of_code), dtype=np.int64)
+    for offset in np.flatnonzero(count_of_code).tolist():
+        name = new_name(offset + least_code)
+        new_code_of_old[offset] = code_of_name.setdefault(name, len(code_of_name))
+    return Recoded(code=new_code_of_old[codes - least_code], names=list(code_of_name))
 
 
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
-    """Return the labels that codes stand for."""
+    """Return the label of each code."""
     return [labels[code] for code in codes.tolist()]
 
 
-def joined(
-    number: IntArray, labels: Mapping[int, str], code: IntArray, groups: int
+def joined_labels(
+    group_index: IntArray, labels: Mapping[int, str], code: IntArray, group_count: int
 ) -> list[str]:
-    """Return the distinct labels of each group as one text; codes without a label are left out."""
-    first = number_groups([number, code]).first
-    labels_of_group: list[list[str]] = [[] for _ in range(groups)]
-    groups_of_pairs = number[first].tolist()
-    codes_of_pairs = code[first].tolist()
+    """Return the distinct labels of each group as one text, separated by commas.
+
+    Args:
+        group_index: index of the group of each item, (m,).
+        labels: code → label; codes without a label are left out.
+        code: the code of each item, (m,).
+        group_count: the number of groups, and of texts.
+    """
+    # Each pair of a group and a code once, ascending.
+    first_of_pair = number_groups([group_index, code]).first
+    groups_of_pairs = group_index[first_of_pair].tolist()
+    codes_of_pairs = code[first_of_pair].tolist()
+    labels_of_group: list[list[str]] = [[] for _ in range(group_count)]
     for group, code_in_group in zip(groups_of_pairs, codes_of_pairs, strict=True):
         label = labels.get(code_in_group)
         if label is not None:
@@ -235,175 +264,10 @@ def joined(
 
 
 def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Array:
-    """Return `part` in percent of `whole`, 0 where that is 0; shape of `part`."""
+    """Return `part` as a percentage of `whole`, and 0 where the whole is 0; shape of `part`."""
     divisor = np.asarray(whole, dtype=np.float64)
     divisor = np.broadcast_to(divisor, part.shape)
     has_whole = divisor != 0
     result = np.zeros(part.shape)
     np.divide(100.0 * part, divisor, out=result, where=has_whole)
     return result
-
-
-# Look-ups among events that are sorted by group (a thread, a stream) and time. Groups are few, so
-# a loop over them costs nothing; within one of them numpy does the work.
-
-
-def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
-    """Return the order by group, then by time. Traces are nearly sorted by time already."""
-    order = np.argsort(time, kind="stable")
-    return order[stable_order(group[order])]
-
-
-def items_before(
-    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
-) -> Int64Array:
-    """Return how many items come before a group and time.
-
-    That is the index of the first item of the group that is not earlier, or of what would follow
-    it. Items of group 1 at times 5 and 8, of group 2 at time 3:
-
-        group [1, 1, 2], time [5, 8, 3]: 1 before group 1 at time 8; 2 before group 2 at time 0
-
-    Args:
-        group: the group of each item, ascending, (n,).
-        time: ascending within a group, (n,).
-        asked_group: of each question, (k,).
-        asked_time: of each question, (k,).
-    """
-    result = np.empty(len(asked_group), dtype=np.int64)
-    least = int(asked_group.min(initial=0))
-    questions_of_group = np.bincount(asked_group - least)
-    present = np.flatnonzero(questions_of_group)
-    # of another type, all groups were converted
-    wanted = (present + least).astype(group.dtype)
-    begins = np.searchsorted(group, wanted, "left").tolist()
-    ends = np.searchsorted(group, wanted, "right").tolist()
-    last_of_group = np.cumsum(questions_of_group[present])
-    by_group = stable_order(asked_group - least)
-    questions = np.split(by_group, last_of_group)
-    # The last part of the split is empty.
-    for begin, end, places in zip(begins, ends, questions, strict=False):
-        result[places] = begin + np.searchsorted(time[begin:end], asked_time[places])
-    return result
-
-
-def last_before(
-    group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
-) -> Int64Array:
-    """Return the last item of a group that is earlier than a time, `NONE` without one.
-
-    Arguments are those of `items_before`.
-    """
-    count_before = items_before(
-        group=group, time=time, asked_group=asked_group, asked_time=asked_time
-    )
-    last = count_before - 1
-    group_of_last = values_at(group, last)
-    is_of_group = (last >= 0) & (group_of_last == asked_group)
-    return np.where(is_of_group, last, NONE)
-
-
-class RunningMaximum(NamedTuple):
-    """The largest value so far within each group."""
-
-    value: Int64Array
-    place: Int64Array  #: where it is; the last of equals
-
-
-def running_maximum(group: IntArray, values: Int64Array) -> RunningMaximum:
-    """Return the largest value so far within each group; members of a group are neighbors."""
-    place = np.arange(len(values))
-    first = np.flatnonzero(begins_run(group)).tolist()
-    if not first:
-        return RunningMaximum(values[place], place)
-    ends = first[1:] + [len(values)]
-    for begin, end in zip(first, ends, strict=True):
-        values_of_group = values[begin:end]
-        place_of_group = place[begin:end]
-        highest = np.maximum.accumulate(values_of_group)
-        is_lower = values_of_group < highest
-        place_of_group[is_lower] = begin
-        np.maximum.accumulate(place_of_group, out=place_of_group)
-    return RunningMaximum(values[place], place)
-
-
-def outermost(group: IntArray, end: Int64Array) -> BoolArray:
-    """Return which ranges lie in no other of their group.
-
-    Ranges come by group, start and descending end.
-    """
-    reach = running_maximum(group, end).value
-    reach_before = reach[:-1]
-    is_outermost = begins_run(group)
-    is_outermost[1:] |= end[1:] > reach_before
-    return is_outermost
-
-
-@dataclass(frozen=True, eq=False)
-class CallPaths:
-    """The distinct paths of a forest, p of them, shorter ones first."""
-
-    of_node: Int64Array  #: the path of each node, shape (m,)
-    #: path → the path without its last name, `ROOT` for one of a single name, (p,)
-    parent: Int64Array
-    name: Int64Array  #: code of the last name of each path, (p,)
-
-    def __len__(self) -> int:
-        return len(self.name)
-
-    def texts(self, labels: Sequence[str], separator: str) -> list[str]:
-        """Return each path as its names, outermost first, joined."""
-        paths: list[str] = []
-        parents = self.parent.tolist()
-        names = self.name.tolist()
-        for parent, name in zip(parents, names, strict=True):
-            path = labels[name]
-            if parent != ROOT:
-                path_above = paths[parent]
-                path = path_above + separator + path
-            paths.append(path)
-        return paths
-
-
-def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
-    """Number the distinct paths of a forest, one level of depth after the other."""
-    depth = depths(parent)
-    if is_narrow(depth):
-        return _find_paths_one_by_one(parent, name, depth)
-    names = int(name.max(initial=0)) + 1
-    path_of_node = np.full(len(parent), ROOT, dtype=np.int64)
-    # A path is the number of the path above it, plus 1, and its last name, in one number.
-    pairs: list[IntArray] = [np.empty(0, dtype=np.int64)]
-    paths = 0
-    for nodes in levels(depth):
-        parents = parent[nodes]
-        path_above = np.where(parents == ROOT, ROOT, path_of_node[parents])
-        pair = (path_above + 1) * names + name[nodes]
-        distinct, number = np.unique(pair, return_inverse=True)
-        path_of_node[nodes] = number + paths
-        pairs.append(distinct)
-        paths = paths + len(distinct)
-    all_pairs = np.concatenate(pairs)
-    path_above, last_name = np.divmod(all_pairs, names)
-    return CallPaths(of_node=path_of_node, parent=path_above - 1, name=last_name)
-
-
-def _find_paths_one_by_one(
-    parent: Int32Array, name: IntArray, depth: Int32Array
-) -> CallPaths:
-    order = np.argsort(depth, kind="stable")
-    nodes = order.tolist()
-    parents = parent[order].tolist()
-    codes = name[order].tolist()
-    number_of_path: dict[tuple[int, int], int] = {}
-    path_of_node = [ROOT] * (len(parent) + 1)  # the last is that of `ROOT`, -1
-    for node, node_above, code in zip(nodes, parents, codes, strict=True):
-        path = (path_of_node[node_above], code)
-        path_of_node[node] = number_of_path.setdefault(path, len(number_of_path))
-    distinct_paths = np.array(list(number_of_path), dtype=np.int64).reshape(-1, 2)
-    path_above, last_name = distinct_paths.T
-    return CallPaths(
-        of_node=np.array(path_of_node[:-1], dtype=np.int64),
-        parent=path_above,
-        name=last_name,
-    )

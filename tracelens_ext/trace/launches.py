@@ -10,10 +10,14 @@ import numpy as np
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.trace.linking import is_graph_launch
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.runtime_calls import CAPTURES, COPIES, LAUNCHES_KERNEL
+from tracelens_ext.trace.sorted_groups import (
+    by_group_and_time,
+    items_before,
+    last_before,
+)
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
@@ -73,8 +77,8 @@ def _are_captured(trace: Trace, calls: Int64Array) -> BoolArray:
     latest = last_before(
         group=trace.thread[capture.begin],
         time=trace.ts[capture.begin],
-        asked_group=trace.thread[calls],
-        asked_time=start,
+        query_group=trace.thread[calls],
+        query_time=start,
     )
     end_of_capture = values_at(
         trace.end_of(capture.end), latest, missing=np.iinfo(np.int64).min
@@ -162,7 +166,7 @@ def _nearest_launch(
     group = group_of_thread[trace.thread[rows]]
     time = trace.ts[rows]
     following = items_before(
-        group=group_of_launch, time=launch_time, asked_group=group, asked_time=time + 1
+        group=group_of_launch, time=launch_time, query_group=group, query_time=time + 1
     )
     last = following - 1
     group_of_next = values_at(group_of_launch, following, missing=NONE)

@@ -262,7 +262,7 @@ def _without_few_first_launches(work: GpuEvents, table: pd.DataFrame) -> pd.Data
     is_first_launch = (table["what"] == WarmUp.FIRST_LAUNCH.value).to_numpy()
     device = table["device"].to_numpy().astype(np.int64)
     idle = np.where(is_first_launch, table["idle"].to_numpy(), 0)
-    idle_of_device = sums(number=device, values=idle, groups=count)
+    idle_of_device = sums(group_index=device, values=idle, group_count=count)
     is_much = idle_of_device >= _LEAST_FIRST_LAUNCHES_SHARE * (last_end - first_start)
     return table[~is_first_launch | is_much[device]]
 
@@ -379,7 +379,7 @@ def _in_last_iteration(
     steps = len(order) + 1
     cell = group * steps + step
     idle = sums(
-        number=cell, values=table["idle"].to_numpy(), groups=count * steps
+        group_index=cell, values=table["idle"].to_numpy(), group_count=count * steps
     ).reshape(count, steps)
     most_of_group = idle.max(axis=1, keepdims=True)
     least = np.maximum(_LEAST_SHARE_THAT_COMES_BACK * most_of_group, 1)
@@ -405,7 +405,7 @@ def slow_regions(trace: Trace) -> Int64Array:
     rows = trace.rows_named(_COMPILED_REGION, *_OPERATIONS)
     duration = trace.dur[rows]
     first, region = number_groups([trace.name[rows]])
-    shortest = minima(number=region, values=duration, groups=len(first))
+    shortest = minima(group_index=region, values=duration, group_count=len(first))
     least = np.maximum(_TIMES_THE_SHORTEST_RUN * shortest, _LONG_NS)
     is_slow = duration > least[region]
     return rows[is_slow]

@@ -122,7 +122,7 @@ def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
     name_code, names = event_labels(trace, frames)
     groups = group_durations([name_code], duration)
     self_time_of_group = sums(
-        number=groups.number, values=self_time, groups=len(groups)
+        group_index=groups.group_index, values=self_time, group_count=len(groups)
     )
     frame = pd.DataFrame(
         {

@@ -32,16 +32,11 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import (
-    last_before,
-    maxima,
-    minima,
-    number_groups,
-    texts,
-)
+from tracelens_ext.trace.grouping import maxima, minima, number_groups, texts
 from tracelens_ext.trace.launches import begins_capture, captures
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
+from tracelens_ext.trace.sorted_groups import last_before
 
 #: What stands for the name of a node that is no kernel, and of a kernel without a name.
 MEMCPY = "\0memcpy"
@@ -309,8 +304,8 @@ def _covering_segments(
     begun = last_before(
         group=segment_place[order],
         time=segments.start[order],
-        asked_group=place,
-        asked_time=just_after,
+        query_group=place,
+        query_time=just_after,
     )
     latest = values_at(order, begun)
     latest_end = values_at(segments.end, latest)
@@ -347,8 +342,12 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     first, group = number_groups([trace.name[op], shapes, call_count, place_in_op])
     is_known = kernel != NONE
     known_kernel = kernel[is_known].astype(np.int64)
-    smallest = minima(number=group[is_known], values=known_kernel, groups=len(first))
-    largest = maxima(number=group[is_known], values=known_kernel, groups=len(first))
+    smallest = minima(
+        group_index=group[is_known], values=known_kernel, group_count=len(first)
+    )
+    largest = maxima(
+        group_index=group[is_known], values=known_kernel, group_count=len(first)
+    )
     has_one_kernel = smallest == largest
     is_wanted = np.isin(calls, rows) & has_one_kernel[group]
     names = texts(largest[group[is_wanted]], trace.names)

@@ -33,6 +33,7 @@ from tracelens_ext.trace import (
     Int32Array,
     Int64Array,
     IntArray,
+    call_paths,
     grouping,
 )
 from tracelens_ext.trace.busy_time import BusyTime
@@ -133,10 +134,14 @@ def _span_ns(gpu_events: GpuEvents, launches: _Launches) -> Int64Array:
     """Return the time from the first start to the last end of each launch, ns, (n,)."""
     count = len(launches)
     start = minima(
-        number=launches.launch, values=gpu_events.start[launches.events], groups=count
+        group_index=launches.launch,
+        values=gpu_events.start[launches.events],
+        group_count=count,
     )
     end = maxima(
-        number=launches.launch, values=gpu_events.end[launches.events], groups=count
+        group_index=launches.launch,
+        values=gpu_events.end[launches.events],
+        group_count=count,
     )
     has_events = np.bincount(launches.launch, minlength=count) > 0
     span: Int64Array = np.zeros(count, dtype=np.int64)
@@ -178,7 +183,7 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     index_of_op[ops] = np.arange(len(ops))
     parents = values_at(index_of_op, op_above[ops], missing=ROOT)
     name_of_op = tree.trace.name[tree.rows[ops]]
-    paths = grouping.find_paths(parents, name_of_op)
+    paths = call_paths.find_paths(parents, name_of_op)
     innermost_op = values_at(index_of_op, op_above[positions], missing=ROOT)
     no_path = len(paths)
     path_texts = list(paths.texts(names, " > "))
@@ -204,7 +209,9 @@ def _category_shares(
     labels = categories.labels
     cell = site * len(labels) + categories.code[events]
     time_of_cell = sums(
-        number=cell, values=gpu_events.duration[events], groups=sites * len(labels)
+        group_index=cell,
+        values=gpu_events.duration[events],
+        group_count=sites * len(labels),
     )
     time = time_of_cell.reshape(sites, len(labels))
     time_of_category = time.sum(axis=0)
@@ -224,7 +231,7 @@ def _graph_operations(gpu_events: GpuEvents) -> pd.DataFrame:
     op = gpu_events.tree.cpu_op_of_gpu[events]
     groups = grouping.group_durations([trace.name[op]], gpu_events.duration[events])
     first_event_of_op, _ = number_groups([op])
-    calls = np.bincount(groups.number[first_event_of_op], minlength=len(groups))
+    calls = np.bincount(groups.group_index[first_event_of_op], minlength=len(groups))
     return pd.DataFrame(
         {
             "operation": pd.array(texts(groups.keys[0], trace.names), dtype="str"),

@@ -40,6 +40,7 @@ from tracelens_ext.trace import (
     IntArray,
     grouping,
     runtime_calls,
+    sorted_groups,
 )
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import (
@@ -251,7 +252,7 @@ def time_by_cause(intervals: IdleIntervals, group: IntArray, groups: int) -> Int
     """Return the idle time by groups of intervals and by causes, ns, (groups, causes)."""
     cells = group * len(CAUSES) + intervals.cause
     times = grouping.sums(
-        number=cells, values=intervals.duration, groups=groups * len(CAUSES)
+        group_index=cells, values=intervals.duration, group_count=groups * len(CAUSES)
     )
     return times.reshape(groups, len(CAUSES))
 
@@ -414,18 +415,18 @@ def _nothing_launched(work: GpuEvents, gaps: Gaps, gap: Int64Array) -> BoolArray
     linked = work.tree.linked
     device = find_tracks(work, "device").of_gpu[linked]
     begun = work.trace.ts[work.tree.launch_of_gpu[linked]]
-    order = grouping.by_group_and_time(device, begun)
+    order = sorted_groups.by_group_and_time(device, begun)
     device = device[order]
     begun = begun[order]
     middle = gaps.start[gap] + gaps.duration[gap] // 2
-    until_start = grouping.items_before(
+    until_start = sorted_groups.items_before(
         group=device,
         time=begun,
-        asked_group=gaps.track[gap],
-        asked_time=gaps.start[gap],
+        query_group=gaps.track[gap],
+        query_time=gaps.start[gap],
     )
-    until_middle = grouping.items_before(
-        group=device, time=begun, asked_group=gaps.track[gap], asked_time=middle
+    until_middle = sorted_groups.items_before(
+        group=device, time=begun, query_group=gaps.track[gap], query_time=middle
     )
     nothing_launched: BoolArray = until_start == until_middle
     return nothing_launched
@@ -437,11 +438,11 @@ def _no_wait_goes_on(
     """Tell at the end of which gaps the launching thread does not wait for the GPU."""
     trace = work.trace
     calls = blocking_calls(work)
-    last = grouping.last_before(
+    last = sorted_groups.last_before(
         group=trace.thread[calls],
         time=trace.ts[calls],
-        asked_group=launches.thread[gap],
-        asked_time=gaps.end[gap],
+        query_group=launches.thread[gap],
+        query_time=gaps.end[gap],
     )
     call_end = values_at(trace.end_of(calls), last, missing=_LONG_AGO)
     no_wait: BoolArray = call_end <= gaps.end[gap]
@@ -457,15 +458,15 @@ def _cpu_work_in_gaps(
     """
     trace = work.trace
     rows = trace.rows_of(*HOST_KINDS)
-    order = grouping.by_group_and_time(launches.thread[gap], gaps.start[gap])
+    order = sorted_groups.by_group_and_time(launches.thread[gap], gaps.start[gap])
     thread = launches.thread[gap][order]
     start = gaps.start[gap][order]
     end = gaps.end[gap][order]
-    last = grouping.last_before(
+    last = sorted_groups.last_before(
         group=thread,
         time=start,
-        asked_group=trace.thread[rows],
-        asked_time=trace.ts[rows] + _AROUND_NS + 1,
+        query_group=trace.thread[rows],
+        query_time=trace.ts[rows] + _AROUND_NS + 1,
     )
     within = last != NONE
     latest_end = values_at(end, last) + _AROUND_NS
@@ -475,12 +476,12 @@ def _cpu_work_in_gaps(
     by_start = np.lexsort((-trace.dur[rows], trace.ts[rows], number))
     rows = rows[by_start]
     number = number[by_start]
-    is_outermost = grouping.outermost(number, trace.end_of(rows))
+    is_outermost = sorted_groups.outermost(number, trace.end_of(rows))
     seen = np.zeros(len(gap), dtype=np.int64)
     seen[order] = grouping.sums(
-        number=number[is_outermost],
+        group_index=number[is_outermost],
         values=trace.dur[rows[is_outermost]],
-        groups=len(gap),
+        group_count=len(gap),
     )
     return seen
 
@@ -550,11 +551,11 @@ def _last_call_before(
 ) -> Int64Array:
     """Return when the last of some calls before each launch began on its thread, (k,)."""
     trace = work.trace
-    last = grouping.last_before(
+    last = sorted_groups.last_before(
         group=trace.thread[calls],
         time=trace.ts[calls],
-        asked_group=launches.thread,
-        asked_time=launches.begun,
+        query_group=launches.thread,
+        query_time=launches.begun,
     )
     return values_at(trace.ts[calls], last, missing=_LONG_AGO)
 
@@ -564,8 +565,12 @@ def _edges(work: GpuEvents) -> IdleIntervals:
     tracks = find_tracks(work, "device")
     recording = recording_of(work)
     count = len(tracks)
-    first_start = grouping.minima(number=tracks.of_gpu, values=work.start, groups=count)
-    last_end = grouping.maxima(number=tracks.of_gpu, values=work.end, groups=count)
+    first_start = grouping.minima(
+        group_index=tracks.of_gpu, values=work.start, group_count=count
+    )
+    last_end = grouping.maxima(
+        group_index=tracks.of_gpu, values=work.end, group_count=count
+    )
     return IdleIntervals(
         start=np.append(np.full(count, recording.wall_start), last_end),
         end=np.append(first_start, np.full(count, recording.wall_end)),
@@ -679,7 +684,7 @@ def _gpu_calls(work: GpuEvents) -> _GpuCalls:
 
 def _by_thread_and_start(work: GpuEvents, rows: Int64Array) -> Int64Array:
     trace = work.trace
-    return rows[grouping.by_group_and_time(trace.thread[rows], trace.ts[rows])]
+    return rows[sorted_groups.by_group_and_time(trace.thread[rows], trace.ts[rows])]
 
 
 def blocking_calls(work: GpuEvents) -> Int64Array:
@@ -701,11 +706,11 @@ def _synchronizing_calls(
     thread = trace.thread[rows]
     begin = trace.ts[rows]
     end = trace.end_of(rows)
-    last = grouping.last_before(
-        group=thread, time=begin, asked_group=launches.thread, asked_time=launches.begun
+    last = sorted_groups.last_before(
+        group=thread, time=begin, query_group=launches.thread, query_time=launches.begun
     )
     gap = np.flatnonzero(last != NONE)
-    _, longest_so_far = grouping.running_maximum(thread, end)
+    _, longest_so_far = sorted_groups.running_maximum(thread, end)
     call = longest_so_far[last[gap]]
     overlap = np.minimum(end[call], gaps.end[gap]) - np.maximum(
         begin[call], gaps.start[gap]
@@ -727,7 +732,7 @@ class _Ends(NamedTuple):
 @cached_per_object
 def _ends(work: GpuEvents, scope: Scope) -> _Ends:
     track = find_tracks(work, scope).of_gpu
-    order = grouping.by_group_and_time(track, work.end)
+    order = sorted_groups.by_group_and_time(track, work.end)
     return _Ends(track=track[order], end=work.end[order])
 
 
@@ -768,6 +773,6 @@ def _events_ended(
     """
     track = find_tracks(work, scope).of_gpu[gaps.after]
     ends = _ends(work, scope)
-    return grouping.items_before(
-        group=ends.track, time=ends.end, asked_group=track, asked_time=until
+    return sorted_groups.items_before(
+        group=ends.track, time=ends.end, query_group=track, query_time=until
     )

@@ -23,14 +23,14 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import (
+from tracelens_ext.trace.grouping import recode
+from tracelens_ext.trace.intervals import union
+from tracelens_ext.trace.nesting import ROOT, ends_within, nest
+from tracelens_ext.trace.sorted_groups import (
     by_group_and_time,
     items_before,
     last_before,
-    renamed,
 )
-from tracelens_ext.trace.intervals import union
-from tracelens_ext.trace.nesting import ROOT, ends_within, nest
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
@@ -75,7 +75,7 @@ def event_labels(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
             return ""
         return _ADDRESS.sub("", trace.names[code])
 
-    return renamed(codes, label)
+    return recode(codes, label)
 
 
 def cpu_activity_rows(
@@ -148,8 +148,8 @@ def innermost_during(
     position = last_before(
         group=trace.thread[rows],
         time=trace.ts[rows],
-        asked_group=intervals.thread,
-        asked_time=middle + 1,
+        query_group=intervals.thread,
+        query_time=middle + 1,
     )
     # Each interval climbs from the last event that began before its middle, parent by parent.
     climbing = np.flatnonzero(position != ROOT)
@@ -197,10 +197,10 @@ class HostSegments(NamedTuple):
         outside.
         """
         first = items_before(
-            group=self.thread, time=self.end, asked_group=thread, asked_time=start + 1
+            group=self.thread, time=self.end, query_group=thread, query_time=start + 1
         )
         past = items_before(
-            group=self.thread, time=self.start, asked_group=thread, asked_time=end
+            group=self.thread, time=self.start, query_group=thread, query_time=end
         )
         length = self.end - self.start
         passed = np.append(0, np.cumsum(length))

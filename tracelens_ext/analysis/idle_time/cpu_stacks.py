@@ -35,8 +35,9 @@ from tracelens_ext.trace import (
     Int32Array,
     Int64Array,
 )
+from tracelens_ext.trace.call_paths import find_paths
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import find_paths, inverse, sums
+from tracelens_ext.trace.grouping import inverse_permutation, sums
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, preorder, summed_up
 
@@ -126,10 +127,14 @@ def idle_stacks(work: GpuEvents) -> IdleStacks:
     rows, parent = nested_events(trace, _rows_around(work, segments.row))
     order = np.argsort(rows, kind="stable")
     position = order[np.searchsorted(rows[order], segments.row)]
-    self_of_row = sums(number=position, values=overlap.of_segment, groups=len(rows))
+    self_of_row = sums(
+        group_index=position, values=overlap.of_segment, group_count=len(rows)
+    )
     code, labels = _labels(work, rows)
     paths = find_paths(parent.astype(np.int32), code)
-    self_of_path = sums(number=paths.of_node, values=self_of_row, groups=len(paths))
+    self_of_path = sums(
+        group_index=paths.of_node, values=self_of_row, group_count=len(paths)
+    )
     example = np.zeros(len(paths), dtype=np.int64)
     example[paths.of_node] = np.arange(len(rows))
     kinds = [
@@ -212,7 +217,7 @@ def _in_order(paths: _Paths) -> IdleStacks:
     size = summed_up(parent, depth, np.ones(count, dtype=np.int64))
     siblings = np.lexsort((np.arange(count), -idle_ns, parent))
     place = preorder(parent, size, siblings)
-    order = inverse(place)
+    order = inverse_permutation(place)
     chosen = has_time[order]
     return IdleStacks(
         parent=values_at(place, parent[order], missing=ROOT).astype(np.int32),

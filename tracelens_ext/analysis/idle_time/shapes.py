@@ -97,7 +97,7 @@ def shapes_of_gaps(work: GpuEvents) -> GapShapes:
     within = classified.within
     analyzed = within.chosen(~np.isin(within.cause, _NOT_ANALYZED))
     idle_ns = grouping.sums(
-        number=analyzed.gap, values=analyzed.duration, groups=len(classified)
+        group_index=analyzed.gap, values=analyzed.duration, group_count=len(classified)
     )
     is_long = idle_ns >= LONG_GAP_NS
     shape = np.where(is_long, Shape.LONG.code, Shape.SHORT.code).astype(np.int8)

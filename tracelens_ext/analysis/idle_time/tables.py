@@ -38,8 +38,8 @@ from tracelens_ext.trace.gpu_events import (
     find_tracks,
 )
 from tracelens_ext.trace.grouping import (
-    Labelled,
-    group_labelled,
+    LabeledColumns,
+    group_by_labels,
     maxima,
     number_groups,
     percent,
@@ -174,8 +174,8 @@ def idle_cpu_activity(
         "host_op": (op, [*op_labels, UNLINKED]),
         "python_frame": (frame, frame_labels),
     }
-    columns, groups = group_labelled(keys, duration)
-    cause = classified.main_cause(groups.number, len(groups))
+    columns, groups = group_by_labels(keys, duration)
+    cause = classified.main_cause(groups.group_index, len(groups))
     return pd.DataFrame(
         {
             **columns,
@@ -196,9 +196,13 @@ def gap_streams(
     gaps = classified.gaps
     tracks = gaps.tracks
     events = classified.events
-    idle = sums(number=gaps.track, values=gaps.duration, groups=len(tracks))
-    overlapped = sums(number=gaps.track, values=gaps.overlapped, groups=len(tracks))
-    longest = maxima(number=gaps.track, values=gaps.duration, groups=len(tracks))
+    idle = sums(group_index=gaps.track, values=gaps.duration, group_count=len(tracks))
+    overlapped = sums(
+        group_index=gaps.track, values=gaps.overlapped, group_count=len(tracks)
+    )
+    longest = maxima(
+        group_index=gaps.track, values=gaps.duration, group_count=len(tracks)
+    )
     longest = np.maximum(longest, 0)  # 0 for a stream without gaps
     count = np.bincount(gaps.track, minlength=len(tracks))
     frame = pd.DataFrame(
@@ -243,15 +247,15 @@ def idle_by_kernel_pair(
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
     names, labels = simple_codes(work)
-    columns, groups = group_labelled(
+    columns, groups = group_by_labels(
         _names_around(gaps=gaps, column="kernel", code=names, labels=labels),
         gaps.duration,
     )
     first_of_full_names, _ = number_groups(
-        [groups.number, work.name[gaps.before], work.name[gaps.after]]
+        [groups.group_index, work.name[gaps.before], work.name[gaps.after]]
     )
-    group_of_full_names = groups.number[first_of_full_names]
-    cause = classified.main_cause(groups.number, len(groups))
+    group_of_full_names = groups.group_index[first_of_full_names]
+    cause = classified.main_cause(groups.group_index, len(groups))
     frame = pd.DataFrame(
         {
             **columns,
@@ -270,7 +274,7 @@ def idle_by_kernel_pair(
 
 def _names_around(
     gaps: Gaps, column: str, code: IntArray, labels: Sequence[str]
-) -> Labelled:
+) -> LabeledColumns:
     """Return the names of the GPU events before and after each gap, as `group_labelled` takes them.
 
     Args:
@@ -297,7 +301,7 @@ def gap_full_names(
             gaps=gaps, column="full_name", code=work.name, labels=work.trace.names
         ),
     }
-    columns, groups = group_labelled(keys, gaps.duration)
+    columns, groups = group_by_labels(keys, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
     pairs = idle_by_kernel_pair(work, sort, selection=selection)[
         ["kernel_before", "kernel_after"]
@@ -351,7 +355,7 @@ def _gap_columns(
     launch = classified.launch[order]
     delay = gaps.end - trace.ts[launch]
     op, op_labels = work.tree.cpu_op_label_of_gpu
-    named: Labelled = {
+    named: LabeledColumns = {
         "cause": (classified.cause[order], CAUSES),
         "cpu_op": (op[gaps.after], op_labels),
         **_names_around(gaps=gaps, column="kernel", code=work.name, labels=trace.names),

@@ -25,6 +25,7 @@ from tracelens_ext.trace import (
     Int64Array,
     IntArray,
     grouping,
+    sorted_groups,
 )
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, Scope, find_tracks
@@ -212,7 +213,7 @@ class _CatchingUp:
         ahead_again = self._ahead_again()
         debt = self._debt()
         epoch_of_wait = np.searchsorted(ahead_again, self.waits.end, side="right")
-        longest_so_far = grouping.running_maximum(epoch_of_wait, debt).value
+        longest_so_far = sorted_groups.running_maximum(epoch_of_wait, debt).value
         # Short waits on the way change nothing.
         is_long = (debt > 0) & (debt >= _LONG_SHARE * longest_so_far)
         long_waits = np.flatnonzero(is_long)
@@ -227,9 +228,9 @@ class _CatchingUp:
         phases = np.flatnonzero(length >= _PHASE_NS)
         if len(phases) > _MOST_PHASES_OF_WAITS:
             length[phases] = 0
-        late_idle = grouping.sums(number=wait + 1, values=length, groups=len(debt) + 1)[
-            1:
-        ]
+        late_idle = grouping.sums(
+            group_index=wait + 1, values=length, group_count=len(debt) + 1
+        )[1:]
         next_epoch = np.append(epoch_of_wait[long_waits[1:]], len(ahead_again))
         catches_up = next_epoch > epoch_of_wait[long_waits]
         lack = self._lack_without_waits(long_waits, catches_up)

@@ -11,7 +11,7 @@ from tracelens_ext.analysis.iterations.selection import ANNOTATION_KINDS
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import EventKind, Int64Array, IntArray
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import by_group_and_time, items_before
+from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 
 #: GPU events; what launches more could be an iteration.
 _MOST_OF_AN_OPERATION = 5
@@ -103,14 +103,14 @@ def _ranges(tree: CallTree) -> pd.DataFrame:
     before = items_before(
         group=launches.process,
         time=launches.time,
-        asked_group=process_of_row,
-        asked_time=trace.ts[rows],
+        query_group=process_of_row,
+        query_time=trace.ts[rows],
     )
     until = items_before(
         group=launches.process,
         time=launches.time,
-        asked_group=process_of_row,
-        asked_time=trace.end_of(rows),
+        query_group=process_of_row,
+        query_time=trace.end_of(rows),
     )
     ranges = pd.DataFrame(
         {

@@ -227,7 +227,9 @@ def _category_times(
     is_owned = owner != NONE
     cell = categories.code[is_owned] * count + owner[is_owned]
     time_of_cell = sums(
-        number=cell, values=work.duration[is_owned], groups=len(labels) * count
+        group_index=cell,
+        values=work.duration[is_owned],
+        group_count=len(labels) * count,
     )
     times = time_of_cell.reshape(len(labels), count)
     is_in_iteration = iteration_of_gpu != NONE

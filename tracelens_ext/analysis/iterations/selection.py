@@ -23,8 +23,8 @@ from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import by_group_and_time, last_before, outermost
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import by_group_and_time, last_before, outermost
 
 STEP = re.compile(r"ProfilerStep#([0-9]+)")
 #: No name of a step is longer; a longer number is none.
@@ -322,8 +322,8 @@ def _annotations_name_steps(trace: Trace, frames: Int64Array) -> bool:
     last = last_before(
         group=trace.thread[annotations].astype(np.int64),
         time=trace.ts[annotations],
-        asked_group=trace.thread[frames].astype(np.int64),
-        asked_time=trace.ts[frames] + 1,
+        query_group=trace.thread[frames].astype(np.int64),
+        query_time=trace.ts[frames] + 1,
     )
     frames = frames[last != NONE]
     around = annotations[last[last != NONE]]
@@ -348,8 +348,8 @@ def iteration_at(
     last = last_before(
         group=iterations.process,
         time=iterations.start,
-        asked_group=process,
-        asked_time=time + 1,
+        query_group=process,
+        query_time=time + 1,
     )
     ends_later = time < values_at(iterations.end, last, missing=np.iinfo(np.int64).min)
     return np.where(ends_later, last, NONE)

@@ -22,9 +22,9 @@ from tracelens_ext.trace.call_tree import UNLINKED
 from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuEvents
 from tracelens_ext.trace.grouping import (
     Groups,
-    Labelled,
-    group_labelled,
-    joined,
+    LabeledColumns,
+    group_by_labels,
+    joined_labels,
     number_groups,
     percent,
     sums,
@@ -65,7 +65,7 @@ def _summary(work: GpuEvents) -> _Summary:
     }
     if has_recomputed:
         keys["is_recompute"] = (is_recomputed.astype(np.int64), ("", "yes"))
-    columns, groups = group_labelled(keys, work.duration)
+    columns, groups = group_by_labels(keys, work.duration)
     if has_recomputed:
         columns["is_recompute"] = groups.keys[-1].astype(bool)
     columns |= groups.figures(
@@ -138,8 +138,11 @@ def kernel_detail(work: GpuEvents) -> pd.DataFrame:
     stream_labels = {number: str(number) for number in known_streams.tolist()}
     codes = category.code[groups.first]
     frame["op category"] = texts(codes, category.labels)
-    frame["streams"] = joined(
-        number=groups.number, labels=stream_labels, code=stream, groups=len(groups)
+    frame["streams"] = joined_labels(
+        group_index=groups.group_index,
+        labels=stream_labels,
+        code=stream,
+        group_count=len(groups),
     )
     total_ns = total_time_ns(work)
     frame["% of total time"] = percent(groups.total, total_ns)
@@ -164,9 +167,9 @@ def gpu_time_by_category(work: GpuEvents) -> pd.DataFrame:
         code = np.where(is_set_aside, len(labels), code)
         labels = labels + [NOT_ANALYZED]
     keys = {"kernel_category": (code, labels)}
-    columns, groups = group_labelled(keys, work.duration)
-    first_of_names, _ = number_groups([groups.number, work.name])
-    group_of_names = groups.number[first_of_names]
+    columns, groups = group_by_labels(keys, work.duration)
+    first_of_names, _ = number_groups([groups.group_index, work.name])
+    group_of_names = groups.group_index[first_of_names]
     columns |= groups.figures("count", "total_time_ms", "avg_time_us")
     columns["kernel_names"] = np.bincount(group_of_names, minlength=len(groups))
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
@@ -177,14 +180,16 @@ def kernel_category_summary(work: GpuEvents) -> pd.DataFrame:
     """GPU time by operation and category, longest first; every GPU event is in it."""
     op, op_labels = work.tree.cpu_op_label_of_gpu
     categories = work.needed_categories
-    keys: Labelled = {
+    keys: LabeledColumns = {
         "cpu_op": (op, op_labels),
         "kernel_category": (categories.code, categories.labels),
         "kind": (work.kind, KIND_NAMES),
     }
-    columns, groups = group_labelled(keys, work.duration)
+    columns, groups = group_by_labels(keys, work.duration)
     op_of_group = groups.keys[0]
-    op_total = sums(number=op, values=work.duration, groups=len(op_labels))[op_of_group]
+    op_total = sums(group_index=op, values=work.duration, group_count=len(op_labels))[
+        op_of_group
+    ]
     columns |= groups.figures("count", "total_time_ms")
     columns["% of cpu_op time"] = percent(groups.total, op_total)
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
@@ -295,14 +300,14 @@ def reference_kernel_summary(work: GpuEvents) -> pd.DataFrame:
     chosen = np.flatnonzero(work.is_kernel)
     streams, stream = np.unique(work.trace.stream, return_inverse=True)
     category = _parent_op_category(work)
-    keys: Labelled = {
+    keys: LabeledColumns = {
         "Parent op category": (category.code, category.labels),
         "Parent cpu_op": work.parent_op,
         "Kernel name": (work.name, work.trace.names),
         **work.category_key,
         "Kernel stream": (stream, [str(number) for number in streams]),
     }
-    columns, groups = group_labelled(keys, work.duration, chosen)
+    columns, groups = group_by_labels(keys, work.duration, chosen)
     if not work.trace.count_of(*work.trace.operation_kinds):
         del columns["Parent cpu_op"]
     microseconds = groups.total / NS_PER_US

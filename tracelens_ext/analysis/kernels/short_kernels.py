@@ -10,7 +10,7 @@ from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_US, BoolArray, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import group_labelled, percent
+from tracelens_ext.trace.grouping import group_by_labels, percent
 
 
 def short_kernel_histogram(
@@ -44,7 +44,7 @@ def short_kernels_summary(
         if column != "Input types":
             keys[column] = op_argument(work.trace, op, argument)
     keys["Kernel name"] = (work.name, work.trace.names)
-    columns, groups = group_labelled(
+    columns, groups = group_by_labels(
         keys=keys, duration=work.duration, chosen=_is_short(work, threshold_us)
     )
     duration = "Short Kernel duration (µs)"

@@ -12,7 +12,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, EventKind, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import Labelled, group_labelled, percent
+from tracelens_ext.trace.grouping import LabeledColumns, group_by_labels, percent
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
@@ -31,14 +31,14 @@ def kernel_sources(
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
     names = work.trace.names
     layer, layers = module_of_gpu(work)
-    keys: Labelled = {
+    keys: LabeledColumns = {
         "kernel_name": (work.name, names),
         "cpu_op": work.tree.cpu_op_label_of_gpu,
         "source": (_source_of_gpu(work), names + [""]),
         "layer": (np.where(layer == NONE, len(layers), layer), layers + [""]),
     }
     is_selected = (selection or EventFilter()).of(work)
-    columns, groups = group_labelled(keys, work.duration, is_selected)
+    columns, groups = group_by_labels(keys, work.duration, is_selected)
     columns |= groups.figures("count", "total_time_us", "avg_time_us")
     columns["% of duration"] = percent(groups.total, int(groups.total.sum()))
     return pd.DataFrame(columns)

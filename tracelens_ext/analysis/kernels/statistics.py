@@ -14,12 +14,12 @@ from tracelens_ext.trace import NS_PER_US, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuEvents
 from tracelens_ext.trace.grouping import (
     Groups,
-    Labelled,
-    group_labelled,
-    joined,
+    LabeledColumns,
+    group_by_labels,
+    joined_labels,
     number_groups,
     percent,
-    renamed,
+    recode,
     texts,
 )
 
@@ -47,7 +47,7 @@ SORTS: dict[str, StatisticsSort] = {
 
 def simple_codes(work: GpuEvents) -> tuple[Int64Array, list[str]]:
     """Return the simplified name of each GPU event: codes, (g,), and the names."""
-    return renamed(work.name, lambda code: simple_name(work.trace.names[code]))
+    return recode(work.name, lambda code: simple_name(work.trace.names[code]))
 
 
 def kernel_statistics(
@@ -58,11 +58,11 @@ def kernel_statistics(
         offered = ", ".join(SORTS)
         raise UsageError(f"there is no sort order {sort!r}; choose from {offered}")
     is_selected = (selection or EventFilter()).of(work)
-    keys: Labelled = {
+    keys: LabeledColumns = {
         "kernel_name": simple_codes(work),
         "kind": (work.kind, KIND_NAMES),
     }
-    columns, groups = group_labelled(keys, work.duration, is_selected)
+    columns, groups = group_by_labels(keys, work.duration, is_selected)
     columns |= {
         **groups.figures("count", "avg_time_us", "total_time_us"),
         "std_time_us": groups.deviation(work.duration[is_selected]) / NS_PER_US,
@@ -73,11 +73,11 @@ def kernel_statistics(
     }
     for column, (code, labels) in work.category_key.items():
         label_of_code = dict(enumerate(labels))
-        columns[column] = joined(
-            number=groups.number,
+        columns[column] = joined_labels(
+            group_index=groups.group_index,
             labels=label_of_code,
             code=code[is_selected],
-            groups=len(groups),
+            group_count=len(groups),
         )
     columns |= _full_name_columns(work, groups, is_selected)
     order = [SORTS[sort].column, "total_time_us", "kernel_name"]
@@ -95,8 +95,8 @@ def _full_name_columns(
     Of equally frequent ones it is the one that ran first.
     """
     name = work.name[is_selected]
-    first, full_name = number_groups([groups.number, name])
-    group_of_full_name = groups.number[first]
+    first, full_name = number_groups([groups.group_index, name])
+    group_of_full_name = groups.group_index[first]
     frequency = np.bincount(full_name)
     by_group_and_frequency = np.lexsort((first, -frequency, group_of_full_name))
     _, first_of_group = np.unique(
@@ -115,13 +115,13 @@ def kernel_full_names(
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `kernel_statistics`."""
     statistics = kernel_statistics(work, sort, selection=selection)
-    keys: Labelled = {
+    keys: LabeledColumns = {
         "kernel_name": simple_codes(work),
         "kind": (work.kind, KIND_NAMES),
         "full_name": (work.name, work.trace.names),
     }
     is_selected = (selection or EventFilter()).of(work)
-    columns, groups = group_labelled(keys, work.duration, is_selected)
+    columns, groups = group_by_labels(keys, work.duration, is_selected)
     columns |= groups.figures("count", "total_time_us")
     full_names = pd.DataFrame({**columns, "first": groups.first})
     shared = ["kernel_name", "kind"]

@@ -8,8 +8,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuEvents
 from tracelens_ext.trace.grouping import (
-    Labelled,
-    group_labelled,
+    LabeledColumns,
+    group_by_labels,
     maxima,
     minima,
     percent,
@@ -20,7 +20,7 @@ def unlinked_kernels(work: GpuEvents) -> pd.DataFrame:
     """GPU events without a launch in the trace, by name. Longest total first."""
     chosen = np.flatnonzero(~work.tree.linked)
     has_id = work.trace.correlation[work.rows] > 0
-    keys: Labelled = {
+    keys: LabeledColumns = {
         "kernel_name": (work.name, work.trace.names),
         **work.category_key,
         "kind": (work.kind, KIND_NAMES),
@@ -29,11 +29,15 @@ def unlinked_kernels(work: GpuEvents) -> pd.DataFrame:
             ["no correlation id", "launch not in the trace"],
         ),
     }
-    columns, groups = group_labelled(keys, work.duration, chosen)
+    columns, groups = group_by_labels(keys, work.duration, chosen)
     first_start = minima(
-        number=groups.number, values=work.start[chosen], groups=len(groups)
+        group_index=groups.group_index,
+        values=work.start[chosen],
+        group_count=len(groups),
     )
-    last_end = maxima(number=groups.number, values=work.end[chosen], groups=len(groups))
+    last_end = maxima(
+        group_index=groups.group_index, values=work.end[chosen], group_count=len(groups)
+    )
     columns |= {
         **groups.figures(
             "count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"

@@ -29,7 +29,9 @@ from tracelens_ext.trace import (
     Int64Array,
     IntArray,
     Trace,
+    call_paths,
     grouping,
+    sorted_groups,
 )
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.lookup import values_at
@@ -93,7 +95,7 @@ class MemoryEvents:
         """Where a total of the device is recorded; elsewhere its levels begin at 0, (d,)."""
         return (
             grouping.maxima(
-                number=self.place, values=self.total, groups=len(self.devices)
+                group_index=self.place, values=self.total, group_count=len(self.devices)
             )
             >= 0
         )
@@ -133,12 +135,14 @@ class MemoryEvents:
     def peak(self) -> Int64Array:
         """The first event of each device at which its level is highest, (d,)."""
         highest = grouping.maxima(
-            number=self.place, values=self.level, groups=len(self.devices)
+            group_index=self.place, values=self.level, group_count=len(self.devices)
         )
         highest_of_device = highest[self.place]
         at_peak = np.flatnonzero(self.level == highest_of_device)
         return grouping.minima(
-            number=self.place[at_peak], values=at_peak, groups=len(self.devices)
+            group_index=self.place[at_peak],
+            values=at_peak,
+            group_count=len(self.devices),
         )
 
     @cached_property
@@ -180,7 +184,9 @@ class MemoryEvents:
         freed = self.blocks.older_freed
         freed = freed[freed <= moments[self.place[freed]]]
         freed_bytes = -grouping.sums(
-            number=self.place[freed], values=self.size[freed], groups=len(self.devices)
+            group_index=self.place[freed],
+            values=self.size[freed],
+            group_count=len(self.devices),
         )
         bytes_at_begin = (self.level - self.size)[self.first]
         return bytes_at_begin - freed_bytes
@@ -224,7 +230,7 @@ def read_memory_events(trace: Trace) -> MemoryEvents:
     is_host = device_type == _CPU_TYPE
     device_number = np.where(is_host, HOST, device_number)
     first, place = grouping.number_groups([device_number])
-    order = grouping.by_group_and_time(place, trace.ts[rows])
+    order = sorted_groups.by_group_and_time(place, trace.ts[rows])
     rows = rows[order]
     return MemoryEvents(
         row=rows,
@@ -281,11 +287,11 @@ class _Enclosing(NamedTuple):
         """
         rows, parent = nested_events(trace, rows)
         end = trace.end_of(rows)
-        place = grouping.last_before(
+        place = sorted_groups.last_before(
             group=trace.thread[rows],
             time=trace.ts[rows],
-            asked_group=thread,
-            asked_time=time + 1,
+            query_group=thread,
+            query_time=time + 1,
         )
         climbing = np.flatnonzero(place != ROOT)
         while len(climbing):
@@ -421,6 +427,6 @@ def _module_paths(trace: Trace, modules: _Enclosing) -> CodesAndLabels:
         trace.names[code].removeprefix(MODULE_PREFIX) for code in used_names.tolist()
     ]
     labels, codes = class_names(names, codes.astype(np.int64))
-    paths = grouping.find_paths(modules.parent, codes)
+    paths = call_paths.find_paths(modules.parent, codes)
     path_of_moment = values_at(paths.of_node, modules.of_moment)
     return path_of_moment, paths.texts(labels, SEPARATOR) + [""]

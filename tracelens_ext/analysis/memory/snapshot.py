@@ -455,7 +455,9 @@ def _reserved_later(snapshot: Snapshot, peak_time: Int64Array) -> Int64Array:
     times = changes["time"].to_numpy()[is_known]
     amounts = changes["bytes"].to_numpy()[is_known]
     is_later = times > peak_time[place]
-    return sums(number=place[is_later], values=amounts[is_later], groups=len(devices))
+    return sums(
+        group_index=place[is_later], values=amounts[is_later], group_count=len(devices)
+    )
 
 
 def _segment_table(segments: pd.DataFrame) -> pd.DataFrame:
@@ -515,9 +517,9 @@ def _growth(snapshot: Snapshot, place: int) -> _Growth | None:
         alive = birth[is_born & is_not_freed]
         held_by_frame.append(
             sums(
-                number=snapshot.frame[alive],
+                group_index=snapshot.frame[alive],
                 values=events.size[alive],
-                groups=len(snapshot.frames),
+                group_count=len(snapshot.frames),
             )
         )
     changes = np.diff(held_by_frame, axis=0)

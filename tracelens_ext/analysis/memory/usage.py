@@ -111,7 +111,9 @@ def memory_peaks(memory: Memory) -> pd.DataFrame:
 
     def total_size(chosen: IntArray | BoolArray) -> Int64Array:
         return sums(
-            number=place[chosen], values=events.size[chosen], groups=device_count
+            group_index=place[chosen],
+            values=events.size[chosen],
+            group_count=device_count,
         )
 
     is_allocation = events.size > 0
@@ -184,9 +186,9 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
         events=events, owners=memory.owners, chosen=events.alive_at(events.peak)
     )
     seen_bytes = sums(
-        number=blocks["place"].to_numpy(),
+        group_index=blocks["place"].to_numpy(),
         values=blocks["bytes"].to_numpy(),
-        groups=len(events.devices),
+        group_count=len(events.devices),
     )
     older_bytes = events.older_bytes_at(events.peak)
     lost_bytes = peak_bytes - older_bytes - seen_bytes
@@ -385,7 +387,7 @@ def memory_over_time(memory: Memory) -> pd.DataFrame:
     groups = levels.groupby([place, interval])
     highest = groups["level"].idxmax().to_numpy()  # the first of each interval
     most_reserved = maxima(
-        number=place, values=events.reserved, groups=len(events.devices)
+        group_index=place, values=events.reserved, group_count=len(events.devices)
     )
     place_of_point = place[highest]
     is_unknown = most_reserved[place_of_point] <= 0

@@ -15,7 +15,15 @@ from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.nsys.nvtx import DOMAIN
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace, grouping
+from tracelens_ext.trace import (
+    NONE,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    Trace,
+    grouping,
+    sorted_groups,
+)
 from tracelens_ext.trace.linking import link
 
 #: Reads a trace.
@@ -260,7 +268,7 @@ def project_ranges(
     thread_count = len(trace.threads)
     # A track is a pair of device and thread; launches are sorted by track and time.
     track = device_index.reshape(-1) * thread_count + trace.thread[launch]
-    order = grouping.by_group_and_time(track, trace.ts[launch])
+    order = sorted_groups.by_group_and_time(track, trace.ts[launch])
     gpu_rows = trace.gpu_rows[linked[order]]
     track = track[order]
     launch_time = trace.ts[launch[order]]
@@ -268,17 +276,17 @@ def project_ranges(
     range_device = np.repeat(np.arange(len(devices)), len(rows))
     range_rows = np.tile(rows, len(devices))
     range_track = range_device * thread_count + trace.thread[range_rows]
-    first = grouping.items_before(
+    first = sorted_groups.items_before(
         group=track,
         time=launch_time,
-        asked_group=range_track,
-        asked_time=trace.ts[range_rows],
+        query_group=range_track,
+        query_time=trace.ts[range_rows],
     )
-    last = grouping.items_before(
+    last = sorted_groups.items_before(
         group=track,
         time=launch_time,
-        asked_group=range_track,
-        asked_time=trace.end_of(range_rows),
+        query_group=range_track,
+        query_time=trace.end_of(range_rows),
     )
     projected = pd.DataFrame(
         {"row": range_rows, "device": devices[range_device], "count": last - first}

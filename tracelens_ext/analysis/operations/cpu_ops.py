@@ -32,7 +32,7 @@ def cpu_ops(work: GpuEvents) -> pd.DataFrame:
     self_time = (duration - below)[is_op]
     groups = group_durations([trace.name[tree.rows[is_op]]], duration[is_op])
     self_time_of_group = sums(
-        number=groups.number, values=self_time, groups=len(groups)
+        group_index=groups.group_index, values=self_time, group_count=len(groups)
     )
     frame = pd.DataFrame(
         {

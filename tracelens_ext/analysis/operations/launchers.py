@@ -27,7 +27,7 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import inverse, number_groups, renamed
+from tracelens_ext.trace.grouping import inverse_permutation, number_groups, recode
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
@@ -73,7 +73,7 @@ def find_launchers(work: GpuEvents) -> Launchers:
     rows_in_tree_order = tree.rows[positions]
     order = np.lexsort((rows_in_tree_order, trace.ts[rows_in_tree_order]))
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
-    of_gpu[counted] = inverse(order)[launcher_of_counted]
+    of_gpu[counted] = inverse_permutation(order)[launcher_of_counted]
     busy = BusyTime(start=work.start, end=work.end)
     forest = _forest(work, positions)
     return Launchers(
@@ -135,7 +135,7 @@ def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
         parent=forest.parent,
         owner=forest.innermost_of_gpu,
     )
-    return busy[inverse(order)]
+    return busy[inverse_permutation(order)]
 
 
 def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
@@ -191,7 +191,7 @@ def _thread_columns(work: GpuEvents, rows: IntArray) -> dict[str, object]:
 
 def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     """Return the texts that codes stand for; only those that occur, equal ones merged."""
-    merged_codes, used_labels = renamed(codes, labels.__getitem__)
+    merged_codes, used_labels = recode(codes, labels.__getitem__)
     return pd.Categorical.from_codes(merged_codes, pd.Index(used_labels, dtype="str"))
 
 

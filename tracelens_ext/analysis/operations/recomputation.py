@@ -91,7 +91,9 @@ def _ran_before(
     forward_group = group[: len(forward)]
     candidate_group = group[len(forward) :]
     first_run = minima(
-        number=forward_group, values=trace.ts[rows[forward]], groups=len(first)
+        group_index=forward_group,
+        values=trace.ts[rows[forward]],
+        group_count=len(first),
     )
     ran_before = candidate.copy()
     ran_before[candidates] = first_run[candidate_group] < trace.ts[rows[candidates]]

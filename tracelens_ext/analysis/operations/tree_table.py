@@ -30,9 +30,10 @@ from tracelens_ext.trace import (
     IntArray,
 )
 from tracelens_ext.trace.busy_time import BusyTime
+from tracelens_ext.trace.call_paths import CallPaths, find_paths
 from tracelens_ext.trace.call_tree import UNLINKED
 from tracelens_ext.trace.gpu_events import KIND_LABELS, GpuEvents
-from tracelens_ext.trace.grouping import CallPaths, find_paths, inverse, sums, texts
+from tracelens_ext.trace.grouping import inverse_permutation, sums, texts
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import (
@@ -340,14 +341,16 @@ def _tree(
     size = summed_up(parent, depth, np.ones(node_count, dtype=np.int64))
     siblings = np.lexsort((np.arange(node_count), -busy_ns, parent))
     place = preorder(parent, size, siblings)
-    order = inverse(place)
+    order = inverse_permutation(place)
     return MergedTree(
         parent=values_at(place, parent[order], missing=ROOT).astype(np.int32),
         depth=depth[order],
         name=nodes.name[example][order],
         names=names,
         kind=nodes.kind[example].astype(np.uint8)[order],
-        count=sums(number=paths.of_node, values=nodes.events, groups=node_count)[order],
+        count=sums(
+            group_index=paths.of_node, values=nodes.events, group_count=node_count
+        )[order],
         gpu_events=summed_up(parent, depth, own_events)[order],
         busy_ns=busy_ns[order],
         self_ns=sums(path_of_shown, work.duration[is_shown], node_count)[order],
@@ -385,7 +388,9 @@ def folded_stacks(
     target = np.where(keep, np.arange(len(tree)), kept_above)
     has_target = target != ROOT
     values = sums(
-        number=target[has_target], values=tree.self_ns[has_target], groups=len(tree)
+        group_index=target[has_target],
+        values=tree.self_ns[has_target],
+        group_count=len(tree),
     )
     remaining = int(tree.self_ns[~has_target].sum())
     # to the node, which its descendants follow: one path is in memory

@@ -119,9 +119,9 @@ def _common_steps(
         return None
     track = find_tracks(gpu_events, "stream").of_gpu[events_of_phase]
     duration_of_track = sums(
-        number=track,
+        group_index=track,
         values=gpu_events.duration[events_of_phase],
-        groups=int(track.max()) + 1,
+        group_count=int(track.max()) + 1,
     )
     events = events_of_phase[track == duration_of_track.argmax()]
     events = events[np.lexsort((gpu_events.start[events], steps.of_gpu[events]))]

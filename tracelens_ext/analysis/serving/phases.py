@@ -183,9 +183,9 @@ def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
     step_after_gap = steps.of_gpu[gaps.after]
     is_before_step = step_after_gap != NONE
     idle_ns = sums(
-        number=step_after_gap[is_before_step],
+        group_index=step_after_gap[is_before_step],
         values=gaps.duration[is_before_step],
-        groups=len(steps),
+        group_count=len(steps),
     )
     is_of_step = gpu_events.counted & (steps.of_gpu != NONE)
     is_kernel_of_step = is_of_step & gpu_events.is_kernel
@@ -220,7 +220,9 @@ def _idle_ns(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
     phase_after_gap = steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
     cell = pieces.cause * rows + phase_after_gap
     idle_ns = sums(
-        number=cell, values=pieces.end - pieces.start, groups=len(CAUSES) * rows
+        group_index=cell,
+        values=pieces.end - pieces.start,
+        group_count=len(CAUSES) * rows,
     )
     return idle_ns.reshape(len(CAUSES), rows)
 
@@ -236,7 +238,9 @@ def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
     follows_step = np.diff(steps.thread, prepend=NONE) == 0
     previous_end = np.where(follows_step, np.roll(steps.end, 1), steps.start)
     begin = np.minimum(previous_end, steps.start)
-    length_ns = sums(number=steps.phase, values=steps.end - begin, groups=phase_count)
+    length_ns = sums(
+        group_index=steps.phase, values=steps.end - begin, group_count=phase_count
+    )
     cpu_rows = trace.rows_of(*HOST_KINDS)
     shares = {}
     for part, pattern in _CPU_PARTS.items():
@@ -262,9 +266,9 @@ def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64A
     cell = categories.code.astype(np.int64) * rows + steps.phase_of_gpu
     counted = gpu_events.counted
     total_ns = sums(
-        number=cell[counted],
+        group_index=cell[counted],
         values=gpu_events.duration[counted],
-        groups=len(labels) * rows,
+        group_count=len(labels) * rows,
     )
     total_ns = total_ns.reshape(len(labels), rows)
     columns = {}

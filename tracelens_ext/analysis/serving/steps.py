@@ -39,8 +39,8 @@ from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.grouping import items_before, last_before, outermost
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import items_before, last_before, outermost
 
 #: The order in which tables show phases; those of the user follow.
 ORDER: Final = (PREFILL, DECODE, MIXED, DIFFUSION)
@@ -296,8 +296,8 @@ def _steps_at(
         step = last_before(
             group=intervals.thread,
             time=intervals.start,
-            asked_group=place,
-            asked_time=trace.ts[rows] + 1,
+            query_group=place,
+            query_time=trace.ts[rows] + 1,
         )
         is_inside = (step != NONE) & (trace.ts[rows] < intervals.end[step])
         of_gpu[has_row] = np.where(is_inside, step, NONE)
@@ -375,7 +375,7 @@ def _steps_at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps
     start = trace.ts[rows]
     end = trace.end_of(rows)
     first_inferred = items_before(
-        group=inferred.thread, time=inferred.start, asked_group=thread, asked_time=start
+        group=inferred.thread, time=inferred.start, query_group=thread, query_time=start
     )
     is_inside = values_at(inferred.thread, first_inferred) == thread
     is_inside &= values_at(inferred.start, first_inferred, missing=0) < end
@@ -410,7 +410,7 @@ def _name_phases_by_frames(
         thread = trace.thread[rows].astype(np.int64)
         start = trace.ts[rows]
         first = items_before(
-            group=thread, time=start, asked_group=steps.thread, asked_time=steps.start
+            group=thread, time=start, query_group=steps.thread, query_time=steps.start
         )
         is_inside = values_at(thread, first, missing=NONE) == steps.thread
         is_inside &= values_at(start, first, missing=0) < steps.end

@@ -145,7 +145,9 @@ def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
     phase = steps.phase_of_gpu
     gaps = classify_gaps(gpu_events, "device").gaps
     idle_of_phase = sums(
-        number=phase[gaps.after], values=gaps.duration, groups=len(steps.labels)
+        group_index=phase[gaps.after],
+        values=gaps.duration,
+        group_count=len(steps.labels),
     )
     total_idle = max(int(idle_of_phase.sum()), 1)
     runs = []

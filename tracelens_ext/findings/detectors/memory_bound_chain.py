@@ -16,7 +16,7 @@ from tracelens_ext.findings.texts import AdviceVariant, EvidenceText, FindingTex
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
-from tracelens_ext.trace.grouping import inverse, maxima, sums
+from tracelens_ext.trace.grouping import inverse_permutation, maxima, sums
 
 TEXT: Final = FindingText(
     title="Unfused elementwise passes over large tensors: {saving}",
@@ -100,7 +100,7 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
     total_ns = np.bincount(chain, duration)
     pass_ns = sums(pass_number, duration, len(work))
     longest_pass_ns = maxima(
-        number=chain, values=pass_ns[pass_number], groups=len(total_ns)
+        group_index=chain, values=pass_ns[pass_number], group_count=len(total_ns)
     )
     share = np.zeros(len(work))
     share[is_member] = (1.0 - longest_pass_ns / np.maximum(total_ns, 1))[chain]
@@ -158,7 +158,7 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> _Chains:
         _, number = np.unique(chain[is_long], return_inverse=True)
         long_passes = pass_number[passes[is_long]]
         chain_of_pass[long_passes] = number
-    pass_of_gpu = pass_number[inverse(order)]
+    pass_of_gpu = pass_number[inverse_permutation(order)]
     chain_of_gpu = np.where(free, chain_of_pass[pass_of_gpu], NONE)
     return _Chains(chain_of_gpu, pass_of_gpu)
 

@@ -13,7 +13,7 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import launched_within
 from tracelens_ext.findings.texts import EvidenceText, FindingText, Remedy
 from tracelens_ext.trace import NONE, EventKind, Int64Array
-from tracelens_ext.trace.grouping import outermost
+from tracelens_ext.trace.sorted_groups import outermost
 
 TEXT: Final = FindingText(
     title="Gradients set to zero one by one: {saving}",

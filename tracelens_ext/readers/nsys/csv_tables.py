@@ -30,7 +30,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import csv_rows
-from tracelens_ext.readers.builder import Interner, TraceBuilder, of_rows
+from tracelens_ext.readers.builder import Interner, TraceBuilder, map_distinct_rows
 from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
@@ -409,7 +409,9 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
             "dur": _filled(piece.nanoseconds("duration")),
             "name": builder.names.codes(distinct_names, len(distinct_names))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
-            "thread": of_rows(lambda *place: builder.threads[place], device, stream),
+            "thread": map_distinct_rows(
+                lambda *place: builder.threads[place], device, stream
+            ),
             "category": builder.categories.codes(
                 (WORDS[kind] for kind in kinds), len(kinds)
             )[name],

@@ -11,7 +11,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
+from tracelens_ext.readers.builder import (
+    Interner,
+    Labels,
+    TraceBuilder,
+    map_distinct_rows,
+)
 from tracelens_ext.readers.tables import MISSING, Tables
 from tracelens_ext.trace import Device, Int64Array
 
@@ -86,12 +91,16 @@ class Identities:
 
     def cpu_threads(self, global_tid: Int64Array) -> Int64Array:
         """Return the entry of the builder's `threads` for each global thread id, (m,)."""
-        return of_rows(lambda tid: self._threads[self._thread(tid)], global_tid)
+        return map_distinct_rows(
+            lambda tid: self._threads[self._thread(tid)], global_tid
+        )
 
     def streams(self, chunk: Columns) -> tuple[Int64Array, Int64Array]:
         """Return the entry of `threads`, a process's stream, and the device of GPU events, (m,)."""
-        device = of_rows(self._device, chunk["globalPid"], chunk["deviceId"])
-        stream = of_rows(self._stream, chunk["globalPid"], device, chunk["streamId"])
+        device = map_distinct_rows(self._device, chunk["globalPid"], chunk["deviceId"])
+        stream = map_distinct_rows(
+            self._stream, chunk["globalPid"], device, chunk["streamId"]
+        )
         return stream, device
 
     def _thread(self, global_tid: int) -> tuple[int | str, int | str]:

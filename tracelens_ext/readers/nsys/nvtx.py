@@ -12,7 +12,11 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
+from tracelens_ext.readers.builder import (
+    TraceBuilder,
+    map_distinct_ids,
+    map_distinct_rows,
+)
 from tracelens_ext.readers.emitted_operations import describe_ranges
 from tracelens_ext.readers.nsys.export_schema import (
     NVTX,
@@ -103,7 +107,7 @@ class NvtxEvents:
             ranges.name,
             np.where(is_mark, EventKind.INSTANT, ranges.kind),
             self._identities.cpu_threads(events["globalTid"]),
-            looked_up(style, self._style_codes),
+            map_distinct_ids(style, self._style_codes),
             {
                 "External id": ranges.call,
                 "Sequence number": ranges.sequence,
@@ -160,4 +164,4 @@ class NvtxEvents:
             name = names.get(ids) or msgspec.json.encode(f"{what} {group_id}")
             return self._builder.texts[name]
 
-        return of_rows(code, *key)
+        return map_distinct_rows(code, *key)

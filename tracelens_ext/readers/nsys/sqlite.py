@@ -22,7 +22,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
+from tracelens_ext.readers.builder import (
+    TraceBuilder,
+    map_distinct_ids,
+    map_distinct_rows,
+)
 from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.readers.nsys.diagnostics import explanations
 from tracelens_ext.readers.nsys.export_schema import (
@@ -263,7 +267,7 @@ class _TraceOfTables:
     def _add_copies_and_memsets(self) -> None:
         copy_columns = _GPU_COLUMNS + ("bytes", "copyKind") + MEMORY_KINDS
         for chunk in self._database.chunks(_COPIES, copy_columns):
-            name = looked_up(chunk["copyKind"], self._copy_names)
+            name = map_distinct_ids(chunk["copyKind"], self._copy_names)
             self._add_gpu(
                 chunk=chunk, kind=EventKind.MEMCPY, name=name, category="gpu_memcpy"
             )
@@ -282,7 +286,7 @@ class _TraceOfTables:
 
         count = 0
         for chunk in self._database.chunks(_GRAPHS, _GPU_COLUMNS + ("graphId",)):
-            name = of_rows(name_of, chunk["graphId"])
+            name = map_distinct_rows(name_of, chunk["graphId"])
             self._add_gpu(
                 chunk=chunk, kind=EventKind.KERNEL, name=name, category=WHOLE_GRAPH
             )
@@ -317,7 +321,7 @@ class _TraceOfTables:
                 self._builder.names[spell(text) if text else NO_NAME] for text in texts
             ]
 
-        return looked_up(ids, codes)
+        return map_distinct_ids(ids, codes)
 
     def _copy_names(self, kinds: Int64Array) -> list[int]:
         """Return the names of kinds of copies; of unknown ones, as the export itself calls them."""

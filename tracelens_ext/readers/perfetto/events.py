@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import Interner, of_rows
+from tracelens_ext.readers.builder import Interner, map_distinct_rows
 from tracelens_ext.readers.kineto.schema import FLOW_ID, PLAN
 from tracelens_ext.readers.perfetto import packets as packed
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
@@ -511,7 +511,7 @@ class Events:
             queue_number = _number_at_end(queue_name)
             return self.places[gpu, queue_number]
 
-        return of_rows(place_of, gpu, queue)
+        return map_distinct_rows(place_of, gpu, queue)
 
     def _add_extra_data(
         self, event: Int64Array, start: Int64Array, end: Int64Array

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, of_rows
+from tracelens_ext.readers.builder import Interner, map_distinct_rows
 from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
@@ -146,7 +146,7 @@ class Interned(dict[tuple[int, int], int]):
 
     def find(self, state: Int64Array, number: Int64Array) -> Int64Array:
         """Return the codes of numbers, `NONE` for an unknown one, each of shape (k,)."""
-        return of_rows(self._code_of, state, number)
+        return map_distinct_rows(self._code_of, state, number)
 
     def _code_of(self, state: int, number: int) -> int:
         return self.get((state, number), NONE)
@@ -226,7 +226,7 @@ class Sequences:
         def number_of(sequence: int, times_cleared: int) -> int:
             return self._states[sequence, times_cleared]
 
-        return of_rows(number_of, sequence, times_cleared)
+        return map_distinct_rows(number_of, sequence, times_cleared)
 
     def _intern(self, contents: tuple[Int64Array, ...], state: Int64Array) -> None:
         """Keep the texts and the counters that packets define, given where these messages are."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import Labels, TraceBuilder, of_rows
+from tracelens_ext.readers.builder import Labels, TraceBuilder, map_distinct_rows
 from tracelens_ext.readers.kineto.schema import kind_of
 from tracelens_ext.readers.perfetto import events as packed
 from tracelens_ext.readers.perfetto.events import Events, ends_of
@@ -98,7 +98,7 @@ class TraceMaker:
         columns = {
             "ts": events["time"].to_numpy(),
             "dur": events["duration"].to_numpy(),
-            "name": of_rows(self._name, events["name"].to_numpy()),
+            "name": map_distinct_rows(self._name, events["name"].to_numpy()),
             "kind": kind,
             "thread": thread,
             "category": category,
@@ -172,8 +172,8 @@ class TraceMaker:
             return threads[self._place_of(uuid)]
 
         thread = np.empty(len(events), dtype=np.int64)
-        thread[has_place] = of_rows(thread_at, track[has_place])
-        thread[~has_place] = of_rows(thread_of_track, track[~has_place])
+        thread[has_place] = map_distinct_rows(thread_at, track[has_place])
+        thread[~has_place] = map_distinct_rows(thread_of_track, track[~has_place])
         return thread
 
     def _place_of(self, uuid: int) -> _Place:
@@ -214,8 +214,12 @@ class TraceMaker:
         event_type = events["type"].to_numpy()
         category_text = events["category"].to_numpy()
         categories = self._builder.categories
-        category = of_rows(lambda code: categories[self._texts[code]], category_text)
-        kind = of_rows(lambda code: _kind_of(self._texts[code]), category_text)
+        category = map_distinct_rows(
+            lambda code: categories[self._texts[code]], category_text
+        )
+        kind = map_distinct_rows(
+            lambda code: _kind_of(self._texts[code]), category_text
+        )
         kind[event_type == packed.INSTANT] = EventKind.INSTANT
         kind[event_type == packed.VALUE] = EventKind.OTHER
         is_stage = event_type == packed.STAGE
@@ -329,7 +333,7 @@ class TraceMaker:
         coded = np.flatnonzero(is_coded)
         if not len(coded):
             return rows, values
-        values[coded] = of_rows(decode, form[coded], values[coded])
+        values[coded] = map_distinct_rows(decode, form[coded], values[coded])
         has_value = values != NONE
         return rows[has_value], values[has_value]
 

@@ -1,11 +1,15 @@
-"""Reads the CSV tables of rocprofv3: those in one folder that have one prefix are one trace.
+"""Reads the CSV tables of rocprofv3: all tables with one prefix in a folder are one trace.
 
-Tables of rocprof and rocprofv2 (a row per kernel, or sums of kernels) are read one at a time.
+Supports: `PREFIX_kernel_trace.csv`, `PREFIX_memory_copy_trace.csv`, the tables of calls and markers
+(`PREFIX_hip_api_trace.csv`, `PREFIX_marker_api_trace.csv` …) and `PREFIX_agent_info.csv`, with the
+columns of old and new versions, and the tables of `rocpd convert` (with a column `Guid`).
 
-Supports: `PREFIX_kernel_trace.csv`, `…_memory_copy_trace.csv`, the tables of calls and markers
-(`…_hip_api_trace.csv`, `…_marker_api_trace.csv` …) and `…_agent_info.csv`, old and new columns, and
-those of `rocpd convert` (with a `Guid`). A table is recognized by its titles; the tables beside one
-are read with it if kernels are among them. A dispatch belongs to the call with its correlation id.
+* The titles of a table say what it lists, not its name.
+* When the user names one table, the others with its prefix are read, too, if one of them lists
+  kernels.
+* A dispatch belongs to the call with the same correlation id.
+* Tables of rocprof and rocprofv2 (a row per kernel, or totals by kernel) are read one at a time.
+
 Ignores: memory allocations and counter collections, which are counted.
 Format: "Using rocprofv3" in the documentation of ROCprofiler-SDK.
 """
@@ -25,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builder import Interner, of_rows
+from tracelens_ext.readers.builder import Interner, map_distinct_rows
 from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
@@ -38,20 +42,23 @@ Rows = Iterator[tuple[int, list[str]]]
 FORMAT = "rocprofv3 tables (CSV)"
 
 _ROWS_AT_ONCE = 1 << 15
-_TABLE = re.compile(
+#: Name of a table of rocprofv3; the group is its prefix.
+_TABLE_NAME = re.compile(
     r"(.*?)(?:(?:kernel|memory_copy|memory_allocation|scratch_memory"
     r"|(?:hip|hsa|marker|rccl|rocdecode|rocjpeg)(?:_api)?)_trace|counter_collection|agent_info)"
     r"\.csv(?:\.gz)?",
     re.DOTALL,
 )
 _KERNELS = "kernel_trace.csv"
+#: A table of totals with more calls is refused: each call becomes an event.
 _MOST_CALLS = 10**7
 
 
 class TableKind(IntEnum):
-    """What a table lists; its tables are read in this order.
+    """What a table lists. The tables of a trace are read in the order of these values.
 
-    Calls come before kernels, whose process may only be known from the calls of their thread.
+    Calls are read before kernels, because a kernel may only name its thread: the calls of that
+    thread then tell the process.
     """
 
     UNKNOWN = NONE
@@ -61,11 +68,12 @@ class TableKind(IntEnum):
     COPIES = 3
     COUNTERS = 4
     ALLOCATIONS = 5
-    SUMS = 6
+    TOTALS = 6
 
 
 _TIMES = {"start_timestamp", "end_timestamp"}
-#: The first of these whose titles are all there is what a table lists.
+#: Titles that a table of each kind has. The first kind whose titles are all present is the kind of
+#: a table.
 _TITLES_OF_KIND: dict[TableKind, set[str]] = {
     TableKind.AGENTS: {"node_id", "agent_type"},
     TableKind.COUNTERS: {"counter_name", "counter_value"},
@@ -73,13 +81,13 @@ _TITLES_OF_KIND: dict[TableKind, set[str]] = {
     TableKind.COPIES: {"direction"} | _TIMES,
     TableKind.CALLS: {"domain", "function"} | _TIMES,
     TableKind.ALLOCATIONS: {"operation"} | _TIMES,
-    TableKind.SUMS: {"name", "calls", "totaldurationns"},
+    TableKind.TOTALS: {"name", "calls", "totaldurationns"},
 }
 
 
 @dataclass(frozen=True)
 class _RecordColumns:
-    """What the records of a table are, and under which titles it has their columns."""
+    """The kind of the records of a table, and the title of each column that is read."""
 
     kind: EventKind
     name: str
@@ -89,7 +97,8 @@ class _RecordColumns:
     devices: Mapping[str, str] = field(default_factory=dict)  #: of columns of devices
 
 
-_NUMBERS_OF_ALL = {
+#: Columns of numbers that all records have → their titles.
+_COMMON_NUMBERS = {
     "start": "start_timestamp",
     "end": "end_timestamp",
     "correlation": "correlation_id",
@@ -115,8 +124,9 @@ _RECORDS = {
         devices={"source": "source_agent_id", "target": "destination_agent_id"},
     ),
 }
-#: Titles of rocprof and rocprofv2 → those of rocprofv3; a stream where there is no queue.
-_EARLIER_TITLES = {
+#: Titles of rocprof, rocprofv2 and early rocprofv3 → current titles. If a table has both, the
+#: column with the current title is read. If a table has no queues, streams are read as queues.
+_CURRENT_TITLE_OF = {
     "kernelname": "kernel_name",
     "beginns": "start_timestamp",
     "endns": "end_timestamp",
@@ -125,13 +135,13 @@ _EARLIER_TITLES = {
     "queue-id": "queue_id",
     "pid": "process_id",
     "tid": "thread_id",
-    "grd": "grid_size_x",  # of all dimensions
+    "grd": "grid_size_x",  # this and the next three are the product of all dimensions
     "grid_size": "grid_size_x",
     "wgr": "workgroup_size_x",
     "workgroup_size": "workgroup_size_x",
     "stream_id": "queue_id",
 }
-_LEFT_OUT = {
+_REASON_OF_DROPPED_TABLE = {
     TableKind.COUNTERS: rocprof.COUNTER,
     TableKind.ALLOCATIONS: rocprof.ALLOCATION,
 }
@@ -139,15 +149,16 @@ _GPU_NUMBERS_NOTE = (
     "GPUs are numbered by agent, and CPUs are agents too: PREFIX_agent_info.csv, "
     "which distinguishes and names them, is not next to the tables."
 )
-_SUMS_NOTE = (
+_TOTALS_NOTE = (
     "The file contains only totals: each call of a kernel has its mean duration; when "
     "it ran, on which GPU, and what launched it are unknown."
 )
-_NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
+#: An agent as a table names it; the groups are the word and the number.
+_AGENT = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a table and those beside it."""
+    """Read a table, together with the other tables of its run in the same folder."""
     records = rocprof.RocprofRecords()
     with ExitStack() as opened:
         tables = [_open_table(source)]
@@ -167,10 +178,10 @@ def read(source: ByteSource) -> Trace:
 
 
 def _tables_beside(file: Path | None) -> list[Path]:
-    """Return the other tables with the prefix of a file, if kernels are listed among them."""
+    """Return the other tables with the prefix of a file; none unless a table lists kernels."""
     if file is None:
         return []
-    own_name = _TABLE.fullmatch(file.name)
+    own_name = _TABLE_NAME.fullmatch(file.name)
     if own_name is None:
         return []
     prefix = own_name[1]
@@ -178,7 +189,7 @@ def _tables_beside(file: Path | None) -> list[Path]:
     with suppress(OSError):  # a folder that cannot be listed
         folder = file.absolute().parent
         for path in sorted(folder.iterdir()):
-            name = _TABLE.fullmatch(path.name)
+            name = _TABLE_NAME.fullmatch(path.name)
             has_prefix = name is not None and name[1] == prefix
             if has_prefix and path.is_file():
                 same_prefix.append(path)
@@ -190,13 +201,14 @@ def _tables_beside(file: Path | None) -> list[Path]:
 
 
 class RocprofCsvTable:
-    """A table whose titles were read.
+    """A table whose titles were read, and whose rows follow.
 
     Attributes:
         source: the file.
-        width: how many cells a row has.
+        width: number of cells in a complete row.
         rows: the rows below the titles, each with the number of its line.
-        places: title → the place of its column; titles in lower case, earlier ones translated.
+        column_of_title: title in lower case → index of its column; contains both the titles of the
+            file and their current equivalents.
         kind: what the table lists.
     """
 
@@ -204,17 +216,18 @@ class RocprofCsvTable:
         self.source = source
         self.width = len(titles)
         self.rows = rows
-        self.places: dict[str, int] = {}
-        for place, title in enumerate(titles):
-            self.places[title.strip().casefold()] = place
-        for title, current_title in _EARLIER_TITLES.items():
-            if title in self.places:
-                self.places.setdefault(current_title, self.places[title])
+        self.column_of_title: dict[str, int] = {}
+        for column, title in enumerate(titles):
+            self.column_of_title[title.strip().casefold()] = column
+        for title, current_title in _CURRENT_TITLE_OF.items():
+            if title in self.column_of_title:
+                column = self.column_of_title[title]
+                self.column_of_title.setdefault(current_title, column)
         self.kind = self._find_kind()
 
     def _find_kind(self) -> TableKind:
         for kind, titles in _TITLES_OF_KIND.items():
-            if titles <= self.places.keys():
+            if titles <= self.column_of_title.keys():
                 return kind
         return TableKind.UNKNOWN
 
@@ -230,31 +243,34 @@ def _open_table(source: ByteSource) -> RocprofCsvTable:
     raise TraceFormatError(source.path, problem, f"{remedy} --output-format csv")
 
 
-class _Piece(dict[str, Sequence[str]]):
-    """The cells of some rows of a table, by title; empty ones where there is no such column."""
+class _RowBatch(dict[str, Sequence[str]]):
+    """The cells of m consecutive rows of a table by title, each column of length m.
+
+    A title that the table does not have gives a column of empty cells.
+    """
 
     def __init__(
-        self, places: Mapping[str, int], rows: Sequence[Sequence[str]]
+        self, column_of_title: Mapping[str, int], rows: Sequence[Sequence[str]]
     ) -> None:
         super().__init__()
         columns = list(zip(*rows, strict=True))
-        for title, place in places.items():
-            cells = columns[place]
-            self[title] = cells
+        for title, column in column_of_title.items():
+            self[title] = columns[column]
         self.count = len(rows)
 
     def __missing__(self, title: str) -> Sequence[str]:
         return [""] * self.count
 
-    def whole(self, title: str) -> Int64Array:
-        """Return the numbers of a column, `MISSING` where there is none, shape (m,)."""
+    def whole_numbers(self, title: str) -> Int64Array:
+        """Return the whole numbers of a column, (m,); `MISSING` for a cell with anything else."""
         try:
             return np.fromiter(map(int, self[title]), np.int64, self.count)
         except (ValueError, OverflowError):
-            return np.fromiter(map(_whole_number, self[title]), np.int64, self.count)
+            numbers = map(_whole_number_or_missing, self[title])
+            return np.fromiter(numbers, np.int64, self.count)
 
     def codes(self, title: str, code_of: Callable[[str], int]) -> Int64Array:
-        """Return a number for each cell, asked for once per distinct cell, shape (m,)."""
+        """Return `code_of` of each cell of a column, (m,); it is called once per distinct text."""
         distinct: Interner[str] = Interner()
         index = distinct.codes(self[title], self.count)
         codes = [code_of(text) for text in distinct]
@@ -263,7 +279,7 @@ class _Piece(dict[str, Sequence[str]]):
 
 
 class TableReader:
-    """Adds tables of one run to the records."""
+    """Adds the rows of the tables of one run to the records."""
 
     def __init__(self, records: rocprof.RocprofRecords) -> None:
         self._records = records
@@ -275,35 +291,42 @@ class TableReader:
         self._has_agents = False
 
     def read(self, table: RocprofCsvTable) -> None:
-        """Add the rows of a table."""
-        for piece in self._pieces(table):
+        """Add the rows of a table.
+
+        Raises:
+            TraceFormatError: a table of totals has so many calls that it must be wrong.
+            TraceCutOffError: the table is damaged, and damaged files are not to be salvaged.
+        """
+        for batch in self._row_batches(table):
             if table.kind in _RECORDS:
-                self._add_records(_RECORDS[table.kind], piece)
-            elif table.kind in _LEFT_OUT:
-                self._records.drop(_LEFT_OUT[table.kind], piece.count)
+                self._add_records(_RECORDS[table.kind], batch)
+            elif table.kind in _REASON_OF_DROPPED_TABLE:
+                self._records.drop(_REASON_OF_DROPPED_TABLE[table.kind], batch.count)
             elif table.kind == TableKind.AGENTS:
-                self._add_agents(piece)
+                self._add_agents(batch)
             else:
-                self._add_sums(piece)
+                self._add_totals(batch)
 
-    def _add_sums(self, piece: _Piece) -> None:
-        """Add as many kernels as each row counts, one after another, each of the mean duration.
+    def _add_totals(self, batch: _RowBatch) -> None:
+        """Add a kernel for each call that a row counts, one after another.
 
+        The durations within a row differ by 1 ns at most and add up to the total.
         Example: 3 calls of 10 ns in total take 4, 3 and 3 ns.
         """
-        calls = np.maximum(piece.whole("calls"), 0)
-        total = np.maximum(piece.whole("totaldurationns"), 0)
+        calls = np.maximum(batch.whole_numbers("calls"), 0)
+        total = np.maximum(batch.whole_numbers("totaldurationns"), 0)
         if calls.sum(dtype=np.float64) > _MOST_CALLS:
             raise TraceFormatError(
                 "the table", f"has more than {_MOST_CALLS:,} calls", "create it again"
             )
         mean, remainder = np.divmod(total, np.maximum(calls, 1))
-        first_kernel = np.cumsum(calls) - calls
-        number_in_row = np.arange(calls.sum()) - np.repeat(first_kernel, calls)
-        takes_one_more = number_in_row < np.repeat(remainder, calls)
-        duration = np.repeat(mean, calls) + takes_one_more
+        # Rows of 3 and 2 calls give 5 kernels, with the indices 0, 1, 2, 0, 1 within their rows.
+        first_kernel_of_row = np.cumsum(calls) - calls
+        index_in_row = np.arange(calls.sum()) - np.repeat(first_kernel_of_row, calls)
+        takes_1_ns_more = index_in_row < np.repeat(remainder, calls)
+        duration = np.repeat(mean, calls) + takes_1_ns_more
         end = np.cumsum(duration)
-        names = piece.codes("name", self._kernel_name)
+        names = batch.codes("name", self._kernel_name)
         zeros = np.zeros_like(end)
         columns = {
             "start": end - duration,
@@ -314,7 +337,7 @@ class TableReader:
             "lane": zeros,
         }
         self._records.add(EventKind.KERNEL, columns)
-        self._records.notes.append(_SUMS_NOTE)
+        self._records.notes.append(_TOTALS_NOTE)
 
     def _kernel_name(self, text: str) -> int:
         return self._records.builder.names[rocprof.kernel_name(text, 0)]
@@ -322,24 +345,24 @@ class TableReader:
     def _name(self, text: str) -> int:
         return self._records.builder.names[text or NO_NAME]
 
-    def _pieces(self, table: RocprofCsvTable) -> Iterator[_Piece]:
-        """Yield the rows of a table in pieces, up to where it is cut off."""
+    def _row_batches(self, table: RocprofCsvTable) -> Iterator[_RowBatch]:
+        """Yield the rows of a table in batches, up to where it is damaged or cut off.
+
+        Raises:
+            TraceCutOffError: the table is damaged, and damaged files are not to be salvaged.
+        """
         row_count = 0
         while True:
             rows: list[list[str]] = []
             damage: TraceCutOffError | None = None
             try:
                 for _, row in islice(table.rows, _ROWS_AT_ONCE):
-                    rows.append(row)  # what was read before an error is kept
+                    rows.append(row)  # one by one: rows before an error are kept
             except TraceFormatError as error:
                 damage = TraceCutOffError(error.path, error.problem, AGAIN)
             if not rows and damage is None:
                 return
-            if (
-                rows
-                and isinstance(rows[-1], UnfinishedRow)
-                and len(rows[-1]) < table.width
-            ):
+            if rows and _is_incomplete(rows[-1], table.width):
                 rows.pop()
                 damage = TraceCutOffError(
                     table.source.path, "its last line is incomplete", AGAIN
@@ -350,7 +373,7 @@ class TableReader:
             self._records.drop("rows with more or fewer cells than columns", odd_rows)
             row_count += len(whole_rows)
             if whole_rows:
-                yield _Piece(table.places, whole_rows)
+                yield _RowBatch(table.column_of_title, whole_rows)
             notes = salvage_notes(
                 source=table.source,
                 damage=damage,
@@ -363,22 +386,23 @@ class TableReader:
 
     # Agents.
 
-    def _add_agents(self, piece: _Piece) -> None:
+    def _add_agents(self, batch: _RowBatch) -> None:
+        """Number the GPUs among the agents, in the order of their nodes, and describe them."""
         self._has_agents = True
-        nodes = piece.whole("node_id")
-        visible_agents = piece.whole("logical_node_id")
-        compute_units = piece.whole("cu_count")
-        warp_sizes = piece.whole("wave_front_size")
+        nodes = batch.whole_numbers("node_id")
+        visible_agents = batch.whole_numbers("logical_node_id")
+        compute_units = batch.whole_numbers("cu_count")
+        warp_sizes = batch.whole_numbers("wave_front_size")
         for row in np.argsort(nodes, kind="stable").tolist():
-            if piece["agent_type"][row].strip() != "GPU":
+            if batch["agent_type"][row].strip() != "GPU":
                 continue
             ordinal = self._gpu_of_node.setdefault(
                 int(nodes[row]), len(self._gpu_of_node)
             )
             agent = rocprof.Agent(
                 type=rocprof.GPU_AGENT,
-                name=piece["name"][row],
-                product_name=piece["product_name"][row],
+                name=batch["name"][row],
+                product_name=batch["product_name"][row],
                 cu_count=int(compute_units[row]),
                 wave_front_size=int(warp_sizes[row]),
             )
@@ -386,54 +410,59 @@ class TableReader:
             self._gpu_of_visible_agent[int(visible_agents[row])] = gpu
 
     def _device(self, text: str) -> int:
-        """Return the GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` for a CPU.
+        """Return the number of the GPU that a table calls `Agent 4`, `GPU 0` or `4`.
 
-        `Agent 4` counts what the program sees; a bare number (or `--agent-index absolute`) nodes.
+        The number after `GPU` counts GPUs. The number after `Agent` counts the agents that the
+        program can see. A bare number (of `--agent-index absolute` as well) is that of a node.
+        The result is `NONE` for a CPU and for an unknown agent.
         """
-        agent = _NUMBER.fullmatch(text.strip())
+        agent = _AGENT.fullmatch(text.strip())
         if agent is None:
             return NONE
         word = (agent[1] or "").casefold()
-        number = int(agent[2])
+        agent_index = int(agent[2])
         if word == "cpu":
             return NONE
         if word == "gpu":
-            return number
+            return agent_index
         if self._has_agents:
-            gpu = self._gpu_of_node.get(number, NONE)
-            if word:
-                return self._gpu_of_visible_agent.get(number, gpu)
+            gpu = self._gpu_of_node.get(agent_index, NONE)
+            if word == "agent":
+                return self._gpu_of_visible_agent.get(agent_index, gpu)
             return gpu
         if _GPU_NUMBERS_NOTE not in self._records.notes:
             self._records.notes.append(_GPU_NUMBERS_NOTE)
-        return number
+        return agent_index
 
     # Records.
 
-    def _add_records(self, record: _RecordColumns, piece: _Piece) -> None:
+    def _add_records(self, record: _RecordColumns, batch: _RowBatch) -> None:
         columns = {}
-        for column, title in (_NUMBERS_OF_ALL | dict(record.numbers)).items():
-            columns[column] = piece.whole(title)
+        for column, title in (_COMMON_NUMBERS | dict(record.numbers)).items():
+            columns[column] = batch.whole_numbers(title)
         for column, title in record.devices.items():
-            columns[column] = piece.codes(title, self._device)
+            columns[column] = batch.codes(title, self._device)
         if record.kind == EventKind.KERNEL:
-            columns["name"] = piece.codes(record.name, self._kernel_name)
+            columns["name"] = batch.codes(record.name, self._kernel_name)
         else:
             categories = self._records.builder.categories
-            columns["name"] = piece.codes(record.name, self._name)
-            columns["domain"] = piece.codes(record.domain, categories.__getitem__)
-        columns["process"] = self._processes(record.kind, piece)
+            columns["name"] = batch.codes(record.name, self._name)
+            columns["domain"] = batch.codes(record.domain, categories.__getitem__)
+        columns["process"] = self._processes(record.kind, batch)
         self._records.add(record.kind, columns)
 
-    def _processes(self, kind: EventKind, piece: _Piece) -> Int64Array:
-        """Return the process of each row: its own, else that of its thread, else the only one."""
-        guids = piece.codes("guid", self._guids.__getitem__)
-        threads = piece.whole("thread_id")
-        if kind == EventKind.RUNTIME or "process_id" in piece:
-            return of_rows(
-                self._process_with_id, guids, piece.whole("process_id"), threads
-            )
-        return of_rows(self._process_of, guids, threads)
+    def _processes(self, kind: EventKind, batch: _RowBatch) -> Int64Array:
+        """Return the number of the process of each row, (m,).
+
+        The process is the one that the row names, or the process of the row's thread, or the only
+        process with the row's guid.
+        """
+        guids = batch.codes("guid", self._guids.__getitem__)
+        threads = batch.whole_numbers("thread_id")
+        if kind == EventKind.RUNTIME or "process_id" in batch:
+            process_ids = batch.whole_numbers("process_id")
+            return map_distinct_rows(self._process_with_id, guids, process_ids, threads)
+        return map_distinct_rows(self._process_of, guids, threads)
 
     def _process_with_id(self, guid: int, pid: int, thread: int) -> int:
         label: int | str = pid
@@ -454,7 +483,12 @@ class TableReader:
         return self._records.process((guid, "?"), "?")
 
 
-def _whole_number(cell: str) -> int:
+def _is_incomplete(row: Sequence[str], width: int) -> bool:
+    """Return True if the file ends within this row."""
+    return isinstance(row, UnfinishedRow) and len(row) < width
+
+
+def _whole_number_or_missing(cell: str) -> int:
     try:
         number = int(cell)
     except ValueError:

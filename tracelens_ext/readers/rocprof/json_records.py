@@ -1,9 +1,13 @@
 """Reads the JSON of rocprofv3 (`--output-format json`), plain or gzipped, in bounded memory.
 
 Supports: one or more processes; kernel dispatches, memory copies, and the calls of all APIs
-(`hip_api`, `hsa_api`, `rccl_api` …); roctx ranges and marks, which have their message among the
-`strings`. Names of calls are indices into `strings.buffer_records`, kernels are looked up by id.
-Ignores: all other records, counted with what they are; arguments of calls.
+(`hip_api`, `hsa_api`, `rccl_api` …); roctx ranges and marks.
+
+* A record has indices instead of names: those of calls and copies refer to
+  `strings.buffer_records`, those of kernels to `kernel_symbols`.
+* The message of a roctx range or mark is in `strings.marker_api`, by correlation id.
+
+Ignores: arguments of calls, and all other records, which are counted by kind.
 Format: `rocprofiler-sdk-tool` of ROCprofiler-SDK, `source/lib/output/generateJSON.cpp`.
 """
 
@@ -21,7 +25,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Interner, distinct_rows, looked_up
+from tracelens_ext.readers.builder import Interner, distinct_rows, map_distinct_ids
 from tracelens_ext.readers.json_events import ANY_CUT, EventStream
 from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof import records as rocprof
@@ -31,15 +35,16 @@ from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
-Pieces = dict[EventKind, dict[str, list[Int64Array]]]
+#: Kind of records → column → its parts, one for each batch of records.
+ColumnParts = dict[EventKind, dict[str, list[Int64Array]]]
 
 FORMAT = "rocprofv3 JSON"
 ROOT = "rocprofiler-sdk-tool"
 
-#: Objects of a process whose members are read one by one.
-_WALKED = ("strings", "buffer_records", "callback_records")
+#: Members of a process that contain the lists of records, and the lists that the records refer to.
+_OBJECTS_WITH_LISTS = ("strings", "buffer_records", "callback_records")
 _WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-#: What a number of a record is where it is left out; 0 for all others.
+#: Number that a record has if the document leaves it out; 0 for all others.
 _DEFAULTS = {
     "start_timestamp": MISSING,
     "end_timestamp": MISSING,
@@ -50,60 +55,66 @@ _DEFAULTS = {
     "operation": -1,
     "bytes": -1,
 }
-_PLACES_OF_ALL = {
+#: Column → member of a record. Dots separate the names of nested members.
+_MEMBERS_OF_ALL = {
     "start": "start_timestamp",
     "end": "end_timestamp",
     "kind": "kind",
     "operation": "operation",
     "correlation": "correlation_id.internal",
 }
-_PLACES_OF_CALLS = _PLACES_OF_ALL | {"thread": "thread_id"}
-_PLACES_OF_DISPATCHES = _PLACES_OF_ALL | {
+_MEMBERS_OF_CALLS = _MEMBERS_OF_ALL | {"thread": "thread_id"}
+_MEMBERS_OF_DISPATCHES = _MEMBERS_OF_ALL | {
     "kernel": "dispatch_info.kernel_id",
     "device handle": "dispatch_info.agent_id.handle",
     "lane handle": "dispatch_info.queue_id.handle",
 }
-for _name in rocprof.GEOMETRY:  # `grid_size_x` is at `dispatch_info.grid_size.x`
+for _name in rocprof.GEOMETRY:  # `grid_size_x` is `dispatch_info.grid_size.x`
     _size, _, _axis = _name.rpartition("_")
-    _PLACES_OF_DISPATCHES[_name] = f"dispatch_info.{_size}.{_axis}"
-_PLACES_OF_COPIES = _PLACES_OF_ALL | {
+    _MEMBERS_OF_DISPATCHES[_name] = f"dispatch_info.{_size}.{_axis}"
+_MEMBERS_OF_COPIES = _MEMBERS_OF_ALL | {
     "source handle": "src_agent_id.handle",
     "target handle": "dst_agent_id.handle",
     "lane handle": "stream_id.handle",
     "bytes": "bytes",
 }
-#: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
-_PLACES = {
-    EventKind.RUNTIME: _PLACES_OF_CALLS,
-    EventKind.KERNEL: _PLACES_OF_DISPATCHES,
-    EventKind.MEMCPY: _PLACES_OF_COPIES,
+#: Columns of each kind of record. A handle may be any number of 64 bits, even one that is too large
+#: for a column of signed numbers. Handles are therefore replaced by small numbers.
+_MEMBERS_OF_KIND = {
+    EventKind.RUNTIME: _MEMBERS_OF_CALLS,
+    EventKind.KERNEL: _MEMBERS_OF_DISPATCHES,
+    EventKind.MEMCPY: _MEMBERS_OF_COPIES,
 }
 
 
-def _record_type(places: Iterable[str]) -> type:
-    """Return a type with a whole number at each place; dots part the names of nested members."""
-    nested_places: dict[str, list[str]] = {}
-    for place in places:
-        name, _, place_within = place.partition(".")
-        within = nested_places.setdefault(name, [])
-        if place_within:
-            within.append(place_within)
-    members: list[tuple[str, Any, Any]] = []
-    for name, within in nested_places.items():
-        if within:
-            nested_type = _record_type(within)
-            members.append((name, nested_type, nested_type()))
+def _record_type(members: Iterable[str]) -> type:
+    """Return a msgspec type for records with these members, all of them whole numbers.
+
+    Example: `thread_id` and `dispatch_info.kernel_id` give a type with the fields `thread_id` and
+    `dispatch_info`; the latter is a type with the field `kernel_id`.
+    """
+    nested_members: dict[str, list[str]] = {}
+    for member in members:
+        name, _, nested_member = member.partition(".")
+        nested = nested_members.setdefault(name, [])
+        if nested_member:
+            nested.append(nested_member)
+    fields: list[tuple[str, Any, Any]] = []
+    for name, nested in nested_members.items():
+        if nested:
+            nested_type = _record_type(nested)
+            fields.append((name, nested_type, nested_type()))
         elif name == "handle":
-            members.append((name, int, 0))
+            fields.append((name, int, 0))
         else:
             default = _DEFAULTS.get(name, 0)
-            members.append((name, _WholeNumber, default))
-    return msgspec.defstruct("Record", members, frozen=True)
+            fields.append((name, _WholeNumber, default))
+    return msgspec.defstruct("Record", fields, frozen=True)
 
 
-_CALL = _record_type(_PLACES_OF_CALLS.values())
-_DISPATCH = _record_type(_PLACES_OF_DISPATCHES.values())
-_COPY = _record_type(_PLACES_OF_COPIES.values())
+_CALL = _record_type(_MEMBERS_OF_CALLS.values())
+_DISPATCH = _record_type(_MEMBERS_OF_DISPATCHES.values())
+_COPY = _record_type(_MEMBERS_OF_COPIES.values())
 _KIND_OF_RECORD = {
     _CALL: EventKind.RUNTIME,
     _DISPATCH: EventKind.KERNEL,
@@ -112,7 +123,7 @@ _KIND_OF_RECORD = {
 
 
 class _Symbol(msgspec.Struct):
-    """A kernel, and how its name is written."""
+    """A kernel, with its name in up to three spellings."""
 
     kernel_id: _WholeNumber = -1
     formatted_kernel_name: str | None = None
@@ -121,20 +132,20 @@ class _Symbol(msgspec.Struct):
 
     @property
     def shown_name(self) -> str | None:
-        """The most readable name."""
+        """The most readable spelling of the name that the document has."""
         return (
             self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
         )
 
 
 class _Operations(msgspec.Struct):
-    """A kind of records, and the names of its operations."""
+    """A kind of records (`HIP_RUNTIME_API`), and the names of its operations (`hipFree`)."""
 
     kind: str = ""
     operations: list[str] = []
 
     def name_of(self, operation: int) -> str:
-        """The name of an operation, or its number."""
+        """The name of an operation by its index, or a substitute if the document has no name."""
         if 0 <= operation < len(self.operations):
             return self.operations[operation]
         return f"operation {operation}"
@@ -148,14 +159,22 @@ class _Message(msgspec.Struct):
 
 
 class _Process(NamedTuple):
-    """What the document says of a process."""
+    """The description of a process in the document."""
 
     pid: int | str
     command: str
     machine: str
 
 
-_TYPES: dict[tuple[str, ...], type] = {
+class _ResolvedHandles(NamedTuple):
+    """The meaning of the handles of a process, by the small numbers that replace them."""
+
+    lane: Int64Array  #: the handle as the id of a queue or stream; `NONE` if it is too large
+    gpu: Int64Array  #: the GPU whose handle it is; `NONE` if it is not that of a GPU
+
+
+#: Path of a list within a process → type of its items.
+_ITEM_TYPES: dict[tuple[str, ...], type] = {
     ("agents",): rocprof.Agent,
     ("kernel_symbols",): _Symbol,
     ("strings", "buffer_records"): _Operations,
@@ -163,28 +182,31 @@ _TYPES: dict[tuple[str, ...], type] = {
     ("buffer_records", "kernel_dispatch"): _DISPATCH,
     ("buffer_records", "memory_copy"): _COPY,
 }
-#: Why records of a kind are left out.
-_LEFT_OUT = {
+#: Lists of records that are dropped, and the reason.
+_REASON_OF_DROPPED_LIST = {
     "memory_allocation": rocprof.ALLOCATION,
     "scratch_memory": rocprof.ALLOCATION,
     "counter_collection": rocprof.COUNTER,
 }
 
 
-def _type_of(path: tuple[str, ...]) -> type:
-    """Return the type of the items of a list at a place in a process; `Raw`: they are not read."""
+def _item_type(path: tuple[str, ...]) -> type:
+    """Return the type of the items of a list, by the path of the list within its process.
+
+    The type is `Raw` for a list whose items are not read.
+    """
     if path[0] == "buffer_records" and path[-1].endswith("_api"):
         return _CALL
-    return _TYPES.get(path, msgspec.Raw)
+    return _ITEM_TYPES.get(path, msgspec.Raw)
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a document."""
+    """Read a JSON document of rocprofv3."""
     document = _Document(source)
     records = document.records
     for items in document:
-        document.take(items)
-    document.end_process()
+        document.add_items(items)
+    document.finish_process()
     records.notes += salvage_notes(
         source=source,
         damage=document.damage,
@@ -199,7 +221,16 @@ def from_document(
     path: str,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
-    """Return the trace of a loaded document."""
+    """Return the trace of a document that is already parsed.
+
+    Args:
+        document: the parsed JSON.
+        path: what messages call the document.
+        reading: the options of the reader.
+
+    Raises:
+        TraceFormatError: the document is not JSON, or has no events.
+    """
     try:
         text = msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:
@@ -211,14 +242,16 @@ def from_document(
 
 
 @cache
-def _decoder_of(kind: type) -> msgspec.json.Decoder[list[Any]]:
-    return msgspec.json.Decoder(list.__class_getitem__(kind))
+def _list_decoder(item_type: type) -> msgspec.json.Decoder[list[Any]]:
+    return msgspec.json.Decoder(list.__class_getitem__(item_type))
 
 
 class _Document(EventStream[list[Any]]):
-    """The items of all lists of all processes of a document, which it decodes itself.
+    """The items of all lists of all processes of a document, in the order of the file.
 
-    The records of a process are columns until all that they refer to is known.
+    It is an `EventStream` and its own decoder, since the type of the items depends on the list.
+    A process may list its records before the names that they refer to. Its records are therefore
+    kept as columns until the process ends, and only then added to `records`.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -232,23 +265,23 @@ class _Document(EventStream[list[Any]]):
         self._metadata: object = None
         self._items: defaultdict[type, list[Any]] = defaultdict(list)
         self._handles: Interner[int] = Interner()
-        self._columns: Pieces = {}
-        for kind in _PLACES:
+        self._columns: ColumnParts = {}
+        for kind in _MEMBERS_OF_KIND:
             self._columns[kind] = defaultdict(list)
 
-    # What is where.
+    # Walking through the document.
 
     def _member(self, key: str) -> Iterator[list[Any]]:
-        path_outside = self._path
+        """Read a member of an object, whose key was just read; yield the items in its lists."""
+        outer_path = self._path
         self._path = (*self._path, key)
         path = self._path[1:]
         is_root = self._path == (ROOT,)
-        is_walked = len(path) == 1 and key in _WALKED
-        is_object_with_records = is_root or is_walked
+        has_lists = len(path) == 1 and key in _OBJECTS_WITH_LISTS
         opening = self._next_byte()
         if is_root and opening == b"[":
             yield from self._processes()
-        elif opening == b"{" and is_object_with_records:
+        elif opening == b"{" and (is_root or has_lists):
             self._rest = self._rest[1:]
             yield from self._object()
         elif opening == b"[" and path:
@@ -257,14 +290,16 @@ class _Document(EventStream[list[Any]]):
             self._metadata = self._value()
         else:
             self._value()
-        self._path = path_outside
+        self._path = outer_path
 
     def _list(self, path: tuple[str, ...]) -> Iterator[list[Any]]:
+        """Yield the items of the list that begins here."""
         self._list_path = path
         if path[0] == "buffer_records" and not self.found_events:
             self.found_events = True
-            self._count = 0  # of records, and not of what they refer to
-        # A slice that was read for a short list before this one is read again.
+            self._count = 0  # counts records only, not the names before them
+        # `_array` looks for the end of an event only in text that it reads itself, so text that was
+        # read ahead for an earlier list goes back to the source.
         self._source.unread(self._rest[1:])
         self._rest = self._rest[:1]
         self._at_end = False
@@ -275,11 +310,12 @@ class _Document(EventStream[list[Any]]):
         return self.found_events and super()._holds_events()
 
     def _processes(self) -> Iterator[list[Any]]:
+        """Yield the items in the lists of an array of processes."""
         self._rest = self._rest[1:]
         while (byte := self._next_byte()) == b"{":
             self._rest = self._rest[1:]
             yield from self._object()
-            self.end_process()
+            self.finish_process()
             if self._next_byte() == b",":
                 self._rest = self._rest[1:]
         if not byte:
@@ -290,14 +326,17 @@ class _Document(EventStream[list[Any]]):
             )
         self._rest = self._rest[1:]
 
-    # Items of the list that `_list_path` says.
+    # Decoding the items of the current list, whose path is `_list_path`.
 
     def decode(self, text: bytes) -> list[Any]:
-        return _decoder_of(_type_of(self._list_path)).decode(text)
+        return _list_decoder(_item_type(self._list_path)).decode(text)
 
     def repair(self, events: list[object]) -> list[Any]:
-        """Return items that have texts for numbers, say; those of another form are counted."""
-        item_type = _type_of(self._list_path)
+        """Return items that `decode` refused, converted (such as texts to numbers).
+
+        Items that cannot be converted are dropped and counted.
+        """
+        item_type = _item_type(self._list_path)
         repaired: list[Any] = []
         for event in events:
             with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
@@ -306,52 +345,41 @@ class _Document(EventStream[list[Any]]):
         self.records.drop("records with another layout", len(events) - len(repaired))
         return repaired
 
-    def take(self, items: list[Any]) -> None:
-        """Keep items of the current list."""
+    def add_items(self, items: list[Any]) -> None:
+        """Keep the items of the current list until the process ends, or drop and count them."""
         path = self._list_path
-        last_name = path[-1]
-        item_type = _type_of(path)
+        list_name = path[-1]
+        item_type = _item_type(path)
         if item_type in _KIND_OF_RECORD:
-            self._take_records(_KIND_OF_RECORD[item_type], items)
+            self._add_to_columns(_KIND_OF_RECORD[item_type], items)
         elif item_type is not msgspec.Raw:
             self._items[item_type] += items
         elif path[0] in ("buffer_records", "callback_records"):
-            reason = _LEFT_OUT.get(last_name, "records of another kind")
+            reason = _REASON_OF_DROPPED_LIST.get(list_name, "records of another kind")
             self.records.drop(reason=reason, count=len(items))
 
-    def _take_records(self, kind: EventKind, items: list[Any]) -> None:
+    def _add_to_columns(self, kind: EventKind, items: list[Any]) -> None:
         columns = self._columns[kind]
-        for name, place in _PLACES[kind].items():
-            values: Iterable[int] = map(attrgetter(place), items)
+        for name, member in _MEMBERS_OF_KIND[kind].items():
+            values: Iterable[int] = map(attrgetter(member), items)
             if name.endswith("handle"):
                 values = map(self._handles.__getitem__, values)
             column = np.fromiter(values, np.int64, len(items))
             columns[name].append(column)
 
-    # A process.
+    # Making events of the records of a process.
 
-    def end_process(self) -> None:
-        """Add its records to the trace; what follows is of another one."""
-        key = object()
+    def finish_process(self) -> None:
+        """Add the records of the current process to `records`, and begin another process."""
         process = self._described_process()
-        gpu_of_handle = self._gpu_of_handle(process.machine)
-        lanes = []
-        gpus = []
-        for handle in self._handles:
-            is_usable = 0 <= handle < rocprof.MOST_ID
-            if is_usable:
-                lanes.append(handle)
-            else:
-                lanes.append(NONE)
-            gpus.append(gpu_of_handle.get(handle, NONE))
-        lane_of_number = np.array(lanes, dtype=np.int64)
-        gpu_of_number = np.array(gpus, dtype=np.int64)
-        for kind, pieces in self._columns.items():
-            if not pieces:
+        key = object()  # each process of the document is distinct, whatever its pid
+        lane_of_number, gpu_of_number = self._resolved_handles(process.machine)
+        for kind, parts_of_column in self._columns.items():
+            if not parts_of_column:
                 continue
             columns: dict[str, Int64Array] = {}
-            for name, column_pieces in pieces.items():
-                column = np.concatenate(column_pieces)
+            for name, parts in parts_of_column.items():
+                column = np.concatenate(parts)
                 if name == "lane handle":
                     columns["lane"] = lane_of_number[column]
                 elif name.endswith(" handle"):
@@ -364,17 +392,34 @@ class _Document(EventStream[list[Any]]):
             self.records.add(kind, columns)
         self._begin_process()
 
+    def _resolved_handles(self, machine: str) -> _ResolvedHandles:
+        """Return the meaning of the handles that the records of the process contain."""
+        gpu_of_handle = self._gpu_of_handle(machine)
+        lanes = []
+        gpus = []
+        for handle in self._handles:
+            is_usable = 0 <= handle < rocprof.MOST_ID
+            if is_usable:
+                lanes.append(handle)
+            else:
+                lanes.append(NONE)
+            gpus.append(gpu_of_handle.get(handle, NONE))
+        return _ResolvedHandles(
+            lane=np.array(lanes, dtype=np.int64), gpu=np.array(gpus, dtype=np.int64)
+        )
+
     def _name_records(self, kind: EventKind, columns: dict[str, Int64Array]) -> None:
-        """Add the columns `name` and, but for kernels, `domain`."""
+        """Add the column `name` and, except for kernels, the column `domain`."""
         if kind == EventKind.KERNEL:
-            columns["name"] = looked_up(columns["kernel"], self._kernel_names)
+            kernel_ids = columns["kernel"]
+            columns["name"] = map_distinct_ids(kernel_ids, self._kernel_name_codes)
             return
         columns["domain"], columns["name"] = self._domains_and_names(columns)
         if kind == EventKind.RUNTIME:
             self._name_markers(columns)
 
     def _name_markers(self, columns: dict[str, Int64Array]) -> None:
-        """Give roctx ranges and marks their message as a name."""
+        """Name roctx ranges and marks after their message."""
         message_of_id = {item.key: item.value for item in self._items[_Message]}
         names = self.records.builder.names
         name = columns["name"]
@@ -387,7 +432,7 @@ class _Document(EventStream[list[Any]]):
                 name[row] = names[message]
 
     def _described_process(self) -> _Process:
-        """Return what the metadata says of the process."""
+        """Return the description of the current process, from its metadata."""
         metadata = self._metadata if isinstance(self._metadata, dict) else {}
         pid = metadata.get("pid")
         if not isinstance(pid, int):
@@ -401,7 +446,7 @@ class _Document(EventStream[list[Any]]):
         return _Process(pid=pid, command=encodable(command), machine=machine)
 
     def _gpu_of_handle(self, machine: str) -> dict[int, int]:
-        """Return the number of each GPU of the process by the handle of its agent."""
+        """Add the GPUs of the process to `records`; return their numbers by handle of the agent."""
         agents = {agent.id.handle: agent for agent in self._items[rocprof.Agent]}
         gpu_of_handle = {}
         for handle, agent in agents.items():
@@ -411,28 +456,32 @@ class _Document(EventStream[list[Any]]):
         return gpu_of_handle
 
     def _domains_and_names(self, columns: dict[str, Int64Array]) -> Int64Array:
-        """Return the codes of each record's kind and operation, which are indices, (2, n)."""
+        """Return the codes of the domain and of the name of each of n records, (2, n).
+
+        The kind of a record is an index into the list of kinds; its operation is an index into the
+        operations of that kind.
+        """
         builder = self.records.builder
         kinds: list[_Operations] = self._items[_Operations]
         distinct, index = distinct_rows(columns["kind"], columns["operation"])
         codes = []
         for kind, operation in distinct:
-            described = _Operations()
+            operations = _Operations()
             if 0 <= kind < len(kinds):
-                described = kinds[kind]
-            domain = builder.categories[described.kind or f"kind {kind}"]
-            name = builder.names[described.name_of(operation)]
+                operations = kinds[kind]
+            domain = builder.categories[operations.kind or f"kind {kind}"]
+            name = builder.names[operations.name_of(operation)]
             codes.append((domain, name))
         return np.array(codes, dtype=np.int64)[index].T
 
-    def _kernel_names(self, ids: Int64Array) -> list[int]:
-        """Return the codes of the names of kernels."""
+    def _kernel_name_codes(self, kernel_ids: Int64Array) -> list[int]:
+        """Return the code of the name of each kernel."""
         names = self.records.builder.names
         symbols = {
             symbol.kernel_id: symbol.shown_name for symbol in self._items[_Symbol]
         }
         codes = []
-        for number in ids.tolist():
-            shown_name = symbols.get(number)
-            codes.append(names[rocprof.kernel_name(shown_name, number)])
+        for kernel_id in kernel_ids.tolist():
+            name = rocprof.kernel_name(symbols.get(kernel_id), kernel_id)
+            codes.append(names[name])
         return codes

@@ -1,10 +1,12 @@
-"""The records of rocprofv3 as events: what its words mean, in each of its file formats.
+"""Turns the records of rocprofv3 into events; the readers of all its file formats share this code.
 
-A call (HIP, HSA, RCCL …) is a runtime or driver call and can launch; a roctx range is an
-annotation, a roctx mark an instant. Dispatches and copies are GPU events. Correlation ids count
-within a process, so GPU events are filed under the process that launched them.
-Format: the documentation of ROCprofiler-SDK, "Using rocprofv3" and "Using rocpd output format"; of
-JSON `source/lib/output/generateJSON.cpp` of ROCprofiler-SDK.
+* A call (HIP, HSA, RCCL …) becomes a runtime or driver call, which can launch GPU work.
+* A roctx range becomes an annotation, a roctx mark an instant.
+* Dispatches and copies become GPU events. A correlation id is unique only within its process, so
+  each GPU event belongs to the process that launched it.
+
+Format: the documentation of ROCprofiler-SDK, "Using rocprofv3" and "Using rocpd output format"; for
+JSON, `source/lib/output/generateJSON.cpp` of ROCprofiler-SDK.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
+from tracelens_ext.readers.builder import (
+    Interner,
+    Labels,
+    TraceBuilder,
+    map_distinct_rows,
+)
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind, Int64Array, Trace
 
@@ -27,19 +34,22 @@ DISPATCH = "KERNEL_DISPATCH"
 RECORD = (
     "rocprofv3 --kernel-trace --hip-trace --marker-trace --memory-copy-trace -- PROGRAM"
 )
-#: Why records are left out.
+#: Reasons for dropping records, as the user reads them.
 ALLOCATION = "memory allocations, which are not analyzed"
 COUNTER = "counter values, which are not analyzed"
 
-#: Devices of the second machine in a file count from here, those of the third from twice this.
-_DEVICES_A_MACHINE = 100
-_SUFFIX = re.compile(r"(?:\.kd)?(?: \[clone \.kd\])?(?: \(\.kd\))?\Z")
+#: The GPUs of the first machine in a file are numbered from 0, of the second from 100, of the third
+#: from 200.
+_DEVICES_PER_MACHINE = 100
+#: Endings that mark a symbol as a kernel descriptor rather than the kernel itself.
+_DESCRIPTOR_SUFFIX = re.compile(r"(?:\.kd)?(?: \[clone \.kd\])?(?: \(\.kd\))?\Z")
+#: Ids and sizes from this value on are treated as unknown.
 MOST_ID = 2**62
-#: What `Agent.type` says of a GPU.
+#: Value of `Agent.type` for a GPU.
 GPU_AGENT = 2
-#: No machine has as many GPUs.
+#: GPU numbers from this value on are treated as damaged.
 MOST_GPUS = 1 << 20
-#: What tells the blocks of a dispatch; grids count work items.
+#: Columns from which the number of blocks of a dispatch is computed. The grid is in work items.
 GEOMETRY = (
     "grid_size_x",
     "grid_size_y",
@@ -49,30 +59,30 @@ GEOMETRY = (
     "workgroup_size_z",
 )
 _DIMENSIONS = 3
-#: Limits that keep the number of blocks within 64 bits; no more blocks are needed to fill a GPU.
+#: Limits that keep the product of three dimensions within 64 bits. Far fewer blocks fill any GPU.
 _MOST_ITEMS = 2**40
-_MOST_ITEMS_OF_A_BLOCK = 2**20
-_MOST_BLOCKS_OF_A_DIMENSION = 2**20
+_MOST_ITEMS_PER_BLOCK = 2**20
+_MOST_BLOCKS_PER_DIMENSION = 2**20
 
 
 class MemoryBank(msgspec.Struct):
-    """A memory of an agent."""
+    """One of the memories of an agent."""
 
     size_in_bytes: int = 0
 
 
 class Handle(msgspec.Struct, frozen=True):
-    """An id within the process, as JSON holds it."""
+    """An id that is unique within its process, in the form that JSON has it."""
 
     handle: int = 0
 
 
 class Agent(msgspec.Struct):
-    """A processor: an item of `agents` in JSON, `extdata` of an agent in rocpd."""
+    """A processor: an item of `agents` in JSON, or the `extdata` of an agent in rocpd."""
 
     id: Handle = Handle()
-    type: int = 0  #: 1 CPU, 2 GPU
-    logical_node_type_id: int = 0  #: among the GPUs
+    type: int = 0  #: 1 for a CPU, 2 for a GPU
+    logical_node_type_id: int = 0  #: its number among the processors of its type
     name: str = ""
     product_name: str = ""
     cu_count: int = 0
@@ -80,7 +90,7 @@ class Agent(msgspec.Struct):
     mem_banks: list[MemoryBank] = []
 
     def device(self, ordinal: int) -> Device:
-        """Return the description of this agent as the GPU of that number."""
+        """Return the description of this agent as the GPU with a number."""
         memory_size = sum(bank.size_in_bytes for bank in self.mem_banks)
         return Device(
             ordinal=ordinal,
@@ -92,33 +102,39 @@ class Agent(msgspec.Struct):
 
 
 def _plausible_size(size: int) -> int:
-    """Return a size as it is; 0, for unknown, if it cannot be one."""
+    """Return the size itself, or 0 (unknown) if no processor can have such a size."""
     if 0 < size < MOST_ID:
         return size
     return 0
 
 
-def kernel_name(text: str | None, number: int) -> str:
-    """Return a kernel's name without the suffix of its descriptor (`.kd`), or name its number."""
-    if text is None:
-        return f"kernel {number}"
-    return _SUFFIX.sub("", text.strip().strip('"').strip()) or NO_NAME
+def kernel_name(symbol: str | None, kernel_id: int) -> str:
+    """Return the name of a kernel without the suffix of its descriptor.
+
+    Examples: `gemm.kd` → `gemm`; a kernel without a symbol and with the id 7 → `kernel 7`.
+    """
+    if symbol is None:
+        return f"kernel {kernel_id}"
+    unquoted = symbol.strip().strip('"').strip()
+    return _DESCRIPTOR_SUFFIX.sub("", unquoted) or NO_NAME
 
 
 class RecordingAdvice(NamedTuple):
-    """What messages advise about recording."""
+    """Advice about recording, as it appears in messages."""
 
-    command: str = RECORD  #: how to record
-    calls: str = "record with --hip-trace"  #: how to record calls
+    command: str = RECORD  #: the command that records a complete trace
+    calls: str = "record with --hip-trace"  #: how to record calls if they are missing
 
 
 class RocprofRecords:
-    """Collects records, with codes of its `builder`, and makes the trace.
+    """Collects the records of a file and makes the trace.
+
+    Names and domains are passed as codes of the interners of `builder`.
 
     Attributes:
-        builder: what the records are added to.
-        notes: sentences about what was left out or guessed.
-        processes: the label of each process.
+        builder: the builder that the records are added to.
+        notes: sentences for the user about what was left out or guessed.
+        processes: the label of each process, by its number.
         thread_names: the names of threads, by label of the process and id of the thread.
     """
 
@@ -136,12 +152,12 @@ class RocprofRecords:
         self._has_calls = False
 
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
-        """Return the number of a process.
+        """Return the number of a process; a new key adds a process.
 
         Args:
-            key: tells the process from those with its pid on other machines.
-            pid: its id, or a text where that is not known.
-            command: what it ran; empty where that is not known.
+            key: identifies the process, also among processes with the same pid on other machines.
+            pid: the process id, or "?" if it is unknown.
+            command: the command line that the process ran; empty if it is unknown.
         """
         if key not in self._process_of_key:
             self._processes_with_pid[pid] += 1
@@ -155,30 +171,48 @@ class RocprofRecords:
         return self._process_of_key[key]
 
     def device(self, machine: Hashable, ordinal: int, agent: Agent) -> int:
-        """Return the number of a GPU: of an agent that has an ordinal on its machine."""
-        number = ordinal + self._machines[machine] * _DEVICES_A_MACHINE
-        self._devices.setdefault(number, agent.device(number))
-        return number
+        """Return the number of a GPU in the trace.
 
-    def kinds(self, domain: Int64Array) -> Int64Array:
-        """Return the event kinds of domains such as `HIP_RUNTIME_API_EXT`, given as codes."""
+        Args:
+            machine: identifies the machine that the GPU is in.
+            ordinal: the number of the GPU on its machine.
+            agent: the description of the GPU.
+        """
+        device_number = ordinal + self._machines[machine] * _DEVICES_PER_MACHINE
+        self._devices.setdefault(device_number, agent.device(device_number))
+        return device_number
+
+    def kinds(self, domain_codes: Int64Array) -> Int64Array:
+        """Return the `EventKind` of the calls of each domain, such as `HIP_RUNTIME_API_EXT`.
+
+        Args:
+            domain_codes: codes of the categories of the builder, (m,).
+        """
         categories = self.builder.categories
         kind_of_code = np.full(len(categories), EventKind.RUNTIME, dtype=np.int64)
         for code, category in enumerate(categories):
-            word = category.casefold()
-            if "marker" in word:
+            domain = category.casefold()
+            if "marker" in domain:
                 kind_of_code[code] = EventKind.USER_ANNOTATION
-            elif "hsa" in word:
+            elif "hsa" in domain:
                 kind_of_code[code] = EventKind.DRIVER
-        return kind_of_code[domain]
+        return kind_of_code[domain_codes]
 
     def add(self, record_kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
-        """Add dispatches (`KERNEL`), copies (`MEMCPY`), fills (`MEMSET`), or calls and markers.
+        """Add m records of one kind.
 
-        Columns: `start`, `end` in ns; `process` of this object; `name` and `domain`, codes of the
-        builder; `correlation`, if it is known. Of calls `thread`; of dispatches `device` and
-        `lane`, their queue; of copies the same, or `source` and `target`, devices, and `lane`,
-        their stream; `bytes` and `GEOMETRY`, if they are known. Dispatches need no domain.
+        Args:
+            record_kind: `RUNTIME` for calls and markers, `KERNEL` for dispatches, `MEMCPY` for
+                copies, `MEMSET` for fills.
+            columns: columns of shape (m,), as follows.
+
+        Every record has `start` and `end` (ns), `process` (a number that `process` returned) and
+        `name` (a code). `domain` (a code) is optional for dispatches only, `correlation` always.
+
+        * Calls and markers also have `thread`.
+        * GPU events also have `lane`: the queue of a dispatch, the stream of a copy.
+        * GPU events have either `device` or, if they are copies, `source` and `target` devices.
+        * GPU events may have `bytes` and the columns in `GEOMETRY`.
         """
         if record_kind == EventKind.RUNTIME:
             self._add_calls(columns)
@@ -192,8 +226,8 @@ class RocprofRecords:
         kind[is_instant] = EventKind.INSTANT
         if not is_marker.all():
             self._has_calls = True
-        threads = of_rows(self._thread, columns["process"], columns["thread"])
-        numbers = _known_numbers(columns)
+        threads = map_distinct_rows(self._thread, columns["process"], columns["thread"])
+        numbers = _number_arguments(columns)
         domain = columns["domain"]
         self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)
 
@@ -204,15 +238,15 @@ class RocprofRecords:
         numbers: Mapping[str, Int64Array],
         texts: Mapping[str, Int64Array],
     ) -> None:
-        """Add m ranges and marks of known kinds.
+        """Add m ranges and marks whose kinds the caller has determined.
 
         Args:
-            columns: as of calls.
-            kind: the `EventKind` of each, (m,).
-            numbers: argument → integers, (m,).
-            texts: argument → codes of texts of the builder, (m,).
+            columns: the columns that `add` expects for calls, each (m,).
+            kind: the `EventKind` of each event, (m,).
+            numbers: name of an argument → its integers, (m,).
+            texts: name of an argument → codes of `builder.texts`, (m,).
         """
-        threads = of_rows(self._thread, columns["process"], columns["thread"])
+        threads = map_distinct_rows(self._thread, columns["process"], columns["thread"])
         name = columns["name"]
         domain = columns["domain"]
         self.builder.add_rows(columns, name, kind, threads, domain, numbers, texts)
@@ -220,59 +254,67 @@ class RocprofRecords:
     def _add_gpu_events(
         self, kind: EventKind, columns: Mapping[str, Int64Array]
     ) -> None:
-        described = dict(columns)
-        described["stream"] = columns["lane"]
+        event_columns = dict(columns)
+        event_columns["stream"] = columns["lane"]
         lane_word = "queue"
         if "device" not in columns:
             lane_word = "stream"
-            described["device"] = self._device_of_copy(columns)
+            event_columns["device"] = self._device_of_copy(columns)
         if GEOMETRY[0] in columns:
             geometry = [columns[name] for name in GEOMETRY]
-            described["grid"] = _blocks(geometry)
+            event_columns["grid"] = _blocks(geometry)
 
         def thread_of(process: int, device: int, lane: int) -> int:
             return self._thread(process, f"GPU {device} {lane_word} {lane}")
 
-        device = described["device"]
-        threads = of_rows(thread_of, columns["process"], device, columns["lane"])
+        device = event_columns["device"]
+        threads = map_distinct_rows(
+            thread_of, columns["process"], device, columns["lane"]
+        )
         domain: Int64Array | int | None = columns.get("domain")
         if domain is None:
             domain = self.builder.categories[DISPATCH]
-        numbers = _known_numbers(described)
+        numbers = _number_arguments(event_columns)
         self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)
 
-    def _thread(self, process: int, lane: int | str) -> int:
-        return self.builder.threads[self.processes[process], lane]
+    def _thread(self, process: int, thread: int | str) -> int:
+        """Return the code of a thread of a process; GPU work has a "thread" for each lane."""
+        return self.builder.threads[self.processes[process], thread]
 
     def _device_of_copy(self, columns: Mapping[str, Int64Array]) -> Int64Array:
-        """Return the GPU of each copy, `NONE` for none.
+        """Return the GPU to which each copy is attributed, (m,); `NONE` if no GPU takes part.
 
-        It is the target where the name says that the copy goes to a device, else the source. Where
-        that one is a CPU, it is the other one.
+        A copy whose name ends in `TO_DEVICE` is attributed to its target, any other to its source.
+        If that end of the copy is a CPU, the copy is attributed to the other end.
         """
         source = columns["source"]
         target = columns["target"]
-        goes_to_device = [name.endswith("TO_DEVICE") for name in self.builder.names]
-        is_to_device = np.array(goes_to_device, dtype=bool)[columns["name"]]
+        is_name_to_device = [name.endswith("TO_DEVICE") for name in self.builder.names]
+        is_to_device = np.array(is_name_to_device, dtype=bool)[columns["name"]]
         preferred = np.where(is_to_device, target, source)
         other = np.where(is_to_device, source, target)
         return np.where(preferred == NONE, other, preferred)
 
     def drop(self, reason: str, count: int) -> None:
-        """Count records that are left out."""
+        """Count records that do not become events, with the reason that the user reads."""
         if count:
             self.builder.dropped[reason] += count
 
     def finish(self, path: str, format_name: str, bytes_read: int) -> Trace:
-        """Return the trace.
+        """Return the trace of all records that were added.
+
+        Args:
+            path: the file as the user named it.
+            format_name: what the trace reports as its format.
+            bytes_read: size of the file, decompressed.
 
         Raises:
-            TraceFormatError: there is no record that becomes an event.
+            TraceFormatError: no record became an event.
         """
         if not self._has_calls:
             note = "No calls were recorded, so no GPU event has a launch"
             self.notes.append(f"{note}: {self._advice.calls}.")
-        devices = [self._devices[number] for number in sorted(self._devices)]
+        devices = [self._devices[device] for device in sorted(self._devices)]
         trace = self.builder.finish(
             path=path,
             format_name=format_name,
@@ -280,13 +322,14 @@ class RocprofRecords:
             devices=tuple(devices),
             labels=Labels(self._process_names, threads=self.thread_names),
             notes=tuple(self.notes),
-            streams_run_in_order=False,  # kernels are filed under their hardware queue
+            # The stream of a kernel is its hardware queue here, which several HIP streams share.
+            streams_run_in_order=False,
         )
         if not len(trace):
             problem = "contains no calls, markers, kernels or copies"
-            left_out = trace.provenance.dropped_text
-            if left_out:
-                problem += f" (left out: {left_out})"
+            dropped = trace.provenance.dropped_text
+            if dropped:
+                problem += f" (left out: {dropped})"
             raise TraceFormatError(
                 path, problem, f"record with: {self._advice.command}"
             )
@@ -294,8 +337,8 @@ class RocprofRecords:
         return replace(trace, conventions=conventions)
 
 
-def _known_numbers(columns: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
-    """Return the columns that become arguments of events; `NONE` for an impossible number."""
+def _number_arguments(columns: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
+    """Return the columns that become arguments of events, with `NONE` for impossible numbers."""
     numbers = {}
     for name in ("stream", "correlation", "device", "bytes", "grid"):
         if name in columns:
@@ -304,17 +347,20 @@ def _known_numbers(columns: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
 
 
 def _blocks(geometry: list[Int64Array]) -> Int64Array:
-    """Return the number of blocks of dispatches, (n,); `NONE` where the first size is unknown.
+    """Return the number of blocks of each of n dispatches, (n,).
+
+    The number is `NONE` where the first size of the grid or of the workgroup is not recorded.
 
     Args:
-        geometry: sizes of grids in work items, then sizes of workgroups, each (n,), as `GEOMETRY`.
+        geometry: the six columns of `GEOMETRY` in this order, each (n,): the sizes of the grid in
+            work items, then the sizes of the workgroup.
     """
     items = np.clip(geometry[:_DIMENSIONS], 1, _MOST_ITEMS)
-    items_of_block = np.clip(geometry[_DIMENSIONS:], 1, _MOST_ITEMS_OF_A_BLOCK)
-    blocks_by_dimension = -(-items // items_of_block)  # rounded up
-    limited_blocks = np.minimum(blocks_by_dimension, _MOST_BLOCKS_OF_A_DIMENSION)
+    items_per_block = np.clip(geometry[_DIMENSIONS:], 1, _MOST_ITEMS_PER_BLOCK)
+    blocks_by_dimension = -(-items // items_per_block)  # rounded up
+    limited_blocks = np.minimum(blocks_by_dimension, _MOST_BLOCKS_PER_DIMENSION)
     blocks = limited_blocks.prod(axis=0)
-    has_items = geometry[0] > 0
-    has_items_of_block = geometry[_DIMENSIONS] > 0
-    is_known = has_items & has_items_of_block
+    has_grid = geometry[0] > 0
+    has_workgroup = geometry[_DIMENSIONS] > 0
+    is_known = has_grid & has_workgroup
     return np.where(is_known, blocks, NONE)

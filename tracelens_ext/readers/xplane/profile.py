@@ -22,7 +22,7 @@ from tracelens_ext.readers.builder import (
     Labels,
     TraceBuilder,
     distinct_rows,
-    looked_up,
+    map_distinct_ids,
 )
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.readers.xplane.hlo import Arguments, Programs
@@ -352,7 +352,7 @@ class XplaneProfile:
         columns = {
             "ts": calls.start[call_of_event],
             "dur": (calls.end - calls.start)[call_of_event],
-            "name": looked_up(text_of_event, names_of),
+            "name": map_distinct_ids(text_of_event, names_of),
             "lane": self.columns["lane"][calls.launch[call_of_event]],
             "kind": kind,
         }

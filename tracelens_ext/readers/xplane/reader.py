@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builder import looked_up
+from tracelens_ext.readers.builder import map_distinct_ids
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
@@ -276,7 +276,7 @@ class _LineReader:
         columns = {
             "ts": np.where(stands_for_several, _NO_TIME, line_start_ns + start_ns),
             "dur": end_ns - start_ns,
-            "name": looked_up(metadata, self._codes_of_names),
+            "name": map_distinct_ids(metadata, self._codes_of_names),
             "lane": np.full(count, lane, dtype=np.int64),
         }
         self._profile.add(columns, self._stats_of(data, fields))
@@ -310,7 +310,9 @@ class _LineReader:
             if name in NUMBERS:
                 stats[name] = (event[places], number[places])
             else:
-                referred_text = looked_up(reference[places], self._codes_of_texts)
+                referred_text = map_distinct_ids(
+                    reference[places], self._codes_of_texts
+                )
                 text = np.where(
                     own_text[places] == NONE, referred_text, own_text[places]
                 )

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.trace.grouping import find_paths
+from tracelens_ext.trace.call_paths import find_paths
 from tracelens_ext.trace.nesting import ROOT, nearest_above, nearest_marked
 
 _LABELS = ["a", "b", "c"]
