@@ -18,6 +18,7 @@ from tracelens_ext.analysis.iterations.selection import named_iterations
 from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Place
+from tracelens_ext.text import NO_OPERATION
 from tracelens_ext.trace import (
     NONE,
     NS_PER_MS,
@@ -48,8 +49,6 @@ _NO_LINES: Final = (
     "multiprocessing/",
 )
 
-#: What a place is called in which the CPU is in no recorded operation.
-NO_OPERATION: Final = "(no operation)"
 #: A place is the largest one only if it has this share.
 _NAMED_SHARE: Final = 1 / 3
 #: Numbers that tell one of many ranges from the others, as in `ensure_layer_4_weights`.

@@ -29,8 +29,8 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
 
     Where the simulation is not good, savings stay what they are: the attributed time, which bounds
     them, as the titles then say. What frees the CPU saves at least what remains if only half of its
-    time goes. Without its waits, the CPU may run ahead of the GPU. What runs beside other work saves
-    the attributed time at most: the rest of these GPU events belongs to other findings.
+    time goes. Without its waits, the CPU may run ahead of the GPU. What runs beside other work
+    saves the attributed time at most: the rest of these GPU events belongs to other findings.
     """
     changes = simulation.changes
     claims = changes.claims

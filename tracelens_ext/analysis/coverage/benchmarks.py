@@ -33,15 +33,10 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.grouping import (
-    by_group_and_time,
-    items_before,
-    maxima,
-    minima,
-    sums,
-)
+from tracelens_ext.trace.grouping import maxima, minima, sums
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 
 BENCHMARK: Final = "benchmarks of autotuning"
 NAMED_WARM_UP: Final = "what the program calls warm-up"
@@ -95,7 +90,7 @@ def find_benchmarks(work: GpuEvents) -> pd.DataFrame:
 
 @cached_per_object
 def find_named_warm_up(work: GpuEvents) -> pd.DataFrame:
-    """Return the times in which devices run what the program calls warm-up; as `find_benchmarks`."""
+    """Return when devices run what the program calls warm-up; columns as of `find_benchmarks`."""
     events = _launched_within(work, named_warm_up_ranges(work), fewest=1)
     return _set_aside(work, events, NAMED_WARM_UP)
 
