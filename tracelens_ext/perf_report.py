@@ -110,7 +110,7 @@ class _ReportBuilder:
             self.tables,
             facts,
             notes,
-            descriptions={name: table.shows for name, table in declared.items()},
+            descriptions={name: table.description for name, table in declared.items()},
             charts=self.charts,
             page_sheets=self.page_tables,
             units=self._units(declared),
@@ -129,9 +129,9 @@ class _ReportBuilder:
     def _asks_for_simulation(self) -> bool:
         """Return whether a table of the simulation is wanted besides the findings."""
         return any(
-            offered.item.is_asked_for(self.options)
+            offered.item.is_enabled(self.options)
             for offered in self.offered
-            if offered.item.asked_by == "what_if"
+            if offered.item.enabled_by == "what_if"
         )
 
     def _make_tables(self) -> None:
@@ -153,11 +153,11 @@ class _ReportBuilder:
 
     def _is_wanted(self, table: Table) -> bool:
         """Return whether the report has a table, if the trace has what it needs."""
-        if table.is_asked_for(self.options):
+        if table.is_enabled(self.options):
             return True
         # Evidence may cite a table that is left out unless somebody asks for it. It may also name a
         # command, `gaps`; and a table that is there by default was switched off.
-        is_optional = table.asked_by != ONLY_BY_NAME and not table.is_asked_for(
+        is_optional = table.enabled_by != ONLY_BY_NAME and not table.is_enabled(
             ReportOptions()
         )
         return is_optional and table.name in self.cited
@@ -165,7 +165,7 @@ class _ReportBuilder:
     def _frame_of(self, table: Table) -> pd.DataFrame | None:
         """Return the table of a declaration; None if the trace has nothing for it."""
         reason = table.why_absent(self.analyzer, self.options)
-        frame = None if reason else table.make(self.analyzer, self.options)
+        frame = None if reason else table.build_with(self.analyzer, self.options)
         if frame is None:
             self.absence[table.name] = reason or "there is something to show"
             return None
@@ -225,7 +225,7 @@ class _ReportBuilder:
         names_by_reason: defaultdict[str, list[str]] = defaultdict(list)
         for offered in self.offered:
             table = offered.item
-            was_tried = table.name in self.absence and table.is_asked_for(self.options)
+            was_tried = table.name in self.absence and table.is_enabled(self.options)
             if was_tried and offered.plugin.own:
                 names_by_reason[self.absence[table.name]].append(table.name)
         parts = [
@@ -247,22 +247,25 @@ class _ReportBuilder:
 
     def _answer_of(self, table: Table) -> Answer | None:
         """Return what a workbook shows first of a table; None if it does not."""
-        frame = self.tables[table.name]
-        condition = table.answer_when
+        view = table.answer
+        if view is None:
+            return None
+        condition = view.condition
         if condition is not None and not condition.holds(self.analyzer, self.options):
             return None
-        title = table.answer
+        frame = self.tables[table.name]
+        title = view.title
         if not len(frame):
-            title = table.answer_if_empty(self.analyzer, self.options)
+            title = view.title_if_empty(self.analyzer, self.options)
         if not title:
             return None
-        columns = [column for column in table.answer_columns if column in frame]
+        columns = [column for column in view.columns if column in frame]
         return Answer(
             title,
             table.name,
             columns,
-            links=table.answer_links,
-            choose_rows=table.answer_rows,
+            links=view.link_column,
+            choose_rows=view.choose_rows,
         )
 
     def _notes(self) -> list[str]:

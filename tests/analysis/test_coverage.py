@@ -1,4 +1,4 @@
-"""What a recording holds: lost work, work of before it, warm-up; and of which program it is."""
+"""What a recording covers: dropped events, earlier work, warm-up; and the kind of program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHARED = Path(__file__).parents[3] / "shared"
 DROPPED = SHARED / "recording/dropped"
 WILD = SHARED / "recording/wild"
-#: Traces as they were recorded, of all makers.
+#: Unchanged recordings of several tools and GPU vendors.
 RECORDED = [
     "traces/amd/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
     "traces/nvidia/nccl.json.gz",
@@ -37,7 +37,7 @@ RECORDED = [
 
 
 def parts_of(maker: TraceMaker) -> list[tuple[object, ...]]:
-    """Kind, start and end in µs, count of each part."""
+    """Return (kind, start in µs, end in µs, count) of each part."""
     parts = recording_of(TreePerfAnalyzer(maker.document()).work).parts
     columns = (
         parts["kind"],
@@ -49,51 +49,52 @@ def parts_of(maker: TraceMaker) -> list[tuple[object, ...]]:
 
 
 def steps(lost: range, calls: int = 40) -> TraceMaker:
-    """Launches 100 µs apart, each 10 µs before its kernel of 50 µs; some kernels are lost."""
+    """Return launches every 100 µs; a kernel of 50 µs starts 10 µs after each but the lost ones."""
     maker = TraceMaker()
-    for at in range(calls):
-        if at in lost:
-            maker.call("cudaLaunchKernel", 100 * at, 5, correlation=at + 1)
+    for index in range(calls):
+        launch_time = 100 * index
+        if index in lost:
+            maker.call("cudaLaunchKernel", launch_time, 5, correlation=index + 1)
         else:
-            maker.launched("k", 100 * at + 10, 50, correlation=at + 1, at=100 * at)
+            maker.launched(
+                "k", launch_time + 10, 50, correlation=index + 1, at=launch_time
+            )
     return maker
 
 
-def test_a_hole_lasts_from_the_first_lost_launch_to_the_next_work() -> None:
+def test_dropped_events_last_from_the_first_lost_launch_to_the_next_work() -> None:
     assert parts_of(steps(range(10, 20))) == [("dropped_events", 1000, 2010, 10)]
 
 
-def test_nine_in_a_row_and_what_the_end_cut_off_are_no_holes() -> None:
+def test_nine_lost_launches_and_those_at_the_end_are_not_dropped_events() -> None:
     assert parts_of(steps(range(10, 19))) == []
     assert parts_of(steps(range(20, 40))) == []
 
 
-def test_the_wall_begins_with_a_hole_before_all_work() -> None:
-    found = recording_of(TreePerfAnalyzer(steps(range(12)).document()).work)
-    assert (found.wall_start, found.launches, found.unmatched_launches) == (
-        0,
-        40,
-        12,
-    )
-    assert found.parts[["start", "end"]].to_numpy().tolist() == [[0, 1_210_000]]
+def test_the_wall_time_begins_with_dropped_events_before_all_work() -> None:
+    coverage = recording_of(TreePerfAnalyzer(steps(range(12)).document()).work)
+    assert coverage.wall_start == 0
+    assert coverage.launches == 40
+    assert coverage.unmatched_launches == 12
+    assert coverage.parts[["start", "end"]].to_numpy().tolist() == [[0, 1_210_000]]
 
 
-def test_what_a_thread_calls_while_it_captures_is_not_lost() -> None:
+def test_launches_during_a_capture_are_not_lost() -> None:
     maker = steps(range(10, 30))
     maker.call("cudaStreamBeginCapture", 990, 5, correlation=901)
     maker.call("cudaStreamEndCapture", 2990, 5, correlation=902)
-    found = recording_of(TreePerfAnalyzer(maker.document()).work)
-    assert (found.launches, found.unmatched_launches) == (20, 0)
-    assert set(found.parts["kind"]) == {"warm_up"}  # the capture itself
+    coverage = recording_of(TreePerfAnalyzer(maker.document()).work)
+    assert (coverage.launches, coverage.unmatched_launches) == (20, 0)
+    assert set(coverage.parts["kind"]) == {"warm_up"}  # the capture itself
 
 
-def test_a_lost_graph_is_a_hole_by_itself() -> None:
+def test_a_single_lost_graph_launch_counts_as_dropped_events() -> None:
     maker = steps(range(0))
     maker.call("cudaGraphLaunch", 1505, 5, correlation=900)
     assert parts_of(maker) == [("dropped_events", 1560, 1610, 1)]
 
 
-def test_work_of_before_is_what_the_first_events_wait_for() -> None:
+def test_first_events_wait_for_work_that_was_launched_before_the_recording() -> None:
     maker = TraceMaker()
     maker.launched("copy", 90, 5, correlation=1, at=0)
     maker.launched("k", 3000, 50, correlation=2, at=20)
@@ -112,76 +113,86 @@ def test_a_long_first_launch_is_warm_up_unless_the_kernel_ran_before(
     maker.launched("a", 100, 50, correlation=1, at=0)
     maker.call("cudaLaunchKernel", 1000, 20_000, correlation=2)
     maker.kernel("a" if again else "b", 21_010, 50, correlation=2)
-    found = [("warm_up", 1000, 21_000, 1)]
-    assert parts_of(maker) == ([] if again else found)
+    expected = [] if again else [("warm_up", 1000, 21_000, 1)]
+    assert parts_of(maker) == expected
 
 
-@pytest.mark.parametrize("outer", [True, False])
-def test_between_first_uses_of_one_operation_is_warm_up(outer: bool) -> None:
+@pytest.mark.parametrize("in_one_operation", [True, False])
+def test_the_time_between_first_uses_of_one_operation_is_warm_up(
+    in_one_operation: bool,
+) -> None:
     maker = TraceMaker()
     maker.launched("a", 100, 50, correlation=1, at=0)
-    if outer:
+    if in_one_operation:
         maker.op("aten::cudnn_convolution", 900, 40_200)
     maker.call("cudaStreamCreateWithFlags", 1_000, 8_000)
     maker.call("cudaEventCreateWithFlags", 30_000, 10_000)
     maker.launched("b", 41_050, 50, correlation=2, at=41_000)
-    apart = [("warm_up", 1_000, 9_000, 1), ("warm_up", 30_000, 40_000, 1)]
-    assert parts_of(maker) == ([("warm_up", 1_000, 40_000, 1)] if outer else apart)
+    expected = [("warm_up", 1_000, 9_000, 1), ("warm_up", 30_000, 40_000, 1)]
+    if in_one_operation:
+        expected = [("warm_up", 1_000, 40_000, 1)]
+    assert parts_of(maker) == expected
 
 
-def test_what_comes_back_in_later_iterations_is_no_warm_up() -> None:
-    def maker(steps_with: set[int]) -> TraceMaker:
-        made = TraceMaker()
-        for step in range(4):
-            made.annotation(f"ProfilerStep#{step}", 100_000 * step, 99_000)
-            made.launched(
-                "k",
-                100_000 * step + 90_000,
-                50,
-                correlation=step + 1,
-                at=100_000 * step + 89_990,
-            )
-            if step in steps_with:
-                made.call("cudaStreamCreate", 100_000 * step + 70_000, 8_000)
-        return made
+def iterations_with_stream_creation(creating_steps: set[int]) -> TraceMaker:
+    """Return four iterations of 99 ms; some create a stream, which takes 8 ms."""
+    maker = TraceMaker()
+    for step in range(4):
+        start = 100_000 * step
+        maker.annotation(f"ProfilerStep#{step}", start, 99_000)
+        if step in creating_steps:
+            maker.call("cudaStreamCreate", start + 70_000, 8_000)
+        maker.launched("k", start + 90_000, 50, correlation=step + 1, at=start + 89_990)
+    return maker
 
-    assert [part[0] for part in parts_of(maker({1}))] == ["warm_up"]
-    assert [part[0] for part in parts_of(maker({1, 2}))] == ["warm_up", "warm_up"]
-    assert parts_of(maker({1, 2, 3})) == []
+
+@pytest.mark.parametrize("creating_steps", [{1}, {1, 2}])
+def test_long_calls_are_warm_up_if_the_last_iteration_has_none(
+    creating_steps: set[int],
+) -> None:
+    parts = parts_of(iterations_with_stream_creation(creating_steps))
+    assert [kind for kind, *_ in parts] == ["warm_up"] * len(creating_steps)
+
+
+def test_long_calls_that_come_back_until_the_last_iteration_are_not_warm_up() -> None:
+    assert parts_of(iterations_with_stream_creation({1, 2, 3})) == []
 
 
 @given(traces())
-def test_parts_are_apart_lie_in_the_wall_and_hold_idle_time(document: Document) -> None:
+def test_parts_do_not_overlap_and_set_time_within_the_wall_time_aside(
+    document: Document,
+) -> None:
     work = TreePerfAnalyzer(document).work
-    found = recording_of(work)
-    parts = found.parts
-    assert (parts["start"] >= found.wall_start).all()
-    assert (parts["end"] <= found.wall_end).all()
-    assert ((parts["ns"] > 0) & (parts["ns"] <= parts["end"] - parts["start"])).all()
-    for _, mine in parts.groupby("device"):
-        assert (mine["start"].to_numpy()[1:] >= mine["end"].to_numpy()[:-1]).all()
-    assert 0 <= found.analyzed_ns <= found.wall_ns or not len(work)
+    coverage = recording_of(work)
+    parts = coverage.parts
+    assert (parts["start"] >= coverage.wall_start).all()
+    assert (parts["end"] <= coverage.wall_end).all()
+    assert (parts["ns"] > 0).all()
+    assert (parts["ns"] <= parts["end"] - parts["start"]).all()
+    for _, parts_of_device in parts.groupby("device"):
+        start = parts_of_device["start"].to_numpy()
+        end = parts_of_device["end"].to_numpy()
+        assert (start[1:] >= end[:-1]).all()
+    assert 0 <= coverage.analyzed_ns <= coverage.wall_ns or not len(work)
 
 
-def test_without_gpu_work_the_launches_are_told() -> None:
-    told = recording_dict(TreePerfAnalyzer(steps(range(40)).document()).work)
-    assert (told["wall_ms"], told["analyzed_ms"]) == (None, None)
-    assert (told["launches"], told["unmatched_launches"], told["parts"]) == (
-        40,
-        40,
-        [],
-    )
+def test_without_gpu_work_the_launches_are_counted() -> None:
+    recording = recording_dict(TreePerfAnalyzer(steps(range(40)).document()).work)
+    assert recording["wall_ms"] is None
+    assert recording["analyzed_ms"] is None
+    assert recording["launches"] == 40
+    assert recording["unmatched_launches"] == 40
+    assert recording["parts"] == []
 
 
 def test_advice_is_for_the_kind_of_program() -> None:
     (finding,) = TreePerfAnalyzer(steps(range(0)).document()).findings().findings
     advice = {"serving": ["engine"], "other": ["plain", "code"]}
     detector = Detector("x", lambda _: None, advice=advice)
-    told = {kind: detector.with_advice(finding, kind) for kind in ("serving", "native")}
-    assert [(each.advice, each.snippet) for each in told.values()] == [
-        ("engine", ""),
-        ("plain", "code"),
-    ]
+    for_serving = detector.with_advice(finding, "serving")
+    assert (for_serving.advice, for_serving.snippet) == ("engine", "")
+    for_native = detector.with_advice(finding, "native")
+    assert (for_native.advice, for_native.snippet) == ("plain", "code")
     assert detector.with_advice(finding, "pytorch-training") is finding
 
 
@@ -189,29 +200,30 @@ def test_advice_is_for_the_kind_of_program() -> None:
 @pytest.mark.parametrize(
     "name", sorted(path.name for path in DROPPED.glob("*.truth.json"))
 )
-def test_what_was_taken_out_is_found(name: str) -> None:
+def test_events_that_were_taken_out_of_a_trace_are_found_missing(name: str) -> None:
     truth = json.loads((DROPPED / name).read_text(encoding="utf-8"))
     trace = DROPPED / name.replace(".truth.json", ".json.gz")
-    told = recording_dict(TreePerfAnalyzer(trace).work)
-    wall = truth["wall_ms"]
-    assert told["wall_ms"] == pytest.approx(wall, abs=1e-6)
+    recording = recording_dict(TreePerfAnalyzer(trace).work)
+    wall_ms = truth["wall_ms"]
+    assert recording["wall_ms"] == pytest.approx(wall_ms, abs=1e-6)
     if "before" in truth:
-        holes = [truth["before"] | {"idle_ms": truth["before"]["ms"]}]
+        gaps = [truth["before"] | {"idle_ms": truth["before"]["ms"]}]
     else:
-        holes = truth["holes"]
-        assert told["launches"] == truth["launches"]
-        assert told["unmatched_launches"] == truth["launches_without_gpu_work"]
-    parts: list[dict[str, float]] = told["parts"]  # type: ignore[assignment]  # of dictionaries
-    assert len(parts) == len(holes)
-    for part, hole in zip(parts, holes, strict=True):
-        assert abs(part["start_ms"] - hole["start_ms"]) <= 0.001 * wall
-        assert abs(part["end_ms"] - hole["end_ms"]) <= 0.001 * wall
-        assert abs(part["duration_ms"] - hole["idle_ms"]) <= 0.001 * wall
+        gaps = truth["holes"]
+        assert recording["launches"] == truth["launches"]
+        assert recording["unmatched_launches"] == truth["launches_without_gpu_work"]
+    parts: list[dict[str, float]] = recording["parts"]  # type: ignore[assignment]  # of dictionaries
+    assert len(parts) == len(gaps)
+    tolerance_ms = 0.001 * wall_ms
+    for part, gap in zip(parts, gaps, strict=True):
+        assert abs(part["start_ms"] - gap["start_ms"]) <= tolerance_ms
+        assert abs(part["end_ms"] - gap["end_ms"]) <= tolerance_ms
+        assert abs(part["duration_ms"] - gap["idle_ms"]) <= tolerance_ms
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", RECORDED)
-def test_nothing_is_called_a_hole_in_traces_as_recorded(name: str) -> None:
+def test_complete_recordings_have_no_parts_that_cannot_be_analyzed(name: str) -> None:
     parts = recording_of(TreePerfAnalyzer(SHARED / name).work).parts
     assert not len(parts)
 
@@ -229,16 +241,16 @@ def test_nothing_is_called_a_hole_in_traces_as_recorded(name: str) -> None:
         ("nsys/two_gpu_training.sqlite", "pytorch-training"),
     ],
 )
-def test_the_program(name: str, kind: str) -> None:
+def test_the_kind_of_program_is_recognized(name: str, kind: str) -> None:
     assert program_of(TreePerfAnalyzer(SHARED / name).trace).kind == kind
 
 
 @pytest.mark.real_data
-def test_first_uses_are_warm_up_and_captures_in_compiled_regions() -> None:
-    told = recording_dict(
+def test_first_uses_and_captures_of_real_traces_are_warm_up() -> None:
+    training = recording_dict(
         TreePerfAnalyzer(WILD / "k18_resnet_autograd.pt.trace.json.gz").work
     )
-    parts: list[dict[str, float]] = told["parts"]  # type: ignore[assignment]  # of dictionaries
+    parts: list[dict[str, float]] = training["parts"]  # type: ignore[assignment]  # of dictionaries
     launches = [
         part["start_ms"] for part in parts if "cudaLaunchKernel" in str(part["what"])
     ]
@@ -249,9 +261,9 @@ def test_first_uses_are_warm_up_and_captures_in_compiled_regions() -> None:
 
 @pytest.mark.real_data
 def test_an_idle_gpu_gets_no_all_clear() -> None:
-    found = TreePerfAnalyzer(WILD / "llamacpp_r9700_results.db").findings()
-    assert not found.all_clear
-    assert found.unknown.startswith(
+    findings = TreePerfAnalyzer(WILD / "llamacpp_r9700_results.db").findings()
+    assert not findings.all_clear
+    assert findings.unknown.startswith(
         "The GPU is idle for 80.8 % of the analyzed time, for an unknown reason"
     )
-    assert "rocprofv3 --hip-trace" in found.unknown
+    assert "rocprofv3 --hip-trace" in findings.unknown

@@ -19,12 +19,17 @@ STEP_US = 1000
 
 
 def training(steps: int = 3, slow_step: int | None = None) -> TraceMaker:
-    """Return steps of 1 ms: loading 100 µs, forward 200, backward 300, optimizer 150, Python."""
+    """Return training steps of 1 ms, one after the other, without GPU work.
+
+    A step consists of data loading (100 µs; 900 µs in `slow_step`, which is longer by as much),
+    forward pass (200 µs), backward pass (300 µs), the optimizer (150 µs), Python between them
+    (200 µs), and 50 µs without any event but the annotation of the step.
+    """
     maker = TraceMaker()
     start = 0
     for step in range(steps):
         loading = 900 if step == slow_step else 100
-        length = STEP_US + loading - 100
+        length = STEP_US + (loading - 100)
         maker.annotation(f"ProfilerStep#{step}", start, length)
         maker.frame("train.py(10): step", start, length - 50)
         maker.annotation(LOADER, start, loading)
@@ -57,7 +62,7 @@ def test_activities_are_disjoint_and_add_up_to_the_wall_time() -> None:
     assert frame["% of wall time"].iloc[:-1].sum() == pytest.approx(100)
 
 
-def test_iterations_without_gpu_work_are_whole_and_have_their_activities() -> None:
+def test_iterations_without_gpu_work_are_whole_and_show_time_by_activity() -> None:
     frame = TreePerfAnalyzer(training().document()).get_df_cpu_iterations()
     assert frame["iteration"].tolist() == [f"ProfilerStep#{n}" for n in range(3)]
     assert frame["whole"].all()
@@ -69,9 +74,9 @@ def test_iterations_without_gpu_work_are_whole_and_have_their_activities() -> No
 def test_an_iteration_that_waits_longer_for_data_is_marked() -> None:
     maker = training(steps=8, slow_step=5)
     frame = TreePerfAnalyzer(maker.document()).get_df_cpu_iterations()
-    assert frame["odd"].tolist() == [
-        "wall_time_ms, data_loading_ms" if step == 5 else "" for step in range(8)
-    ]
+    odd_columns = [""] * 8
+    odd_columns[5] = "wall_time_ms, data_loading_ms"
+    assert frame["odd"].tolist() == odd_columns
 
 
 def test_an_iteration_without_operations_is_incomplete() -> None:
@@ -90,7 +95,7 @@ def test_waiting_for_batches_is_listed_by_data_loader() -> None:
     assert row["% of wall time"] == pytest.approx(10)
 
 
-def test_self_time_of_a_python_frame_is_without_the_frames_it_called() -> None:
+def test_self_time_of_a_python_frame_excludes_the_frames_that_it_called() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 25, 10)
     maker.frame("outer", 0, 100)
@@ -99,6 +104,8 @@ def test_self_time_of_a_python_frame_is_without_the_frames_it_called() -> None:
     maker.frame("waits in another thread", 0, 5000, thread=99)
     frame = TreePerfAnalyzer(maker.document()).get_df_cpu_python_frames()
     assert frame is not None
+    # Addresses of objects are left out of names, so that both calls of `item` are one frame; the
+    # other thread runs no operation.
     assert frame["python_frame"].tolist() == [
         "outer",
         "<built-in method item of Tensor object>",

@@ -1,4 +1,4 @@
-"""A trace without GPU work: what was launched, what was not read, how to record it."""
+"""Explanations for a trace without GPU work, and how to record GPU work."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CPU_SAMPLING = "CPU IP/backtrace sampling not supported, disabling."
 NO_EVENTS = "No CUDA events collected. Does the process use CUDA?"
 
 
-def said_of(maker: TraceMaker, **members: object) -> str:
+def explanation_of(maker: TraceMaker, **members: object) -> str:
     return no_gpu_work(TreePerfAnalyzer(maker.document(**members)).work)
 
 
 @pytest.mark.parametrize(
-    ("count", "name", "said"),
+    ("count", "call", "expected"),
     [
         (1, "cudaLaunchKernel", "1 kernel was launched, but not recorded."),
         (1, "cudaGraphLaunch", "1 graph was launched, but not recorded."),
@@ -32,27 +32,29 @@ def said_of(maker: TraceMaker, **members: object) -> str:
         ),
     ],
 )
-def test_launches_are_counted(count: int, name: str, said: str) -> None:
+def test_launches_without_recorded_work_are_counted(
+    count: int, call: str, expected: str
+) -> None:
     maker = TraceMaker()
     for number in range(count):
-        maker.call(name, 10 * number, correlation=number + 1)
-    assert said_of(maker) == said
+        maker.call(call, 10 * number, correlation=number + 1)
+    assert explanation_of(maker) == expected
 
 
-def test_a_trace_of_the_cpu_is_told_how_to_record_the_gpu() -> None:
+def test_a_trace_of_the_cpu_alone_gets_advice_to_record_the_gpu() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
-    assert said_of(maker) == (
+    assert explanation_of(maker) == (
         "The trace contains no GPU work. "
         "If the program uses a GPU, record it with ProfilerActivity.CUDA."
     )
 
 
-def test_the_accelerator_that_was_there_is_named() -> None:
+def test_an_accelerator_of_another_vendor_is_named() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 10)
     devices = [{"id": 0, "name": "Intel(R) Arc(TM) B580 Graphics"}]
-    assert said_of(maker, deviceProperties=devices) == (
+    assert explanation_of(maker, deviceProperties=devices) == (
         "The trace contains no work of Intel(R) Arc(TM) B580 Graphics; record it with "
         "ProfilerActivity.XPU."
     )
@@ -67,14 +69,14 @@ def test_events_of_unknown_kinds_are_counted_and_named() -> None:
             {"ph": "X", "name": "MatMulV2", "pid": 2, "tid": 15, "ts": start, "dur": 50}
         )
     maker.gpu("gpu_op", "gemm", 300, 50, device=7)
-    assert said_of(maker) == (
+    assert explanation_of(maker) == (
         "No GPU work was read. These events, which may be GPU work, are not supported: "
         "2 events without a category under 'Ascend Hardware', 1 event of the category gpu_op."
     )
 
 
 def export_with(*diagnostics: tuple[int, str]) -> ExportMaker:
-    """An export with one launch and no kernel."""
+    """Return an export with one launch, no kernel, and diagnostics (severity, text)."""
     maker = ExportMaker()
     maker.call("cudaLaunchKernel_v7000", 100, 20, correlation=1)
     columns = "timestamp INTEGER, severity INTEGER, text TEXT"
@@ -89,8 +91,8 @@ def test_nsight_systems_is_quoted_where_it_explains_the_missing_kernels() -> Non
     trace = read(
         export_with((2, CPU_SAMPLING), (3, f"{CUDA_FAILED}\n"), (2, NO_EVENTS))
     )
-    said = no_gpu_work(TreePerfAnalyzer(trace).work)
-    assert said == (
+    explanation = no_gpu_work(TreePerfAnalyzer(trace).work)
+    assert explanation == (
         f"1 kernel was launched, but not recorded. Nsight Systems reports: {CUDA_FAILED}. "
         f"Nsight Systems reports: {NO_EVENTS}"
     )
@@ -103,7 +105,7 @@ def test_an_unrelated_diagnostic_is_not_quoted() -> None:
     assert trace.provenance.notes == ()
 
 
-def test_what_is_said_for_information_counts_where_nothing_graver_explains() -> None:
+def test_informational_diagnostics_count_only_without_more_severe_ones() -> None:
     assert explanations([("1", NO_EVENTS), ("2", CPU_SAMPLING)]) == [NO_EVENTS]
     assert explanations([("1", NO_EVENTS), ("3", CUDA_FAILED)]) == [CUDA_FAILED]
     assert explanations([("3", CUDA_FAILED), ("3", CUDA_FAILED)]) == [CUDA_FAILED]

@@ -1,4 +1,4 @@
-"""The line about the recording says what lies before and after the GPU's work."""
+"""The sentence about the time before and after the GPU's work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tracelens_ext.analysis.coverage.report_tables import recording_lines
 
 
 def with_work(start: float) -> TraceMaker:
+    """Return ten kernels of 1 ms, without gaps from `start` (µs) on."""
     maker = TraceMaker()
     for number in range(10):
         begin = start + 1_000 * number
@@ -29,7 +30,7 @@ def test_the_call_that_takes_most_of_the_time_before_is_named() -> None:
     assert lines[0].endswith(text)
 
 
-def test_what_comes_after_is_told_too() -> None:
+def test_the_operation_that_takes_most_of_the_time_after_is_named() -> None:
     maker = with_work(start=100)
     maker.op("save", 10_200, 9_900)
     assert outside(maker) == (
@@ -37,5 +38,5 @@ def test_what_comes_after_is_told_too() -> None:
     )
 
 
-def test_short_times_before_and_after_are_not_told() -> None:
+def test_short_times_before_and_after_are_left_out() -> None:
     assert outside(with_work(start=100)) == ""

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.support.serving_helpers import sums, vllm
 from tracelens_ext.analysis.serving.annotations import (
-    NOBODY,
+    NO_REQUESTS,
     Batch,
-    Group,
+    RequestGroup,
     parse_annotation,
 )
 
@@ -30,7 +30,7 @@ def test_every_step_of_vllm_is_read_exactly(
         return
     assert batch is not None
     for group, requests in ((batch.context, context), (batch.generation, generation)):
-        assert group == Group(len(requests), *sums(requests))
+        assert group == RequestGroup(len(requests), *sums(requests))
     both = {(True, True): "mixed", (True, False): "prefill", (False, True): "decode"}
     assert batch.phase == both[bool(context), bool(generation)]
     assert batch.has_lengths
@@ -50,66 +50,78 @@ def test_every_step_of_vllm_is_read_exactly(
 @pytest.mark.parametrize(
     ("name", "phase", "context", "generation"),
     [
-        ("step[EXTEND bs=2 toks=700]", "prefill", Group(2, 700), NOBODY),
-        ("step[DECODE bs=64]", "decode", NOBODY, Group(64, 64)),
-        ("step[decode bs=64 toks=128]", "decode", NOBODY, Group(64, 128)),
-        ("step[TARGET_VERIFY bs=4]", "decode", NOBODY, Group(4, 4)),
-        ("step[MIXED bs=5 ext=100 dec=3]", "mixed", Group(2, 100), Group(3, 3)),
-        ("step[MIXED bs=5]", "mixed", Group(5, 0), NOBODY),
+        ("step[EXTEND bs=2 toks=700]", "prefill", RequestGroup(2, 700), NO_REQUESTS),
+        ("step[DECODE bs=64]", "decode", NO_REQUESTS, RequestGroup(64, 64)),
+        ("step[decode bs=64 toks=128]", "decode", NO_REQUESTS, RequestGroup(64, 128)),
+        ("step[TARGET_VERIFY bs=4]", "decode", NO_REQUESTS, RequestGroup(4, 4)),
+        (
+            "step[MIXED bs=5 ext=100 dec=3]",
+            "mixed",
+            RequestGroup(2, 100),
+            RequestGroup(3, 3),
+        ),
+        ("step[MIXED bs=5]", "mixed", RequestGroup(5, 0), NO_REQUESTS),
         (
             "step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]",
             "prefill",
-            Group(2, 12, 20, 80, 120),
-            NOBODY,
+            RequestGroup(2, 12, 20, 80, 120),
+            NO_REQUESTS,
         ),
         (
             "step[DECODE bs=64 g_sq=128 g_sqsq=256 g_sqsk=262144 g_sk=131072]",
             "decode",
-            NOBODY,
-            Group(64, 128, 131072, 256, 262144),
+            NO_REQUESTS,
+            RequestGroup(64, 128, 131072, 256, 262144),
         ),
         (
             "step[MIXED c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=2 g_sqsq=3 g_sqsk=4]",
             "mixed",
-            Group(1, 5, 8, 25, 40),
-            Group(1, 1, 2, 3, 4),
+            RequestGroup(1, 5, 8, 25, 40),
+            RequestGroup(1, 1, 2, 3, 4),
         ),
         (
             "step[MIXED bs=1 c=1 g=0 c_sq=3 c_sk=3 c_sqsq=9 c_sqsk=9 g_sq=0 g_sk=0 g_sqsk=0]",
             "prefill",
-            Group(1, 3, 3, 9, 9),
-            NOBODY,
+            RequestGroup(1, 3, 3, 9, 9),
+            NO_REQUESTS,
         ),
         (
             "prefill[bs=2 tok=14721 ctx=[7803, 6918]]",
             "prefill",
-            Group(2, 14721),
-            NOBODY,
+            RequestGroup(2, 14721),
+            NO_REQUESTS,
         ),
         (
             "prefill[bs=6 tok=17408 ctx=[4096, 4096, 4096]...+3 sqsq=59 sqsk=60 sk=17408 tbo=1]",
             "prefill",
-            Group(6, 17408, 17408, 59, 60),
-            NOBODY,
+            RequestGroup(6, 17408, 17408, 59, 60),
+            NO_REQUESTS,
         ),
-        ("decode[bs=117/128 tok=117 d=117]", "decode", NOBODY, Group(117, 117)),
-        ("eager_decode[bs=1 tok=1 p=0 d=1]", "decode", NOBODY, Group(1, 1)),
+        (
+            "decode[bs=117/128 tok=117 d=117]",
+            "decode",
+            NO_REQUESTS,
+            RequestGroup(117, 117),
+        ),
+        ("eager_decode[bs=1 tok=1 p=0 d=1]", "decode", NO_REQUESTS, RequestGroup(1, 1)),
         (
             "decode[bs=32 tok=128 d=32 spec=3 sqsq=512 sqsk=262144 sk=65536]",
             "decode",
-            NOBODY,
-            Group(32, 128, 65536, 512, 262144),
+            NO_REQUESTS,
+            RequestGroup(32, 128, 65536, 512, 262144),
         ),
         (
             "decode[bs=128 tok=384 p=2 d=126 sqsq=9 sqsk=10 sk=11]",
             "mixed",
-            Group(2, 258, 11, 9, 10),
-            Group(126, 126, 0, 0, 0),
+            RequestGroup(2, 258, 11, 9, 10),
+            RequestGroup(126, 126, 0, 0, 0),
         ),
-        ("execute_diffusion_2_1024x768", "diffusion", NOBODY, NOBODY),
+        ("execute_diffusion_2_1024x768", "diffusion", NO_REQUESTS, NO_REQUESTS),
     ],
 )
-def test_engines(name: str, phase: str, context: Group, generation: Group) -> None:
+def test_engines(
+    name: str, phase: str, context: RequestGroup, generation: RequestGroup
+) -> None:
     assert parse_annotation(name) == Batch(phase, context, generation)
 
 

@@ -719,7 +719,7 @@ def test_a_table_that_fails_is_left_out_and_the_rest_arrives(
 
     monkeypatch.delenv(DEBUG_VARIABLE)
     monkeypatch.setattr("tracelens_ext.distributed.trace_tables.categories", broken)
-    monkeypatch.setattr("tracelens_ext.distributed.aggregate.find_origins", broken)
+    monkeypatch.setattr("tracelens_ext.distributed.aggregate.find_root_causes", broken)
     monkeypatch.setattr("tracelens_ext.distributed.reductions._rank_timelines", broken)
     monkeypatch.setattr("tracelens_ext.distributed.html_page._bandwidths", broken)
     result = fleet(ranks, tmp_path / "out")

@@ -14,12 +14,12 @@ from tests.support.fleet_helpers import needs_fleet
 from tests.support.fleet_maker import Fleet, Simulation
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.distributed.clocks import fit_clocks
-from tracelens_ext.distributed.extract import (
+from tracelens_ext.distributed.extract import rank_tables
+from tracelens_ext.distributed.matching import number_calls, with_matching_columns
+from tracelens_ext.distributed.process_groups import (
     communication_about,
     configured_groups,
-    rank_tables,
 )
-from tracelens_ext.distributed.matching import match_group, prepared
 from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
 
 if TYPE_CHECKING:
@@ -187,9 +187,9 @@ def test_a_lost_call_of_several_equal_ones_shifts_none() -> None:
         frame[name] = value
     for name in ("Seq", "Src Rank", "Dst Rank"):
         frame[name] = float("nan")
-    rows_ = prepared(frame, [0, 1])
-    match_group(rows_)
-    together_ = rows_.groupby("no")["launch"].agg(["nunique", "size"])
+    rows_ = with_matching_columns(frame, [0, 1])
+    number_calls(rows_)
+    together_ = rows_.groupby("call_in_group")["launch"].agg(["nunique", "size"])
     assert together_["nunique"].tolist() == [1] * 6
     assert sorted(together_["size"]) == [1, 2, 2, 2, 2, 2]
     assert set(rows_["matched_by"]) == {"alignment"}
@@ -201,7 +201,7 @@ def test_ranks_that_share_no_call_have_clocks_of_their_own() -> None:
         for call in range(9)
         for rank in ((0, 1) if call % 2 else (2, 3))
     ]
-    frame = pd.DataFrame(rows, columns=["call", "rank", "end", "set"])
+    frame = pd.DataFrame(rows, columns=["call", "rank", "end", "rank_set"])
     found = fit_clocks(frame, np.arange(5))
     assert found["component"].tolist() == [0, 0, 2, 2, 4]
     assert found["offset_us"].tolist() == pytest.approx([0, 0.05, 0, 0.05, 0])

@@ -12,7 +12,7 @@ import pytest
 from tests.support.docs_helpers import commands_of, page_text
 from tests.support.xplane_maker import training
 from tracelens_ext.cli import run
-from tracelens_ext.readers.xplane.profile import NUMBERS, TEXTS
+from tracelens_ext.readers.xplane.recorded_events import NUMBERS, TEXTS
 
 _TEXT = page_text("jax.md")
 _COMMANDS = commands_of(_TEXT)

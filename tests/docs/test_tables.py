@@ -65,11 +65,11 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
     )
     described = {sheet.name: sheet for sheet in sheets()}
     elsewhere = {"graph_operations", "graph_captures", "gpu_counters", *OF_ENGINES}
-    elsewhere |= {sheet.name for sheet in sheets() if NO_GPU_EVENTS in sheet.when}
+    elsewhere |= {sheet.name for sheet in sheets() if NO_GPU_EVENTS in sheet.requires}
     assert list(report.sheets) == [name for name in described if name not in elsewhere]
     for name, table in report.sheets.items():
         columns = described[name].columns
-        assert report.descriptions[name] == described[name].shows
+        assert report.descriptions[name] == described[name].description
         for column in table.columns:
             assert any(each.matches(column) for each in columns), (name, column)
 
@@ -148,7 +148,7 @@ def stub() -> str:
     usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
     for name, table in sorted(tables_by_method().items()):
         if not hasattr(TreePerfAnalyzer, name):
-            parameters = list(inspect.signature(table.table).parameters.values())[1:]
+            parameters = list(inspect.signature(table.build).parameters.values())[1:]
             told = ["self"]
             for at, each in enumerate(parameters):
                 told += ["*"] * (

@@ -29,7 +29,9 @@ def at_peak(
 
 def page_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame]:
     declared = [table for table in ordered_tables() if table.name.startswith("memory_")]
-    tables = {table.name: table.make(analyzer, ReportOptions()) for table in declared}
+    tables = {
+        table.name: table.build_with(analyzer, ReportOptions()) for table in declared
+    }
     return {name: table for name, table in tables.items() if table is not None}
 
 

@@ -107,7 +107,7 @@ def test_a_table_that_fails_is_named_and_all_others_are_there(
     whole: Report,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with_table(monkeypatch, replace(TABLES[name], table=fails, when=()))
+    with_table(monkeypatch, replace(TABLES[name], build=fails, requires=()))
     report = build_perf_report(analyzer_of_users, OPTIONS)
     assert_same_tables(report, whole, without=name)
     assert f"The table {name} {ENDING}" in report.notes
@@ -128,7 +128,7 @@ def test_a_condition_that_fails_costs_its_table_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     condition = Condition("the trace has luck", fails)
-    with_table(monkeypatch, replace(TABLES[name], when=[condition]))
+    with_table(monkeypatch, replace(TABLES[name], requires=[condition]))
     report = build_perf_report(analyzer_of_users, OPTIONS)
     assert_same_tables(report, whole, without=name)
     assert f"The table {name} {ENDING}" in report.notes
@@ -296,7 +296,7 @@ def test_the_command_names_what_failed_and_writes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(DEBUG_VARIABLE, raising=False)
-    with_table(monkeypatch, replace(TABLES["kernels"], table=fails))
+    with_table(monkeypatch, replace(TABLES["kernels"], build=fails))
     trace = tmp_path / "t.json"
     trace.write_text(json.dumps(training(2).document()), encoding="utf-8")
     folder = tmp_path / "csv"
@@ -316,7 +316,7 @@ def test_the_command_names_what_failed_and_writes_the_rest(
 def test_developers_see_errors_where_they_happen(
     analyzer: TreePerfAnalyzer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_table(monkeypatch, replace(TABLES["kernels"], table=fails))
+    with_table(monkeypatch, replace(TABLES["kernels"], build=fails))
     with pytest.raises(ValueError, match="no luck"):
         build_perf_report(analyzer, OPTIONS)
 

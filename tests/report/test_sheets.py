@@ -36,7 +36,8 @@ from tracelens_ext.report.tables.earlier_declarations import (
     screen_of_text,
 )
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import AnswerView, ScreenView
 from tracelens_ext.report.writing import OutputFormat, write_report
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_adding_a_sheet_is_one_file_and_one_registration(
 
 
 def report_with(
-    monkeypatch: pytest.MonkeyPatch, *items: object
+    monkeypatch: pytest.MonkeyPatch, *items: object, tables: str = ""
 ) -> tuple[Report, list[str]]:
     """The report of a small trace with what a plugin offers, and the plugin's problems."""
 
@@ -126,16 +127,17 @@ def report_with(
     ]
     registry = PluginRegistry(found)
     monkeypatch.setattr("tracelens_ext.perf_report.default_registry", lambda: registry)
-    return build_perf_report(TreePerfAnalyzer(cuda_graph_example())), registry.problems
+    analyzer = TreePerfAnalyzer(cuda_graph_example())
+    return build_perf_report(analyzer, tables=tables), registry.problems
 
 
 def mine(**fields: Any) -> Table:
     """A sheet of a plugin."""
     usual: dict[str, Any] = {
         "name": "mine",
-        "shows": "What it shows",
+        "description": "What it shows",
         "columns": [Column("name", "what it is"), Column("time_ms", "how long")],
-        "table": lambda *_: pd.DataFrame({"name": ["a"], "time_ms": [1.0]}),
+        "build": lambda *_: pd.DataFrame({"name": ["a"], "time_ms": [1.0]}),
     }
     return Table(**usual | fields)
 
@@ -159,10 +161,10 @@ def test_a_plugin_adds_a_sheet_with_charts_and_notes(
 def test_a_sheet_that_has_nothing_to_show_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    report, problems = report_with(monkeypatch, mine(table=lambda *_: None))
+    report, problems = report_with(monkeypatch, mine(build=lambda *_: None))
     assert "mine" not in report.sheets
     assert problems == []
-    report, _ = report_with(monkeypatch, mine(asked_by="gaps"))
+    report, _ = report_with(monkeypatch, mine(enabled_by="gaps"))
     assert "mine" not in report.sheets
 
 
@@ -179,10 +181,10 @@ def _fails(*_: object, **__: object) -> Any:
             "sheet 'mine': its chart is of 'other'",
         ),
         (mine(name="GPU_Timeline"), "sheet 'GPU_Timeline': the report already has one"),
-        (mine(table=lambda *_: [1]), "sheet 'mine': expected a DataFrame, got list"),
-        (mine(table=_fails), "ValueError: no luck"),
+        (mine(build=lambda *_: [1]), "sheet 'mine': expected a DataFrame, got list"),
+        (mine(build=_fails), "ValueError: no luck"),
         (mine(notes=_fails), "ValueError: no luck"),
-        (mine(asked_by="no_such"), "sheet 'mine': there is no option 'no_such'"),
+        (mine(enabled_by="no_such"), "sheet 'mine': there is no option 'no_such'"),
     ],
 )
 def test_a_broken_sheet_of_a_plugin_costs_no_other(
@@ -230,7 +232,7 @@ def test_functions_of_tables_in_the_earlier_form_are_called_as_ever(
     def count(work: GpuEvents, options: ReportOptions) -> pd.DataFrame:
         return pd.DataFrame({"name": [options.topk_ops], "time_ms": [float(len(work))]})
 
-    report, problems = report_with(monkeypatch, mine(table=count))
+    report, problems = report_with(monkeypatch, mine(build=count))
     assert problems == []
     assert report.sheets["mine"]["time_ms"].tolist() == [3.0]
     assert screen_of_text("By name: name, time_ms") == ScreenView(
@@ -238,9 +240,35 @@ def test_functions_of_tables_in_the_earlier_form_are_called_as_ever(
     )
 
 
+def test_tables_that_are_declared_with_the_earlier_names_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.warns(DeprecationWarning, match="is now") as caught:
+        table = Table(  # type: ignore[call-arg]
+            name="mine",
+            shows="What it shows",
+            columns=[Column("name", "what it is")],
+            table=lambda *_: pd.DataFrame({"name": ["a"]}),
+            when=[],
+            asked_by="tables",
+            answer="My names",  # type: ignore[arg-type]
+            answer_columns=["name"],
+        )
+    assert {warning.filename for warning in caught} == {__file__}
+    assert table.description == "What it shows"
+    assert table.requires == []
+    assert table.enabled_by == "tables"
+    assert table.answer == AnswerView("My names", columns=["name"])
+
+    report, problems = report_with(monkeypatch, table, tables="mine")
+    assert problems == []
+    assert report.sheets["mine"]["name"].tolist() == ["a"]
+    assert report.answers[-1].title == "My names"
+
+
 def test_a_slow_sheet_of_a_plugin_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACELENS_EXT_PLUGIN_SECONDS", "0.1")
-    report, problems = report_with(monkeypatch, mine(table=lambda *_: time.sleep(0.5)))
+    report, problems = report_with(monkeypatch, mine(build=lambda *_: time.sleep(0.5)))
     assert problems[0].startswith("theirs: no answer within 0.1 s")
     assert "mine" not in report.sheets
 
@@ -267,7 +295,10 @@ def test_options_are_spelled_once() -> None:
         assert parameters["short_kernel_histogram_bins"].default == 100
         assert all(f"        {name}: " in str(function.__doc__) for name in named)
     used = {
-        name for sheet in sheets() for name in (sheet.asked_by, *sheet.options) if name
+        name
+        for sheet in sheets()
+        for name in (sheet.enabled_by, *sheet.options)
+        if name
     }
     assert used == named
     with pytest.raises(TypeError, match="topk_opps"):

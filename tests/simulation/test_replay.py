@@ -21,7 +21,7 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
-from tracelens_ext.simulation.replay import Change, Replay
+from tracelens_ext.simulation.replay import Change, Replay, Replayed
 from tracelens_ext.simulation.scenarios import parse_change
 from tracelens_ext.simulation.simulation import read_waits
 
@@ -308,46 +308,61 @@ def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
     assert saved(simulation, "kernel:k12=0.5") == [0.045]
 
 
-def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[int]]:
-    """When all ends, when each node starts and each block returns, a step a node."""
+def run_by_node(replay: Replay, change: Change) -> Replayed:
+    """Replay a program node by node, in the order of calls: slow, but easy to follow."""
     program = replay.program
     parameters = replay.parameters(change)
-    offset, block_offset, last_offset, duration, tail, gap, wall, freed = parameters
-    source = dict(program.waits.tolist())
+    awaited_by_node = dict(program.waits.tolist())
     returned = [0] * len(replay.recorded)
-    starts = dict[int, int]()
-    ends = dict[int, int]()
-    reached = dict[int, int]()
-    turns = [(key, 0, node) for node, key in enumerate(program.key.tolist())]
-    turns += [
-        (begin, 1, block) for block, begin in enumerate(program.block_start.tolist())
-    ]
-    for _, is_block, at in sorted(turns):
-        if is_block:
-            times = [
-                ends[node] for block, node in program.awaited.tolist() if block == at
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    end_of_track: dict[int, int] = {}
+
+    def run_block(block: int) -> None:
+        base = replay.base_of_block[block]
+        times = [returned[base] + parameters.block_offset[block]]
+        nonblocking = parameters.nonblocking
+        if nonblocking is None or not nonblocking[block]:
+            times += [
+                ends[node]
+                for waiting_block, node in program.awaited.tolist()
+                if waiting_block == block
             ]
-            if freed is not None and freed[at]:
-                times = []
-            time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
-            returned[replay.clocks + at] = int(time + tail[at])
-            continue
-        track = int(program.track[at])
-        ready = max(
-            returned[replay.base_of_node[at]] + offset[at], program.earliest[at]
-        )
-        ready = ends[source[at]] if at in source else ready
-        follows = reached[track] + gap[at] if track in reached else ready
-        starts[at] = int(max(ready, follows))
-        ends[at] = reached[track] = int(starts[at] + duration[at])
-    last = [
-        returned[base] + last_offset[c] for c, base in enumerate(replay.base_of_clock)
+        row = replay.clocks + block
+        returned[row] = int(max(times) + parameters.tail[block])
+
+    def run_node(node: int) -> None:
+        track = int(program.track[node])
+        if node in awaited_by_node:
+            ready = ends[awaited_by_node[node]]
+        else:
+            base = replay.base_of_node[node]
+            called = returned[base] + parameters.node_offset[node]
+            ready = max(called, program.earliest[node])
+        if track in end_of_track:
+            ready = max(ready, end_of_track[track] + parameters.gap[node])
+        starts[node] = int(ready)
+        ends[node] = int(ready + parameters.duration[node])
+        end_of_track[track] = ends[node]
+
+    node_turns = [(key, 0, node) for node, key in enumerate(program.key.tolist())]
+    block_turns = [
+        (start, 1, block) for block, start in enumerate(program.block_start.tolist())
     ]
-    wall = int(max([wall, *last, *reached.values()]))
-    return (
-        wall,
-        [starts[node] for node in range(len(starts))],
-        returned[: len(replay.clock)],
+    for _, is_block, number in sorted(node_turns + block_turns):
+        if is_block:
+            run_block(number)
+        else:
+            run_node(number)
+    clock_ends = [
+        returned[base] + parameters.clock_end_offset[clock]
+        for clock, base in enumerate(replay.base_of_clock)
+    ]
+    all_ends = clock_ends + list(end_of_track.values())
+    return Replayed(
+        start=np.array([starts[node] for node in range(len(starts))]),
+        returned=np.array(returned),
+        wall=int(max(all_ends + [parameters.least_wall])),
     )
 
 
@@ -411,14 +426,19 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
         gap=gap,
         tail=np.full(count, 3),
     )
-    changes = [Change(), Change(duration=program.duration * 2, gap=0.5, at_least=100)]
+    changes = [
+        Change(),
+        Change(duration=program.duration * 2, gap_factor=0.5, least_wall=100),
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "tracelens_ext.simulation.replay_order._ROWS_AT_ONCE", rows_at_once
         )
         replay = Replay(cast("DependencyGraph", program))
-        walls, unchanged = replay.run(changes)
-    wall, starts, returned = run_by_node(replay, changes[0])
-    assert (unchanged.wall, unchanged.start.tolist()) == (wall, starts)
-    assert unchanged.returned[:-1].tolist() == returned
-    assert walls.tolist() == [run_by_node(replay, change)[0] for change in changes]
+        walls, unchanged = replay.run(changes, len(changes))
+    expected = run_by_node(replay, changes[0])
+    assert unchanged.wall == expected.wall
+    assert unchanged.start.tolist() == expected.start.tolist()
+    assert unchanged.returned.tolist() == expected.returned.tolist()
+    expected_walls = [run_by_node(replay, change).wall for change in changes]
+    assert walls.tolist() == expected_walls

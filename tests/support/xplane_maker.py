@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.xplane.hlo import message_class
+from tracelens_ext.readers.xplane.messages import message_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -96,7 +96,7 @@ class Questions:
         return {
             "facts": dict(
                 overview(
-                    work=analyzer.work,
+                    gpu_events=analyzer.work,
                     covered=analyzer.coverage,
                     products=recognized_products(analyzer.trace),
                 )
@@ -106,7 +106,9 @@ class Questions:
             "verdict": verdict,
             "notes": advice(analyzer.work, analyzer.coverage),
             "tables": {
-                s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)
+                s.name: s.description
+                for s in sheets
+                if not s.why_absent(analyzer, options)
             },
             "next": (
                 "findings(path): what would save the most time, with evidence and "

@@ -297,6 +297,17 @@ _PYTHON_NAMES: Final = (
         names={"time_axis": "timeline_bins"},
         where=("ReportOptions",),
     )
+    + _renamed(
+        kind=Kind.ATTRIBUTE,
+        names={
+            "shows": "description",
+            "table": "build",
+            "when": "requires",
+            "asked_by": "enabled_by",
+            "method": "analyzer_call",
+        },
+        where=("Table",),
+    )
 )
 _GROUPS: Final = {"Look": "Inspect", "Explain": "Diagnose", "Extend": "Manage"}
 

@@ -1,4 +1,8 @@
-"""A row for each call of a process group: what it is, which ranks it lacks, how long it took."""
+"""Builds the calls of a process group from the kernels of its ranks.
+
+Each call gets a row that says what it is, which ranks are missing, and how long transfer and wait
+took.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,26 @@ import numpy as np
 
 from tracelens_ext.analysis.collectives import bus_factor, element_bytes
 from tracelens_ext.categorize.kernel_names import simple_name
-from tracelens_ext.distributed.extract import numbers_in
 from tracelens_ext.distributed.matching import (
     MatchedBy,
-    match_group,
-    order_in_iterations,
-    prepared,
+    number_calls,
+    numbered_by_order,
+    with_matching_columns,
 )
 from tracelens_ext.distributed.peers import peers_in_job
+from tracelens_ext.distributed.process_groups import numbers_in
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE
 
-#: Collectives that a rank may leave before the others come, unless the second pattern matches too.
+#: Names of collectives that may end on one rank before another rank has entered them. The names of
+#: some other collectives contain these words, too; the second pattern excludes them.
 _RANKS_MAY_LEAVE_EARLY = r"broadcast|reduce|gather|scatter"
 _ALL_RANKS_WAIT = r"allreduce|reducescatter|allgather"
-_LISTED_RANKS = re.compile(r"\[[\d, ]*\d[\d, ]*\]")
-#: Columns of a call that are those of its shortest kernel.
-_OF_SHORTEST_KERNEL = {
+#: A list of ranks that the profiler did not shorten.
+_COMPLETE_LIST = re.compile(r"\[[\d, ]*\d[\d, ]*\]")
+#: Column of a call → column of its shortest kernel from which the value is taken. The shortest
+#: kernel is that of the rank that came last.
+_COLUMNS_OF_SHORTEST_KERNEL = {
     "process_group": "Process Group Name",
     "description": "Process Group Description",
     "key": "key",
@@ -43,29 +50,31 @@ _OF_SHORTEST_KERNEL = {
 
 
 class CallState(StrEnum):
-    """What became of a call."""
+    """Whether a call was recorded completely."""
 
-    COMPLETE = "complete"  #: every rank of the group has it
-    INCOMPLETE = "incomplete"  #: fewer ranks have it than the group has
-    UNMATCHED = "unmatched"  #: it pairs with no call of the other ranks
-    MISMATCH = "mismatch"  #: its sizes differ between ranks
-    HANG = "hang"  #: it never ended
+    COMPLETE = "complete"  #: every rank of the group recorded the call
+    INCOMPLETE = "incomplete"  #: some ranks of the group did not record the call
+    UNMATCHED = "unmatched"  #: the kernel matches no kernel of the other ranks
+    MISMATCH = "mismatch"  #: the sizes of the call differ between ranks
+    HANG = "hang"  #: the call never ended
 
 
-class GroupCalls(NamedTuple):
-    """What the ranks of a process group show of its calls."""
+class CallsOfGroup(NamedTuple):
+    """The calls of a process group."""
 
-    calls: pd.DataFrame  #: a row for each call, numbered by `no`
-    kernels: pd.DataFrame  #: a row for each kernel, with the `no` of its call
-    #: a row for each rank with its last call, if that was launched and never recorded
+    calls: pd.DataFrame  #: a row for each call, numbered by `call_in_group`
+    kernels: (
+        pd.DataFrame
+    )  #: a row for each kernel, with the `call_in_group` of its call
+    #: for each rank, the first call that was launched after its last recorded one, if there is any
     stuck: pd.DataFrame
 
 
-def group_calls(rows: pd.DataFrame) -> GroupCalls:
-    """Return the calls of a named process group.
+def calls_of_group(rows: pd.DataFrame) -> CallsOfGroup:
+    """Return the calls of a process group that the traces name.
 
     Args:
-        rows: of `rank_calls` of all its ranks, not empty.
+        rows: the rows of `rank_calls` of all ranks of the group, at least one.
     """
     ranks_text = rows["Process Group Ranks"].iloc[0]
     size = rows["Group size"].iloc[0]
@@ -74,22 +83,21 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
         size=size,
         present=set(rows["rank"].tolist()),
     )
-    rows = prepared(_with_peers_in_job(rows, members), members)
-    matched = rows[rows["recorded"]].reset_index(drop=True)
-    match_group(matched)
-    last_recorded = matched.groupby("rank")["launch"].max()
-    is_after_last = rows["launch"] > rows["rank"].map(last_recorded).fillna(NONE)
-    stuck = (
-        rows[~rows["recorded"] & is_after_last]
-        .sort_values("launch")
-        .drop_duplicates("rank")
-    )
-    calls, kernels = _described(
-        kernels=matched,
+    rows = with_matching_columns(_with_peers_in_job(rows, members), members)
+    recorded = rows[rows["recorded"]].reset_index(drop=True)
+    number_calls(recorded)
+    calls, kernels = _calls_of_kernels(
+        kernels=recorded,
         members=members,
         size=size,
     )
-    return GroupCalls(
+    # The first call of each rank that was launched after its last recorded one.
+    last_recorded_launch = recorded.groupby("rank")["launch"].max()
+    last_launch = rows["rank"].map(last_recorded_launch).fillna(NONE)
+    is_after_last = rows["launch"] > last_launch
+    stuck = rows[~rows["recorded"] & is_after_last]
+    stuck = stuck.sort_values("launch").drop_duplicates("rank")
+    return CallsOfGroup(
         calls=calls,
         kernels=kernels,
         stuck=stuck.assign(members=str(members)),
@@ -97,7 +105,10 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
 
 
 def _with_peers_in_job(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
-    """Return `rank_calls` of a group whose sends and receives name ranks of the job."""
+    """Return the rows of `rank_calls` with the peers of sends and receives as ranks of the job.
+
+    Groups of two ranks need no conversion: `with_matching_columns` knows their peers.
+    """
     if members is None or len(members) < 3:
         return rows
     name = rows["Collective name"]
@@ -118,134 +129,161 @@ def _with_peers_in_job(rows: pd.DataFrame, members: list[int] | None) -> pd.Data
 
 
 def _members(ranks_text: str, size: float, present: set[int]) -> list[int] | None:
-    """Return the ranks of a process group; None if they are not known."""
-    if _LISTED_RANKS.fullmatch(ranks_text):
+    """Return the ranks of a process group, ascending; None if they are not known.
+
+    Args:
+        ranks_text: the ranks as the profiler lists them, possibly shortened.
+        size: the number of ranks of the group.
+        present: the ranks that have calls of the group.
+    """
+    if _COMPLETE_LIST.fullmatch(ranks_text):
         return sorted(set(numbers_in(ranks_text)))
     if size == len(present):
         return sorted(present)
     return None
 
 
-def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCalls:
+def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> CallsOfGroup:
     """Return the calls of kernels whose process group is not known.
 
+    They are matched by their order, but only if all ranks may form a single group.
+
     Args:
-        rows: of `rank_calls` of all ranks.
-        one_group: all communication of the job may be that of one group.
-        ranks: how many ranks there are.
+        rows: the rows of `rank_calls` of all ranks without a group.
+        one_group: True if all communication of the job may belong to one group.
+        ranks: the number of ranks of the job.
     """
-    matched = prepared(rows[rows["recorded"]].reset_index(drop=True), None)
+    recorded = rows[rows["recorded"]].reset_index(drop=True)
+    matched = with_matching_columns(recorded, None)
     matched = matched.assign(
         matched_by=MatchedBy.UNNAMED.value,
         kind=matched["Collective name"],
         src=NONE,
         dst=NONE,
-        sizes=0,
-        like=pd.factorize(matched["kernel_name"])[0],
+        signature=0,
+        kind_number=pd.factorize(matched["kernel_name"])[0],
     )
     if one_group and ranks > 1 and matched["rank"].nunique() == ranks:
-        order = order_in_iterations(matched, needed_ranks=ranks)
-        matched["no"] = np.where(order.is_alike, order.number, NONE)
+        order = numbered_by_order(matched, needed_ranks=ranks)
+        matched["call_in_group"] = np.where(order.is_alike, order.number, NONE)
     members = sorted(rows["rank"].unique().tolist())
-    calls, kernels = _described(
+    calls, kernels = _calls_of_kernels(
         kernels=matched,
         members=members,
         size=len(members),
     )
-    return GroupCalls(calls, kernels, stuck=matched[:0].assign(members=""))
+    return CallsOfGroup(calls, kernels, stuck=matched[:0].assign(members=""))
 
 
-class _Described(NamedTuple):
+class _CallsAndKernels(NamedTuple):
     """Calls with all their columns, and their kernels."""
 
     calls: pd.DataFrame
     kernels: pd.DataFrame
 
 
-def _described(
+def _calls_of_kernels(
     kernels: pd.DataFrame, members: Sequence[int] | None, size: float
-) -> _Described:
-    """Return the calls of kernels that are numbered; one without a number is a call of its own."""
-    is_alone = kernels["no"].to_numpy() < 0
-    matched_count = int(kernels["no"].max()) + 1 if len(kernels) else 0
-    kernels.loc[is_alone, "no"] = matched_count + np.arange(is_alone.sum())
+) -> _CallsAndKernels:
+    """Return the calls that kernels belong to by their `call_in_group`, and the sorted kernels.
+
+    A kernel that was not matched becomes a call of its own.
+
+    Args:
+        kernels: the recorded kernels; their `call_in_group` is completed in place.
+        members: the ranks of the group; None if they are not known.
+        size: the number of ranks of the group.
+    """
+    is_alone = kernels["call_in_group"].to_numpy() < 0
+    matched_count = int(kernels["call_in_group"].max()) + 1 if len(kernels) else 0
+    kernels.loc[is_alone, "call_in_group"] = matched_count + np.arange(is_alone.sum())
     kernels = kernels.sort_values(
-        ["no", "dur", "rank"], kind="stable", ignore_index=True
+        ["call_in_group", "dur", "rank"], kind="stable", ignore_index=True
     )
+    # The kernels of a call are sorted by duration, so the first one is the shortest.
     of_shortest = {
-        name: (column, "first") for name, column in _OF_SHORTEST_KERNEL.items()
+        name: (column, "first") for name, column in _COLUMNS_OF_SHORTEST_KERNEL.items()
     }
     calls = (
-        kernels.groupby("no", sort=True)
+        kernels.groupby("call_in_group", sort=True)
         .agg(
             **of_shortest,
             collective=("kind", "max"),
-            n=("rank", "size"),
-            sum=("dur", "sum"),
-            different=("sizes", "nunique"),
-            most_in=("In msg nelems", "max"),
-            most_out=("Out msg nelems", "max"),
+            kernel_count=("rank", "size"),
+            total_duration=("dur", "sum"),
+            signature_count=("signature", "nunique"),
+            elements_in=("In msg nelems", "max"),
+            elements_out=("Out msg nelems", "max"),
         )
         .reset_index()
     )
     _name_unnamed_collectives(calls)
-    is_single = calls["no"] >= matched_count
+    is_unmatched_kernel = calls["call_in_group"] >= matched_count
     _add_ranks(
         calls=calls,
         members=members,
         size=size,
-        is_single=is_single,
+        is_unmatched_kernel=is_unmatched_kernel,
     )
     _add_state(
         calls=calls,
         kernels=kernels,
-        is_single=is_single,
+        is_unmatched_kernel=is_unmatched_kernel,
     )
     _add_figures(calls)
-    wait = calls.set_index("no")["wait"]
-    kernels["complete"] = kernels["no"].map(wait.notna()).astype(bool)
+    wait = calls.set_index("call_in_group")["wait"]
+    kernels["has_wait"] = kernels["call_in_group"].map(wait.notna()).astype(bool)
     keys = ["collective", "process_group", "dtype", "iteration", "ranks"]
     calls["sequence"] = calls.groupby(keys, sort=False, dropna=False).cumcount() + 1
-    return _Described(calls, kernels)
+    return _CallsAndKernels(calls, kernels)
 
 
 def _name_unnamed_collectives(calls: pd.DataFrame) -> None:
-    """Call a collective that has no name by its kernel."""
+    """Give collectives without a name the names of their kernels, in place."""
     simple_names = {name: simple_name(name) for name in calls["kernel_name"].unique()}
-    kernel = calls["kernel_name"].map(simple_names)
-    calls["collective"] = calls["collective"].where(calls["collective"] != "", kernel)
+    name_of_kernel = calls["kernel_name"].map(simple_names)
+    has_name = calls["collective"] != ""
+    calls["collective"] = calls["collective"].where(has_name, name_of_kernel)
 
 
 def _add_ranks(
     calls: pd.DataFrame,
     members: Sequence[int] | None,
     size: float,
-    is_single: pd.Series,
+    is_unmatched_kernel: pd.Series,
 ) -> None:
-    """Add `ranks`, as text, and `group_size`; both are empty where no group is known."""
+    """Add `ranks`, as text, and `group_size` in place.
+
+    Both are those of the two ranks for sends and receives, and empty if the group is not known.
+    """
     is_pair = calls["dst"] >= 0
-    ends = [
+    ranks_of_pair = [
         str(sorted([source, destination]))
         for source, destination in zip(calls["src"], calls["dst"], strict=True)
     ]
-    text = str(members) if members else ""
-    belongs_to_nobody = is_single & (calls["matched_by"] == MatchedBy.UNNAMED)
-    ranks = pd.Series(np.where(is_pair, ends, text))
-    calls["ranks"] = ranks.mask(belongs_to_nobody, "").astype("str")
-    calls["group_size"] = pd.Series(np.where(is_pair, 2.0, size)).mask(
-        belongs_to_nobody
-    )
+    ranks_of_group = str(members) if members else ""
+    ranks = pd.Series(np.where(is_pair, ranks_of_pair, ranks_of_group))
+    group_size = pd.Series(np.where(is_pair, 2.0, size))
+    has_no_group = is_unmatched_kernel & (calls["matched_by"] == MatchedBy.UNNAMED)
+    calls["ranks"] = ranks.mask(has_no_group, "").astype("str")
+    calls["group_size"] = group_size.mask(has_no_group)
 
 
 def _add_state(
-    calls: pd.DataFrame, kernels: pd.DataFrame, is_single: pd.Series
+    calls: pd.DataFrame, kernels: pd.DataFrame, is_unmatched_kernel: pd.Series
 ) -> None:
-    """Add `state`, `missing_ranks`, and the `reason` why a call is not complete."""
-    is_unmatched = is_single | ~(calls["n"] <= calls["group_size"])
+    """Add `state`, `missing_ranks`, and the `reason` why a call is not complete, in place."""
+    # "Not less or equal" also finds calls whose group size is not known (NaN).
+    has_too_many_kernels = ~(calls["kernel_count"] <= calls["group_size"])
+    is_unmatched = is_unmatched_kernel | has_too_many_kernels
     is_named = calls["matched_by"] != MatchedBy.UNNAMED
-    cases = [is_unmatched & is_named, is_unmatched]
-    cases.append(calls["n"] < calls["group_size"])
-    cases.append(calls["different"] > 1)
+    # The first case that is true decides the state and the reason.
+    cases = [
+        is_unmatched & is_named,
+        is_unmatched,
+        calls["kernel_count"] < calls["group_size"],
+        calls["signature_count"] > 1,
+    ]
     states = [
         CallState.UNMATCHED,
         CallState.UNMATCHED,
@@ -261,14 +299,19 @@ def _add_state(
     state_texts = [state.value for state in states]
     calls["state"] = np.select(cases, state_texts, CallState.COMPLETE.value)
     calls["reason"] = np.select(cases, reasons, "")
+    _add_missing_ranks(calls, kernels)
+
+
+def _add_missing_ranks(calls: pd.DataFrame, kernels: pd.DataFrame) -> None:
+    """Add `missing_ranks`, and name these ranks in the `reason` of incomplete calls, in place."""
     calls["missing_ranks"] = ""
-    incomplete = calls[
-        (calls["state"] == CallState.INCOMPLETE) & (calls["ranks"] != "")
-    ]
-    kernels_of_incomplete = kernels[kernels["no"].isin(incomplete["no"])]
-    present_ranks = kernels_of_incomplete.groupby("no")["rank"].agg(set)
+    is_incomplete = calls["state"] == CallState.INCOMPLETE
+    incomplete = calls[is_incomplete & (calls["ranks"] != "")]
+    is_of_incomplete = kernels["call_in_group"].isin(incomplete["call_in_group"])
+    kernels_of_incomplete = kernels[is_of_incomplete]
+    present_ranks = kernels_of_incomplete.groupby("call_in_group")["rank"].agg(set)
     for row, number, ranks in zip(
-        incomplete.index, incomplete["no"], incomplete["ranks"], strict=True
+        incomplete.index, incomplete["call_in_group"], incomplete["ranks"], strict=True
     ):
         missing = sorted(set(numbers_in(ranks)) - present_ranks[number])
         listed = ", ".join(map(str, missing))
@@ -277,23 +320,29 @@ def _add_state(
 
 
 def _add_figures(calls: pd.DataFrame) -> None:
-    """Add transfer and wait time (ns), bytes and bandwidths, where they are known."""
+    """Add transfer and wait time (ns), bytes and bandwidths in place, NaN if they are not known.
+
+    The last rank does not wait, so its kernel, the shortest one, shows the transfer time. What the
+    other kernels run longer is their wait. This does not hold for collectives that may end on one
+    rank before another rank enters them.
+    """
     is_complete = calls["state"] == CallState.COMPLETE
     ends_early = is_complete & _may_leave_early(calls)
     has_times = is_complete & ~ends_early
-    size = calls["dtype"].map(element_bytes)
-    elements = calls[["most_in", "most_out"]].max(axis=1)
-    calls["bytes"] = elements * size.astype("float64")
+    element_size = calls["dtype"].map(element_bytes)
+    elements = calls[["elements_in", "elements_out"]].max(axis=1)
+    calls["bytes"] = elements * element_size.astype("float64")
     shortest = calls["shortest"]
-    wait = calls["sum"] - calls["n"] * shortest
+    # The sum over all ranks of what their kernels run longer than the shortest one.
+    wait = calls["total_duration"] - calls["kernel_count"] * shortest
     last_rank = calls["last_rank"].where(has_times)
-    calls["in_sync"] = shortest.where(has_times).astype("float64")
+    calls["transfer"] = shortest.where(has_times).astype("float64")
     calls["wait"] = wait.where(has_times).astype("float64")
     calls["last_rank"] = last_rank.astype("Int64")
-    has_amounts = (calls["bytes"] > 0) & (calls["in_sync"] > 0)
+    has_amounts = (calls["bytes"] > 0) & (calls["transfer"] > 0)
     is_named = calls["matched_by"] != MatchedBy.UNNAMED
     has_bandwidth = has_amounts & is_named
-    bandwidth = calls["bytes"] / calls["in_sync"]
+    bandwidth = calls["bytes"] / calls["transfer"]
     calls["algorithm"] = bandwidth.where(has_bandwidth)
     calls["bus"] = calls["algorithm"] * _bus_factors(calls)
     calls.loc[ends_early, "reason"] = "its ranks may leave before others arrive"
@@ -301,7 +350,7 @@ def _add_figures(calls: pd.DataFrame) -> None:
 
 
 def _may_leave_early(calls: pd.DataFrame) -> pd.Series:
-    """Return which calls ranks may leave before others come; not sends and receives."""
+    """Return which calls may end on one rank before another rank enters them, (n,)."""
     lower_case = calls["collective"].str.lower()
     plain_name = lower_case.str.replace("_", "")
     waits_for_all = plain_name.str.contains(_ALL_RANKS_WAIT)
@@ -311,7 +360,7 @@ def _may_leave_early(calls: pd.DataFrame) -> pd.Series:
 
 
 def _bus_factors(calls: pd.DataFrame) -> pd.Series:
-    """Return the bus bandwidth of each call by its algorithm bandwidth."""
+    """Return the ratio of bus bandwidth to algorithm bandwidth of each call, (n,)."""
     kinds = calls.groupby(["collective", "group_size"], sort=False, dropna=False)
     factors = pd.Series(1.0, calls.index)
     for _, rows in kinds:

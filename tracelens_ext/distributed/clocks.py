@@ -1,4 +1,4 @@
-"""How far the clocks of the ranks are apart, from the ends of the calls that they share."""
+"""Estimates the offsets between the clocks of the ranks, by the ends of the calls they share."""
 
 from __future__ import annotations
 
@@ -11,47 +11,50 @@ from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_US, BoolArray, Float64Array, Int64Array
 
-#: How many standard deviations an error stands for.
+#: The reported error of an offset is this many standard deviations, plus the minimum.
 _ERROR_DEVIATIONS = 2.5
-#: What no error is below, ns.
+#: The smallest error that is reported, ns.
 _MIN_ERROR_NS = 100.0
 
 
 class _CallSet(NamedTuple):
-    """The calls of the same ranks."""
+    """A set of ranks that share calls."""
 
     members: Int64Array  #: indices of the ranks, ascending
-    call_count: float
+    call_count: float  #: the number of calls of exactly these ranks
 
 
 class _Samples(NamedTuple):
-    """The ends of kernels, one for each rank of a call."""
+    """The ends of kernels, one for each call and rank."""
 
-    call: Int64Array  #: an index, (n,)
-    rank: Int64Array  #: an index, (n,)
-    end: Float64Array  #: on the rank's own clock, ns, (n,)
+    call: Int64Array  #: the index of the call, (n,)
+    rank: Int64Array  #: the index of the rank, (n,)
+    end: Float64Array  #: the end on the rank's own clock, ns since the earliest end, (n,)
 
 
 def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
-    """Fit the offsets of clocks by least squares.
+    """Fit the offsets between the clocks of the ranks by least squares.
 
-    A call ends on all of its ranks at about the same time. Ranks that share no call, directly or
-    through others, have no common clock.
+    A call ends at about the same time on all of its ranks. The offsets are those for which the
+    ends of each call, minus the offsets of their ranks, differ the least. Ranks that share no
+    call, neither directly nor through other ranks, are in different components, each with a
+    common clock of its own: that of its lowest rank.
 
     Args:
-        kernels: of complete calls: `call`, `rank`, `end` (ns, own clock), `set` (the same number
-            for calls of the same ranks).
-        ranks: all of them, ascending.
+        kernels: the kernels of complete calls: `call`, `rank`, `end` (ns, on the rank's own
+            clock), and `rank_set`, a number that calls of the same ranks share.
+        ranks: all ranks, ascending.
 
     Returns:
         The table `clocks`, a row for each rank.
     """
     rank_count = len(ranks)
     samples = _samples(kernels, ranks)
-    call_sets = _call_sets(samples, kernels["set"])
+    call_sets = _call_sets(samples, kernels["rank_set"])
     component = _components(call_sets, rank_count)
     mean_end = np.bincount(samples.call, samples.end) / np.bincount(samples.call)
     lateness = samples.end - mean_end[samples.call]
+    # The right-hand side of the normal equations: the sum of the lateness of each rank.
     lateness_of_rank = np.bincount(samples.rank, lateness, rank_count)
     offset = np.zeros(rank_count)
     error = np.full(rank_count, _MIN_ERROR_NS)
@@ -60,10 +63,14 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
         inverse = np.linalg.inv(_normal_matrix(members, sets_of_component))
         solution = inverse @ lateness_of_rank[members]
         offset[members] = solution - solution[0]
-        is_here = component[samples.rank] == number
+        is_in_component = component[samples.rank] == number
         deviation = _deviation(
-            samples=samples, offset=offset, is_here=is_here, rank_count=len(members)
+            samples=samples,
+            offset=offset,
+            is_in_component=is_in_component,
+            rank_count=len(members),
         )
+        # The variance of the difference between each offset and that of the first rank.
         variance = np.diag(inverse) + inverse[0, 0] - 2 * inverse[:, 0]
         error[members] += (
             _ERROR_DEVIATIONS * deviation * np.sqrt(np.maximum(variance, 0.0))
@@ -79,7 +86,10 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
 
 
 def _samples(kernels: pd.DataFrame, ranks: Int64Array) -> _Samples:
-    """Return the ends of kernels as numbers that keep their precision."""
+    """Return the ends of kernels.
+
+    They are counted from the earliest end, because times since 1970 in ns do not fit into a float.
+    """
     call, _ = pd.factorize(kernels["call"])
     end = whole_numbers(kernels, "end")
     since_first = end - end.min(initial=np.iinfo(np.int64).max)
@@ -92,10 +102,11 @@ def _samples(kernels: pd.DataFrame, ranks: Int64Array) -> _Samples:
 
 
 def _call_sets(samples: _Samples, set_of_kernel: pd.Series) -> list[_CallSet]:
-    """Return the sets of ranks that share calls."""
+    """Return the sets of ranks that share calls, with their numbers of calls."""
     if not len(samples.call):
         return []
     set_number = pd.factorize(set_of_kernel)[0].astype(np.int64)
+    # The distinct pairs of set and rank, sorted, are cut where the next set begins.
     set_and_rank = np.unique(np.stack((set_number, samples.rank)), axis=1)
     set_begins = np.flatnonzero(np.diff(set_and_rank[0])) + 1
     members_of_set = np.split(set_and_rank[1], set_begins)
@@ -110,7 +121,10 @@ def _call_sets(samples: _Samples, set_of_kernel: pd.Series) -> list[_CallSet]:
 
 
 def _components(call_sets: Sequence[_CallSet], rank_count: int) -> Int64Array:
-    """Return the lowest index of the ranks that each rank is joined with by calls, (r,)."""
+    """Return the component of each rank, (r,): the lowest index of the ranks connected to it.
+
+    Each round gives all ranks of a call set the lowest component among them, until nothing changes.
+    """
     component = np.arange(rank_count)
     has_changed = True
     while has_changed:
@@ -124,7 +138,7 @@ def _components(call_sets: Sequence[_CallSet], rank_count: int) -> Int64Array:
 def _by_component(
     call_sets: Sequence[_CallSet], component: Int64Array
 ) -> dict[int, list[_CallSet]]:
-    """Return the sets of ranks of each component."""
+    """Return the call sets of each component, by the number of the component."""
     sets_of_component: dict[int, list[_CallSet]] = {}
     for call_set in call_sets:
         number = int(component[call_set.members[0]])
@@ -133,10 +147,10 @@ def _by_component(
 
 
 def _normal_matrix(members: Int64Array, call_sets: Sequence[_CallSet]) -> Float64Array:
-    """Return the normal equations of the offsets of some ranks, (m, m).
+    """Return the matrix of the normal equations for the offsets of some ranks, (m, m).
 
-    Only differences of offsets are determined: the constant that is added everywhere makes the sum
-    of all offsets 0.
+    The ends of calls determine only differences between offsets, which leaves the matrix singular.
+    The constant that is added everywhere makes it invertible; it sets the sum of all offsets to 0.
     """
     count = len(members)
     matrix = np.full((count, count), 1.0 / count)
@@ -148,12 +162,12 @@ def _normal_matrix(members: Int64Array, call_sets: Sequence[_CallSet]) -> Float6
 
 
 def _deviation(
-    samples: _Samples, offset: Float64Array, is_here: BoolArray, rank_count: int
+    samples: _Samples, offset: Float64Array, is_in_component: BoolArray, rank_count: int
 ) -> float:
-    """Return the standard deviation of the ends that the offsets leave unexplained, ns."""
-    rank = samples.rank[is_here]
-    end = samples.end[is_here] - offset[rank]
-    _, call = np.unique(samples.call[is_here], return_inverse=True)
+    """Return the standard deviation of the ends of a call after the offsets are removed, ns."""
+    rank = samples.rank[is_in_component]
+    end = samples.end[is_in_component] - offset[rank]
+    _, call = np.unique(samples.call[is_in_component], return_inverse=True)
     kernel_count = np.bincount(call)
     mean_end = np.bincount(call, end) / kernel_count
     residual = end - mean_end[call]

@@ -1,7 +1,11 @@
-"""Jobs on Dask workers: of this process, of this machine, or of a cluster.
+"""Runs the jobs of a fleet on Dask workers: a thread, local processes, or a remote cluster.
 
-A worker that dies may die of its job. So no more jobs are handed out than there are threads; each
-death counts against the one job that the worker was doing, which is given up after its attempts.
+A job can kill its worker, for example when the worker runs out of memory. Dask counts the death
+of a worker against every job that the worker held. Therefore a local worker holds one job at a
+time, so its death counts against the job that it was doing and no other. A worker of a remote
+cluster holds up to two jobs per thread, so that it does not sit idle until the next job arrives.
+How many deaths a job survives there is a setting of its scheduler (`allowed-failures`, 3 by
+default).
 """
 
 from __future__ import annotations
@@ -28,11 +32,13 @@ if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster
 
 _CONNECT_TIMEOUT_S = 30
-#: For Dask's web servers, which cannot be left out.
+#: Address of Dask's web servers, which cannot be turned off: a free port of this machine.
 _LOCAL_PORT = "127.0.0.1:0"
+#: How long a scheduler may be without workers before the fleet gives up.
 _WORKERS_TIMEOUT_S = 180.0
+#: How often the number of workers is checked while no job finishes.
 _POLL_S = 5.0
-#: Jobs for each thread of a remote cluster, which has to ask for the next one.
+#: Jobs submitted per thread of a remote cluster: one that runs, and one that waits next to it.
 _JOBS_PER_REMOTE_THREAD = 2
 _FLEET_PACKAGES = ("distributed", "fsspec", "pyarrow")
 _NOISY_LOGGERS = ("distributed", "tornado", "asyncio")
@@ -50,7 +56,7 @@ def require_fleet_extra() -> None:
     """Check that the packages that a fleet needs are installed.
 
     Raises:
-        UsageError: one is not.
+        UsageError: one of the packages is not installed.
     """
     for name in _FLEET_PACKAGES:
         if util.find_spec(name) is None:
@@ -59,7 +65,11 @@ def require_fleet_extra() -> None:
 
 
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
-    """Return as many processes as there are cores, and as memory has room for such traces."""
+    """Return the default number of worker processes on this machine.
+
+    There is one process per core, but no more than can hold the largest trace in memory at the
+    same time.
+    """
     sizes = [
         text_bytes(source.size or 0, compressed=source.url.endswith(".gz"))
         for source in sources
@@ -69,14 +79,16 @@ def default_workers(sources: Sequence[FleetInput] = ()) -> int:
 
 @contextmanager
 def workers_of(scheduler: str | None, workers: int) -> Iterator[Client]:
-    """Yield a Dask client.
+    """Yield a Dask client whose workers do the jobs of a fleet.
 
     Args:
-        scheduler: its address; None for workers of this machine.
-        workers: how many processes of this machine; 0 for a thread of this process.
+        scheduler: the address of a remote scheduler; None to start workers on this machine.
+        workers: the number of local processes to start; 0 to use one thread of this process.
+            Ignored if there is a remote scheduler.
 
     Raises:
-        ClusterError: the scheduler cannot be reached, or its workers have another version.
+        ClusterError: the scheduler cannot be reached, or its workers have another version of
+            this program.
     """
     from distributed import Client
 
@@ -97,7 +109,7 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Client]:
 
 
 def _connected(scheduler: str) -> Client:
-    """Return a client of a scheduler."""
+    """Return a client that is connected to a remote scheduler."""
     from distributed import Client
 
     try:
@@ -110,12 +122,13 @@ def _connected(scheduler: str) -> Client:
 
 
 def _local_cluster(workers: int, folder: str) -> LocalCluster:
-    """Return workers of this machine, one job each; only this machine can connect to them."""
+    """Start single-threaded workers that only this machine can connect to."""
     import dask
     from distributed import LocalCluster
 
     settings = {
-        # A death is reported at once; which job was at fault, and how often, is counted here.
+        # Dask reports the first death of a worker instead of running its job again: `run_jobs`
+        # counts the attempts of each job itself.
         "distributed.scheduler.allowed-failures": 0,
         "temporary-directory": folder,
     }
@@ -125,10 +138,11 @@ def _local_cluster(workers: int, folder: str) -> LocalCluster:
             n_workers=max(workers, 1),
             threads_per_worker=1,
             processes=has_processes,
-            memory_limit=0,  # the system knows when memory is short
+            # Dask's own limit would kill workers at an estimate; the operating system decides.
+            memory_limit=0,
             host="127.0.0.1" if has_processes else None,
             local_directory=folder,
-            # None would be every address of the machine, and a port that may be taken.
+            # Without an address, Dask listens on all interfaces and on a port that may be in use.
             dashboard_address=_LOCAL_PORT,
             worker_dashboard_address=_LOCAL_PORT,
             scheduler_kwargs={"dashboard": False},
@@ -137,14 +151,14 @@ def _local_cluster(workers: int, folder: str) -> LocalCluster:
 
 
 class _Attempt(NamedTuple):
-    """A job, and how often it has been tried."""
+    """One attempt at a job."""
 
     job: TraceJob
-    number: int  #: from 1
+    number: int  #: 1 for the first attempt
 
 
 class FinishedJob(NamedTuple):
-    """A job that is over."""
+    """A job that succeeded, or that failed and is not tried again."""
 
     job: TraceJob
     outcome: JobOutcome
@@ -152,23 +166,24 @@ class FinishedJob(NamedTuple):
 
 
 def run_jobs(
-    client: Client, jobs: Sequence[TraceJob], attempts: int, *, in_order: bool
+    client: Client, jobs: Sequence[TraceJob], attempts: int, *, is_remote: bool
 ) -> Iterator[FinishedJob]:
-    """Yield each job when it is over.
+    """Run jobs on the workers of a client, and yield each job as soon as it is over.
 
     Args:
-        client: whose workers do the jobs.
-        jobs: in the order in which they are handed out.
+        client: a client of the scheduler whose workers run the jobs.
+        jobs: the jobs, in the order in which they are submitted.
         attempts: how often a job that fails is tried.
-        in_order: each thread has one job at a time, so that they begin in their order.
+        is_remote: submit up to two jobs per thread, for a scheduler on other machines; False to
+            submit one job per thread, so that the jobs also begin in their order.
 
     Raises:
-        ClusterError: the scheduler is gone, or has had no workers for minutes.
+        ClusterError: the scheduler is gone, or it has had no workers for three minutes.
     """
     waiting = deque(_Attempt(job, 1) for job in jobs)
     running: dict[Future, _Attempt] = {}
     finished: queue.SimpleQueue[Future] = queue.SimpleQueue()
-    jobs_per_thread = 1 if in_order else _JOBS_PER_REMOTE_THREAD
+    jobs_per_thread = _JOBS_PER_REMOTE_THREAD if is_remote else 1
     last_seen_workers = time.monotonic()
     try:
         while waiting or running:
@@ -177,7 +192,8 @@ def run_jobs(
                 last_seen_workers = time.monotonic()
             elif time.monotonic() - last_seen_workers > _WORKERS_TIMEOUT_S:
                 raise ClusterError(_NO_WORKERS)
-            # One at least: some clusters grow when work arrives.
+            # At least one job is submitted even without workers: some clusters start their
+            # workers only when there is work.
             most_running = max(1, threads * jobs_per_thread)
             while waiting and len(running) < most_running:
                 attempt = waiting.popleft()
@@ -206,7 +222,7 @@ def run_jobs(
 
 
 def _submit(client: Client, attempt: _Attempt) -> Future:
-    """Hand out a job."""
+    """Submit an attempt at a job to the scheduler."""
     key = f"tracelens-ext-{attempt.job.source.stem}-{attempt.number}-{os.getpid()}"
     return client.submit(
         run_job, attempt.job, attempt.number, key=key, pure=False, retries=0
@@ -214,7 +230,7 @@ def _submit(client: Client, attempt: _Attempt) -> Future:
 
 
 def _outcome(future: Future, job: TraceJob) -> JobOutcome:
-    """Return how a job went; the death of its worker is one way."""
+    """Return the outcome of a job whose future is done, also if its worker died."""
     from distributed.scheduler import KilledWorker
 
     if future.status in ("cancelled", "lost"):
@@ -232,7 +248,7 @@ def _outcome(future: Future, job: TraceJob) -> JobOutcome:
 
 
 def _thread_count(client: Client) -> int:
-    """Return how many threads the workers have."""
+    """Return the number of threads of all workers together."""
     try:
         return sum(client.nthreads().values())
     except OSError:
@@ -240,7 +256,11 @@ def _thread_count(client: Client) -> int:
 
 
 def _check_versions(client: Client, scheduler: str) -> None:
-    """Refuse workers that lack this program, or have another version of it."""
+    """Check that every worker has this version of the program.
+
+    Raises:
+        ClusterError: a worker lacks the program or has another version, or the scheduler is gone.
+    """
     try:
         versions: dict[str, Any] = client.run(_version, on_error="return")
     except OSError:
@@ -256,18 +276,19 @@ def _check_versions(client: Client, scheduler: str) -> None:
 
 
 def _version() -> str:
-    """Return the version of this program, for a worker."""
+    """Return the version of this program; it runs on a worker."""
     require_fleet_extra()
     return VERSION
 
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Silence Dask and its libraries, which log whatever happens to a worker.
+    """Silence the loggers of Dask and its libraries while the fleet runs.
 
-    Failures are reported by this program.
+    They would log every event of a worker; this program reports the failures itself.
     """
-    # Dask gives loggers below these, such as that of clients, levels of their own.
+    # Dask sets the levels of some child loggers, such as `distributed.client`, so silencing
+    # their parents is not enough.
     names = set(_NOISY_LOGGERS)
     names.update(
         name

@@ -16,9 +16,12 @@ import numpy as np
 
 from tracelens_ext import errors
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.distributed.extract import communication_about, configured_groups
 from tracelens_ext.distributed.inputs import FleetInput, file_system
 from tracelens_ext.distributed.job_options import JobOptions
+from tracelens_ext.distributed.process_groups import (
+    communication_about,
+    configured_groups,
+)
 from tracelens_ext.distributed.rank_numbers import (
     RankHints,
     RankSource,

@@ -1,8 +1,9 @@
-"""Match the communication kernels of several ranks that belong to one call of their process group.
+"""Matches the kernels of different ranks that belong to the same call of their process group.
 
-Calls are paired by the profiler's sequence number (`Seq`) where that pairs like with like; else by
-their order within an iteration; where ranks differ there, by equal signatures whose ends differ by
-the usual offset of the two ranks' clocks.
+Kernels are matched by the sequence number that PyTorch records (`Seq`) if it can be trusted. If
+not, they are matched by their order within an iteration. In iterations in which the ranks make
+different calls, kernels of equal signature are matched if they end at the same time, after the
+offset of the two ranks' clocks is taken into account.
 """
 
 from __future__ import annotations
@@ -17,45 +18,56 @@ import numpy.typing as npt
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
-#: The kind of a call between two ranks, whichever of the two a kernel is of.
+#: The kind of a point-to-point call: the send of one rank and the receive of another one.
 PAIR = "send/recv"
-#: The ends of one call differ by less on a common clock, those of other calls by more.
+#: On a common clock, the kernels of one call end within this time of each other.
 _SAME_END_NS = 100_000
-#: Pairs that are sure, from which the offset between two clocks is taken.
+#: How many matched calls the offset between two clocks is taken from.
 _OFFSET_SAMPLES = 21
-#: Calls of each rank that are tried where no pair is sure.
-_TRIED_CALLS = 2000
-#: The share of a group's calls that `Seq` must pair, and must count one by one.
+#: How many calls of each rank are compared to guess that offset if no call is matched.
+_COMPARED_CALLS = 2000
+#: `Seq` is trusted if it matches at least this share of a group's calls on all ranks, and if at
+#: least this share of its steps between calls is 1.
 _TRUSTED_SHARE = 0.5
 
 
 class MatchedBy(StrEnum):
-    """How the kernels of a call were found."""
+    """How it is known which kernels of different ranks belong to the same call."""
 
-    SEQ = "seq"
-    ORDER = "order"
-    ALIGNMENT = "alignment"
-    UNNAMED = "unnamed"  #: by order, as no process group is known
+    SEQ = "seq"  #: by the sequence number that PyTorch records
+    ORDER = "order"  #: by their order within an iteration in which all ranks make the same calls
+    ALIGNMENT = (
+        "alignment"  #: by their ends, in an iteration in which the ranks' calls differ
+    )
+    UNNAMED = "unnamed"  #: by order, because the process group is not recorded
 
 
 class _Numbering(NamedTuple):
-    """The calls that kernels belong to."""
+    """The call that each kernel belongs to."""
 
-    number: Int64Array  #: of each kernel's call; `NONE` if it has none
-    matched_by: npt.NDArray[np.object_]  #: a `MatchedBy` for each kernel
+    number: Int64Array  #: the number of its call; `NONE` if it was not matched, (k,)
+    matched_by: npt.NDArray[np.object_]  #: a `MatchedBy` for each kernel, (k,)
 
 
-def prepared(rows: pd.DataFrame, members: Sequence[int] | None) -> pd.DataFrame:
-    """Return the rows of `rank_calls` of a group with what is needed to number its calls.
+def with_matching_columns(
+    rows: pd.DataFrame, members: Sequence[int] | None
+) -> pd.DataFrame:
+    """Return the rows of `rank_calls` of a group with the columns that `number_calls` needs.
 
     Args:
-        rows: each rank's in the order of launch.
+        rows: the rows of all ranks, those of each rank in the order of launch.
         members: the ranks of the group; None if they are not known.
 
     Returns:
-        The rows with `kind`, `like` (a number for equal kind and type), `sizes` (a number for equal
-        kind, type and sizes), `src` and `dst` (of a pair, else -1), `end` (ns, own clock), `no`
-        (-1: not numbered) and `matched_by`.
+        The rows with these columns:
+
+        - `kind`: the collective, or `PAIR` for sends and receives.
+        - `kind_number`: a number that calls of equal kind and type share.
+        - `signature`: a number that calls of equal kind, type and sizes share.
+        - `src`, `dst`: the ranks of a pair; -1 for collectives.
+        - `end`: ns, on the rank's own clock.
+        - `call_in_group`: the number of the call; -1 as long as the kernel is not matched.
+        - `matched_by`: a `MatchedBy`.
     """
     name = rows["Collective name"]
     is_pair = name.isin(["send", "recv"])
@@ -63,29 +75,33 @@ def prepared(rows: pd.DataFrame, members: Sequence[int] | None) -> pd.DataFrame:
     source = rows["Src Rank"].where(name != "send", own_rank).where(is_pair)
     destination = rows["Dst Rank"].where(name != "recv", own_rank).where(is_pair)
     if members is not None and len(members) == 2:
-        sum_of_both = sum(members)
-        completed_source = source.fillna(sum_of_both - destination)
-        completed_destination = destination.fillna(sum_of_both - source)
+        # The peer is the other one of the two members.
+        sum_of_members = sum(members)
+        completed_source = source.fillna(sum_of_members - destination)
+        completed_destination = destination.fillna(sum_of_members - source)
         source = completed_source
         destination = completed_destination
     has_both_ends = source.notna() & destination.notna()
     rows = rows.assign(
         kind=name.where(~is_pair, PAIR),
-        no=NONE,
+        call_in_group=NONE,
         matched_by=MatchedBy.ORDER.value,
         src=source.where(has_both_ends, NONE).astype("int64"),
         dst=destination.where(has_both_ends, NONE).astype("int64"),
         end=rows["base"] + rows["start"] + rows["dur"],
     )
-    rows["like"] = rows.groupby(["kind", "dtype"], sort=False, dropna=False).ngroup()
-    # The ranks of an all-to-all may differ in sizes, and so may the two of a pair in what goes out.
+    rows["kind_number"] = rows.groupby(
+        ["kind", "dtype"], sort=False, dropna=False
+    ).ngroup()
+    # The sizes of an all-to-all may differ between its ranks, so they do not take part. Of a pair,
+    # only one of the two sizes takes part: sender and receiver may record different output sizes.
     has_even_sizes = ~_plain_names(name).str.contains("alltoall")
     elements_in = rows["In msg nelems"].where(has_even_sizes)
     elements_out = rows["Out msg nelems"].where(has_even_sizes & ~is_pair)
     signature = rows.groupby(
-        ["like", elements_in, elements_out], sort=False, dropna=False
+        ["kind_number", elements_in, elements_out], sort=False, dropna=False
     )
-    rows["sizes"] = signature.ngroup()
+    rows["signature"] = signature.ngroup()
     return rows
 
 
@@ -95,235 +111,278 @@ def _plain_names(names: pd.Series) -> pd.Series:
     return plain
 
 
-def match_group(rows: pd.DataFrame) -> None:
-    """Number the calls of a process group, in the columns `no` and `matched_by` of `rows`.
+def number_calls(rows: pd.DataFrame) -> None:
+    """Number the calls of a process group: set `call_in_group` and `matched_by` in place.
+
+    Kernels of different ranks that belong to the same call get the same number. Collectives, and
+    the sends and receives between each two ranks, are numbered one after the other.
 
     Args:
-        rows: of `prepared`, with an index without repetitions.
+        rows: the result of `with_matching_columns`, with a unique index.
     """
     first_number = 0
     is_collective = rows["kind"] != PAIR
     has_destination = rows["dst"] >= 0
     can_be_matched = rows[is_collective | has_destination]
-    for _, part in can_be_matched.groupby(["src", "dst"], sort=True):
-        numbering = _by_seq(part)
+    for _, kernels in can_be_matched.groupby(["src", "dst"], sort=True):
+        numbering = _numbered_by_seq(kernels)
         if numbering is None:
-            numbering = _by_order(part)
+            numbering = _numbered_by_order_or_ends(kernels)
         number = numbering.number
         is_numbered = number >= 0
-        in_group = np.where(is_numbered, number + first_number, NONE)
-        rows.loc[part.index, "no"] = in_group
-        rows.loc[part.index, "matched_by"] = numbering.matched_by
+        number_in_group = np.where(is_numbered, number + first_number, NONE)
+        rows.loc[kernels.index, "call_in_group"] = number_in_group
+        rows.loc[kernels.index, "matched_by"] = numbering.matched_by
         first_number += int(number.max(initial=NONE)) + 1
 
 
-class OrderInIterations(NamedTuple):
-    """Kernels counted in each iteration of their rank."""
+class OrderNumbering(NamedTuple):
+    """The calls of kernels, numbered by iteration and by position in the iteration."""
 
-    number: Int64Array  #: the same for kernels of one iteration and one place in it
-    is_alike: BoolArray  #: all ranks have the same calls in that iteration
+    number: (
+        Int64Array  #: kernels with equal iteration and position share a number, (k,)
+    )
+    is_alike: BoolArray  #: True if all ranks make the same calls in the kernel's iteration, (k,)
 
 
-def order_in_iterations(rows: pd.DataFrame, needed_ranks: int = 0) -> OrderInIterations:
-    """Number kernels by iteration and by their place in it.
+def numbered_by_order(rows: pd.DataFrame, needed_ranks: int = 0) -> OrderNumbering:
+    """Number kernels by their iteration and by their position among the rank's kernels in it.
 
     Args:
-        rows: kernels with `rank`, `iteration` and `like`, each rank's in the order of launch.
-        needed_ranks: how many ranks an iteration must have to count as alike; 0 for any number.
+        rows: kernels with `rank`, `iteration` and `kind_number`, those of each rank in the order
+            of launch.
+        needed_ranks: the number of ranks that an iteration must have to count as alike; 0 for any.
     """
-    of_ranks = rows.groupby(["rank", "iteration"], sort=False)
-    rows = rows.assign(place=of_ranks.cumcount())
+    position = rows.groupby(["rank", "iteration"], sort=False).cumcount()
+    rows = rows.assign(position=position)
     iterations = rows.groupby("iteration", sort=False)
     ranks_in_iteration = iterations["rank"].transform("nunique")
-    slots = rows.groupby(["iteration", "place"], sort=False)
-    kinds_in_slot = slots["like"].transform("nunique")
-    ranks_in_slot = slots["rank"].transform("size")
-    has_all_ranks = ranks_in_slot == ranks_in_iteration
-    is_slot_alike = has_all_ranks & (kinds_in_slot == 1)
-    of_iterations = is_slot_alike.groupby(rows["iteration"])
-    is_alike = of_iterations.transform("all")
+    positions = rows.groupby(["iteration", "position"], sort=False)
+    kinds_at_position = positions["kind_number"].transform("nunique")
+    ranks_at_position = positions["rank"].transform("size")
+    has_all_ranks = ranks_at_position == ranks_in_iteration
+    is_position_alike = has_all_ranks & (kinds_at_position == 1)
+    is_alike = is_position_alike.groupby(rows["iteration"]).transform("all")
     if needed_ranks:
         is_alike &= ranks_in_iteration == needed_ranks
-    number = slots.ngroup().to_numpy().astype(np.int64)
-    return OrderInIterations(number, is_alike.to_numpy().astype(bool))
+    number = positions.ngroup().to_numpy().astype(np.int64)
+    return OrderNumbering(number, is_alike.to_numpy().astype(bool))
 
 
-def _by_seq(part: pd.DataFrame) -> _Numbering | None:
-    """Number calls by `Seq`; None where it cannot be trusted."""
-    if part["Seq"].isna().any():
+def _numbered_by_seq(kernels: pd.DataFrame) -> _Numbering | None:
+    """Number calls by `Seq`, the sequence number in the group; None if it cannot be trusted."""
+    if kernels["Seq"].isna().any():
         return None
-    # A count of all calls of the process, or one that grows by two a call, pairs by chance at most.
-    steps = part.groupby("rank", sort=False)["Seq"].diff().dropna()
+    # Some versions count the calls of all groups together, or count two for each call. Equal
+    # numbers of different ranks then are the same call only by chance.
+    steps = kernels.groupby("rank", sort=False)["Seq"].diff().dropna()
     counts_one_by_one = (steps == 1).mean() >= _TRUSTED_SHARE
     if not counts_one_by_one:
         return None
-    slots = part.groupby("Seq", sort=True)
-    distinct = slots[["kind", "iteration", "rank"]].nunique()
-    pairs_like_with_like = (distinct[["kind", "iteration"]] == 1).all(axis=None)
-    has_each_rank_once = (distinct["rank"] == slots.size()).all()
-    if not (pairs_like_with_like and has_each_rank_once):
+    calls = kernels.groupby("Seq", sort=True)
+    distinct = calls[["kind", "iteration", "rank"]].nunique()
+    has_one_kind = (distinct[["kind", "iteration"]] == 1).all(axis=None)
+    has_each_rank_once = (distinct["rank"] == calls.size()).all()
+    if not (has_one_kind and has_each_rank_once):
         return None
-    is_complete = distinct["rank"] == part["rank"].nunique()
+    is_complete = distinct["rank"] == kernels["rank"].nunique()
     if is_complete.mean() < _TRUSTED_SHARE:
         return None
-    number = slots.ngroup().to_numpy().astype(np.int64)
-    return _Numbering(number, np.full(len(part), MatchedBy.SEQ.value, dtype=object))
+    number = calls.ngroup().to_numpy().astype(np.int64)
+    matched_by = np.full(len(kernels), MatchedBy.SEQ.value, dtype=object)
+    return _Numbering(number, matched_by)
 
 
-def _by_order(part: pd.DataFrame) -> _Numbering:
-    """Number calls by their order in each iteration, and align them where ranks differ."""
-    order = order_in_iterations(part)
+def _numbered_by_order_or_ends(kernels: pd.DataFrame) -> _Numbering:
+    """Number calls by their order in each iteration.
+
+    In iterations in which the calls of the ranks differ, kernels are matched by their ends.
+    """
+    order = numbered_by_order(kernels)
     is_alike = order.is_alike
     number = np.where(is_alike, order.number, NONE)
-    matched_by = np.full(len(part), MatchedBy.ORDER.value, dtype=object)
+    matched_by = np.full(len(kernels), MatchedBy.ORDER.value, dtype=object)
     matched_by[~is_alike] = MatchedBy.ALIGNMENT.value
     if is_alike.all():
         return _Numbering(number, matched_by)
-    part = part.assign(no=number, place=np.arange(len(part)))
-    sure = part.loc[is_alike, ["no", "rank", "end"]]
-    unequal = part[~is_alike]
+    kernels = kernels.assign(call_in_group=number, row=np.arange(len(kernels)))
+    matched = kernels.loc[is_alike, ["call_in_group", "rank", "end"]]
+    unmatched = kernels[~is_alike]
     next_number = int(number.max(initial=NONE)) + 1
-    for _, iteration in unequal.groupby("iteration", sort=False):
-        for places in _aligned_calls(iteration, sure):
-            number[places] = next_number
+    for _, kernels_of_iteration in unmatched.groupby("iteration", sort=False):
+        for rows_of_call in _calls_by_ends(kernels_of_iteration, matched):
+            number[rows_of_call] = next_number
             next_number += 1
     return _Numbering(number, matched_by)
 
 
-def _aligned_calls(unequal: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]:
-    """Return the calls of an iteration in which ranks differ, each as the places of its kernels.
+# Iterations in which the calls of the ranks differ.
 
-    The rank with the most kernels comes first; the others are paired with it one after the other.
-    What one of them has and those before it lack stands at the time at which it ended there.
+
+def _calls_by_ends(unmatched: pd.DataFrame, matched: pd.DataFrame) -> list[list[int]]:
+    """Match the kernels of an iteration by their ends; return the rows of each call's kernels.
+
+    The calls of the rank with the most kernels are the reference. The other ranks are paired with
+    it one after the other. Kernels of a rank that find no partner join the reference at the time
+    of their end, so that the ranks after it can be paired with them.
 
     Args:
-        unequal: the kernels of the iteration, with `place`, an identifier of each.
-        sure: kernels of calls that are numbered: `no`, `rank`, `end`.
+        unmatched: the kernels of the iteration, with a column `row` that identifies each of them.
+        matched: `call_in_group`, `rank` and `end` of the kernels whose calls are numbered.
     """
     kernels_of_rank = {
         int(kernels["rank"].iloc[0]): kernels
-        for _, kernels in unequal.groupby("rank", sort=True)
+        for _, kernels in unmatched.groupby("rank", sort=True)
     }
-    first_rank = max(
+    reference_rank = max(
         kernels_of_rank, key=lambda rank: (len(kernels_of_rank[rank]), -rank)
     )
-    columns = ["like", "sizes", "end", "place"]
-    known = kernels_of_rank.pop(first_rank)[columns]
-    places_of_call = {int(place): [int(place)] for place in known["place"]}
-    places_of_first_rank = set(places_of_call)
-    end_of_sure = {
-        rank: kernels.set_index("no")["end"] for rank, kernels in sure.groupby("rank")
+    columns = ["kind_number", "signature", "end", "row"]
+    reference = kernels_of_rank.pop(reference_rank)[columns]
+    # A call is identified by the row of its first kernel.
+    rows_of_call = {int(row): [int(row)] for row in reference["row"]}
+    calls_of_reference_rank = set(rows_of_call)
+    matched_ends_of_rank = {
+        rank: kernels.set_index("call_in_group")["end"]
+        for rank, kernels in matched.groupby("rank")
     }
     for rank, kernels in kernels_of_rank.items():
         offset = _clock_offset(
-            sure_ends=end_of_sure.get(rank),
-            first_sure_ends=end_of_sure.get(first_rank),
-            known=known,
+            matched_ends=matched_ends_of_rank.get(rank),
+            reference_ends=matched_ends_of_rank.get(reference_rank),
+            reference=reference,
             kernels=kernels,
         )
-        if known["like"].tolist() == kernels["like"].tolist():
+        if reference["kind_number"].tolist() == kernels["kind_number"].tolist():
             everything = np.arange(len(kernels))
             pairs = _Pairs(everything, everything)
         else:
             pairs = _pairs_by_end(
-                known=known,
+                reference=reference,
                 kernels=kernels,
                 offset=offset,
             )
-        known_places = known["place"].iloc[pairs.first]
-        other_places = kernels["place"].iloc[pairs.second]
-        for known_place, other_place in zip(known_places, other_places, strict=True):
-            places_of_call[known_place].append(other_place)
-        additional = kernels[columns].drop(kernels.index[pairs.second])
-        for place in additional["place"].tolist():
-            places_of_call[place] = [place]
-        if len(additional):
-            additional = additional.assign(end=additional["end"] - int(offset))
-            known = pd.concat([known, additional]).sort_values("end", kind="stable")
-    # What only one rank has, besides the first, is no call of the group.
+        paired_calls = reference["row"].iloc[pairs.in_reference]
+        paired_rows = kernels["row"].iloc[pairs.in_kernels]
+        for call, row in zip(paired_calls, paired_rows, strict=True):
+            rows_of_call[call].append(row)
+        unpaired = kernels[columns].drop(kernels.index[pairs.in_kernels])
+        for row in unpaired["row"].tolist():
+            rows_of_call[row] = [row]
+        if len(unpaired):
+            unpaired = unpaired.assign(end=unpaired["end"] - int(offset))
+            reference = pd.concat([reference, unpaired]).sort_values(
+                "end", kind="stable"
+            )
+    # A kernel that only one rank has is not a call of the group, unless that rank is the
+    # reference: then the others may have lost theirs.
     return [
-        places
-        for place, places in places_of_call.items()
-        if len(places) > 1 or place in places_of_first_rank
+        rows
+        for call, rows in rows_of_call.items()
+        if len(rows) > 1 or call in calls_of_reference_rank
     ]
 
 
 def _clock_offset(
-    sure_ends: pd.Series | None,
-    first_sure_ends: pd.Series | None,
-    known: pd.DataFrame,
+    matched_ends: pd.Series | None,
+    reference_ends: pd.Series | None,
+    reference: pd.DataFrame,
     kernels: pd.DataFrame,
 ) -> float:
-    """Return how much later a rank's clock is than that of the first rank, ns.
+    """Return how far the clock of a rank is ahead of the clock of the reference rank, ns.
 
     Args:
-        sure_ends: call → end, of the rank's kernels whose calls are numbered; None without any.
-        first_sure_ends: the same of the first rank.
-        known: kernels of the iteration, on the clock of the first rank.
-        kernels: those of the rank, not empty.
+        matched_ends: number of a call → end of the rank's kernel; None if none is matched.
+        reference_ends: number of a call → end of the reference rank's kernel; None if none is.
+        reference: the reference calls of the iteration, on the clock of the reference rank.
+        kernels: the rank's kernels of the iteration, not empty.
     """
-    if sure_ends is not None and first_sure_ends is not None:
-        offsets = (sure_ends - first_sure_ends).dropna()
+    if matched_ends is not None and reference_ends is not None:
+        offsets = (matched_ends - reference_ends).dropna()
         if len(offsets):
-            # Clocks drift: the calls of about the same time count.
+            # Clocks drift, so only the matched calls that are nearest in time are used.
             middle = kernels["end"].iloc[len(kernels) // 2]
-            distance = (sure_ends.reindex(offsets.index) - middle).abs()
-            nearest = distance.nsmallest(_OFFSET_SAMPLES).index
-            return float(offsets[nearest].median())
-    return _most_frequent_offset(known, kernels)
+            distance = (matched_ends.reindex(offsets.index) - middle).abs()
+            nearest_calls = distance.nsmallest(_OFFSET_SAMPLES).index
+            return float(offsets[nearest_calls].median())
+    return _most_frequent_offset(reference, kernels)
 
 
 class _Pairs(NamedTuple):
-    """Kernels of one call on two sides, as positions."""
+    """Pairs of a reference call and a kernel that belong to the same call."""
 
-    first: Int64Array
-    second: Int64Array
+    in_reference: Int64Array  #: positions in the reference, (p,)
+    in_kernels: Int64Array  #: positions in the kernels of a rank, (p,)
 
 
-def _pairs_by_end(known: pd.DataFrame, kernels: pd.DataFrame, offset: float) -> _Pairs:
-    """Pair kernels of equal signature whose ends differ by the offset of the two clocks."""
-    first = known[["sizes", "end"]].astype({"end": "float64"})
-    first = first.assign(first=np.arange(len(known)), end=first["end"] + offset)
-    second = kernels[["sizes", "end"]].astype({"end": "float64"})
-    second = second.assign(second=np.arange(len(kernels)), second_end=second["end"])
+def _pairs_by_end(
+    reference: pd.DataFrame, kernels: pd.DataFrame, offset: float
+) -> _Pairs:
+    """Pair reference calls and kernels of equal signature that end at the same time.
+
+    Args:
+        reference: `signature` and `end` of the reference calls, on the reference rank's clock.
+        kernels: `signature` and `end` of the kernels, on their rank's clock.
+        offset: how far the rank's clock is ahead of the reference rank's, ns.
+    """
+    reference_ends = pd.DataFrame(
+        {
+            "signature": reference["signature"],
+            "end": reference["end"].astype("float64") + offset,
+            "in_reference": np.arange(len(reference)),
+        }
+    )
+    kernel_end = kernels["end"].astype("float64")
+    kernel_ends = pd.DataFrame(
+        {
+            "signature": kernels["signature"],
+            "end": kernel_end,
+            "in_kernels": np.arange(len(kernels)),
+            "kernel_end": kernel_end,
+        }
+    )
+    # The kernel of the same signature whose end is nearest to that of each reference call.
     nearest = pd.merge_asof(
-        first.sort_values("end", kind="stable"),
-        second.sort_values("end", kind="stable"),
+        reference_ends.sort_values("end", kind="stable"),
+        kernel_ends.sort_values("end", kind="stable"),
         on="end",
-        by="sizes",
+        by="signature",
         direction="nearest",
     ).dropna()
-    nearest["distance"] = (nearest["second_end"] - nearest["end"]).abs()
-    nearest = nearest[nearest["distance"] < _SAME_END_NS].sort_values(
-        "distance", kind="stable"
-    )
-    nearest = nearest.drop_duplicates("second")
+    nearest["distance"] = (nearest["kernel_end"] - nearest["end"]).abs()
+    pairs = nearest[nearest["distance"] < _SAME_END_NS]
+    # A kernel that is the nearest one of several calls belongs to the nearest call.
+    pairs = pairs.sort_values("distance", kind="stable").drop_duplicates("in_kernels")
     return _Pairs(
-        first=nearest["first"].to_numpy(np.int64),
-        second=nearest["second"].to_numpy(np.int64),
+        in_reference=pairs["in_reference"].to_numpy(np.int64),
+        in_kernels=pairs["in_kernels"].to_numpy(np.int64),
     )
 
 
-def _most_frequent_offset(known: pd.DataFrame, kernels: pd.DataFrame) -> float:
-    """Return the offset near which most differences between the ends of equal calls lie, ns."""
-    known = known[:_TRIED_CALLS]
-    kernels = kernels[:_TRIED_CALLS]
-    # A row for each known call, a column for each kernel.
-    known_sizes = known["sizes"].to_numpy()[:, None]
-    known_end = known["end"].to_numpy()[:, None]
-    is_equal = known_sizes == kernels["sizes"].to_numpy()
-    differences = kernels["end"].to_numpy() - known_end
+def _most_frequent_offset(reference: pd.DataFrame, kernels: pd.DataFrame) -> float:
+    """Return the offset near which most differences between the ends of equal calls lie, ns.
+
+    With the wrong partners, the differences are spread over the whole iteration. Those of the
+    right partners are all about the offset of the two clocks.
+    """
+    reference = reference[:_COMPARED_CALLS]
+    kernels = kernels[:_COMPARED_CALLS]
+    # Compare each reference call (rows) with each kernel (columns).
+    reference_signature = reference["signature"].to_numpy()[:, None]
+    reference_end = reference["end"].to_numpy()[:, None]
+    is_equal = reference_signature == kernels["signature"].to_numpy()
+    differences = kernels["end"].to_numpy() - reference_end
     offsets = np.sort(differences[is_equal])
     offsets = offsets.astype(np.float64)
     if not len(offsets):
         return 0.0
-    # How many offsets are in the interval that begins at each of them.
+    # Each offset begins an interval of 100 µs. The one that contains the most offsets wins.
     first_beyond = np.searchsorted(
         offsets,
         offsets + _SAME_END_NS,
         side="right",
     )
-    count = first_beyond - np.arange(len(offsets))
-    densest = int(np.argmax(count))
-    together = offsets[densest : first_beyond[densest]]
-    return float(np.median(together))
+    offsets_in_interval = first_beyond - np.arange(len(offsets))
+    fullest = int(np.argmax(offsets_in_interval))
+    offsets_of_fullest = offsets[fullest : first_beyond[fullest]]
+    return float(np.median(offsets_of_fullest))

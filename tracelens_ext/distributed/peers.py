@@ -1,4 +1,4 @@
-"""Whom a rank sends to and receives from, as ranks of the job."""
+"""Converts the peers of sends and receives to ranks of the job."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def peers_in_job(
 ) -> pd.Series:
     """Return the peers of the sends and receives of a process group as ranks of the job.
 
-    PyTorch counts peers in the group or in the job, depending on its version. Both are tried: as a
-    rule, one of them alone makes every peer another member of the group.
+    PyTorch records peers as ranks of the group or as ranks of the job, depending on its version.
+    Both readings are tried. Usually, only one of them makes every peer another member of the group.
 
     Args:
-        peer: as the trace has it, NaN where it does not tell.
-        rank: the ranks that send and receive.
-        members: of the group, in its order; empty if they are not known.
-        count_in_group: some peers are known to count in the group.
+        peer: the peers as the trace records them, NaN if it does not.
+        rank: the ranks of the job that send and receive.
+        members: the ranks of the group, in the order of the group; empty if they are not known.
+        count_in_group: True if some peers are known to be ranks of the group.
 
     Returns:
-        The peers, NaN where they are not known.
+        The peers as ranks of the job, NaN if they are not known.
     """
     if len(members) == 2:
-        # A pair leaves no choice.
+        # The peer is the other one of the two members.
         return float(sum(members)) - rank.where(rank.isin(members))
     if not members:
         return peer

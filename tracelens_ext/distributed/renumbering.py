@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.distributed.extract import communication_about
 from tracelens_ext.distributed.job import (
     hints_in_marker,
     ranks_as_json,
     ranks_in_marker,
 )
+from tracelens_ext.distributed.process_groups import communication_about
 from tracelens_ext.distributed.rank_numbers import RankHints, TraceRanks, number_ranks
 from tracelens_ext.distributed.storage import ResultStore
 from tracelens_ext.errors import OutputError

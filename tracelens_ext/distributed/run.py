@@ -165,12 +165,11 @@ def run_fleet(
     ):
         report_progress = _FleetProgress(progress, kept=plan.kept, total=len(plan.jobs))
         if client is not None:
-            in_order = scheduler is None
             for finished in run_jobs(
                 client=client,
                 jobs=plan.remaining,
                 attempts=attempts,
-                in_order=in_order,
+                is_remote=scheduler is not None,
             ):
                 run.add(finished)
                 report_progress.add(finished)

@@ -280,11 +280,11 @@ def _added(
     if sheet is None:
         return False
     options = ReportOptions()
-    if isinstance(getattr(options, sheet.asked_by, None), bool):
-        options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
+    if isinstance(getattr(options, sheet.enabled_by, None), bool):
+        options = replace(options, **{sheet.enabled_by: True})  # type: ignore[arg-type]
     if (
         sheet.why_absent(analyzer, options)
-        or (frame := sheet.make(analyzer, options)) is None
+        or (frame := sheet.build_with(analyzer, options)) is None
     ):
         raise sqlite3.ProgrammingError(f"the trace has no table {sheet.name}")
     add_table(connection, sheet.name, frame)

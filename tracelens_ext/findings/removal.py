@@ -12,35 +12,38 @@ from tracelens_ext.analysis.iterations.selection import named_iterations
 from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
+from tracelens_ext.simulation.replay import DelaySavings
 from tracelens_ext.simulation.scenarios import Removed
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import find_gaps
 from tracelens_ext.trace.grouping import sums
+from tracelens_ext.trace.intervals import Union
 from tracelens_ext.trace.lookup import values_at
 
-#: Starts and ends of times of one clock of the CPU, since the window's start.
-Spans = tuple[Int64Array, Int64Array]
-#: What is left of the CPU's time where it gets rid of a part only.
+#: The share of the CPU's time that remains if the CPU becomes only partly faster.
 _PARTLY: Final = 0.5
 
 
 def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
-    """Return what goes with the attributed time of a finding.
+    """Return what the fix of a finding removes from the program.
 
-    GPU events become shorter by it, and the CPU needs no time while the GPU idles. What overlaps
-    leaves its streams. Gaps between kernels that were called in time get shorter. Where launches
-    go, so does the time in their operations. Where the CPU
-    waited, the idle time goes to its end: also what the call needs to return, and the launch after
-    it to start.
+    Within the attributed time, GPU events become shorter, and the CPU needs no time where the GPU
+    idles. The gap before a kernel that had been called in time becomes shorter, too. The remedy
+    decides what else is removed:
+
+    * If work overlaps, it no longer holds up other streams.
+    * If launches disappear, the CPU time of the operations around them disappears, too.
+    * If the CPU no longer waits, all of the idle time disappears: also the time that the call needs
+      to return, and the latency of the launch after it.
     """
     program = simulation.program
     is_busy = claim.intervals.event != NONE
     shorter = _shorter_nodes(program, claim.intervals.chosen(is_busy))
-    beside: BoolArray | None = None
+    overlapped: BoolArray | None = None
     if remedy is Remedy.OVERLAPS:
-        beside = shorter > 0
-        shorter = np.where(beside, program.duration - program.waiting, 0)
+        overlapped = shorter > 0
+        shorter = np.where(overlapped, program.duration - program.waiting, 0)
 
     is_in_window = claim.intervals.end > program.window[0]
     idle = claim.intervals.chosen(~is_busy & is_in_window)
@@ -53,58 +56,54 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     gaps = find_gaps(program.work, "device")
     event_after = gaps.after[idle.gap]
     node_after = program.node_of_event[event_after]
-    sooner: Int64Array | int = 0
-    tail: Int64Array | int = 0
-    standstill: Int64Array | int = 0
-    freed: BoolArray | None = None
+    delays = DelaySavings(gap=_shorter_gaps(program, node_after, idle))
     if len(idle.gap) and program.standstill.any():
         standstill = _sums_of_nodes(program, node_after, idle.end - idle.start)
+        delays = replace(delays, standstill=standstill)
+    avoidable_blocks: BoolArray | None = None
     if remedy is Remedy.WAITS_NO_LONGER:
         start = idle.start - program.window[0]
         end = idle.end - program.window[0]
-        sooner = _sooner_starts(simulation, node_after, start, end)
         blocks = _blocks_before(program, clock, end)
-        tail = _shorter_tails(simulation, blocks, start)
-        freed = np.zeros(len(program.block_start), dtype=bool)
-        freed[blocks[blocks != NONE]] = True
+        delays = replace(
+            delays,
+            latency=_shorter_latencies(simulation, node_after, start, end),
+            tail=_shorter_tails(simulation, blocks, start),
+        )
+        avoidable_blocks = np.zeros(len(program.block_start), dtype=bool)
+        avoidable_blocks[blocks[blocks != NONE]] = True
     return Removed(
         shorter=shorter,
-        beside=beside,
-        host=host_times.by_clock(),
-        sooner=sooner,
-        tail=tail,
-        standstill=standstill,
-        shorter_gap=_shorter_gaps(program, node_after, idle),
-        freed_blocks=freed,
+        overlapped=overlapped,
+        host_intervals=host_times.by_clock(),
+        delays=delays,
+        avoidable_blocks=avoidable_blocks,
     )
 
 
 def partly_removed(removed: Removed) -> Removed:
-    """Return what goes if the CPU gets rid of half of its time only, and still waits."""
+    """Return what disappears if the CPU saves only half of its time, and still waits."""
     return replace(
         removed,
-        freed_blocks=None,
+        avoidable_blocks=None,
         host_factor=_PARTLY,
-        sooner=removed.sooner // 2,
-        tail=removed.tail // 2,
-        standstill=removed.standstill // 2,
-        shorter_gap=removed.shorter_gap // 2,
+        delays=removed.delays.halved(),
     )
 
 
 def _sums_of_nodes(
     program: DependencyGraph, node: Int64Array, ns: Int64Array
 ) -> Int64Array:
-    """Return the sum of each node; what is of no node (`NONE`) is left out, (n,)."""
+    """Return the sum of the values of each node, (n,); values of the node `NONE` are dropped."""
     return sums(node + 1, ns, len(program.duration) + 1)[1:]
 
 
 def _shorter_gaps(
     program: DependencyGraph, node_after: Int64Array, idle: Intervals
 ) -> Int64Array | int:
-    """Return by how much the gap before each node is shorter, ns, (n,).
+    """Return by how much the gap before each node becomes shorter, ns, (n,).
 
-    Idle time before work that was called long before is a gap between two kernels on the GPU.
+    Only idle time before a node that had been called by then is such a gap: the GPU had work.
     """
     if not len(idle.gap):
         return 0
@@ -127,9 +126,10 @@ def _shorter_nodes(program: DependencyGraph, busy: Intervals) -> Int64Array:
 def _operations_of_launches(
     program: DependencyGraph, shorter: Int64Array
 ) -> Int64Array:
-    """Return the rows of operations whose launches go: of events that lose most of their time.
+    """Return the rows of the operations whose launches disappear.
 
-    Of a launch that no operation encloses it is the launch itself.
+    These are the operations that launched the nodes that lose most of their time. A launch outside
+    of all operations counts itself.
     """
     trace = program.work.trace
     loses_most = 2 * shorter > program.duration
@@ -147,10 +147,10 @@ def _operations_of_launches(
 def _operations_of_extra_launches(
     program: DependencyGraph, events: Int64Array
 ) -> Int64Array:
-    """Return the rows of operations whose launches are more than an iteration usually has.
+    """Return the rows of the operations whose launches exceed the usual number in an iteration.
 
-    They are the last ones of each iteration that launched one of the events. Of a launch that no
-    operation encloses it is the launch itself.
+    In each iteration that launched one of the events, these are the last launches, beyond the
+    median number in whole iterations. A launch outside of all operations counts itself.
     """
     work = program.work
     iterations = named_iterations(work.tree, None)[0]
@@ -164,26 +164,26 @@ def _operations_of_extra_launches(
     counts = np.bincount(iteration, minlength=len(iterations))
     if not iterations.whole.any():
         return np.zeros(0, dtype=np.int64)
-    usual = int(np.median(counts[iterations.whole]))
-    rows = [event[:0]]
-    slow = np.unique(launched_in[events])
-    for number in slow[slow != NONE].tolist():
-        of_iteration = event[iteration == number]
-        launch_row = work.tree.launch_of_gpu[of_iteration]
+    usual_count = int(np.median(counts[iterations.whole]))
+    rows_of_iterations = [event[:0]]
+    slow_iterations = np.unique(launched_in[events])
+    for number in slow_iterations[slow_iterations != NONE].tolist():
+        events_of_iteration = event[iteration == number]
+        launch_row = work.tree.launch_of_gpu[events_of_iteration]
         launched_at = work.trace.ts[launch_row]
         order = np.argsort(launched_at, kind="stable")
-        extra = of_iteration[order][usual:]
-        operation = work.tree.cpu_op_of_gpu[extra]
-        launch = work.tree.launch_of_gpu[extra]
+        extra_events = events_of_iteration[order][usual_count:]
+        operation = work.tree.cpu_op_of_gpu[extra_events]
+        launch = work.tree.launch_of_gpu[extra_events]
         outermost_row = np.where(operation == NONE, launch, operation)
-        rows.append(np.unique(outermost_row))
-    chosen: Int64Array = np.concatenate(rows).astype(np.int64)
-    is_recorded = chosen < work.trace.recorded
-    return chosen[is_recorded]
+        rows_of_iterations.append(np.unique(outermost_row))
+    rows: Int64Array = np.concatenate(rows_of_iterations).astype(np.int64)
+    is_recorded = rows < work.trace.recorded
+    return rows[is_recorded]
 
 
 class _HostTimes:
-    """Times of the CPU that go, with the clock of each."""
+    """Intervals of CPU time that disappear, with the clock of each."""
 
     def __init__(
         self,
@@ -208,25 +208,30 @@ class _HostTimes:
         self.start = np.append(self.start, start)
         self.end = np.append(self.end, end)
 
-    def by_clock(self) -> Sequence[Spans]:
-        """Return the times of each clock since the window's start."""
+    def by_clock(self) -> Sequence[Union]:
+        """Return the intervals of each clock, ns since the window's start."""
         window_start = self.program.window[0]
         start = np.maximum(self.start - window_start, 0)
         end = np.maximum(self.end - window_start, 0)
-        result = []
+        intervals = []
         for clock in range(len(self.program.clocks.end)):
             is_of_clock = self.clock == clock
-            spans = (start[is_of_clock], end[is_of_clock])
-            result.append(spans)
-        return result
+            intervals.append(Union(start=start[is_of_clock], end=end[is_of_clock]))
+        return intervals
 
 
-def _sooner_starts(
+def _shorter_latencies(
     simulation: Simulation, node_after: Int64Array, start: Int64Array, end: Int64Array
 ) -> Int64Array:
     """Return by how much each node starts sooner after its call: at most its latency, ns, (n,).
 
-    That is the part of the idle time before it in which it was called already.
+    This is the part of the idle time before the node in which the node was already called.
+
+    Args:
+        simulation: the simulation of the program.
+        node_after: the node that follows each idle time, `NONE` without one.
+        start: the start of each idle time, ns since the window's start.
+        end: the end of each idle time.
     """
     program = simulation.program
     has_call = program.call[node_after] != NONE
@@ -243,15 +248,24 @@ def _sooner_starts(
 def _blocks_before(
     program: DependencyGraph, clock: Int64Array, end: Int64Array
 ) -> Int64Array:
-    """Return the last block of its clock that began before the end of each idle time, `NONE`."""
-    result = np.full(len(end), NONE, dtype=np.int64)
+    """Return the last block on a clock that began before the end of each idle time.
+
+    Args:
+        program: the program, whose blocks are sorted by start.
+        clock: the clock to look at for each idle time.
+        end: the end of each idle time, ns since the window's start.
+
+    Returns:
+        A block for each idle time, `NONE` without one.
+    """
+    last_blocks = np.full(len(end), NONE, dtype=np.int64)
     for number in range(len(program.clocks.end)):
         is_of_clock = clock == number
         blocks = np.flatnonzero(program.block_clock == number)
         block_start = program.block_start[blocks]
-        blocks_before = np.searchsorted(block_start, end[is_of_clock])
-        result[is_of_clock] = values_at(blocks, blocks_before - 1)
-    return result
+        begun = np.searchsorted(block_start, end[is_of_clock])
+        last_blocks[is_of_clock] = values_at(blocks, begun - 1)
+    return last_blocks
 
 
 def _shorter_tails(

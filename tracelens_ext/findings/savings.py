@@ -9,7 +9,7 @@ from typing import Final
 from tracelens_ext.findings.finding import Confidence, Finding, saving_text
 from tracelens_ext.findings.ranking import LEVELS, ranked_findings
 from tracelens_ext.findings.removal import partly_removed
-from tracelens_ext.simulation.scenarios import Named
+from tracelens_ext.simulation.scenarios import NamedChange, Term
 from tracelens_ext.simulation.simulation import Simulation, State
 from tracelens_ext.trace import NS_PER_MS
 
@@ -43,8 +43,8 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
         claim = claims[finding.id]
         if _depends_on_cpu(finding):
             partial_claims[finding.id + _PARTLY] = partly_removed(claim)
-        if claim.freed_blocks is not None:
-            ahead = replace(claim, freed=claim.freed_blocks)
+        if claim.avoidable_blocks is not None:
+            ahead = replace(claim, nonblocking=claim.avoidable_blocks)
             partial_claims[finding.id + _AHEAD] = ahead
     changes.claims = {**claims, **partial_claims}
     try:
@@ -162,11 +162,7 @@ class _Savings:
         missing = [ids for ids in dict.fromkeys(combinations) if ids not in self._saved]
         if not missing:
             return
-        changes = self.simulation.changes
-        # One change at a time: each has as many numbers as the program.
-        saved = self.simulation.saved(
-            changes.change(_named_change(ids)) for ids in missing
-        )
+        saved = self.simulation.saved([_change_without(ids) for ids in missing])
         self._saved.update(zip(missing, saved.tolist(), strict=True))
 
 
@@ -174,9 +170,10 @@ def _ids(findings: Sequence[Finding]) -> frozenset[str]:
     return frozenset(finding.id for finding in findings)
 
 
-def _named_change(ids: frozenset[str]) -> Named:
-    """Return the change in which all that goes with some findings goes."""
-    return Named("", tuple((f"finding:{ident}", 0.0) for ident in sorted(ids)))
+def _change_without(ids: frozenset[str]) -> NamedChange:
+    """Return the change that removes the time of some findings, by their ids."""
+    terms = [Term(f"finding:{finding_id}", 0.0) for finding_id in sorted(ids)]
+    return NamedChange("", tuple(terms))
 
 
 @dataclass(frozen=True)

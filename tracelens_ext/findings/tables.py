@@ -20,6 +20,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import AnswerView
 from tracelens_ext.text import NO_NAME
 
 _DETAIL_COLUMNS: Final = ("finding", "kind", "name", "amount", "unit", "count", "see")
@@ -101,7 +102,7 @@ def _heading_without_findings(context: FindingsContext, options: ReportOptions) 
 
 FINDINGS = Table(
     name="findings",
-    shows="What would save the most time, why, and what to do",
+    description="What would save the most time, why, and what to do",
     columns=[
         Column(
             "finding",
@@ -152,25 +153,27 @@ FINDINGS = Table(
         Column("snippet", "the code change, if one line is enough"),
         Column("documentation", "where the text about it is"),
     ],
-    table=_findings,
+    build=_findings,
     options=["device_peaks"],
     notes=_notes,
-    answer="What would save the most time",
-    answer_if_empty=_heading_without_findings,
-    answer_columns=[
-        "title",
-        "% of analyzed time",
-        "confidence",
-        "advice",
-        "see",
-        "saving",
-        "largest_place",
-    ],
-    answer_links="see",
+    answer=AnswerView(
+        title="What would save the most time",
+        title_if_empty=_heading_without_findings,
+        columns=[
+            "title",
+            "% of analyzed time",
+            "confidence",
+            "advice",
+            "see",
+            "saving",
+            "largest_place",
+        ],
+        link_column="see",
+    ),
 )
 FINDING_DETAILS = Table(
     name="finding_details",
-    shows="Where each finding occurs, and the numbers behind it",
+    description="Where each finding occurs, and the numbers behind it",
     columns=[
         Column("finding", "kind of finding"),
         Column(
@@ -183,8 +186,8 @@ FINDING_DETAILS = Table(
         Column("count", "in the place", unit="GPU events or gaps"),
         Column("see", "sheet or command that shows the number"),
     ],
-    table=_details,
+    build=_details,
     options=["device_peaks"],
-    asked_by="finding_details",
+    enabled_by="finding_details",
     on_every_page=True,
 )

@@ -5,7 +5,8 @@
     [Offered(item=<KernelListReader>, plugin=Plugin(name='my-company', ...)), ...]
 
 This package knows no rule, table or reader: the packages that use a hook check what it offers.
-Also here: `Table` (or `Sheet`), `Column`, `Chart`, `Condition`, `GPU_EVENTS`, `CATEGORIES`.
+Also here: `Table` (or `Sheet`), `Column`, `Chart`, `AnswerView`, `ScreenView`, `Condition`,
+`GPU_EVENTS`, `CATEGORIES`.
 """
 
 from importlib import import_module
@@ -25,11 +26,13 @@ from tracelens_ext.hooks.registry import (
 
 #: What plugins need for tables. Its package depends on this one, so it is imported on demand.
 _HOMES = {
+    "AnswerView": "report.tables.views",
     "Chart": "report.tables.charts",
     "Column": "report.tables.columns",
     "CATEGORIES": "report.tables.conditions",
     "Condition": "report.tables.conditions",
     "GPU_EVENTS": "report.tables.conditions",
+    "ScreenView": "report.tables.views",
     "Sheet": "report.tables.table",
     "Table": "report.tables.table",
 }
@@ -38,6 +41,7 @@ __all__ = [
     "CATEGORIES",
     "GPU_EVENTS",
     "NO_PLUGINS_VARIABLE",
+    "AnswerView",
     "Chart",
     "Column",
     "Command",
@@ -48,6 +52,7 @@ __all__ = [
     "PluginAnswerError",
     "PluginRegistry",
     "Reader",
+    "ScreenView",
     "Sheet",
     "Table",
     "default_registry",

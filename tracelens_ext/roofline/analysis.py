@@ -1,8 +1,8 @@
-"""The roofline of a trace: how good each operation is, and how much time it loses.
+"""The roofline of a trace: how close each operation comes to the limits of its GPU.
 
 Roofline time is the larger of FLOPs / peak and bytes / bandwidth (Williams, Waterman, Patterson,
-"Roofline: an insightful visual performance model", 2009). A row's figures are sums over its calls;
-ratios are ratios of sums.
+"Roofline: an insightful visual performance model", 2009). The figures of a row are sums over the
+calls of an operation; ratios are ratios of such sums.
 """
 
 from __future__ import annotations
@@ -43,43 +43,48 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray
     from tracelens_ext.trace.gpu_events import GpuEvents
 
-#: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
-#: CUTLASS' `s1688` kernels for single precision have no other.
+#: Names of kernels that compute single-precision products with the TF32 units. Hopper's `nvjet` and
+#: CUTLASS' `s1688` kernels for single precision always use them.
 _TF32: Final = re.compile(r"tf32|xf32|s1688|nvjet_s", re.IGNORECASE)
-#: FLOPs and bytes of a call from here on are no numbers of this world.
-_MOST: Final = 2**62
-#: Above this share of the roofline nothing needs explaining.
+#: FLOPs or bytes of a call from this number on come from damaged arguments.
+_IMPOSSIBLE_NUMBER: Final = 2**62
+#: An operation that reaches this percentage of the roofline gets no reason for being slow.
 _GOOD_PERCENT: Final = 60.0
-#: A kernel shorter than this is mostly its own start and end.
+#: A kernel shorter than this spends most of its time starting and ending.
 _LAUNCH_NS: Final = 4_000
+#: Characters of an error of a model that tables show.
 _LONGEST_MESSAGE: Final = 200
 
 
 @dataclass(eq=False)
 class RooflineRow:
-    """An operation, what it costs, and how its time compares with the best case."""
+    """An operation, its cost, and its GPU time compared with the best case."""
 
     operation: Operation  #: name, arguments, kernels
-    count: int  #: its calls
-    gpu_ns: int  #: their GPU time
-    #: True if it copies between host and device for the most part
+    count: int  #: number of calls
+    gpu_ns: int  #: GPU time of all calls
+    #: True if most of the GPU time is copies between host and device
     is_host_copy: bool = False
-    cost: Cost | None = None  #: of a call; None without a model
-    why_no_model: str | None = None  #: why there is none
+    cost: Cost | None = None  #: the cost of a call; None without a model
+    why_no_model: str | None = (
+        None  #: why the operation has no cost; None if it has one
+    )
     model: str | None = None  #: the name of the model; None without one
     #: the best case of all calls; None without a model or a known device
     roofline_ns: float | None = None
-    #: `compute`, `memory` or `link`: what limits the best case
+    #: what limits the best case: `compute`, `memory` or `link`
     bound: str | None = None
-    #: 10^12 operations a second of its engine and type; None where it is not known
+    #: peak of the engine and type, 10^12 operations a second; None: not known
     peak: float | None = None
-    why_slow: str = ""  #: what shows of the reason for the time lost
-    #: the GPU model that ran it, where GPUs of several models did the work; else empty
+    why_slow: str = (
+        ""  #: the likely reason for the time lost; empty if nothing shows it
+    )
+    #: the GPU model that ran the operation; empty if all GPUs are of one model
     device_model: str = ""
 
     @property
     def lost_ns(self) -> float | None:
-        """GPU time beyond the best case."""
+        """GPU time beyond the best case, never negative; None without a best case."""
         if self.roofline_ns is None:
             return None
         return max(0.0, self.gpu_ns - self.roofline_ns)
@@ -90,8 +95,10 @@ class Roofline:
     """The operations of a trace, compared with their best case."""
 
     groups: OperationGroups  #: the operations, the longest GPU time first
-    rows: Sequence[RooflineRow]  #: the same, compared
-    #: what each device that did the work could do; None for an unknown one
+    rows: Sequence[
+        RooflineRow
+    ]  #: a row for each operation of `groups`, in the same order
+    #: the peaks of each device that did the work, by its number; None for an unknown device
     peaks: Mapping[int, DevicePeaks | None]
 
     @property
@@ -111,17 +118,17 @@ class Roofline:
 
 
 class Modelled(NamedTuple):
-    """What a model says of an operation."""
+    """The cost of an operation, or the reason why it has none."""
 
     cost: Cost | None  #: None without a model
-    why_no_model: str | None = None  #: why there is none
+    why_no_model: str | None = None  #: the reason; None if there is a cost
 
 
 class BestCase(NamedTuple):
-    """What a call could take at best; None: not known."""
+    """The shortest time that a call could take; None: not known."""
 
     roofline_ns: float | None = None
-    bound: str | None = None  #: `compute`, `memory` or `link`: what limits it
+    bound: str | None = None  #: what limits the time: `compute`, `memory` or `link`
     peak: float | None = None  #: 10^12 operations a second of the engine and type
 
 
@@ -135,11 +142,11 @@ def find_roofline(
     """Apply the models, and the peaks of the devices, to the operations of a trace.
 
     Args:
-        work: the GPU events, g of them.
-        launchers: what launched them.
-        own_peaks: peaks to use for all devices; None: those of each device.
+        work: the g GPU events.
+        launchers: the operations that launched the GPU events.
+        own_peaks: peaks to use for all devices; None: the peaks of each device.
         selected: which GPU events to look at, (g,), see `group_operations`; None: all.
-        registry: the plugins to ask for models; None: the installed ones.
+        registry: the plugins to ask for models; None: the installed plugins.
     """
     registry = registry or default_registry()
     peaks = peaks_of_devices(work.trace, own_peaks)
@@ -163,18 +170,18 @@ def find_roofline(
         registry=registry,
     )
     rows = []
-    for number, operation in enumerate(groups.operations):
+    for group, operation in enumerate(groups.operations):
         row = RooflineRow(
             operation=operation,
-            count=int(groups.count[number]),
-            gpu_ns=int(groups.gpu_ns[number]),
-            is_host_copy=is_host_copy[number],
-            cost=modelled[number].cost,
-            why_no_model=modelled[number].why_no_model,
+            count=int(groups.count[group]),
+            gpu_ns=int(groups.gpu_ns[group]),
+            is_host_copy=is_host_copy[group],
+            cost=modelled[group].cost,
+            why_no_model=modelled[group].why_no_model,
         )
-        device = int(groups.device[number])
+        device = int(groups.device[group])
         if row.cost is not None:
-            _compare(
+            _add_best_case(
                 row=row,
                 cost=row.cost,
                 offered=models[operation.model_name],
@@ -192,13 +199,15 @@ def _model_operations(
     is_host_copy: Sequence[bool],
     registry: PluginRegistry,
 ) -> list[Modelled]:
-    """Return the cost of each operation, or why it has none.
+    """Return the cost of each operation, or the reason why it has none.
 
-    The models of a plugin have a time limit together; where it fails, its operations have none.
+    One time limit applies to all models of a plugin together. If the plugin fails, none of its
+    operations has a cost.
     """
     results: list[Modelled] = []
-    places_of_plugins: dict[str, list[int]] = {}
-    for place, operation in enumerate(operations):
+    # The indices of the operations whose models each plugin provides.
+    operations_of_plugins: dict[str, list[int]] = {}
+    for index, operation in enumerate(operations):
         offered = models[operation.model_name]
         if operation.name == OTHERS:
             most = f"{operation_groups.MOST_OPERATIONS:,}"
@@ -206,7 +215,7 @@ def _model_operations(
             results.append(Modelled(None, reason))
         elif not operation.types:
             results.append(Modelled(None, "no shapes were recorded"))
-        elif is_host_copy[place]:
+        elif is_host_copy[index]:
             results.append(_modelled(_host_copy, operation))
         elif offered is None:
             results.append(Modelled(None, f"no performance model for {operation.name}"))
@@ -214,21 +223,22 @@ def _model_operations(
             results.append(_modelled(offered.item, operation))
         else:
             plugin = offered.plugin.name
-            places_of_plugins.setdefault(plugin, []).append(place)
+            operations_of_plugins.setdefault(plugin, []).append(index)
+            # This answer stays if the plugin raises an error below.
             results.append(Modelled(None, f"the plugin {plugin} failed"))
-    for plugin, places in places_of_plugins.items():
-        operations_of_plugin = [operations[place] for place in places]
+    for plugin, indices in operations_of_plugins.items():
+        operations_of_plugin = [operations[index] for index in indices]
         with registry.guard(plugin):
             answers = _ask_plugin(operations_of_plugin, models)
-            for place, answer in zip(places, answers, strict=True):
-                results[place] = answer
+            for index, answer in zip(indices, answers, strict=True):
+                results[index] = answer
     return results
 
 
 def _ask_plugin(
     operations: Sequence[Operation], models: Mapping[str, Offered[Model] | None]
 ) -> list[Modelled]:
-    """Return what the models of a plugin say of its operations, within the time limit."""
+    """Return the answers of a plugin's models for its operations, within the time limit."""
 
     def ask() -> list[Modelled]:
         answers = []
@@ -243,11 +253,14 @@ def _ask_plugin(
 
 
 def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Modelled:
-    """Return what a model says; whatever it raises costs this operation alone."""
+    """Return the answer of a model; an error leaves only this operation without a cost."""
     try:
         cost = model(operation)
-        fits = 0 <= int(cost.flops) < _MOST and 0 <= int(cost.bytes) < _MOST
-        require(fits, "the recorded sizes are impossible")
+        are_possible = (
+            0 <= int(cost.flops) < _IMPOSSIBLE_NUMBER
+            and 0 <= int(cost.bytes) < _IMPOSSIBLE_NUMBER
+        )
+        require(are_possible, "the recorded sizes are impossible")
     except NoModelError as error:
         return Modelled(None, str(error))
     except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
@@ -259,7 +272,11 @@ def _modelled(model: Callable[[Operation], Cost], operation: Operation) -> Model
 
 
 def _host_copy(operation: Operation) -> Cost:
-    """What crosses the link: the tensor that is copied, or a single number."""
+    """Return the cost of a copy between host and device: all its bytes cross the link.
+
+    `copy_` has the target and the source as arguments. The smaller of them counts: a source that is
+    broadcast crosses the link only once.
+    """
     tensors = operation.tensors
     require(tensors, "the copied size is not recorded")
     copied = tensors[0]
@@ -274,13 +291,13 @@ def _host_copy(operation: Operation) -> Cost:
     )
 
 
-def _compare(
+def _add_best_case(
     row: RooflineRow,
     cost: Cost,
     offered: Offered[Model] | None,
     peaks: DevicePeaks | None,
 ) -> None:
-    """Say in a row how its time compares with the best case."""
+    """Set the model, the best case and the reason for the time lost in a row."""
     is_single_precision = cost.engine == Engine.MATRIX and cost.data_type == "fp32"
     if is_single_precision and any(
         _TF32.search(kernel) for kernel in row.operation.kernels
@@ -299,7 +316,7 @@ def _compare(
 
 
 def name_of(offered: Offered[Model]) -> str:
-    """Return what tables call a model: `gemm.mm` of ours, `PLUGIN.function` of a plugin."""
+    """Return the name of a model in tables: `gemm.mm` if it is built in, else `PLUGIN.function`."""
     function_name = getattr(offered.item, "__name__", "model")
     if not offered.plugin.own:
         return f"{offered.plugin.name}.{function_name}"
@@ -332,7 +349,7 @@ def _best_case(cost: Cost, peaks: DevicePeaks | None) -> BestCase:
 
 
 def _why_slow(row: RooflineRow, cost: Cost, peaks: DevicePeaks | None) -> str:
-    """Return what shows of the reason for the time lost; empty where little is lost."""
+    """Return the likely reasons for the time lost; empty if little is lost."""
     best_ns = row.roofline_ns
     if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * row.gpu_ns:
         return ""
@@ -347,26 +364,27 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     rows = roofline.rows
     groups = roofline.groups
     gpu_ns = groups.gpu_ns.astype(np.float64)
-    measured_ns = np.where(gpu_ns > 0, gpu_ns, np.nan)  # work of no time has no rate
-    # What is None becomes NaN.
+    # Operations that took no time have no rate.
+    measured_ns = np.where(gpu_ns > 0, gpu_ns, np.nan)
+    # None becomes NaN.
     best_ns = np.array([row.roofline_ns for row in rows], dtype=np.float64)
-    flops = pd.array(_of_costs(rows, "flops"), dtype="Int64")
-    moved = pd.array(_of_costs(rows, "bytes"), dtype="Int64")
+    flops = pd.array(_attribute_of_costs(rows, "flops"), dtype="Int64")
+    moved = pd.array(_attribute_of_costs(rows, "bytes"), dtype="Int64")
     total_flops = flops.to_numpy(np.float64, na_value=np.nan) * groups.count
     total_bytes = moved.to_numpy(np.float64, na_value=np.nan) * groups.count
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
-        "family": _of_costs(rows, "family"),
+        "family": _attribute_of_costs(rows, "family"),
         **groups.texts,
         "count": groups.count,
         "gpu_time_ms": gpu_ns / NS_PER_MS,
         "flops": flops,
         "bytes": moved,
-        "engine": _of_costs(rows, "engine"),
-        "data_type": _of_costs(rows, "data_type"),
+        "engine": _attribute_of_costs(rows, "engine"),
+        "data_type": _attribute_of_costs(rows, "data_type"),
         "model": [row.model for row in rows],
         "why_no_model": [row.why_no_model for row in rows],
-        # 1,000 a ns are 10^12 a second
+        # 1,000 per ns are 10^12 per second.
         "tflops_per_s": total_flops / measured_ns / 1e3,
         "tb_per_s": total_bytes / measured_ns / 1e3,
         "roofline_time_ms": best_ns / NS_PER_MS,
@@ -380,6 +398,6 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _of_costs(rows: Sequence[RooflineRow], attribute: str) -> list[Any]:
-    """Return what the costs of rows say; None for a row without one."""
+def _attribute_of_costs(rows: Sequence[RooflineRow], attribute: str) -> list[Any]:
+    """Return an attribute of the cost of each row; None for a row without a cost."""
     return [getattr(row.cost, attribute, None) for row in rows]

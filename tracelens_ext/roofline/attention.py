@@ -1,7 +1,9 @@
-"""Attention: two products forward, five backward, over the pairs that see each other.
+"""Attention: two matrix products forward and five backward, over the visible pairs.
 
-A query sees the keys from a window's size before its own position to as many after it, or to itself
-with a causal mask. Its position counts from the end of the keys, or from their beginning.
+A pair is a query and a key that the query sees. A window limits how far before and after its own
+position a query sees keys; a causal mask hides all keys behind its position. With fewer queries
+than keys, the last query is at the last key ("bottom right"), or the first at the first ("top
+left").
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ MODELS = Models()
 
 
 class _Positions(NamedTuple):
-    """Where the arguments of an attention operation are; None: it has no such argument."""
+    """The positions of the arguments of an attention operation; None: no such argument."""
 
     query: int  #: Q; K and V follow
-    causal: int  #: the flag, or the kind of mask: 0 for none
-    heads_first: bool  #: [B, H, N, D], else [B, N, H, D]
-    lengths: int | None = None  #: the cumulated lengths of sequences
-    #: the window to the left; to the right follows; negative for none
+    causal: int  #: the causal flag, or the kind of mask: 0 without a mask
+    heads_first: bool  #: True: tensors are [B, H, N, D]; False: [B, N, H, D]
+    lengths: int | None = None  #: the cumulative lengths of sequences
+    #: The size of the window before the query; the size behind it follows. Negative: no limit.
     window: int | None = None
-    #: True if a causal mask counts from the beginning of the keys
+    #: True if a causal mask puts the first query at the first key
     top_left: bool = False
 
 
 _FLASH_FORWARD: Final = _Positions(query=0, causal=5, heads_first=False, window=6)
 _MHA_BACKWARD: Final = _Positions(query=1, causal=8, heads_first=False, window=9)
-#: Backward passes have the gradient before Q.
+#: Backward passes have the gradient as their first argument, before Q.
 _POSITIONS: Final = {
     "aten::_flash_attention_forward": _Positions(
         query=0, causal=8, heads_first=False, lengths=3, window=11
@@ -79,16 +81,16 @@ _POSITIONS: Final = {
     "aiter::mha_bwd": _MHA_BACKWARD,
     "aiter::fmha_v3_bwd": _MHA_BACKWARD,
 }
-#: The kind of mask of `_efficient_attention_*` that counts from the beginning of the keys.
+#: The kind of mask of `_efficient_attention_*` that puts the first query at the first key.
 _TOP_LEFT_MASK: Final = 1
 
 
 @MODELS.add(*_POSITIONS)
 def attention(operation: Operation) -> Cost:
-    """Forward 2·B·H·P·(d_qk + d_v) for P pairs of positions, backward 2.5 times that.
+    """Forward 2·B·H·P·(d_qk + d_v) for P visible pairs, backward 2.5 times as much.
 
-    K and V have heads of their own (grouped queries). A causal mask leaves Nq·Nkv - Nq²/2 pairs; of
-    keys that no query sees nothing is read.
+    K and V may have fewer heads than Q (grouped queries). A causal mask leaves Nq·Nkv - Nq²/2
+    pairs. Keys and values that no query sees are not read.
     """
     positions = _POSITIONS[operation.name]
     query = operation.need(positions.query)
@@ -105,7 +107,12 @@ def attention(operation: Operation) -> Cost:
     )
     causal = operation.value(positions.causal)
     require(causal is not None, "whether the mask is causal is not recorded")
-    head_dimension, position_dimension = (1, 2) if positions.heads_first else (2, 1)
+    if positions.heads_first:
+        head_dimension = 1
+        position_dimension = 2
+    else:
+        head_dimension = 2
+        position_dimension = 1
     batch = query.dims[0]
     heads = query.dims[head_dimension]
     query_length = query.dims[position_dimension]
@@ -122,9 +129,9 @@ def attention(operation: Operation) -> Cost:
     keys_and_values = bytes_read(key, value) * visible.keys // max(key_length, 1)
     moved = bytes_read(query) + keys_and_values + result_bytes
     is_backward = positions.query > 0
-    # also reads the gradient of the result, and writes those of Q, K and V
     if is_backward:
         flops = flops * 5 // 2
+        # The gradient of the result is read, too; the gradients of Q, K and V are written.
         moved += result_bytes + query.written + key.written + value.written
     return Cost(
         family="SDPA_bwd" if is_backward else "SDPA_fwd",
@@ -147,55 +154,64 @@ def attention(operation: Operation) -> Cost:
 
 
 class _Visible(NamedTuple):
-    """What queries see of the keys."""
+    """How much of the keys the queries see."""
 
-    pairs_twice: int  #: twice the pairs of positions that see each other
-    keys: int  #: how many keys any query sees
+    pairs_twice: int  #: twice the number of visible pairs, which may end on a half
+    keys: int  #: the number of keys that at least one query sees
 
 
 def _visible(
     operation: Operation, positions: _Positions, query_length: int, key_length: int
 ) -> _Visible:
-    """Count what queries see through the window and the mask."""
-    left = operation.whole(positions.window, -1)
-    right = -1
-    is_efficient = "_efficient_" in operation.name
-    if is_efficient:  # the window counts the query itself, and looks back alone
-        left -= 1
+    """Count the pairs and keys that are visible through the window and the mask."""
+    # How many keys before and behind its own position a query sees; negative: all.
+    window_before = operation.whole(positions.window, -1)
+    window_behind = -1
+    if "_efficient_" in operation.name:
+        # Its window counts the query itself, and has no size behind the query.
+        window_before -= 1
     elif positions.window is not None:
-        right = operation.whole(positions.window + 1, -1)
+        window_behind = operation.whole(positions.window + 1, -1)
     mask = operation.value(positions.causal)
     if mask:
-        right = 0
-    from_beginning = positions.top_left or (
+        window_behind = 0
+    is_top_left = positions.top_left or (
         "_efficient_attention_" in operation.name and mask == _TOP_LEFT_MASK
     )
-    offset = 0 if mask and from_beginning else key_length - query_length
+    # The key at which the first query is.
+    offset = key_length - query_length
+    if mask and is_top_left:
+        offset = 0
 
     pairs_twice = 2 * query_length * key_length
-    last = key_length
-    if right >= 0:
-        pairs_twice = _pairs_before_twice(offset + right, query_length, key_length)
-        last = min(max(query_length + offset + right, 0), key_length)
-    first = 0
-    if left >= 0:
-        pairs_twice -= _pairs_before_twice(offset - left, query_length, key_length)
-        first = max(offset - left, 0)
-    return _Visible(pairs_twice, max(last - first, 0))
+    end_of_keys = key_length
+    if window_behind >= 0:
+        shift = offset + window_behind
+        pairs_twice = _pairs_below_twice(shift, query_length, key_length)
+        end_of_keys = min(max(query_length + shift, 0), key_length)
+    first_key = 0
+    if window_before >= 0:
+        shift = offset - window_before
+        pairs_twice -= _pairs_below_twice(shift, query_length, key_length)
+        first_key = max(shift, 0)
+    return _Visible(pairs_twice, max(end_of_keys - first_key, 0))
 
 
-def _pairs_before_twice(shift: int, query_length: int, key_length: int) -> int:
-    """Return twice the pairs of a query and a key that comes before its position and a shift.
+def _pairs_below_twice(shift: int, query_length: int, key_length: int) -> int:
+    """Return twice the pairs of query q and a key before q + shift, as an area.
 
-    With 3 queries, 4 keys and a shift of 1 the queries see 1, 2 and 3 keys: as areas below a
-    diagonal, 4² - 1² = 15 for twice 7.5, as continuous positions are counted.
+    Positions are continuous: the pairs are the area below the line key = query + shift. With 3
+    queries, 4 keys and a shift of 1, twice the area is 4² - 1² = 15, so there are 7.5 pairs.
     """
-    whole = _area_twice(query_length + shift, key_length)
-    return whole - _area_twice(shift, key_length)
+    area_to_last_query = _area_below_diagonal_twice(query_length + shift, key_length)
+    return area_to_last_query - _area_below_diagonal_twice(shift, key_length)
 
 
-def _area_twice(end: int, key_length: int) -> int:
-    """Return twice the area below the diagonal from 0 to an end, cut off at the number of keys."""
-    inside = min(max(end, 0), key_length)
-    beyond = max(end - key_length, 0)
-    return inside * inside + 2 * key_length * beyond
+def _area_below_diagonal_twice(end: int, key_length: int) -> int:
+    """Return twice the area below the diagonal from 0 to `end`, at most `key_length` high.
+
+    For an end of 6 and 4 keys this is the triangle 4² and the rectangle 2·4·(6 - 4).
+    """
+    triangle_side = min(max(end, 0), key_length)
+    rectangle_width = max(end - key_length, 0)
+    return triangle_side * triangle_side + 2 * key_length * rectangle_width

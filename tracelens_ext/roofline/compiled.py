@@ -1,4 +1,4 @@
-"""Triton kernels of `torch.compile`: a bound from the tensors they were given."""
+"""Triton kernels of `torch.compile`: a lower bound of their work, from their tensors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation
 
 MODELS = Models()
-#: What Inductor calls its kernels: kind (pointwise, reduction, persistent …), fused operations.
+#: Names of Inductor's kernels: the kind (pointwise, reduction, persistent …), then the names of the
+#: fused operations, joined with `_`.
 _INDUCTOR: Final = re.compile(
     r"triton_(?:poi|red|per|tem|for|spl|mm|unk)_fused_(?P<words>\w+?)_?\d*$"
 )
-#: Words of fused operations that compute nothing.
+#: Words in the names of fused operations that move data and compute nothing.
 _MOVES: Final = frozenset(
     (
         "view",
@@ -53,7 +54,10 @@ _MOVES: Final = frozenset(
 
 @MODELS.add("triton_*")
 def inductor(operation: Operation) -> Cost:
-    """Every recorded tensor crosses memory once; each fused operation works on the largest."""
+    """Every recorded tensor is read or written once.
+
+    Each fused operation computes once for every element of the largest tensor.
+    """
     tensors = operation.tensors
     require(tensors, "no argument is a tensor with a recorded shape")
     match = _INDUCTOR.match(operation.plain_name)

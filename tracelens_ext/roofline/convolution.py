@@ -1,13 +1,13 @@
 """Convolutions, which the matrix units compute.
 
-Each element of the result is a sum over input channels and the kernel's places.
+Each element of the result is a sum over the input channels and the positions of the filter.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,16 +27,21 @@ if TYPE_CHECKING:
 
 MODELS = Models()
 _Sizes = tuple[int, ...]
+_NO_CONVOLUTION: Final = (
+    "the recorded shapes do not match a convolution with a batch dimension"
+)
 
 
 class _ConvolutionPositions(NamedTuple):
-    """Where the arguments of a convolution are; None: it has no such argument."""
+    """The positions of the arguments of a convolution; None: no such argument."""
 
     bias: int | None
     stride: int
     padding: int
     dilation: int
-    transposed: int | bool  #: a position, or what always holds
+    transposed: (
+        int | bool
+    )  #: the position of the flag, or its value if it is no argument
     output_padding: int | None
     groups: int | None
 
@@ -108,8 +113,9 @@ _POSITIONS: Final = {
 _BACKWARD_POSITIONS: Final = _ConvolutionPositions(
     bias=None, stride=4, padding=5, dilation=6, transposed=7, output_padding=8, groups=9
 )
+#: Position of `output_mask`: the flags that say which gradients are wanted.
 _OUTPUT_MASK: Final = 10
-#: Where PyTorch before 2022 says which gradients are wanted, by operation.
+#: Possible positions of `output_mask` in PyTorch before 2022, by operation.
 _OLD_OUTPUT_MASKS: Final = {
     "cudnn_convolution_backward": (9, 8),
     "cudnn_convolution_transpose_backward": (10, 9),
@@ -131,11 +137,11 @@ class _Settings(NamedTuple):
 
 
 class _Convolution(NamedTuple):
-    """What a convolution computes."""
+    """The work and the result of a convolution."""
 
-    flops: int  #: without a bias
-    result: tuple[int, ...]  #: its shape
-    parameters: dict[str, object]  #: what experts read
+    flops: int  #: operations without those of a bias
+    result: tuple[int, ...]  #: the shape of the result
+    parameters: dict[str, object]  #: sizes and settings for the tables
 
 
 def _convolution(
@@ -144,27 +150,22 @@ def _convolution(
     weight: Tensor,
     positions: _ConvolutionPositions,
 ) -> _Convolution:
-    """Work out a convolution of inputs [N, Cin, …]."""
+    """Compute the work and the result of a convolution of inputs [N, Cin, …].
+
+    Raises:
+        NoModelError: the shapes do not match, or stride and padding are not known.
+    """
     rank = len(weight.dims) - 2
-    fits = rank > 0 and len(inputs.dims) == rank + 2
-    require(
-        fits, "the recorded shapes do not match a convolution with a batch dimension"
-    )
+    require(rank > 0 and len(inputs.dims) == rank + 2, _NO_CONVOLUTION)
     if not operation.concrete and operation.result_dims:
-        result = operation.result_dims
-        flops = 2 * math.prod(result) * math.prod(weight.dims[1:])
-        shapes: dict[str, object] = {
-            "convNd": f"conv{rank}d",
-            "input_shape": inputs.dims,
-            "filter_shape": weight.dims,
-            "output_shape": result,
-        }
-        return _Convolution(flops=flops, result=result, parameters=shapes)
+        return _convolution_with_result(
+            result=operation.result_dims, inputs=inputs, weight=weight
+        )
     require(operation.concrete, "stride and padding are not recorded")
     settings = _settings(operation, positions, rank)
     if settings.transposed:
         result = _transposed_result(inputs, weight, settings)
-        # Each element of the input meets all elements of its filters.
+        # Each element of the input is multiplied by all elements of its filters.
         flops = 2 * inputs.elements * math.prod(weight.dims[1:])
     else:
         result = _result(inputs, weight, settings)
@@ -188,9 +189,28 @@ def _convolution(
     return _Convolution(flops=flops, result=result, parameters=parameters)
 
 
+def _convolution_with_result(
+    result: tuple[int, ...], inputs: Tensor, weight: Tensor
+) -> _Convolution:
+    """Return a convolution that is not transposed, given the shape of its result."""
+    rank = len(weight.dims) - 2
+    parameters: dict[str, object] = {
+        "convNd": f"conv{rank}d",
+        "input_shape": inputs.dims,
+        "filter_shape": weight.dims,
+        "output_shape": result,
+    }
+    return _Convolution(
+        flops=2 * math.prod(result) * math.prod(weight.dims[1:]),
+        result=result,
+        parameters=parameters,
+    )
+
+
 def _settings(
     operation: Operation, positions: _ConvolutionPositions, rank: int
 ) -> _Settings:
+    """Return the recorded settings of a convolution with `rank` spatial dimensions."""
     transposed = positions.transposed
     if not isinstance(transposed, bool):
         transposed = bool(operation.value(transposed))
@@ -216,9 +236,10 @@ def _result(inputs: Tensor, weight: Tensor, settings: _Settings) -> tuple[int, .
     """Return the shape of the result: [N, Cout, …]."""
     shape = [inputs.dims[0], weight.dims[0]]
     for dimension, size in enumerate(inputs.dims[2:]):
-        room = size - _reach(weight, settings, dimension)
+        # The filter can move from its first position by this many elements.
+        movable = size - _filter_beyond_padding(weight, settings, dimension)
         stride = max(settings.stride[dimension], 1)
-        shape.append(room // stride + 1)
+        shape.append(movable // stride + 1)
     return tuple(shape)
 
 
@@ -229,24 +250,27 @@ def _transposed_result(
     shape = [inputs.dims[0], weight.dims[1] * settings.groups]
     for dimension, size in enumerate(inputs.dims[2:]):
         stride = settings.stride[dimension]
-        spread = (size - 1) * stride
-        reach = _reach(weight, settings, dimension)
+        distance_of_last = (size - 1) * stride
+        filter_length = _filter_beyond_padding(weight, settings, dimension)
         output_padding = settings.output_padding[dimension]
-        shape.append(spread + reach + output_padding)
+        shape.append(distance_of_last + filter_length + output_padding)
     return tuple(shape)
 
 
-def _reach(weight: Tensor, settings: _Settings, dimension: int) -> int:
-    """Return how far the kernel reaches beyond the padding, in elements of the input."""
-    kernel_size = weight.dims[2 + dimension]
-    covered = settings.dilation[dimension] * (kernel_size - 1) + 1
+def _filter_beyond_padding(weight: Tensor, settings: _Settings, dimension: int) -> int:
+    """Return the length that the dilated filter covers, less the padding on both sides.
+
+    A filter of 3 with a dilation of 2 covers 5 elements; with a padding of 1 the result is 3.
+    """
+    filter_size = weight.dims[2 + dimension]
+    covered = settings.dilation[dimension] * (filter_size - 1) + 1
     return covered - 2 * settings.padding[dimension]
 
 
 def _for_each_dimension(
     operation: Operation, position: int | None, rank: int, default: int
 ) -> list[int]:
-    """Return a setting for each dimension, which may be one number for all."""
+    """Return a setting for each of `rank` dimensions; one recorded number holds for all."""
     value = operation.value(position)
     if type(value) is int:
         return [value] * rank
@@ -256,14 +280,14 @@ def _for_each_dimension(
     numbers = required(numbers, f"padding {value!r} is not recorded as numbers")
     if len(numbers) == 1:
         return numbers * rank
-    defaults = [default] * rank
-    padded = numbers + defaults
-    return padded[:rank]
+    # A list that is too short is filled up with the default.
+    numbers_and_defaults = numbers + [default] * rank
+    return numbers_and_defaults[:rank]
 
 
 @MODELS.add(*_POSITIONS, tensors=(0, 1))
 def forward(operation: Operation, inputs: Tensor, weight: Tensor) -> Cost:
-    """Input [N, Cin, …], weight [Cout, Cin / groups, …], bias; the result in the input's type."""
+    """Input [N, Cin, …], weight [Cout, Cin / groups, …], bias; the result has the input's type."""
     positions = _POSITIONS[operation.plain_name]
     bias = operation.tensor(positions.bias) if positions.bias is not None else None
     convolution = _convolution(
@@ -287,7 +311,7 @@ def forward(operation: Operation, inputs: Tensor, weight: Tensor) -> Cost:
 def backward(
     operation: Operation, gradient: Tensor, inputs: Tensor, weight: Tensor
 ) -> Cost:
-    """Gradients of input, weight and bias, as far as `output_mask` asks for them."""
+    """The gradients of input, weight and bias that `output_mask` selects."""
     mask = operation.value(_OUTPUT_MASK)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
         raise NoModelError("which gradients are requested is not recorded")
@@ -321,22 +345,20 @@ def backward(
     )
 
 
-# Gradients as PyTorch before 2022 computes them: an operation of a library for each.
+# The operations below are those of PyTorch before 2022: a gradient each, computed by a library.
 
 
-def _gradient_flops(larger: Tensor, weight: Tensor) -> int:
-    """Return the operations of one gradient: as many as those of the convolution itself.
+def _gradient_flops(summed_over: Tensor, weight: Tensor) -> int:
+    """Return the operations of one gradient, which are as many as those of the convolution.
 
     Args:
-        larger: the result; of a transposed convolution its input.
+        summed_over: the tensor whose elements meet all filters: the result of the convolution, or
+            the input of a transposed one.
         weight: [Cout, Cin / groups, …]; of a transposed convolution [Cin, Cout / groups, …].
     """
     rank = len(weight.dims) - 2
-    fits = rank > 0 and len(larger.dims) == rank + 2
-    require(
-        fits, "the recorded shapes do not match a convolution with a batch dimension"
-    )
-    return 2 * larger.elements * math.prod(weight.dims[1:])
+    require(rank > 0 and len(summed_over.dims) == rank + 2, _NO_CONVOLUTION)
+    return 2 * summed_over.elements * math.prod(weight.dims[1:])
 
 
 def _old_backward_cost(
@@ -356,19 +378,19 @@ def _old_backward_cost(
 def old_backward(
     operation: Operation, inputs: Tensor, gradient: Tensor, weight: Tensor
 ) -> Cost:
-    """Gradients of input and weight: those that a recorded `output_mask` asks for, else both."""
+    """The gradients of input and weight that `output_mask` selects; both if it is not recorded."""
     summed_over = gradient
     if "transpose" in operation.plain_name:
         summed_over = inputs
-    wants = [True, True]
+    wants_input = True
+    wants_weight = True
     for position in _OLD_OUTPUT_MASKS[operation.plain_name]:
         mask = operation.value(position)
         if isinstance(mask, list | tuple) and len(mask) > 1:
-            wants = [bool(wanted) for wanted in mask]
+            wants_input = bool(mask[0])
+            wants_weight = bool(mask[1])
             break
-    wants_input = wants[0]
-    wants_weight = wants[1]
-    one = _gradient_flops(summed_over, weight)
+    flops_of_gradient = _gradient_flops(summed_over, weight)
     moved = gradient.read
     if wants_input:
         moved += weight.read + inputs.written
@@ -376,7 +398,7 @@ def old_backward(
         moved += inputs.read + weight.written
     return _old_backward_cost(
         gradient=gradient,
-        flops=one * (wants_input + wants_weight),
+        flops=flops_of_gradient * (wants_input + wants_weight),
         moved=moved,
         dgrad=wants_input,
         wgrad=wants_weight,
@@ -390,7 +412,7 @@ def old_backward(
     tensors=(1, 2),
 )
 def backward_input(operation: Operation, gradient: Tensor, weight: Tensor) -> Cost:
-    """Gradient of an input whose size comes first, [N, Cin, …]."""
+    """The gradient of the input; the first argument is the size of the input, [N, Cin, …]."""
     flops = _gradient_flops(gradient, weight)
     size = operation.wholes(0)
     written = gradient.written
@@ -407,7 +429,7 @@ def backward_input(operation: Operation, gradient: Tensor, weight: Tensor) -> Co
     tensors=(1, 2),
 )
 def backward_weight(operation: Operation, gradient: Tensor, inputs: Tensor) -> Cost:
-    """Gradient of a weight whose size comes first, [Cout, Cin / groups, …]."""
+    """The gradient of the weight; the first argument is its size, [Cout, Cin / groups, …]."""
     sizes = required(
         operation.wholes(0) or operation.result_dims,
         "the size of the weight is not recorded as numbers",
@@ -419,22 +441,24 @@ def backward_weight(operation: Operation, gradient: Tensor, inputs: Tensor) -> C
 
 
 def with_known_results(operations: Sequence[Operation]) -> list[Operation]:
-    """Return operations; convolutions without recorded settings have the sizes of their results.
+    """Return the operations; convolutions without recorded settings get the size of their result.
 
-    Profilers before 2022 record no numbers: neither stride and padding, which the size of the
-    result follows from, nor the size of the weight, which the operation for its gradient takes.
-    Convolution and gradient share the input, and tell each other: the gradient of the result has
-    the size of the result, and the gradient of the weight that of the weight.
+    Profilers before 2022 record no numbers. So a convolution lacks stride and padding, which tell
+    the size of its result, and the gradient of a weight lacks the size of the weight. But both have
+    the input as an argument, so each one provides what the other lacks: the gradient of the result,
+    an argument of the second, has the size of the result; the weight is an argument of the first.
     """
-    pairs = _SharedInputs(operations)
-    return [pairs.with_result(operation) for operation in operations]
+    sizes_by_input = _SizesByInput(operations)
+    return [sizes_by_input.with_result(operation) for operation in operations]
 
 
-class _SharedInputs:
+class _SizesByInput:
     """The sizes of results and weights of convolutions, by the sizes of their inputs."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
+        #: sizes of an input → sizes of the results of convolutions of such an input
         self.results: defaultdict[_Sizes, set[_Sizes]] = defaultdict(set)
+        #: sizes of an input → sizes of the weights of such convolutions
         self.weights: defaultdict[_Sizes, set[_Sizes]] = defaultdict(set)
         for operation in operations:
             if _is_weight_gradient(operation):
@@ -449,26 +473,35 @@ class _SharedInputs:
                     self.weights[inputs.dims].add(weight.dims)
 
     def with_result(self, operation: Operation) -> Operation:
-        """Return an operation with the size of its result, if it is not recorded, and one fits."""
+        """Return an operation with the size of its result, if exactly one known size fits."""
         if operation.concrete:
             return operation
+        candidates: list[_Sizes] = []
         if _is_weight_gradient(operation):
-            return _with_only(
-                operation=operation,
-                sizes_by_inputs=self.weights,
-                inputs=operation.tensor(2),
-                other=operation.tensor(1),
-                channels=(0, 1),
-            )
-        if _is_plain_forward(operation):
-            return _with_only(
-                operation=operation,
-                sizes_by_inputs=self.results,
-                inputs=operation.tensor(0),
-                other=operation.tensor(1),
-                channels=(1, 0),
-            )
-        return operation
+            gradient = operation.tensor(1)
+            inputs = operation.tensor(2)
+            if gradient is not None and inputs is not None:
+                # Weights [Cout, …] for a gradient [N, Cout, …].
+                candidates = [
+                    weight
+                    for weight in self.weights.get(inputs.dims, ())
+                    if len(weight) == len(gradient.dims)
+                    and weight[:1] == gradient.dims[1:2]
+                ]
+        elif _is_plain_forward(operation):
+            inputs = operation.tensor(0)
+            weight = operation.tensor(1)
+            if inputs is not None and weight is not None:
+                # Results [N, Cout, …] for a weight [Cout, …].
+                candidates = [
+                    result
+                    for result in self.results.get(inputs.dims, ())
+                    if len(result) == len(weight.dims)
+                    and result[1:2] == weight.dims[:1]
+                ]
+        if len(candidates) != 1:
+            return operation
+        return replace(operation, result_dims=candidates[0])
 
 
 def _is_weight_gradient(operation: Operation) -> bool:
@@ -478,32 +511,3 @@ def _is_weight_gradient(operation: Operation) -> bool:
 def _is_plain_forward(operation: Operation) -> bool:
     name = operation.plain_name
     return name in _POSITIONS and "transpose" not in name
-
-
-def _with_only(
-    operation: Operation,
-    sizes_by_inputs: Mapping[_Sizes, Collection[_Sizes]],
-    inputs: Tensor | None,
-    other: Tensor | None,
-    channels: tuple[int, int],
-) -> Operation:
-    """Return an operation with the only size whose output channels are those of another tensor.
-
-    Args:
-        operation: it.
-        sizes_by_inputs: the sizes that may be its result's, by those of the input.
-        inputs: its input.
-        other: the tensor with as many output channels.
-        channels: the dimension of the channels in the size, and in the other tensor.
-    """
-    if inputs is None or other is None:
-        return operation
-    (of_size, of_other) = channels
-    fitting = [
-        sizes
-        for sizes in sizes_by_inputs.get(inputs.dims, ())
-        if len(sizes) == len(other.dims) and sizes[of_size] == other.dims[of_other]
-    ]
-    if len(fitting) != 1:
-        return operation
-    return replace(operation, result_dims=fitting[0])

@@ -1,4 +1,4 @@
-"""Types of tensor elements: their size, their class, and what tables and device peaks call them."""
+"""Types of tensor elements: their size, their class, and their names in tables and peaks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tracelens_ext.readers.xplane.hlo import TYPE_BITS
 
 BFLOAT16: Final = "c10::BFloat16"
 PACKED_FP4: Final = "c10::Float4_e2m1fn_x2"
-"""Two numbers of 4 bits in an element."""
+"""The type whose elements hold two numbers of 4 bits each."""
 
 
 class TypeClass(IntEnum):
-    """The classes of types, from the narrowest to the widest, as PyTorch promotes them."""
+    """Classes of types. PyTorch promotes a type of a lower class to one of a higher class."""
 
     BOOLEAN = 0
     WHOLE = 1
@@ -63,10 +63,11 @@ def _element_bytes() -> dict[str, int]:
     return sizes
 
 
-#: Bytes of an element, by the type's name in PyTorch's traces and in XLA's programs.
+#: The size of an element in bytes, by the name of the type in PyTorch's traces or XLA's programs.
 ELEMENT_BYTES: Final = _element_bytes()
 
-#: PyTorch's numbers of scalar types (c10/core/ScalarType.h), as `Concrete Inputs` hold a `dtype`.
+#: Element types by PyTorch's numbers for them (c10/core/ScalarType.h). `Concrete Inputs` contain
+#: these numbers for a `dtype` argument.
 SCALAR_TYPES: Final = {
     0: "unsigned char",
     1: "signed char",
@@ -121,7 +122,7 @@ _FLOATING_BEGINNINGS: Final = ("float", "double", "c10::Half", "c10::BF", "c10::
 
 
 def short_type(element_type: str) -> str:
-    """Return what tables and device peaks call a type: `bf16` for `c10::BFloat16`."""
+    """Return the name of a type in tables and device peaks: `bf16` for `c10::BFloat16`."""
     if "Float8" in element_type or element_type.startswith("f8"):
         return "fp8"
     return _SHORT_TYPES.get(element_type, element_type)
@@ -144,17 +145,17 @@ def is_whole(element_type: str) -> bool:
 
 
 def wider_type(first: str, second: str) -> str:
-    """Return the type that holds both, by PyTorch's rules of promotion."""
+    """Return the type that PyTorch promotes two types to."""
     first_class = type_class(first)
     second_class = type_class(second)
     if first_class > second_class:
         return first
     if first_class < second_class:
         return second
-    both = {first, second}
-    if both == {"c10::Half", "c10::BFloat16"}:
+    types = {first, second}
+    if types == {"c10::Half", "c10::BFloat16"}:
         return "float"
-    if both == {"unsigned char", "signed char"}:
+    if types == {"unsigned char", "signed char"}:
         return "short int"
     if ELEMENT_BYTES[first] >= ELEMENT_BYTES[second]:
         return first

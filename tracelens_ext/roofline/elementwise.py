@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens_ext.roofline.element_types import is_whole
 from tracelens_ext.roofline.operation import Models, broadcast, require, vector_cost
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 MODELS = Models()
 
-#: Operations for each element of the result, a convention: 1 for what one instruction does, about
-#: as many as an approximation by a polynomial takes for the others.
+#: Floating point operations for each element of the result, by convention: 1 for what a single
+#: instruction computes, else about as many as an approximation by a polynomial takes.
 _NAMES_BY_FLOPS: Final = {
     3: ("sigmoid_backward", "tanh_backward", "lerp", "addcmul", "addcdiv"),
     4: ("hardswish", "hardsigmoid", "hypot", "rms"),
@@ -51,10 +51,12 @@ def _flops_of_names() -> dict[str, int]:
     return flops_of_names
 
 
-#: Operations for each element of the result, by name; 1 for those not listed.
+#: Floating point operations for each element of the result, by the name of the operation; 1 for
+#: operations that are not listed.
 FLOPS_PER_ELEMENT: Final = _flops_of_names()
 
-_RANDOM_FLOPS: Final = 10  # rounds of Philox
+#: Floating point operations for each element.
+_RANDOM_FLOPS: Final = 10  # the rounds of the generator Philox
 _DROPOUT_FLOPS: Final = 12
 _GATED_FLOPS: Final = 12
 _ROTARY_FLOPS: Final = 3
@@ -69,11 +71,12 @@ def elementwise(
     """Return the cost of reading some inputs and writing a result.
 
     Args:
-        operation: in place, or with a tensor more than its inputs (`out=`), it tells the type of
-            the result.
-        inputs: what it reads.
-        result_type: otherwise the type of the result; None: by promotion.
-        family: what it is shown with; None: by the number of inputs with dimensions.
+        operation: the operation.
+        inputs: the tensors that it reads.
+        result_type: the type of the result; None: by promotion. An operation in place and one with
+            a tensor behind its inputs (`out=`) ignore this and use the type of what they write.
+        family: the group of operations that tables show it with; None: by the number of inputs
+            with dimensions.
     """
     shape = broadcast([tensor.dims for tensor in inputs])
     if operation.in_place:
@@ -94,7 +97,7 @@ def elementwise(
 def _parameters(
     shape: tuple[int, ...], inputs: list[Tensor], result_type: str
 ) -> dict[str, object]:
-    """Return what experts read; of operations with several inputs each of the first two."""
+    """Return the parameters for the tables: of the only input, or of the first two."""
     first = inputs[0]
     if len(inputs) < 2:
         return {
@@ -113,7 +116,7 @@ def _parameters(
 
 
 ResultType = Callable[["Operation", "list[Tensor]"], "str | None"]
-"""Tells the type of the result; None: by promotion."""
+"""A function that returns the type of the result of an operation; None: by promotion."""
 
 
 def _by_promotion(_operation: Operation, _inputs: list[Tensor]) -> str | None:
@@ -121,7 +124,7 @@ def _by_promotion(_operation: Operation, _inputs: list[Tensor]) -> str | None:
 
 
 def _floating_point(_operation: Operation, inputs: list[Tensor]) -> str | None:
-    """Whole numbers become floating point."""
+    """Return `float` for whole numbers, else no type."""
     return "float" if is_whole(inputs[0].kind) else None
 
 
@@ -130,7 +133,7 @@ def _of_input(_operation: Operation, inputs: list[Tensor]) -> str | None:
 
 
 def _of_magnitude(_operation: Operation, inputs: list[Tensor]) -> str | None:
-    """Complex numbers become real ones."""
+    """Return the type of the input, or the real type for complex numbers."""
     kind = inputs[0].kind
     real_types = {"c10::complex<float>": "float", "c10::complex<double>": "double"}
     return real_types.get(kind, kind)
@@ -141,16 +144,25 @@ def _truth_value(_operation: Operation, _inputs: list[Tensor]) -> str | None:
 
 
 def _of_quotient(operation: Operation, inputs: list[Tensor]) -> str | None:
-    """Whole numbers become floating point, unless they are rounded."""
+    """Return `float` for a quotient of whole numbers that is not rounded, else promote types."""
     kind = operation.promoted_type(inputs)
-    is_rounded = operation.value(2)
-    return "float" if is_whole(kind) and not is_rounded else kind
+    rounding_mode = operation.value(2)
+    if is_whole(kind) and not rounding_mode:
+        return "float"
+    return kind
 
 
 def _add_model(
     model_name: str, inputs_count: int, result_type: ResultType, names: tuple[str, ...]
 ) -> None:
-    """Add the model of operations, also in place, by how many inputs they have at most."""
+    """Add a model for operations and for their variants in place.
+
+    Args:
+        model_name: the name that tables show.
+        inputs_count: the most inputs that an operation has; arguments behind them are not read.
+        result_type: returns the type of the result.
+        names: the operations.
+    """
 
     def model(operation: Operation) -> Cost:
         inputs = operation.leading(inputs_count)
@@ -344,7 +356,7 @@ _add_model(
 
 @MODELS.add("where")
 def where(operation: Operation) -> Cost:
-    """`where`: a condition and two choices."""
+    """`where`: reads a condition and two choices."""
     candidates = [operation.tensor(1), operation.tensor(2)]
     choices = [tensor for tensor in candidates if tensor is not None]
     require(choices, "the size of the result depends on the data")
@@ -359,7 +371,7 @@ def where(operation: Operation) -> Cost:
 
 @MODELS.add("masked_fill", "masked_fill_", tensors=(0, 1))
 def masked_fill(operation: Operation, target: Tensor, mask: Tensor) -> Cost:
-    """`masked_fill`: reads itself and the mask."""
+    """`masked_fill`: reads the tensor and the mask."""
     return elementwise(
         operation=operation, inputs=[target, mask], result_type=target.kind
     )
@@ -368,6 +380,7 @@ def masked_fill(operation: Operation, target: Tensor, mask: Tensor) -> Cost:
 def _copied(
     source: Tensor, dims: tuple[int, ...], result_type: str, **more_parameters: object
 ) -> Cost:
+    """Return the cost of reading a tensor and writing it with other sizes and another type."""
     elements = math.prod(dims)
     written = source.bytes_of(elements, result_type)
     parameters = _parameters(dims, [source], result_type)
@@ -388,13 +401,13 @@ def copy(_: Operation, target: Tensor, source: Tensor) -> Cost:
 
 @MODELS.add("clone", "contiguous", tensors=(0,))
 def clone(_: Operation, source: Tensor) -> Cost:
-    """`clone` and its kind: as much is written as there is."""
+    """`clone`, `contiguous`: reads the tensor and writes as many elements."""
     return _copied(source=source, dims=source.dims, result_type=source.kind)
 
 
 @MODELS.add("_to_copy", "to", tensors=(0,))
 def cast(operation: Operation, source: Tensor) -> Cost:
-    """`_to_copy` and `to`: written in the type that is asked for."""
+    """`_to_copy`, `to`: writes the tensor in the type that an argument names."""
     return _copied(
         source=source,
         dims=source.dims,
@@ -404,13 +417,13 @@ def cast(operation: Operation, source: Tensor) -> Cost:
 
 @MODELS.add("fill_", "zero_", tensors=(0,))
 def fill(_: Operation, target: Tensor) -> Cost:
-    """Writes only."""
+    """`fill_`, `zero_`: writes the tensor and reads nothing."""
     return vector_cost("Fill", target, 0, target.written)
 
 
 @MODELS.add("arange", "linspace", "range", "eye", "full", "randperm")
 def filled_result(operation: Operation) -> Cost:
-    """`arange` and its kind, which write the tensor given as `out=`."""
+    """`arange` and similar operations: writes the tensor given as `out=`."""
     reason = "the size of the result is not recorded"
     require(operation.tensors, reason)
     result = operation.tensors[-1]
@@ -430,13 +443,13 @@ def filled_result(operation: Operation) -> Cost:
     tensors=(0,),
 )
 def random(_: Operation, target: Tensor) -> Cost:
-    """Random numbers in place: written only; some 10 operations each (Philox rounds)."""
+    """Random numbers in place: written only; about 10 operations each (the rounds of Philox)."""
     return vector_cost("RNG", target, _RANDOM_FLOPS * target.elements, target.written)
 
 
 @MODELS.add("native_dropout", tensors=(0,))
 def dropout(_: Operation, inputs: Tensor) -> Cost:
-    """`native_dropout`: input, result, and a mask of truth values."""
+    """`native_dropout`: reads the input, writes the result and a mask of truth values."""
     mask_bytes = inputs.elements
     flops = _DROPOUT_FLOPS * inputs.elements
     written = inputs.written + mask_bytes
@@ -446,7 +459,11 @@ def dropout(_: Operation, inputs: Tensor) -> Cost:
 @MODELS.add("glu")
 @MODELS.add("silu_and_mul*", "gelu_and_mul*", "gelu_tanh_and_mul*", engines=True)
 def gated(operation: Operation) -> Cost:
-    """`glu`, `silu_and_mul` (with its result first): the halves of the input are multiplied."""
+    """`glu`, `silu_and_mul`: applies a function to half of the input, times the other half.
+
+    `silu_and_mul` and similar operations have the result as their first argument. The input is the
+    larger tensor.
+    """
     candidates = operation.leading(2)
     inputs = max(candidates, key=lambda tensor: tensor.elements)
     half = inputs.elements // 2
@@ -465,9 +482,11 @@ def gated(operation: Operation) -> Cost:
 def rotary(
     operation: Operation, positions: Tensor, query: Tensor, cache: Tensor
 ) -> Cost:
-    """`rotary_embedding`: positions, Q, perhaps K, the size of a head, a cache of angles; in place.
+    """`rotary_embedding`: turns Q and K in place by the angles of their positions.
 
-    3 operations an element; only the first elements of a head are turned where angles are fewer.
+    The arguments are positions, Q, K or nothing, the size of a head, and a table of angles. An
+    element that is turned takes 3 operations. With fewer angles than elements in a head, only the
+    first elements of the head are turned.
     """
     head_size = operation.whole(3)
     require(cache.dims and head_size > 0, "the size of a head is not recorded")
@@ -487,25 +506,27 @@ def rotary(
 
 @MODELS.add("aiter::rope_*")
 def aiters_rotary(operation: Operation) -> Cost:
-    """`rope_*_impl` of aiter: one result or two (`2c`), as many inputs, then angles.
+    """`rope_*_impl` of aiter: turns one tensor, or two (`2c` in the name), by tables of angles.
 
-    These are halves of what they turn if the first flag says so; as cosine and sine there are two
-    tables of them, for an image four. What is not turned is copied.
+    The arguments are the results, as many inputs, and the tables of angles: one table, or two for
+    cosine and sine, or four for an image. Elements that no angle turns are copied.
     """
     name = operation.name
     results_count = 2 if "_2c_" in name else 1
-    first_other = 2 * results_count
+    first_after_inputs = 2 * results_count
     inputs = [
-        operation.need(position) for position in range(results_count, first_other)
+        operation.need(position)
+        for position in range(results_count, first_after_inputs)
     ]
-    indices, tables = _indices_and_tables(operation, first_other)
+    indices, tables = _indices_and_tables(operation, first_after_inputs)
     fits = tables and all(len(tensor.dims) > 2 for tensor in inputs)
     require(fits, "the recorded shapes do not match a rotary embedding")
-    angles = sum(table.dims[-1] for table in tables)
-    if _angles_are_halves(operation, first_other):
-        angles = 2 * angles
-    if "_cached_" in name or "_2d_" in name:
-        angles = angles // 2
+    turned_of_head = sum(table.dims[-1] for table in tables)
+    if _angle_turns_two_elements(operation, first_after_inputs):
+        turned_of_head = 2 * turned_of_head
+    has_cosine_and_sine = "_cached_" in name or "_2d_" in name
+    if has_cosine_and_sine:
+        turned_of_head = turned_of_head // 2
     moved = sum(tensor.written for tensor in inputs)
     for table in tables:
         elements = table.elements
@@ -515,15 +536,20 @@ def aiters_rotary(operation: Operation) -> Cost:
     turned = 0
     for tensor in inputs:
         size = tensor.dims[-1]
-        turned += tensor.elements * min(angles, size) // max(size, 1)
+        turned += tensor.elements * min(turned_of_head, size) // max(size, 1)
     flops = _ROTARY_FLOPS * turned
     return vector_cost("BinaryElementwise", inputs[0], flops, moved, *inputs, *indices)
 
 
-def _indices_and_tables(
-    operation: Operation, first: int
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the tensors from a position on: those of whole numbers, and those of angles."""
+class _RotaryTensors(NamedTuple):
+    """The tensors behind the inputs of a rotary embedding."""
+
+    indices: list[Tensor]  #: tensors of whole numbers
+    tables: list[Tensor]  #: tensors of angles, or of their cosines and sines
+
+
+def _indices_and_tables(operation: Operation, first: int) -> _RotaryTensors:
+    """Return the tensors with dimensions from the position `first` on."""
     indices = []
     tables = []
     for position in range(first, len(operation.types)):
@@ -534,11 +560,14 @@ def _indices_and_tables(
             indices.append(tensor)
         else:
             tables.append(tensor)
-    return indices, tables
+    return _RotaryTensors(indices, tables)
 
 
-def _angles_are_halves(operation: Operation, first: int) -> bool:
-    """Return the first flag from a position on; True without any."""
+def _angle_turns_two_elements(operation: Operation, first: int) -> bool:
+    """Return whether each angle is stored once for the two elements that it turns.
+
+    The first flag from the position `first` on says so; without a flag it is assumed.
+    """
     for position in range(first, len(operation.concrete)):
         flag = operation.value(position)
         if isinstance(flag, bool):

@@ -1,4 +1,4 @@
-"""Why an operation is slower than its best case, as far as shapes and kernel names show."""
+"""Reasons why an operation is slower than its best case, from shapes and kernel names."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation, Tensor
     from tracelens_ext.roofline.peaks import DevicePeaks
 
-#: Bytes that tensor cores load at once: rows have to be multiples of it.
+#: Bytes that tensor cores load at once. The size of a row has to be a multiple of it.
 _ALIGNED_BYTES: Final = 16
 _ELEMENT_BYTES: Final = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "tf32": 4}
-#: Products that leave tensor cores idle: many in a batch, none of whose sizes fills a tile.
+#: A batch of at least this many products leaves tensor cores idle if none of M, N and K is above
+#: `_SMALL_SIZE`, because such products do not fill a tile.
 _MANY_PRODUCTS: Final = 256
 _SMALL_SIZE: Final = 64
-#: The last wave of tiles leaves units idle when there are fewer waves than this, and it is less
-#: full than this share of a whole number of waves.
+#: From this number of waves of tiles on, the units that the last wave leaves idle do not matter.
 _MANY_WAVES: Final = 4
+#: The last wave leaves few units idle if the waves fill this share of all units that they occupy.
 _FULL_WAVES: Final = 0.8
-#: Batch, heads, queries, keys.
+#: Attention scores have the dimensions batch, heads, queries and keys.
 _DIMENSIONS_OF_SCORES: Final = 4
 _MISALIGNED: Final = re.compile(r"align[12](?!\d)")
 _TILE: Final = re.compile(
@@ -35,8 +36,8 @@ class _OldKernels(NamedTuple):
     """Kernels that were built for an older GPU."""
 
     pattern: re.Pattern[str]
-    newer_capability: int  #: of GPUs that have better ones
-    label: str
+    newer_capability: int  #: compute capability from which GPUs have better kernels
+    label: str  #: the reason as tables show it
 
 
 _OLD_KERNELS: Final = (
@@ -61,7 +62,7 @@ _OLD_KERNELS: Final = (
 def reasons_for_slowness(
     operation: Operation, cost: Cost, peaks: DevicePeaks | None
 ) -> list[str]:
-    """Return what shapes and kernel names show of the reason, the most telling first."""
+    """Return the reasons that shapes and kernel names show, the most important first."""
     if cost.engine == Engine.MATRIX:
         return _reasons_of_matrix_work(operation, cost, peaks)
     if cost.engine == Engine.VECTOR:
@@ -118,7 +119,7 @@ def _reasons_of_matrix_work(
 
 
 def _misaligned_sizes(sizes: ProductSizes, data_type: str) -> list[str]:
-    """Name the sizes whose rows do not fill the loads of tensor cores."""
+    """Name the sizes, N or K, whose rows are not a multiple of what tensor cores load at once."""
     step = _ALIGNED_BYTES // _ELEMENT_BYTES.get(data_type, _ALIGNED_BYTES)
     misaligned = [
         f"{name}={size}"
@@ -131,8 +132,8 @@ def _misaligned_sizes(sizes: ProductSizes, data_type: str) -> list[str]:
 
 
 def _old_kernels(operation: Operation, peaks: DevicePeaks) -> list[str]:
-    """Name the kernels for an older GPU, if there are any."""
-    capability = capability_of(peaks.name)  # of NVIDIA's alone
+    """Name the first kind of kernel for an older GPU, if there is one."""
+    capability = capability_of(peaks.name)  # 0 for GPUs that are not NVIDIA's
     for old in _OLD_KERNELS:
         if capability < old.newer_capability:
             continue
@@ -143,9 +144,10 @@ def _old_kernels(operation: Operation, peaks: DevicePeaks) -> list[str]:
 
 
 def _idle_units(operation: Operation, sizes: ProductSizes, units: int) -> list[str]:
-    """Say whether the tiles of a product, as its kernel's name has them, leave units idle.
+    """Say whether the tiles of a product leave compute units idle.
 
-    300 tiles on 132 units are 2.3 waves: the third one fills 0.3 of the units.
+    The name of the kernel tells the size of a tile. 300 tiles on 132 units are 2.3 waves: the third
+    wave occupies only 0.3 of the units.
     """
     tile = _tile_of(operation)
     if not units or tile is None or not sizes.batch * sizes.m * sizes.n:
@@ -170,12 +172,12 @@ def _idle_units(operation: Operation, sizes: ProductSizes, units: int) -> list[s
 
 
 def _tile_of(operation: Operation) -> tuple[int, int] | None:
-    """Return the rows and columns of the tiles of a product, by the name of its kernel."""
+    """Return the rows and columns of a tile in the name of a kernel; None if no name tells them."""
     for kernel in operation.kernels:
         match = _TILE.search(kernel)
         if match is None:
             continue
-        numbers = [int(number) for number in match.groups() if number]
-        rows, columns = numbers
+        # One of the pattern's two alternatives matched, so two of its four groups have a number.
+        rows, columns = [int(number) for number in match.groups() if number]
         return rows, columns
     return None

@@ -1,4 +1,4 @@
-"""Fourier transforms: 5·N·log2 N operations for N points (the usual count)."""
+"""Fourier transforms: 5·N·log2 N operations for N points, the usual convention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ MODELS = Models()
 
 @MODELS.add("_fft_c2c", "_fft_r2c", "_fft_c2r", tensors=(0,))
 def transform(operation: Operation, inputs: Tensor) -> Cost:
-    """Over the given dimensions; of real numbers (`r2c`, `c2r`) half as many operations."""
+    """A transform along the given dimensions; real numbers (`r2c`, `c2r`) take half the operations.
+
+    `r2c` writes n/2 + 1 complex numbers for each row of n real ones if its result is one-sided.
+    `c2r` writes real numbers; their count per row is an argument.
+    """
     rank = len(inputs.dims)
     dimensions = operation.wholes(1) or [rank - 1]
     points = 1

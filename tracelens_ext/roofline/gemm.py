@@ -1,8 +1,8 @@
 """Matrix products, which the matrix units compute.
 
-A product takes 2·B·M·N·K operations, and B·M·N more when something is added. One of complex numbers
-takes four times as many, an addition of them twice. An element of `Float4_e2m1fn_x2` holds two
-numbers along K.
+A product takes 2·B·M·N·K operations, and B·M·N more if something is added. With complex numbers,
+the product takes four times as many operations and the addition twice as many. An element of
+`Float4_e2m1fn_x2` holds two numbers along K.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NO_PRODUCT: Final = "the recorded shapes do not match a matrix product"
 
 
 class ProductSizes(NamedTuple):
-    """The sizes of a batch of products of [M, K] and [K, N]."""
+    """The sizes of a batch of products of matrices [M, K] and [K, N]."""
 
-    batch: int
+    batch: int  #: number of products
     m: int
     n: int
     k: int
@@ -35,13 +35,13 @@ def matrix_product(
     added: Tensor | None = None,
     result_type: str | None = None,
 ) -> Cost:
-    """Return the cost of `left` [B, M, K] times `right` [B, K, N], both perhaps without B.
+    """Return the cost of `left` [B, M, K] times `right` [B, K, N], or of two matrices without B.
 
     Args:
         left: the first factor.
-        right: the second one.
-        added: what is added to the product.
-        result_type: the type of the result; None: that of `left`.
+        right: the second factor.
+        added: the tensor that is added to the product; None: nothing is added.
+        result_type: the type of the result; None: the type of `left`.
     """
     are_matrices = len(left.dims) > 1 and len(right.dims) > 1
     require(are_matrices, NO_PRODUCT)
@@ -64,23 +64,28 @@ def product(
     added: Tensor | None = None,
     result_type: str | None = None,
 ) -> Cost:
-    """Return the cost of a product by its sizes.
+    """Return the cost of a product of known sizes.
 
-    K counts elements, of which packed ones hold two numbers; for the rest see `matrix_product`.
+    Args:
+        sizes: the sizes, with K counted in elements even if an element holds two numbers.
+        left: the first factor.
+        right: the second factor.
+        added: the tensor that is added to the product; None: nothing is added.
+        result_type: the type of the result; None: the type of `left`.
     """
     if left.kind == right.kind == PACKED_FP4:
         sizes = sizes._replace(k=2 * sizes.k)
     elements = sizes.batch * sizes.m * sizes.n
-    flops_of_product = 2
+    flops_of_multiply_add = 2
     flops_of_addition = 1
     if "complex" in left.kind:
-        flops_of_product = 8
+        flops_of_multiply_add = 8
         flops_of_addition = 2
-    flops = flops_of_product * elements * sizes.k
+    flops = flops_of_multiply_add * elements * sizes.k
     if added is not None:
         flops += flops_of_addition * elements
     parameters = product_parameters(sizes, left, right, has_bias=added is not None)
-    # BLAS swaps the two factors.
+    # PyTorch hands the factors to BLAS in the opposite order.
     parameters["transpose"] = (_is_by_columns(right), _is_by_columns(left))
     return Cost(
         family="GEMM",
@@ -95,7 +100,7 @@ def product(
 def product_parameters(
     sizes: ProductSizes, left: Tensor, right: Tensor, *, has_bias: bool
 ) -> dict[str, object]:
-    """Return what experts read of a product."""
+    """Return the sizes, strides and types of a product for the tables."""
     return {
         "B": sizes.batch,
         "M": sizes.m,
@@ -109,7 +114,10 @@ def product_parameters(
 
 
 def product_sizes(cost: Cost | None) -> ProductSizes:
-    """Return B, M, N and K of a matrix product; 0 where there are none, or a plugin tells none."""
+    """Return the sizes of a matrix product; 0 for other operations and for unknown sizes.
+
+    The cost may be a plugin's, whose parameters need not contain the sizes.
+    """
     parameters: dict[str, object] = {}
     if cost is not None and cost.family == "GEMM":
         parameters = cost.parameters
@@ -126,7 +134,7 @@ def _whole_or_zero(value: object) -> int:
 
 
 def _is_by_columns(tensor: Tensor) -> bool:
-    """Return whether a matrix lies in memory column by column: what BLAS calls T."""
+    """Return whether a matrix is stored column by column: BLAS calls it transposed (T)."""
     return (
         len(tensor.strides) > 1 and tensor.strides[-1] != 1 and tensor.strides[-2] == 1
     )
@@ -134,7 +142,7 @@ def _is_by_columns(tensor: Tensor) -> bool:
 
 @MODELS.add("mm", "bmm", tensors=(0, 1))
 def mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
-    """`mm`, `bmm`: A, B, and newer ones a type of the result."""
+    """`mm`, `bmm`: A, B, and in newer versions the type of the result."""
     return matrix_product(left, right, result_type=operation.scalar_type(2))
 
 
@@ -142,7 +150,7 @@ def mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
     "addmm", "addmm_", "_addmm_activation", "baddbmm", "baddbmm_", tensors=(1, 2)
 )
 def addmm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
-    """`addmm`, `baddbmm`: what is added, A, B, beta, alpha; with a beta of 0 nothing is added."""
+    """`addmm`, `baddbmm`: the added matrix, A, B, beta, alpha; a beta of 0 adds nothing."""
     beta = operation.value(3)
     added = operation.need(0) if beta != 0 else None
     return matrix_product(left, right, added)
@@ -150,7 +158,7 @@ def addmm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
 
 @MODELS.add("_scaled_mm", tensors=(0, 1))
 def scaled_mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
-    """`_scaled_mm`: before PyTorch 2.5 A, B, bias, type, scales; since then scales first."""
+    """`_scaled_mm`: A, B, two scales, bias, a scale, type; before PyTorch 2.5 A, B, bias, type."""
     scales_come_first = operation.tensor(3) is not None
     if scales_come_first:
         bias = operation.tensor(4)
@@ -165,7 +173,7 @@ def scaled_mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
 
 @MODELS.add("_int_mm", tensors=(0, 1))
 def int_mm(_: Operation, left: Tensor, right: Tensor) -> Cost:
-    """`_int_mm`: the result of 8-bit numbers has 32 bits."""
+    """`_int_mm`: A and B have 8-bit numbers, the result has 32-bit numbers."""
     return matrix_product(left, right, result_type="int")
 
 
@@ -197,7 +205,10 @@ def linear_layer(
 
 @MODELS.add("matmul", tensors=(0, 1))
 def matmul(operation: Operation, left: Tensor, right: Tensor) -> Cost:
-    """`matmul`: batches broadcast; vectors gain a dimension."""
+    """`matmul`: the dimensions before the last two are batches, which broadcast.
+
+    A vector on the left counts as a row, and one on the right as a column.
+    """
     if len(left.dims) <= 2 and len(right.dims) == 1:
         return mv(operation)
     left_is_row = len(left.dims) == 1
@@ -216,7 +227,7 @@ def matmul(operation: Operation, left: Tensor, right: Tensor) -> Cost:
 
 @MODELS.add("mv", "addmv", "addmv_", "dot", "vdot")
 def mv(operation: Operation) -> Cost:
-    """`mv`, `addmv`, `dot`: a matrix, or a row, times a vector."""
+    """`mv`, `addmv`: a matrix times a vector; `dot`: a vector times a vector."""
     is_addmv = "addmv" in operation.name
     first_factor = 1 if is_addmv else 0
     matrix = operation.need(first_factor)
@@ -233,10 +244,11 @@ def mv(operation: Operation) -> Cost:
 
 @MODELS.add("_grouped_mm", "_scaled_grouped_mm", tensors=(0, 1))
 def grouped_mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
-    """`_grouped_mm`, `_scaled_grouped_mm`: rows of A [M, K] meet one of G matrices [G, K, N].
+    """`_grouped_mm`, `_scaled_grouped_mm`: a product for each of G groups.
 
-    By offsets; or the columns of B [K, N] one of [G, M, K]; or both are 3-D. Scaled ones are added
-    nothing to, and their result is bf16 unless a type says otherwise.
+    Offsets, whose values are not recorded, split the rows of A [M, K] among matrices [G, K, N], or
+    the columns of B [K, N] among matrices [G, M, K]. Two factors with three dimensions are a batch
+    of products. The result of the scaled operation is bf16 unless an argument names a type.
     """
     result_type = operation.scalar_type(4)
     if "scaled" in operation.name:

@@ -1,9 +1,10 @@
-"""Operations of XLA: what the HLO of a profile of JAX says that an instruction computes and moves.
+"""The work of XLA's instructions, from the HLO programs in profiles of JAX.
 
 A multiply and an add are two operations. Products count as in "XLA operation semantics" of
 openxla.org: `dot` sums over its contracting dimensions, `convolution` over the window and the input
-features. Any other instruction that computes counts one for each element of its result. Bytes are
-those of operands and results, each once; of an operand that a fusion takes slices of, the slices.
+features. Any other instruction that computes counts one operation for each element of its result.
+Operands are read once and results written once; if a fusion only takes slices of an operand, only
+the slices count.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.readers.xplane import hlo as xla
+from tracelens_ext.readers.xplane.messages import message_class
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.roofline.operation import Cost, Engine, Models, Operation, required
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT, Int64Array, IntArray, Trace
 
 if TYPE_CHECKING:
-    from tracelens_ext.readers.xplane.hlo import Message, Shape
+    from tracelens_ext.readers.xplane.hlo import Shape
+    from tracelens_ext.readers.xplane.messages import Message
 
 MODELS = Models()
 _FAMILIES: Final = {
@@ -35,7 +38,7 @@ _FAMILIES: Final = {
 }
 _NAMES_OF_DOT_SIZES: Final = ("B", "M", "N", "K")
 _NAMES_OF_ATTENTION_SIZES: Final = ("B", "H_Q", "N_Q", "N_KV", "d_h_qk")
-#: Instructions that compute nothing: they move data, or name it.
+#: Instructions that compute nothing: they move data or give it a name.
 _MOVES: Final = frozenset(
     [
         b"parameter",
@@ -66,7 +69,7 @@ _SLICES: Final = (b"slice", b"dynamic-slice", b"gather")
 _REDUCTIONS: Final = (b"reduce", b"reduce-window")
 _CALLS: Final = (b"fusion", b"call", b"async-start")
 _DEEPEST_CALL: Final = 20
-#: Beginnings of the targets of custom calls → the product that they compute.
+#: Products that custom calls compute, by the beginning of the call's target.
 _PRODUCTS: Final = {
     b"__cublas": "dot",
     b"__triton_gemm": "dot",
@@ -78,42 +81,43 @@ _PRODUCTS: Final = {
 }
 _PRODUCTS_OF_ATTENTION: Final = 2
 _PRODUCTS_OF_ATTENTION_GRADIENTS: Final = 5
-#: Longer numbers are none of this world.
+#: Numbers with more digits come from damaged programs.
 _MOST_DIGITS: Final = 18
 
 
 @dataclass(eq=False)
 class HloWork:
-    """What an instruction does."""
+    """The work of an instruction."""
 
-    flops: int = 0  #: operations
-    #: `dot`, `convolution`, `attention`, or one of the latter two `of gradients`: the largest
-    #: product in it; empty for none
+    flops: int = 0  #: operations of the whole instruction
+    #: the largest product that the instruction computes, a key of `_FAMILIES`; empty without one
     product: str = ""
-    kind: str = ""  #: the type of the elements that the product takes
-    #: of the product: B, M, N, K of a `dot`; B, H, S, T, D of attention
+    kind: str = ""  #: the type of the elements of the largest product
+    #: the sizes of the largest product: B, M, N, K of a `dot`; B, H, S, T, D of attention
     sizes: tuple[int, ...] = ()
-    largest: int = field(init=False, repr=False)  #: operations of the product
+    #: operations of the largest product; -1 without one
+    product_flops: int = field(init=False, repr=False)
     bytes: int = 0  #: bytes of operands and results
     #: stride, padding and dilation of an instruction with a window
     windows: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.largest = self.flops if self.product else -1
+        self.product_flops = self.flops if self.product else -1
 
     @classmethod
     def of_parts(cls, parts: Iterable[HloWork | None]) -> HloWork | None:
-        """Return what parts do together, None where that of one is not known.
+        """Return the sum of the operations of some parts, and the largest of their products.
 
-        Bytes that parts hand to one another are none of memory's.
+        None if the work of a part is not known. Bytes are not added, because intermediate results
+        that a part leaves to another one do not cross the memory.
         """
         work = cls()
         for part in parts:
             if part is None:
                 return None
             work.flops += part.flops
-            if part.largest > work.largest:
-                work.largest = part.largest
+            if part.product_flops > work.product_flops:
+                work.product_flops = part.product_flops
                 work.product = part.product
                 work.kind = part.kind
                 work.sizes = part.sizes
@@ -122,7 +126,7 @@ class HloWork:
 
 @MODELS.add("hlo::*")
 def instruction(operation: Operation) -> Cost:
-    """A product of the matrix units, or else a fusion, whose bytes are what counts."""
+    """An instruction of XLA: a product on the matrix units, or other work on the vector units."""
     attributes = operation.attributes
     called = attributes.get("target") or attributes.get("opcode")
     work = required(operation.work, f"the HLO does not describe what {called} computes")
@@ -143,13 +147,14 @@ def instruction(operation: Operation) -> Cost:
 
 
 def _type_of_largest(operation: Operation) -> str:
+    """Return the element type of the largest tensor argument; empty without one."""
     if not operation.tensors:
         return ""
     return max(operation.tensors, key=lambda tensor: tensor.written).kind
 
 
 def _parameters(operation: Operation, work: HloWork) -> dict[str, object]:
-    """Return what experts read of an instruction."""
+    """Return the sizes and settings of an instruction for the tables."""
     if work.product.startswith("convolution") and len(operation.tensors) > 1:
         inputs, weight = operation.tensors[:2]
         return {
@@ -165,42 +170,43 @@ def _parameters(operation: Operation, work: HloWork) -> dict[str, object]:
 
 
 class WorksOfOperations(NamedTuple):
-    """The work of operations, where the programs of the trace tell it."""
+    """The work of n operations, as far as the HLO programs in the trace tell it."""
 
-    #: which of `works` each operation has, `NONE` for others, shape of the operations
+    #: the index into `works` of each operation, `NONE` if its work is not known, (n,)
     work_of_row: Int64Array
-    works: list[HloWork]  #: the distinct ones
+    works: list[HloWork]  #: the distinct works
 
 
 def works_of(trace: Trace, rows: IntArray) -> WorksOfOperations:
-    """Find the work of operations, given by their rows, shape (n,)."""
+    """Find the work of the operations in n rows of a trace, (n,)."""
     if not trace.programs:
         return WorksOfOperations(
             work_of_row=np.full(len(rows), NONE, dtype=np.int64), works=[]
         )
+    # A code holds the number of a program and, in its low bits, the number of an instruction.
     codes, code_of_row = np.unique(trace.instructions.at(rows), return_inverse=True)
-    index_of_code = np.full(len(codes), NONE, dtype=np.int64)
+    work_of_code = np.full(len(codes), NONE, dtype=np.int64)
     works: list[HloWork] = []
-    numbers: dict[str, int] = {}
+    index_of_text: dict[str, int] = {}  # of the work with this representation
     program_worker = cache(lambda program: Worker(trace.programs[program]))
-    for place in np.flatnonzero(codes != NONE).tolist():
-        program, instruction_place = divmod(int(codes[place]), 1 << PROGRAM_SHIFT)
-        work = program_worker(program).work(instruction_place)
+    for code_index in np.flatnonzero(codes != NONE).tolist():
+        program, instruction_number = divmod(int(codes[code_index]), 1 << PROGRAM_SHIFT)
+        work = program_worker(program).work(instruction_number)
         if work is None:
             continue
         text = repr(work)
-        if text not in numbers:
-            numbers[text] = len(works)
+        if text not in index_of_text:
+            index_of_text[text] = len(works)
             works.append(work)
-        index_of_code[place] = numbers[text]
-    return WorksOfOperations(index_of_code[code_of_row.reshape(-1)], works)
+        work_of_code[code_index] = index_of_text[text]
+    return WorksOfOperations(work_of_code[code_of_row.reshape(-1)], works)
 
 
 class Worker:
-    """Finds the work of the instructions of a program, which is given as the message `HloProto`."""
+    """Finds the work of the instructions of a program, given as a serialized `HloProto`."""
 
     def __init__(self, program: bytes) -> None:
-        module = xla.message_class("HloProto").FromString(program).hlo_module
+        module = message_class("HloProto").FromString(program).hlo_module
         self._instructions = xla.instructions_of(module)
         self._by_id = {message.id: message for message in self._instructions}
         self._computations = {
@@ -211,13 +217,13 @@ class Worker:
         }
         self._work_of_computation: dict[int, HloWork | None] = {}
 
-    def work(self, place: int) -> HloWork | None:
-        """Return what an instruction does; None for a call of code that is not known.
+    def work(self, number: int) -> HloWork | None:
+        """Return the work of an instruction; None if it calls code that is not known.
 
         Args:
-            place: that of the instruction among all of the program.
+            number: the index of the instruction among all instructions of the program.
         """
-        message = self._instructions[place]
+        message = self._instructions[number]
         work = HloWork.of_parts([self._of_instruction(message, _DEEPEST_CALL)])
         if work is None:
             return None
@@ -230,12 +236,17 @@ class Worker:
         return work
 
     def _of_instruction(self, message: Message, depth: int) -> HloWork | None:
-        """Return what an instruction computes; None where that is not known."""
+        """Return the operations of an instruction, without bytes; None if they are not known.
+
+        Args:
+            message: the instruction.
+            depth: how many calls may be nested below it.
+        """
         opcode = message.opcode
         if opcode in _CALLS:
             called = message.called_computation_ids
             return HloWork.of_parts(
-                self._of_computation(number, depth - 1) for number in called
+                self._of_computation(computation, depth - 1) for computation in called
             )
         results = xla.results_of(message)
         operands = xla.operands_of(message, self._by_id)
@@ -251,43 +262,55 @@ class Worker:
             )
         window = message.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"convolution":
-            holes = math.prod(max(dimension.base_dilation, 1) for dimension in window)
+            dilation = math.prod(
+                max(dimension.base_dilation, 1) for dimension in window
+            )
             return _convolution(
                 product="convolution",
                 message=message,
                 arrays=operands[:2] + results,
-                holes=holes,
+                input_dilation=dilation,
             )
         elements = _elements(results)
         if opcode in _REDUCTIONS:
             window_elements = math.prod(max(dimension.size, 1) for dimension in window)
             if window_elements > 1:
                 return HloWork(elements * window_elements)
-            reduced_count = max(len(operands) // 2, 1)  # the others are initial values
+            # The second half of the operands are the initial values.
+            reduced_count = max(len(operands) // 2, 1)
             return HloWork(_elements(operands[:reduced_count]))
-        return HloWork(0 if opcode in _MOVES else elements)
+        if opcode in _MOVES:
+            return HloWork(0)
+        return HloWork(elements)
 
-    def _of_computation(self, number: int, depth: int) -> HloWork | None:
-        """Return what a computation does; None where that is not known, as of one in itself."""
-        if number in self._work_of_computation:
-            return self._work_of_computation[number]
-        self._work_of_computation[number] = None
-        computation = self._computations.get(number)
+    def _of_computation(self, identifier: int, depth: int) -> HloWork | None:
+        """Return the operations of a computation; None if they are not known.
+
+        They are not known if the computation calls itself or calls are nested too deeply.
+        """
+        if identifier in self._work_of_computation:
+            return self._work_of_computation[identifier]
+        # A call of this computation below finds this None.
+        self._work_of_computation[identifier] = None
+        computation = self._computations.get(identifier)
         if depth and computation is not None and computation.instructions:
             parts = (
                 self._of_instruction(message, depth)
                 for message in computation.instructions
             )
-            self._work_of_computation[number] = HloWork.of_parts(parts)
-        return self._work_of_computation[number]
+            self._work_of_computation[identifier] = HloWork.of_parts(parts)
+        return self._work_of_computation[identifier]
 
-    def _untouched_bytes(self, number: int) -> int:
+    def _untouched_bytes(self, identifier: int) -> int:
         """Return the bytes of operands and results that a fusion neither reads nor writes.
 
-        Of an operand that is only sliced it reads the slices. An update in place writes the update,
-        and does not read what it is put into.
+        Only the slices of an operand are read if the fusion takes nothing but slices of it. An
+        update in place writes only the update, and does not read the array that it changes.
+
+        Args:
+            identifier: the computation that the fusion calls.
         """
-        computation = self._computations.get(number)
+        computation = self._computations.get(identifier)
         if computation is None:
             return 0
         users_of: dict[int, list[Message]] = {}
@@ -296,24 +319,24 @@ class Worker:
                 users_of.setdefault(operand, []).append(message)
         untouched = 0
         for message in computation.instructions:
-            whole = _bytes(xla.arrays_of(message.shape))
-            touched = whole
+            all_bytes = _bytes(xla.arrays_of(message.shape))
+            touched_bytes = all_bytes
             if message.opcode == b"parameter":
-                touched = _bytes_read_by(
+                touched_bytes = _bytes_read_by(
                     users=users_of.get(message.id, []),
                     parameter=message.id,
-                    whole=whole,
+                    all_bytes=all_bytes,
                 )
             elif (
                 message.opcode == b"dynamic-update-slice"
                 and message.id == computation.root
             ):
-                touched = self._bytes_of_update(message)
-            untouched += max(whole - touched, 0)
+                touched_bytes = self._bytes_of_update(message)
+            untouched += max(all_bytes - touched_bytes, 0)
         return untouched
 
     def _bytes_of_update(self, message: Message) -> int:
-        """Return the bytes of the second operand, which is written into the first."""
+        """Return the bytes of the second operand of an update: the part that is written."""
         operands = message.operand_ids
         if len(operands) < 2:
             return 0
@@ -328,20 +351,26 @@ class _Computation(NamedTuple):
     """A computation of a program."""
 
     instructions: Sequence[Message]
-    #: the identifier of the instruction whose result is that of the computation
+    #: the identifier of the instruction whose result is the result of the computation
     root: int
 
 
-def _bytes_read_by(users: Sequence[Message], parameter: int, whole: int) -> int:
-    """Return how many bytes of a parameter its users read."""
+def _bytes_read_by(users: Sequence[Message], parameter: int, all_bytes: int) -> int:
+    """Return how many bytes of a parameter its users read.
+
+    Args:
+        users: the instructions that have the parameter as an operand.
+        parameter: its identifier.
+        all_bytes: its size, which an instruction reads that does not only slice or update it.
+    """
     read = 0
     for user in users:
         is_first_operand = user.operand_ids[:1] == [parameter]
         if user.opcode in _SLICES and is_first_operand:
             read += _bytes(xla.arrays_of(user.shape))
         elif user.opcode != b"dynamic-update-slice" or not is_first_operand:
-            return whole
-    return min(read, whole)
+            return all_bytes
+    return min(read, all_bytes)
 
 
 def _bytes(arrays: Iterable[Shape]) -> int:
@@ -375,7 +404,8 @@ def _custom_call(
         )
     if product == "attention":
         return _attention(target, config, operands[0])
-    # As the forward convolution has them: input, filter, output.
+    # Put the arrays in the order of the forward convolution: input, filter, output. The result is
+    # the output of the convolution, or the gradient of its input or filter.
     first = operands[0]
     second = operands[1]
     result = results[0]
@@ -388,6 +418,7 @@ def _custom_call(
 
 
 def _product_of_target(target: bytes) -> str:
+    """Return the product that a custom call computes; empty if it computes something else."""
     for beginning, product in _PRODUCTS.items():
         if target.startswith(beginning):
             return product
@@ -400,13 +431,23 @@ def _dot(
     operands: list[Shape],
     results: list[Shape],
 ) -> HloWork:
-    """Return the work of a product, by the dimensions of its first operand."""
+    """Return the work of a product.
+
+    Args:
+        contracting: the dimensions of the first operand that the product sums over.
+        batch_dimensions: the dimensions of the first operand that are a batch.
+        operands: the two factors.
+        results: the result.
+    """
     if len(operands) < 2 or not results:
         return HloWork()
-    remaining = dict(enumerate(operands[0].dims))
-    k = math.prod(remaining.pop(dimension, 1) for dimension in contracting)
-    batch = math.prod(remaining.pop(dimension, 1) for dimension in batch_dimensions)
-    m = math.prod(remaining.values())
+    # What remains after the dimensions of K and of the batch are removed is M.
+    remaining_sizes = dict(enumerate(operands[0].dims))
+    k = math.prod(remaining_sizes.pop(dimension, 1) for dimension in contracting)
+    batch = math.prod(
+        remaining_sizes.pop(dimension, 1) for dimension in batch_dimensions
+    )
+    m = math.prod(remaining_sizes.values())
     elements = results[0].elements
     n = elements // max(batch * m, 1)
     return HloWork(
@@ -418,15 +459,16 @@ def _dot(
 
 
 def _convolution(
-    product: str, message: Message, arrays: Sequence[Shape], holes: int = 1
+    product: str, message: Message, arrays: Sequence[Shape], input_dilation: int = 1
 ) -> HloWork:
     """Return the work of a convolution.
 
     Args:
-        product: what it is called.
+        product: its key in `_FAMILIES`.
         message: the instruction.
         arrays: input, filter and output of the forward convolution.
-        holes: elements of the dilated input for each that is not 0.
+        input_dilation: how many elements the dilated input has for each element of the input. The
+            others are 0 and need no multiplication.
     """
     if len(arrays) < 3:
         return HloWork()
@@ -435,13 +477,16 @@ def _convolution(
     features = 1
     if 0 <= feature_dimension < len(weight.dims):
         features = weight.dims[feature_dimension]
-    summed = weight.elements // max(features, 1)
-    flops = 2 * output.elements * summed // holes
+    weights_of_feature = weight.elements // max(features, 1)
+    flops = 2 * output.elements * weights_of_feature // input_dilation
     return HloWork(flops=flops, product=product, kind=inputs.kind)
 
 
 def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:
-    """Return the products of attention: scores and their sums, with gradients five of that size."""
+    """Return the work of attention: two products forward and five backward, all of one size.
+
+    None if the configuration of the call does not tell the size.
+    """
     settings = _member(config, "cudnn_fmha_backend_config")
     sizes = _whole_numbers(_member(settings, "intermediate_tensor_shape", "dimensions"))
     dot = _member(settings, "bmm1_dot_dimension_numbers")
@@ -467,7 +512,7 @@ def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:
 
 
 def _member(value: object, *names: str) -> object:
-    """Return a member of nested objects; None where there is none."""
+    """Return a member of nested JSON objects, given the names on the way; None without it."""
     for name in names:
         if not isinstance(value, dict):
             return None
@@ -476,7 +521,7 @@ def _member(value: object, *names: str) -> object:
 
 
 def _whole_numbers(value: object) -> list[int]:
-    """Return a list of whole numbers, which JSON of Protocol Buffers writes as texts."""
+    """Return the whole numbers of a list; the JSON of Protocol Buffers contains them as text."""
     if not isinstance(value, list):
         return []
     numbers = []

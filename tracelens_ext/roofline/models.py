@@ -1,6 +1,7 @@
-"""The performance models: a function of an operation for each name, from every plugin.
+"""The performance models: functions that compute the cost of operations of a given name.
 
-The built-in ones, a file a family, come through the hook `tracelens_performance_models` as well.
+Plugins provide them through the hook `tracelens_performance_models`. The built-in models, one file
+for each family of operations, come through the same hook.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _FAMILIES: Final = (
 
 @hookimpl
 def tracelens_performance_models() -> dict[str, Model]:
-    """Return the built-in models; names without a library are PyTorch's own (`aten::`)."""
+    """Return the built-in models by the names of operations.
+
+    A name without a library is an operation of PyTorch, so it gets the prefix `aten::`.
+    """
     models: dict[str, Model] = {}
     for family in _FAMILIES:
         module = import_module(f"tracelens_ext.roofline.{family}")
@@ -46,9 +50,10 @@ def tracelens_performance_models() -> dict[str, Model]:
 
 
 def offered_models(registry: PluginRegistry) -> dict[str, Offered[Model]]:
-    """Return the model of each operation, those of plugins before the built-in ones."""
+    """Return the models by names of operations; a plugin's model replaces a built-in one."""
     models: dict[str, Offered[Model]] = {}
     hooks = registry.hooks("tracelens_performance_models")
+    # Plugins come first, and the first model of a name stays.
     for hook in sorted(hooks, key=lambda hook: hook.plugin.own):
         with registry.guard(hook.plugin.name):
             for name, model in _checked_models(hook.call()).items():
@@ -57,10 +62,10 @@ def offered_models(registry: PluginRegistry) -> dict[str, Offered[Model]]:
 
 
 def _checked_models(answer: Any) -> dict[str, Model]:  # noqa: ANN401  # of a plugin
-    """Return what a plugin answers.
+    """Return a plugin's answer, which has to be a mapping of names to functions.
 
     Raises:
-        PluginAnswerError: it is no mapping of names to functions.
+        PluginAnswerError: the answer is something else.
     """
     problem = "tracelens_performance_models: expected operation name → function"
     if not isinstance(answer, Mapping):
@@ -74,15 +79,19 @@ def _checked_models(answer: Any) -> dict[str, Model]:  # noqa: ANN401  # of a pl
 
 
 def model_of(name: str, models: Mapping[str, Offered[Model]]) -> Offered[Model] | None:
-    """Return the model of an operation: by its name, else by the longest beginning (`triton_*`)."""
-    exact = models.get(name)
-    if exact is not None:
-        return exact
-    fitting = [
+    """Return the model of an operation; None without one.
+
+    A model with exactly this name wins. Otherwise the longest pattern that the name begins with
+    decides: `triton_red_*` before `triton_*`.
+    """
+    model_with_name = models.get(name)
+    if model_with_name is not None:
+        return model_with_name
+    matching_patterns = [
         pattern
         for pattern in models
         if pattern.endswith("*") and name.startswith(pattern.removesuffix("*"))
     ]
-    if not fitting:
+    if not matching_patterns:
         return None
-    return models[max(fitting, key=len)]
+    return models[max(matching_patterns, key=len)]

@@ -1,4 +1,4 @@
-"""Operations that move elements: joins, indexing, scattering. Inputs are read once."""
+"""Operations that move elements: concatenation, indexing, scattering. Inputs are read once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MODELS = Models()
 
 @MODELS.add("cat", "stack", "_cat", "concat", "concatenate")
 def join(operation: Operation) -> Cost:
-    """`cat` and `stack`: all parts read, and written one behind the other."""
+    """`cat`, `stack`: reads all parts and writes them one behind the other."""
     parts = operation.tensor_list(0)
     written = sum(part.written for part in parts)
     return vector_cost("Concatenation", parts[0], 0, written, *parts, parts=len(parts))
 
 
 def length_along(tensor: Tensor, dimension: int) -> int:
-    """Return how long a dimension is; 1 for one that a tensor has not, and where it is empty."""
+    """Return the size of a dimension; 1 if the tensor lacks the dimension or it is empty."""
     if -len(tensor.dims) <= dimension < len(tensor.dims):
         return max(1, tensor.dims[dimension])
     return 1
@@ -37,7 +37,15 @@ def length_along(tensor: Tensor, dimension: int) -> int:
 def _picked(
     source: Tensor, elements: int, *read: Tensor | None, passes: int = 2, flops: int = 0
 ) -> Cost:
-    """Return the cost of passes over elements that are picked, besides what is read once."""
+    """Return the cost of selecting elements of a tensor.
+
+    Args:
+        source: the tensor whose elements are selected.
+        elements: how many are selected.
+        read: tensors that are read once, such as the indices.
+        passes: how often each selected element crosses the memory: read and written are 2.
+        flops: floating point operations.
+    """
     moved = passes * elements * source.element_bytes
     return vector_cost(
         "Indexing", source, flops, moved, *read, shape=source.dims, picked=elements
@@ -46,26 +54,30 @@ def _picked(
 
 @MODELS.add("index_select", tensors=(0, 2))
 def pick_rows(operation: Operation, source: Tensor, index: Tensor) -> Cost:
-    """`index_select`: the index, and each picked element read and written."""
+    """`index_select`: reads the indices, and reads and writes each selected element."""
     row_elements = source.elements // length_along(source, operation.whole(1))
     return _picked(source, row_elements * index.elements, index)
 
 
 @MODELS.add("gather", tensors=(0, 2))
 def gather(_: Operation, source: Tensor, index: Tensor) -> Cost:
-    """`gather`: an element for each element of the index."""
+    """`gather`: selects an element for each index."""
     return _picked(source, index.elements, index)
 
 
 @MODELS.add("embedding", tensors=(0, 1))
 def embedding(_: Operation, table: Tensor, index: Tensor) -> Cost:
-    """`embedding`: a row of the table for each index; the table as a whole is not read."""
+    """`embedding`: selects a row of the table for each index; other rows are not read."""
     require(table.dims, "the recorded table is not a matrix")
     return _picked(table, index.elements * table.dims[-1], index)
 
 
 def _elements_chosen(source: Tensor, indices: list[Tensor]) -> int:
-    """Return how many elements a list of indices chooses."""
+    """Return how many elements a list of index tensors selects.
+
+    The n index tensors broadcast to positions in the first n dimensions; the other dimensions are
+    selected as a whole.
+    """
     positions = broadcast([index.dims for index in indices])
     elements_of_position = math.prod(source.dims[len(indices) :])
     return math.prod(positions) * elements_of_position
@@ -73,14 +85,17 @@ def _elements_chosen(source: Tensor, indices: list[Tensor]) -> int:
 
 @MODELS.add("index", tensors=(0,))
 def index_by_list(operation: Operation, source: Tensor) -> Cost:
-    """`index`: the indices are a list of tensors, which only newer profilers record."""
+    """`index`: selects by a list of index tensors, which only newer profilers record."""
     indices = operation.tensor_list(1, "long int")
     return _picked(source, _elements_chosen(source, indices), *indices)
 
 
 @MODELS.add("index_put_", "_index_put_impl_", tensors=(0,))
 def put_by_list(operation: Operation, target: Tensor) -> Cost:
-    """`index_put_`: indices and values read, places written; with `accumulate` read before."""
+    """`index_put_`: reads indices and values, writes the selected elements.
+
+    With `accumulate`, the selected elements are read and added to, too.
+    """
     indices = operation.tensor_list(1, "long int")
     values = operation.need(2)
     elements = _elements_chosen(target, indices)
@@ -103,7 +118,11 @@ def put_by_list(operation: Operation, target: Tensor) -> Cost:
     tensors=(0, 2),
 )
 def scatter(operation: Operation, target: Tensor, index: Tensor) -> Cost:
-    """`scatter_` and its kind: index and source read, places written; adding reads them before."""
+    """`scatter_` and similar operations: reads indices and source, writes selected elements.
+
+    An operation that adds or reduces also reads the selected elements. One that is not in place
+    also copies the elements that are not selected.
+    """
     source = operation.tensor(3)
     adds = "add" in operation.plain_name or "reduce" in operation.plain_name
     touched = index.elements
@@ -114,7 +133,7 @@ def scatter(operation: Operation, target: Tensor, index: Tensor) -> Cost:
         moved += min(source.read, touched * source.element_bytes)
     if adds:
         moved += touched * target.element_bytes
-    elif not operation.in_place:  # the rest is copied
+    elif not operation.in_place:
         moved += target.read + target.written - touched * target.element_bytes
     flops = touched if adds else 0
     return vector_cost("Indexing", target, flops, moved, index, shape=target.dims)
@@ -122,7 +141,7 @@ def scatter(operation: Operation, target: Tensor, index: Tensor) -> Cost:
 
 @MODELS.add("embedding_dense_backward", tensors=(0, 1))
 def embedding_backward(operation: Operation, gradient: Tensor, index: Tensor) -> Cost:
-    """`embedding_dense_backward`: gradient and index read, the table's gradient written."""
+    """`embedding_dense_backward`: reads gradient and indices, writes the table's gradient."""
     has_rows = operation.value(2) is not None
     require(has_rows and gradient.dims, "the size of the table is not recorded")
     rows = operation.whole(2)
@@ -134,7 +153,7 @@ def embedding_backward(operation: Operation, gradient: Tensor, index: Tensor) ->
 
 @MODELS.add("masked_scatter_", "channel_shuffle", "pixel_shuffle", tensors=(0,))
 def two_passes(_: Operation, tensor: Tensor) -> Cost:
-    """The whole input read and as much written."""
+    """`pixel_shuffle` and similar operations: reads the input, writes as many elements."""
     return vector_cost(
         "Concatenation", tensor, 0, tensor.written, tensor, shape=tensor.dims
     )
@@ -142,7 +161,7 @@ def two_passes(_: Operation, tensor: Tensor) -> Cost:
 
 @MODELS.add("repeat", tensors=(0,))
 def repeated(operation: Operation, tensor: Tensor) -> Cost:
-    """`repeat`: the input read, the result written."""
+    """`repeat`: reads the input once, writes it as often as the arguments say."""
     times = required(operation.wholes(1), "the number of repetitions is not recorded")
     written = tensor.written * math.prod(times)
     return vector_cost("Concatenation", tensor, 0, written, tensor, shape=tensor.dims)

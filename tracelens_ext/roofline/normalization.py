@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens_ext.roofline.operation import Models, require, vector_cost
+from tracelens_ext.roofline.operation import Models, vector_cost
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation, Tensor
 
 MODELS = Models()
-#: Operations for each element, a convention: maximum, difference, exponential (8), sum, quotient.
+# Floating point operations for each element, by convention.
+#: Maximum, difference, exponential (8), sum, quotient.
 _SOFTMAX_FLOPS: Final = 12
 _SOFTMAX_BACKWARD_FLOPS: Final = 4
 #: Sum, sum of squares (2), difference, product, scale, shift.
@@ -20,16 +21,17 @@ _SINGLE_PRECISION_BYTES: Final = 4
 
 
 class _ForwardPositions(NamedTuple):
-    """Where the weight and the bias of a norm are; None: it has none."""
+    """The positions of the arguments of a norm."""
 
     weight: int
-    bias: int | None
+    bias: int | None  #: None: the operation has no bias
 
 
 class _BackwardPositions(NamedTuple):
-    """Where a backward pass has the weight, and which gradients are wanted; None: all."""
+    """The positions of the arguments of the backward pass of a norm."""
 
     weight: int
+    #: the flags for the wanted gradients; None: all gradients are computed
     mask: int | None
 
 
@@ -67,7 +69,16 @@ def _normalized(
     *read: Tensor | None,
     **parameters: object,
 ) -> Cost:
-    """Return the cost of a norm by its operations for each element of `inputs`."""
+    """Return the cost of a norm.
+
+    Args:
+        family: the group of operations that tables show it with.
+        inputs: the tensor that is normalized.
+        flops_of_element: floating point operations for each element of `inputs`.
+        moved: bytes that cross the memory, besides those of `read`.
+        read: tensors that are read once; None is skipped.
+        parameters: more parameters for the tables.
+    """
     shown_parameters: dict[str, object] = {
         "op_shape": inputs.dims,
         "dtype_in": inputs.kind,
@@ -86,19 +97,23 @@ def _normalized(
 
 @MODELS.add("_softmax", "_log_softmax", "softmax", "log_softmax", tensors=(0,))
 def softmax(operation: Operation, inputs: Tensor) -> Cost:
-    """Reads the input, writes as much, in single precision where it is asked for."""
-    bytes_of_result = inputs.element_bytes
+    """Reads the input and writes as many elements.
+
+    The third argument of `softmax` is the type of the result. The third argument of `_softmax` is a
+    flag that turns half precision into single precision.
+    """
+    bytes_of_result_element = inputs.element_bytes
     if not operation.plain_name.startswith("_"):
-        bytes_of_result = inputs.bytes_of(1, operation.scalar_type(2))
-    elif operation.value(2) is True:  # half becomes single precision
-        bytes_of_result = max(inputs.element_bytes, _SINGLE_PRECISION_BYTES)
-    written = inputs.elements * bytes_of_result
+        bytes_of_result_element = inputs.bytes_of(1, operation.scalar_type(2))
+    elif operation.value(2) is True:
+        bytes_of_result_element = max(inputs.element_bytes, _SINGLE_PRECISION_BYTES)
+    written = inputs.elements * bytes_of_result_element
     return _normalized("Softmax", inputs, _SOFTMAX_FLOPS, written, inputs)
 
 
 @MODELS.add("_softmax_backward_data", "_log_softmax_backward_data", tensors=(0, 1))
 def softmax_backward(operation: Operation, gradient: Tensor, result: Tensor) -> Cost:
-    """Reads gradient and result, writes the gradient of the input."""
+    """Reads the gradient and the result, writes the gradient of the input."""
     written = result.bytes_of(result.elements, operation.scalar_type(3))
     return _normalized(
         "Softmax", result, _SOFTMAX_BACKWARD_FLOPS, written, gradient, result
@@ -107,7 +122,7 @@ def softmax_backward(operation: Operation, gradient: Tensor, result: Tensor) -> 
 
 @MODELS.add(*_FORWARD, tensors=(0,))
 def norm(operation: Operation, inputs: Tensor) -> Cost:
-    """Reads input, weight and bias, writes the result; statistics do not count."""
+    """Reads input, weight and bias, writes the result; mean and variance do not count."""
     positions = _FORWARD[operation.plain_name]
     weight = operation.tensor(positions.weight)
     bias = operation.tensor(positions.bias) if positions.bias is not None else None
@@ -160,27 +175,31 @@ def norm_backward(operation: Operation, first: Tensor, second: Tensor) -> Cost:
     engines=True,
 )
 def fused_norm(operation: Operation) -> Cost:
-    """Norms of serving engines and aiter; with `add` they read a residual and write the sum, too.
+    """Norms of serving engines and aiter. With `add` they also add a residual and write the sum.
 
-    What is written comes first (`out`), or is the input itself, or is no argument and as the input.
+    The result is the first matrix if that is an argument (`out`). Otherwise the first matrix is the
+    input, and the result is the input itself or a new tensor of the same size.
     """
     matrices = [tensor for tensor in operation.tensors if len(tensor.dims) > 1]
-    if not matrices:
-        operation.need(0)
-    require(matrices, "the recorded shapes do not match a normalization")
+    operation.require_arguments(
+        matrices, "the recorded shapes do not match a normalization"
+    )
     result = matrices[0]
-    of_equal_shape = [tensor for tensor in matrices if tensor.dims == result.dims]
+    matrices_of_same_shape = [
+        tensor for tensor in matrices if tensor.dims == result.dims
+    ]
     weights = [tensor for tensor in operation.tensors if len(tensor.dims) == 1]
     adds_residual = "add" in operation.plain_name
-    inputs_without_result = 2 if adds_residual else 1
+    inputs_count = 2 if adds_residual else 1
     inputs = result
-    if len(of_equal_shape) > inputs_without_result:
-        inputs = of_equal_shape[1]
+    result_is_argument = len(matrices_of_same_shape) > inputs_count
+    if result_is_argument:
+        inputs = matrices_of_same_shape[1]
     flops_of_element = _NORM_FLOPS
     moved = result.written
     if adds_residual:
         flops_of_element += 1
-        moved += 2 * inputs.written
+        moved += 2 * inputs.written  # the residual is read, the sum is written
     return _normalized(
         "Normalization", inputs, flops_of_element, moved, inputs, *weights
     )

@@ -1,4 +1,4 @@
-"""The operations that launched GPU work, in groups of equal names and arguments."""
+"""The operations that launched GPU work, grouped by name and arguments."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from tracelens_ext.trace.gpu_events import GpuEvents
 
 _Item = TypeVar("_Item")
-#: The longest so many operations are told apart; a recording of real work has some thousands.
+#: The most groups that are kept apart, those with the longest GPU time. Recordings of real work
+#: have some thousands.
 MOST_OPERATIONS: Final = 20_000
-#: What the operations beyond those are called together.
+#: The name of the group of all other operations.
 OTHERS: Final = "(other operations)"
 #: Copies that cross the link between host and device.
 _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
@@ -45,46 +46,51 @@ _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
 
 @dataclass(frozen=True, eq=False)
 class OperationGroups:
-    """The operations that launched GPU work, by name and arguments; k groups."""
+    """The operations that launched GPU work, in k groups of equal name and arguments."""
 
-    operations: list[Operation]  #: name, arguments and kernels of each
-    #: each argument of `ARGUMENTS` as the tables show it, k texts each
+    operations: list[Operation]  #: name, arguments and kernels of each group
+    #: for each argument of `ARGUMENTS` the k texts that tables show
     texts: dict[str, list[str]]
-    count: Int64Array  #: calls, (k,)
-    gpu_ns: Int64Array  #: busy time of what they launched, (k,)
-    host_copy_ns: Int64Array  #: of it, copies between host and device, (k,)
-    device: Int64Array  #: where the first GPU event of each ran, (k,)
-    of_gpu: Int64Array  #: the group of each GPU event, `NONE` for one of none, (g,)
-    first_gpu: Int64Array  #: the first GPU event of each call, in no order
+    count: Int64Array  #: number of calls, (k,)
+    gpu_ns: Int64Array  #: busy time of the GPU events that the calls launched, (k,)
+    #: the part of `gpu_ns` that is copies between host and device, (k,)
+    host_copy_ns: Int64Array
+    device: Int64Array  #: the device of the first GPU event of each group, (k,)
+    #: the group of each GPU event, `NONE` for an event without a group, (g,)
+    of_gpu: Int64Array
+    first_gpu: Int64Array  #: the first GPU event of each call, in any order
 
 
 class _Calls(NamedTuple):
-    """The launchers that take part, c of them."""
+    """The c launchers whose GPU work is selected."""
 
     launcher: Int64Array  #: index into the launchers, (c,)
-    row: Int64Array  #: the event, (c,)
-    first_gpu: Int64Array  #: its first GPU event, (c,)
+    row: Int64Array  #: row of the launcher in the trace, (c,)
+    first_gpu: Int64Array  #: first GPU event of the launcher, (c,)
 
 
 class _Batches(NamedTuple):
-    """What the steps compute whose calls have a model that needs it."""
+    """The batches of a serving engine's steps, for the c calls whose model needs them."""
 
-    batch_of_call: Int64Array  #: the batch of each call, `NONE` for the others, (c,)
-    batches: list[Batch]  #: the distinct ones
+    #: index into `batches`, `NONE` for calls whose model needs none, (c,)
+    batch_of_call: Int64Array
+    batches: list[Batch]  #: the distinct batches
 
 
 class _Arguments(NamedTuple):
     """The arguments of k groups."""
 
-    values: list[list[object]]  #: of each argument of `ARGUMENTS` k values
-    texts: dict[str, list[str]]  #: the same as tables show it
+    values: list[list[object]]  #: for each argument of `ARGUMENTS` k values
+    texts: dict[
+        str, list[str]
+    ]  #: for each argument of `ARGUMENTS` the texts of the values
 
 
 class _Kernels(NamedTuple):
     """The GPU events of k groups."""
 
-    names: list[list[str]]  #: the distinct names of each
-    host_copy_ns: Int64Array  #: the time of copies between host and device, (k,)
+    names: list[list[str]]  #: the distinct names of each group
+    host_copy_ns: Int64Array  #: time of copies between host and device, (k,)
 
 
 def group_operations(
@@ -93,17 +99,18 @@ def group_operations(
     selected: BoolArray | None = None,
     models_of_devices: Mapping[int, str] | None = None,
 ) -> OperationGroups:
-    """Group the launchers of a trace by their names and arguments, the longest time first.
+    """Group the launchers of a trace by name and arguments, the longest GPU time first.
 
-    Beyond `MOST_OPERATIONS` groups the shorter ones are one, the last: `OTHERS`, without arguments.
+    If there are more than `MOST_OPERATIONS` groups, a last group `OTHERS`, without arguments,
+    replaces the groups with the shortest time.
 
     Args:
-        work: the GPU events, g of them.
-        launchers: what launched them.
-        selected: a launcher takes part, with all that it launched, if its first GPU event is
-            selected, (g,); None: all do.
-        models_of_devices: the GPU model of each device, where there are several (see
-            `peaks.device_models`): what GPUs of two models did is two groups.
+        work: the g GPU events.
+        launchers: the operations that launched the GPU events.
+        selected: the selected GPU events, (g,). A launcher takes part with all its GPU events if
+            the first of them is selected; None: all launchers take part.
+        models_of_devices: the GPU model of each device if there are several models (see
+            `peaks.device_models`). The work of each model then gets its own groups.
     """
     trace = work.trace
     calls = _selected_calls(launchers, selected)
@@ -119,7 +126,9 @@ def group_operations(
     gpu_ns = launchers.direct_ns[calls.launcher]
     total_ns = sums(group, gpu_ns, len(first_call))
     longest_first = np.lexsort((first_call, -total_ns))
-    group = np.minimum(inverse_permutation(longest_first)[group], MOST_OPERATIONS)
+    # Renumber the groups by their rank. All groups from rank `MOST_OPERATIONS` on become one.
+    rank_of_group = inverse_permutation(longest_first)
+    group = np.minimum(rank_of_group[group], MOST_OPERATIONS)
     first_call = first_call[longest_first][: MOST_OPERATIONS + 1]
     count = len(first_call)
 
@@ -133,16 +142,16 @@ def group_operations(
         names[-1] = OTHERS
         kernels.names[-1].clear()
     arguments = _arguments(work, first_row)
-    operations = [
-        Operation.of_arguments(
-            name=names[number],
-            kernels=tuple(kernels.names[number]),
-            arguments=[values[number] for values in arguments.values],
+    operations = []
+    for group_number, call in enumerate(first_call.tolist()):
+        operation = Operation.of_arguments(
+            name=names[group_number],
+            kernels=tuple(kernels.names[group_number]),
+            arguments=[values[group_number] for values in arguments.values],
             batch=_item_at(batches, batch_of_call[call]),
             work=_item_at(works, work_of_call[call]),
         )
-        for number, call in enumerate(first_call.tolist())
-    ]
+        operations.append(operation)
     return OperationGroups(
         operations=operations,
         texts=arguments.texts,
@@ -160,7 +169,7 @@ def _selected_calls(launchers: Launchers, selected: BoolArray | None) -> _Calls:
     linked_gpu = np.flatnonzero(launchers.of_gpu != NONE)
     last_to_first = linked_gpu[::-1]
     first_gpu = np.zeros(len(launchers), dtype=np.int64)
-    # Of several values for one launcher the last that is written stays: its first GPU event.
+    # The GPU events of a launcher are written from its last to its first, and the first one stays.
     first_gpu[launchers.of_gpu[last_to_first]] = last_to_first
     launcher = np.arange(len(launchers))
     if selected is not None:
@@ -173,7 +182,10 @@ def _selected_calls(launchers: Launchers, selected: BoolArray | None) -> _Calls:
 def _model_numbers(
     device: IntArray, models_of_devices: Mapping[int, str]
 ) -> Int64Array:
-    """Return a number for the GPU model of each device: devices of one model have one number."""
+    """Return a number for the GPU model of each device number in an array.
+
+    Devices of the same model get the same number.
+    """
     model_names = sorted(set(models_of_devices.values()))
     numbers = np.zeros(len(device), dtype=np.int64)
     for device_number, model_name in models_of_devices.items():
@@ -183,23 +195,29 @@ def _model_numbers(
 
 
 def _batches(work: GpuEvents, calls: _Calls) -> _Batches:
-    """Find the batch of each call whose model needs one, by the step that launched its work."""
+    """Find the batch of each call whose model needs one: the batch of the step it belongs to."""
     batch_of_call = np.full(len(calls.row), NONE, dtype=np.int64)
     steps = find_steps(work.tree)
     if not len(steps):
         return _Batches(batch_of_call, [])
-    numbers: dict[Batch, int] = {}
+    number_of_batch: dict[Batch, int] = {}
     for batch in steps.batch:
-        numbers.setdefault(batch, len(numbers))
-    batch_of_step = np.array([numbers[batch] for batch in steps.batch])
+        number_of_batch.setdefault(batch, len(number_of_batch))
+    batch_of_step = np.array([number_of_batch[batch] for batch in steps.batch])
     needs_batch = work.trace.named(work.trace.name[calls.row], takes_lengths)
     step = steps.of_gpu[calls.first_gpu[needs_batch]]
     batch_of_call[needs_batch] = values_at(batch_of_step, step)
-    return _Batches(batch_of_call, list(numbers))
+    return _Batches(batch_of_call, list(number_of_batch))
 
 
 def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
-    """Find the distinct GPU events of each group, and the time of its host copies."""
+    """Find the distinct names of the GPU events of each group, and the time of its host copies.
+
+    Args:
+        work: the g GPU events.
+        group_of_gpu: the group of each GPU event, `NONE` for an event without a group, (g,).
+        count: the number of groups.
+    """
     linked_gpu = np.flatnonzero(group_of_gpu != NONE)
     group = group_of_gpu[linked_gpu]
     name = work.name[linked_gpu]
@@ -221,9 +239,9 @@ def _kernels(work: GpuEvents, group_of_gpu: Int64Array, count: int) -> _Kernels:
 
 
 def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
-    """Return the arguments of operations, given by their rows, (k,).
+    """Return the arguments of the operations in k rows of the trace, (k,).
 
-    The last of more than `MOST_OPERATIONS` stands for all others, and has none.
+    With more than `MOST_OPERATIONS` rows, the last one stands for `OTHERS` and has no arguments.
     """
     trace = work.trace
     row_or_none = row.copy()
@@ -243,25 +261,36 @@ def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
         columns.append([distinct.values[code].value for code in distinct.code.tolist()])
         texts_of_values = [parsed_argument.text for parsed_argument in distinct.values]
         texts_of_arguments[argument] = texts(distinct.code, texts_of_values)
-    is_engine = trace.named(trace.name[row], is_of_experts)
-    for place in np.flatnonzero(is_engine).tolist():
-        below = _arguments_below(work, int(row[place]))
-        for column, more in zip(columns, below, strict=False):
-            value = column[place]
-            column[place] = value + more if isinstance(value, tuple) else ()
+    # Engines hide the weights of experts from their operation; append those found below it.
+    has_experts = trace.named(trace.name[row], is_of_experts)
+    for group in np.flatnonzero(has_experts).tolist():
+        arguments_below = _arguments_of_experts(work, int(row[group]))
+        for column, more_values in zip(columns, arguments_below, strict=False):
+            values = column[group]
+            if isinstance(values, tuple):
+                column[group] = values + more_values
+            else:
+                column[group] = ()
     return _Arguments(columns, texts_of_arguments)
 
 
-def _arguments_below(work: GpuEvents, row: int) -> tuple[tuple[object, ...], ...]:
-    """Return sizes and types of what experts take below the operation of an engine."""
-    kept = work.trace.arg(EXPERTS_BELOW)
-    code = int(kept.at(np.array([row]))[0])
-    text = experts_below(work.tree, row) if code == NONE else (kept.texts or [])[code]
+def _arguments_of_experts(work: GpuEvents, row: int) -> tuple[tuple[object, ...], ...]:
+    """Return sizes and types of the experts' tensors, found below the operation of an engine.
+
+    An operation copied from the capture of a CUDA graph has them as an argument, because the
+    operations below it are not copied.
+    """
+    recorded = work.trace.arg(EXPERTS_BELOW)
+    code = int(recorded.at(np.array([row]))[0])
+    if code == NONE:
+        text = experts_below(work.tree, row)
+    else:
+        text = (recorded.texts or [])[code]
     if not text:
         return ()
     return parsed(text).value  # type: ignore[return-value]  # as `experts_below` wrote it
 
 
 def _item_at(items: Sequence[_Item], index: int) -> _Item | None:
-    """Return an item by its index; None for `NONE`."""
+    """Return the item at an index; None for the index `NONE`."""
     return None if index == NONE else items[index]

@@ -1,4 +1,4 @@
-"""Work over lists of tensors: `_foreach_*`, and the steps of fused optimizers."""
+"""Operations on lists of tensors: `_foreach_*`, and the steps of fused optimizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation, Tensor
 
 MODELS = Models()
-#: Operations for each parameter of a step of an optimizer, a convention.
+#: Floating point operations for each parameter in a step of an optimizer, by convention.
 _STEP_FLOPS: Final = {"adam": 18, "adamw": 20, "sgd": 4, "adagrad": 8}
 _FOREACH: Final = (
     "add",
@@ -44,7 +44,13 @@ _FOREACH: Final = (
 
 
 def _tensor_lists(operation: Operation) -> list[list[Tensor]]:
-    """Return the lists of tensors: parameters or what is first, gradients, states …."""
+    """Return the arguments that are lists of tensors.
+
+    A step of an optimizer has the lists of parameters, gradients, and states.
+
+    Raises:
+        NoModelError: no list is recorded.
+    """
     lists = []
     for position, kind in enumerate(operation.types):
         is_recorded = position < len(operation.dims) and operation.dims[position]
@@ -57,7 +63,14 @@ def _tensor_lists(operation: Operation) -> list[list[Tensor]]:
 def _cost_of_lists(
     first: list[Tensor], flops_of_element: int, moved: int, *read: Tensor
 ) -> Cost:
-    """Return the cost by operations for each element of the first list."""
+    """Return the cost of an operation on lists.
+
+    Args:
+        first: the first list.
+        flops_of_element: floating point operations for each element of the first list.
+        moved: bytes that cross the memory, besides those of `read`.
+        read: tensors that are read once.
+    """
     elements = sum(tensor.elements for tensor in first)
     return vector_cost(
         "Optimizer",
@@ -75,7 +88,10 @@ def _cost_of_lists(
     *(f"_foreach_{name}_" for name in _FOREACH),
 )
 def foreach(operation: Operation) -> Cost:
-    """`_foreach_*`: all lists read; the first written in place, or as many results made."""
+    """`_foreach_*`: reads all lists and writes as many elements as the first list has.
+
+    `zero` reads nothing, `copy` does not read its target, and `norm` writes a number per tensor.
+    """
     lists = _tensor_lists(operation)
     all_are_recorded = len(lists) >= operation.types.count("TensorList")
     require(all_are_recorded, "the tensors of a list are not recorded")
@@ -86,7 +102,7 @@ def foreach(operation: Operation) -> Cost:
     if name == "zero":
         read_lists = []
         flops_of_element = 0
-    elif name == "copy":  # the first list is the target
+    elif name == "copy":
         read_lists = lists[1:]
         flops_of_element = 0
     if name == "norm":
@@ -100,7 +116,7 @@ def foreach(operation: Operation) -> Cost:
 
 @MODELS.add("_amp_foreach_non_finite_check_and_unscale_")
 def unscale(operation: Operation) -> Cost:
-    """`_amp_foreach_non_finite_check_and_unscale_`: gradients read and written."""
+    """`_amp_foreach_non_finite_check_and_unscale_`: reads and writes the gradients."""
     gradients = _tensor_lists(operation)[0]
     elements = sum(tensor.elements for tensor in gradients)
     written = sum(tensor.written for tensor in gradients)
@@ -110,13 +126,17 @@ def unscale(operation: Operation) -> Cost:
 
 @MODELS.add("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 def fused_step(operation: Operation) -> Cost:
-    """`_fused_adam_` and its kind: gradients read; parameters and their states read and written."""
+    """`_fused_adam_` and similar steps: reads all lists, writes parameters and states.
+
+    The second list has the gradients, which are only read.
+    """
     lists = _tensor_lists(operation)
     parameters = lists[0]
     states = lists[2:]
     written = 0
     for tensor in chain(parameters, *states):
-        if tensor.dims:  # lists of step counters have a single element a tensor
+        is_step_counter = not tensor.dims
+        if not is_step_counter:
             written += tensor.written
     flops = _STEP_FLOPS[operation.plain_name.removeprefix("_fused_").rstrip("_")]
     return _cost_of_lists(parameters, flops, written, *chain(*lists))

@@ -1,7 +1,7 @@
-"""What a GPU could do in the best case: peaks by engine and data type, memory, link to the host.
+"""The peaks of GPUs: operations a second by engine and data type, bandwidth of memory and link.
 
 The built-in numbers are in `device_peaks.toml`, each with its datasheet. A user's file has the same
-form, or is one of TraceLens's descriptions of an architecture in JSON.
+form, or is a JSON description of an architecture as TraceLens reads it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tracelens_ext.errors import UsageError
 if TYPE_CHECKING:
     from tracelens_ext.trace import Device, Trace
 
-#: Memory of a device that a trace describes may differ this much from the listed one.
+#: The recorded memory size of a device may differ from the listed size by this share.
 _MEMORY_TOLERANCE: Final = 0.06
-#: The file of peaks that are known, and which products of a GeForce run at half the rate.
 _KNOWN_PEAKS_FILE: Final = "device_peaks.toml"
+#: Types in which the tensor cores of a GeForce run at half the rate of their architecture.
 _HALVED_TYPES: Final = frozenset({"tf32", "bf16", "fp16", "fp8"})
-#: What a user's file may say of a device, and what ours say besides.
+#: The keys that a device in a user's file may have.
 _KEYS: Final = frozenset(
     {
         "name",
@@ -42,20 +42,21 @@ _KEYS: Final = frozenset(
         "link",
     }
 )
-_KEYS_OF_OURS: Final = frozenset({"source", "partitions", "like"})
+#: The keys that a device in the built-in file may have besides.
+_BUILTIN_KEYS: Final = frozenset({"source", "partitions", "like"})
 _UNNAMED_DEVICE: Final = "your device"
-#: No figure of a device is as large.
+#: Larger figures of a device are mistakes.
 _LARGEST_NUMBER: Final = 1e9
 _BYTES_IN_KILOBYTE: Final = 1024
-#: A name that tells the architecture, and not which GPU it is.
+#: A device name that tells the architecture but not the product.
 _GENERIC_NAME: Final = re.compile(r"compute capability|\bgfx\d")
 
 
 class Peak(NamedTuple):
-    """The peak of an engine."""
+    """The peak of an engine for a data type."""
 
     tera_operations: float  #: 10^12 operations a second
-    data_type: str  #: the type whose peak it is
+    data_type: str  #: the type that the engine computes in, which may be wider than the data type
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,19 @@ class DevicePeaks:
     """The peaks of one device."""
 
     name: str  #: the product
-    #: data type → 10^12 operations a second of the matrix engine
+    #: 10^12 operations a second of the matrix engine, by data type
     matrix: Mapping[str, float]
-    vector: Mapping[str, float]  #: the same of the vector engine
+    #: 10^12 operations a second of the vector engine, by data type
+    vector: Mapping[str, float]
     memory: float  #: bandwidth of device memory, 10^9 bytes a second
-    #: bandwidth to the host in one direction, likewise; None: unknown
+    #: bandwidth to the host in one direction, 10^9 bytes a second; None: unknown
     link: float | None = None
-    names: tuple[str, ...] = ()  #: what traces call it; `*` stands for anything
-    units: int = 0  #: compute units (multiprocessors); 0: not known
+    names: tuple[str, ...] = ()  #: the names in traces; `*` stands for any characters
+    units: int = 0  #: number of compute units (multiprocessors); 0: not known
     warp: int = 0  #: threads of a warp or wave; 0: not known
-    memory_gb: float = 0.0  #: size of its memory, 10^9 bytes; 0: not known
-    cache: float = 0.0  #: its last cache, 10^6 bytes; 0: not known
-    #: True if a device of a trace may be a part of the product
+    memory_gb: float = 0.0  #: size of the device memory, 10^9 bytes; 0: not known
+    cache: float = 0.0  #: size of the last-level cache, 10^6 bytes; 0: not known
+    #: True if a device in a trace may be a partition of the product
     partitions: bool = False
     source: str = ""  #: where the numbers are from
 
@@ -97,9 +99,9 @@ class DevicePeaks:
         return Peak(self.vector[wide_type], wide_type)
 
     def part(self, units: int) -> DevicePeaks:
-        """Return the peaks of a part with so many compute units.
+        """Return the peaks of a partition with a number of compute units.
 
-        It has its share of everything but the link.
+        Rates and memory bandwidth shrink with the units; the link stays as fast as it is.
         """
         share = units / self.units
         return replace(
@@ -118,19 +120,22 @@ def _scaled(peaks: Mapping[str, float], factor: float) -> dict[str, float]:
 
 @lru_cache(maxsize=1)
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
-    """Return the devices that are known here, with all their figures."""
+    """Return the devices of the built-in file.
+
+    An entry with `like = NAME` has the values of the earlier entry NAME unless it gives its own.
+    """
     known_peaks = _known_peaks()
     devices = []
     entries: dict[str, dict[str, Any]] = {}
     for name, entry in known_peaks["device"].items():
-        alike = entries.get(entry.get("like"), {})
-        entries[name] = {**alike, **entry}
+        similar_entry = entries.get(entry.get("like"), {})
+        entries[name] = {**similar_entry, **entry}
         devices.append(_device(_with_defaults(name, entries[name]), _KNOWN_PEAKS_FILE))
     return tuple(devices)
 
 
 def _with_defaults(name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of one of our devices with what its name and architecture say of it."""
+    """Return the entry of a built-in device, with values from its name and architecture added."""
     known_peaks = _known_peaks()
     is_amd = name.startswith("MI")
     maker = "AMD Instinct" if is_amd else "NVIDIA"
@@ -145,7 +150,7 @@ def _with_defaults(name: str, entry: dict[str, Any]) -> dict[str, Any]:
         defaults["link"] = rates["link"]
     figures = _product_figures(name)
     known_figures = {
-        key: figures[key] for key in figures if key in _KEYS | _KEYS_OF_OURS
+        key: figures[key] for key in figures if key in _KEYS | _BUILTIN_KEYS
     }
     return {**defaults, **known_figures, **entry}
 
@@ -157,12 +162,16 @@ def _version(capability: int) -> str:
 
 @lru_cache(maxsize=1)
 def _known_peaks() -> dict[str, Any]:
+    """Return the content of the built-in file."""
     file = resources.files(__package__ or "").joinpath(_KNOWN_PEAKS_FILE)
     return tomllib.loads(file.read_text("utf-8"))
 
 
 def _product_figures(name: str) -> dict[str, float]:
-    """Return the figures of a product, by all beginnings of its name that are listed."""
+    """Return the figures of a product from all entries that its name begins with.
+
+    A longer beginning replaces figures of a shorter one.
+    """
     products = _known_peaks()["product"]
     figures: dict[str, float] = {}
     for beginning in sorted(products, key=len):
@@ -172,20 +181,27 @@ def _product_figures(name: str) -> dict[str, float]:
 
 
 def capability_of(name: str) -> int:
-    """Return ten times NVIDIA's compute capability of a product.
+    """Return ten times NVIDIA's compute capability of a product: 90 for an H100.
 
-    0: not known, or of another maker.
+    0: not known, or the product is another maker's.
     """
     return int(_product_figures(name).get("capability", 0))
 
 
-def peer_links_of(name: str) -> tuple[float, float]:
-    """Return what a product moves to another GPU of its board, and to all, bytes a ns.
+class PeerLinks(NamedTuple):
+    """The bandwidth of a GPU to the others in its machine, bytes a ns; 0: not known."""
 
-    0: not known.
-    """
+    to_one_peer: float
+    to_all_peers: float
+
+
+def peer_links_of(name: str) -> PeerLinks:
+    """Return the bandwidth of a product to the other GPUs in its machine."""
     figures = _product_figures(name)
-    return float(figures.get("peer", 0)), float(figures.get("peers", 0))
+    return PeerLinks(
+        to_one_peer=float(figures.get("peer", 0)),
+        to_all_peers=float(figures.get("peers", 0)),
+    )
 
 
 def shared_memory_of(capability: int) -> int:
@@ -196,7 +212,10 @@ def shared_memory_of(capability: int) -> int:
 
 @lru_cache(maxsize=1)
 def _graphics_cards() -> dict[str, DevicePeaks | None]:
-    """Return graphics cards by their names in lower case; their peaks are computed."""
+    """Return the computed peaks of graphics cards, by their names in lower case.
+
+    The built-in file lists cards as `NAME = units, MHz, GB/s`, separated by semicolons.
+    """
     peaks_of_cards = {}
     for architecture, cards in _known_peaks()["cards"].items():
         for card in cards.split(";"):
@@ -215,14 +234,14 @@ def _graphics_cards() -> dict[str, DevicePeaks | None]:
 def computed_peaks(
     name: str, architecture: str, units: int, clock_hz: float, bandwidth: float
 ) -> DevicePeaks | None:
-    """Return peaks by clock and compute units; None where any of it is not known.
+    """Return the peaks that follow from clock and compute units; None if a figure is not known.
 
     Args:
-        name: of the product.
-        architecture: NVIDIA's compute capability, or `RDNA3` and the like.
-        units: compute units.
-        clock_hz: their clock.
-        bandwidth: that of the memory, bytes a second.
+        name: the name of the product.
+        architecture: NVIDIA's compute capability such as `9.0`, or a name such as `RDNA3`.
+        units: number of compute units.
+        clock_hz: clock of the compute units.
+        bandwidth: bandwidth of the memory, bytes a second.
     """
     rates = _known_peaks()["architecture"].get(architecture)
     if rates is None or not (units and clock_hz and bandwidth):
@@ -250,19 +269,21 @@ def computed_peaks(
 def find_peaks(
     name: str, *, units: int = 0, warp: int = 0, memory_bytes: int = 0
 ) -> DevicePeaks | None:
-    """Return the peaks of a device as a trace describes it; None for an unknown one.
+    """Return the peaks of a device in a trace; None for an unknown device.
+
+    The name decides. If it does not tell the product, the sizes of the device do.
 
     Args:
-        name: as the profiler gives it; it may be empty, or tell nothing.
-        units: its compute units; 0 where they are not recorded.
-        warp: threads of a warp; likewise.
-        memory_bytes: the size of its memory; likewise.
+        name: the name that the profiler recorded; it may be empty or too general.
+        units: number of compute units; 0: not recorded.
+        warp: threads of a warp; 0: not recorded.
+        memory_bytes: size of the memory; 0: not recorded.
     """
     product_name = name.split(" MIG ")[0].strip()
-    is_slice = product_name != name.strip()
+    is_mig_slice = product_name != name.strip()
     for device in builtin_peaks():
-        if _goes_by(device, product_name):
-            may_be_part = device.partitions or is_slice
+        if _has_name(device, product_name):
+            may_be_part = device.partitions or is_mig_slice
             if may_be_part and 0 < units < device.units:
                 return device.part(units)
             return device
@@ -278,13 +299,13 @@ def find_peaks(
     return None
 
 
-def _goes_by(device: DevicePeaks, name: str) -> bool:
-    """Return whether a device goes by a name in traces."""
+def _has_name(device: DevicePeaks, name: str) -> bool:
+    """Return whether traces use a name for a device."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in device.names)
 
 
 def _has_memory(device: DevicePeaks, memory_bytes: int) -> bool:
-    """Return whether a device is known to have about so much memory."""
+    """Return whether the known memory size of a device is about a number of bytes."""
     difference = abs(memory_bytes / 1e9 - device.memory_gb)
     return device.memory_gb > 0 and difference <= _MEMORY_TOLERANCE * device.memory_gb
 
@@ -292,11 +313,11 @@ def _has_memory(device: DevicePeaks, memory_bytes: int) -> bool:
 def peaks_of_devices(
     trace: Trace, given_peaks: DevicePeaks | None = None
 ) -> dict[int, DevicePeaks | None]:
-    """Return what each device that did the work could do, by its number; None: unknown.
+    """Return the peaks of each device that did work, by its number; None for an unknown device.
 
     Args:
-        trace: with its devices.
-        given_peaks: peaks to use for all of them instead.
+        trace: the trace, which describes its devices.
+        given_peaks: peaks to use for all devices instead; None: the peaks of each device.
     """
     peaks: dict[int, DevicePeaks | None] = {}
     device_numbers = set(trace.device.tolist())
@@ -310,7 +331,7 @@ def peaks_of_devices(
 
 
 def _peaks_of_device(device: Device) -> DevicePeaks | None:
-    """Return the peaks of a device that a trace describes."""
+    """Return the listed peaks of a device, or else computed ones; None if neither is possible."""
     listed = find_peaks(
         device.name,
         units=device.units,
@@ -329,9 +350,9 @@ def _peaks_of_device(device: Device) -> DevicePeaks | None:
 
 
 def recognized_products(trace: Trace) -> dict[int, str]:
-    """Return the product of each device whose name in the trace does not tell it.
+    """Return the product of each device whose recorded name does not tell the product.
 
-    JAX names an AMD GPU by its architecture only; its size and memory tell which one it is.
+    JAX names an AMD GPU only by its architecture; compute units and memory tell the product.
     """
     products = {}
     for number, peaks in peaks_of_devices(trace).items():
@@ -347,10 +368,10 @@ def recognized_products(trace: Trace) -> dict[int, str]:
 def device_models(
     trace: Trace, peaks: Mapping[int, DevicePeaks | None]
 ) -> dict[int, str]:
-    """Return the GPU model of each device where there are several; empty where there is one.
+    """Return the GPU model of each device; empty if all devices are of one model.
 
-    A device without known peaks goes by the name that the trace gives it. Devices that are judged
-    by the same peaks are one model, as all are by those that a user gives.
+    The name of the peaks is the model, so all devices are of one model if a user gives the peaks.
+    The model of a device without known peaks is its name in the trace.
     """
     models = {}
     for number, known_peaks in peaks.items():
@@ -369,14 +390,14 @@ def _model_name(trace: Trace, number: int, peaks: DevicePeaks | None) -> str:
 
 
 def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
-    """Return the peaks in a user's file, or those of a known device.
+    """Return the peaks in a user's file, or the peaks of a known device.
 
     Args:
-        path: TOML as `device_peaks.toml`, or TraceLens's JSON; or the name of a device that is
-            known here, such as `H100 SXM`.
+        path: a file in the form of `device_peaks.toml` or of TraceLens's JSON; or the name of a
+            built-in device, such as `H100 SXM`.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the path is neither such a file nor the name of a known device.
     """
     path = Path(path)
     products = {device.name.casefold(): device for device in builtin_peaks()}
@@ -400,11 +421,15 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
 
 
 def _only_device(document: dict[str, Any], where: str) -> object:
-    """Return the one device that a user's file has: as `[[device]]`, `[device.NAME]`, or alone."""
+    """Return the only device in a user's file.
+
+    The file contains it as `[[device]]`, as `[device.NAME]` like the built-in file, or its keys
+    stand at the top level.
+    """
     if "device" not in document:
         return document
     devices = document["device"]
-    if isinstance(devices, dict):  # as ours are written
+    if isinstance(devices, dict):
         devices = [
             {"name": name, **entry}
             for name, entry in devices.items()
@@ -418,11 +443,11 @@ def _only_device(document: dict[str, Any], where: str) -> object:
 
 
 def _device(entry: object, where: str) -> DevicePeaks:
-    """Return the peaks that an entry of a file has.
+    """Return the peaks in the entry of a file.
 
     Args:
-        entry: as it was read.
-        where: what messages call the file.
+        entry: the parsed entry.
+        where: the name of the file for messages.
 
     Raises:
         UsageError: something is missing, unknown or of the wrong type.
@@ -431,7 +456,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
         raise UsageError(
             f"{where}: expected a [[device]] with the keys {', '.join(sorted(_KEYS))}"
         )
-    for unknown in sorted(set(entry) - _KEYS - _KEYS_OF_OURS):
+    for unknown in sorted(set(entry) - _KEYS - _BUILTIN_KEYS):
         raise UsageError(
             f"{where}: unknown key {unknown!r}; there are {', '.join(sorted(_KEYS))}"
         )
@@ -474,6 +499,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
 def _rates_of_engine(
     entry: Mapping[str, Any], engine: str, where: str
 ) -> dict[str, float]:
+    """Return the rates of an engine by data type; empty if the entry has none."""
     rates = entry.get(engine, {})
     if not isinstance(rates, dict):
         raise UsageError(
@@ -486,7 +512,11 @@ def _rates_of_engine(
 
 
 def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
-    """Read TraceLens's description: `name`, `mem_bw_gbps`, `memory_gb`, `max_achievable_tflops`."""
+    """Return the peaks in a JSON description of TraceLens.
+
+    Its keys are `name`, `mem_bw_gbps`, `memory_gb` and `max_achievable_tflops`. The last one has
+    the keys `matrix_TYPE` and `vector_TYPE`.
+    """
     peaks = entry.get("max_achievable_tflops")
     if not isinstance(peaks, dict):
         raise UsageError(
@@ -513,7 +543,11 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
 def _number(
     table: Mapping[str, Any], key: str, where: str, default: float | None = None
 ) -> float:
-    """Return a positive number of a table, or the default where it is missing."""
+    """Return a number of a table, or the default if it is missing.
+
+    Raises:
+        UsageError: the value is not a positive number.
+    """
     value = table.get(key, default)
     if default is not None and value == default:
         return float(default)

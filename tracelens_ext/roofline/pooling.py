@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MODELS = Models()
 _INDEX_BYTES: Final = 8
-#: How losses are reduced (`at::Reduction`): not at all, else to a mean or a sum.
+#: Values of `at::Reduction`: a loss is not reduced, or reduced to its mean.
 _NOT_REDUCED: Final = 0
 _REDUCED: Final = 1
 _INDEX_TYPES: Final = ("long int", "long", "int")
@@ -29,14 +29,22 @@ def _pooled(
 
 
 def _for_each_dimension(numbers: list[int], rank: int) -> list[int]:
-    """Return a setting for each dimension, which may be one number for all."""
+    """Return a setting for each of `rank` dimensions; a single number holds for all."""
     return numbers * rank if len(numbers) == 1 else numbers
 
 
 def _pool(
     operation: Operation, dilation_position: int | None, ceil_position: int
 ) -> Cost:
-    """Input read; a result for each place of the window, with its index if the name says so."""
+    """Return the cost of pooling: a result for each position of the window.
+
+    Operations with `indices` in their names also write the index of each result.
+
+    Args:
+        operation: its arguments are the input, the window, stride, padding, and others.
+        dilation_position: the position of the dilation; None: no such argument.
+        ceil_position: the position of the flag that rounds the number of positions up.
+    """
     inputs = operation.need(0)
     kernel = operation.need_wholes(1, "the window is not recorded")
     rank = len(kernel)
@@ -50,11 +58,12 @@ def _pool(
         steps_in_window = kernel[dimension] - 1
         covered = dilations[dimension] * steps_in_window + 1
         padded = size + 2 * paddings[dimension]
-        room = padded - covered
+        # The window can move from its first position by this many elements.
+        movable = padded - covered
         stride = strides[dimension]
         if rounds_up:
-            room += stride - 1
-        results *= room // max(1, stride) + 1
+            movable += stride - 1
+        results *= movable // max(1, stride) + 1
     bytes_of_result = inputs.element_bytes
     if "indices" in operation.name:
         bytes_of_result += _INDEX_BYTES
@@ -71,13 +80,13 @@ def _pool(
     "max_pool3d_with_indices",
 )
 def max_pool(operation: Operation) -> Cost:
-    """Input read; values written, and their indices where the operation gives them."""
+    """Reads the input, writes the maxima, and their indices if the operation returns them."""
     return _pool(operation, dilation_position=4, ceil_position=5)
 
 
 @MODELS.add("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def average_pool(operation: Operation) -> Cost:
-    """Input read, means written."""
+    """Reads the input, writes the means."""
     return _pool(operation, dilation_position=None, ceil_position=4)
 
 
@@ -104,7 +113,7 @@ _RESAMPLING: Final = (
     tensors=(0,),
 )
 def to_size(operation: Operation, inputs: Tensor) -> Cost:
-    """Adaptive pooling and resampling to a size: input read, result written."""
+    """Adaptive pooling and resampling to a given size: reads the input, writes the result."""
     size = operation.need_wholes(1, "the size of the result is not recorded")
     first_spatial = len(inputs.dims) - len(size)
     images = math.prod(inputs.dims[:first_spatial])
@@ -124,7 +133,7 @@ def to_size(operation: Operation, inputs: Tensor) -> Cost:
     tensors=(0, 1),
 )
 def pool_backward(operation: Operation, gradient: Tensor, inputs: Tensor) -> Cost:
-    """Gradient read (and indices, where there are any), gradient of the input written."""
+    """Reads the gradient and the indices, if there are any; writes the gradient of the input."""
     indices = [
         tensor for tensor in operation.tensors[2:] if tensor.kind in _INDEX_TYPES
     ]
@@ -133,7 +142,7 @@ def pool_backward(operation: Operation, gradient: Tensor, inputs: Tensor) -> Cos
 
 @MODELS.add(*(f"{name}_backward" for name in _RESAMPLING), tensors=(0,))
 def resample_backward(operation: Operation, gradient: Tensor) -> Cost:
-    """Gradient read, gradient of the input written."""
+    """Reads the gradient, writes the gradient of the input."""
     size = operation.need_wholes(2, "the size of the input is not recorded")
     written = math.prod(size) * gradient.element_bytes
     return _pooled(gradient, gradient.elements, written, gradient)
@@ -141,7 +150,11 @@ def resample_backward(operation: Operation, gradient: Tensor) -> Cost:
 
 @MODELS.add("nll_loss_forward", "nll_loss2d_forward", "nll_loss", tensors=(0, 1))
 def nll_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
-    """One element a target is read; reduced to one result unless told otherwise."""
+    """Reads the targets and an element of the input for each of them; writes the loss.
+
+    The loss is a single number, or one for each target if it is not reduced. The total weight is
+    written, too.
+    """
     results = 1
     if operation.whole(3, _REDUCED) == _NOT_REDUCED:
         results = target.elements
@@ -155,7 +168,7 @@ def nll_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
 def nll_loss_backward(
     _: Operation, gradient: Tensor, inputs: Tensor, target: Tensor
 ) -> Cost:
-    """Targets read, one element a target written; another operation zeroes the rest."""
+    """Reads the targets, writes an element for each; another operation zeroes the others."""
     moved = target.elements * inputs.element_bytes
     return _pooled(inputs, target.elements, moved, gradient, target, family="Loss")
 
@@ -171,7 +184,7 @@ _LOSSES_OF_PAIRS: Final = (
 
 @MODELS.add(*_LOSSES_OF_PAIRS, tensors=(0, 1))
 def pair_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
-    """Input and target read; a result, or one for each element."""
+    """Reads input and target; writes one number, or one for each element if not reduced."""
     results = 1
     if operation.whole(2, _REDUCED) == _NOT_REDUCED:
         results = inputs.elements
@@ -184,6 +197,6 @@ def pair_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
 def pair_loss_backward(
     _: Operation, gradient: Tensor, inputs: Tensor, target: Tensor
 ) -> Cost:
-    """Gradient, input and target read, the gradient of the input written."""
+    """Reads gradient, input and target; writes the gradient of the input."""
     read = (gradient, inputs, target)
     return _pooled(inputs, 3 * inputs.elements, inputs.written, *read, family="Loss")

@@ -20,12 +20,13 @@ _SUMS: Final = ("sum", "prod", "nansum")
 
 
 def _reduced_dimensions(operation: Operation, rank: int) -> set[int]:
-    """Return the dimensions that a reduction is over."""
+    """Return the dimensions that a reduction reduces, without negative numbers."""
     name = operation.plain_name
     position = 2 if "norm" in name else 1
     dimension = None
     if operation.types[position : position + 1] in (("Scalar",), ("ScalarList",)):
         dimension = operation.value(position)
+    # A single number is the dimension, but in `std` and `var` it is the correction.
     is_correction = name.removesuffix("_mean") in ("std", "var")
     if type(dimension) is int and not is_correction:
         dimension = [dimension]
@@ -58,7 +59,7 @@ def _reduced_dimensions(operation: Operation, rank: int) -> set[int]:
     tensors=(0,),
 )
 def reduction(operation: Operation, inputs: Tensor) -> Cost:
-    """`sum` and its kind: over all dimensions unless some are named."""
+    """`sum` and similar operations: reduces the given dimensions, or all without any."""
     name = operation.plain_name
     reduced = _reduced_dimensions(operation, len(inputs.dims))
     results = 1
@@ -76,8 +77,8 @@ def reduction(operation: Operation, inputs: Tensor) -> Cost:
     if "norm" in name or name.startswith(("std", "var")):
         flops = 2 * inputs.elements
     written = inputs.bytes_of(results, result_type)
-    if name.endswith("_mean"):  # the mean besides
-        written = 2 * written
+    if name.endswith("_mean"):
+        written = 2 * written  # the mean is a second result
     return vector_cost(
         "Reduce_fwd",
         inputs,
@@ -99,7 +100,7 @@ def _result_type(operation: Operation, kind: str, *, names_dimensions: bool) -> 
     Args:
         operation: the reduction.
         kind: the type of its input.
-        names_dimensions: whether dimensions are an argument, all of them though they be.
+        names_dimensions: True if the dimensions are an argument, even if it lists all of them.
     """
     name = operation.plain_name
     if name in ("any", "all"):
@@ -117,7 +118,7 @@ def _result_type(operation: Operation, kind: str, *, names_dimensions: bool) -> 
 
 
 def _chosen_type(operation: Operation, *, names_dimensions: bool) -> str | None:
-    """Return the type that an argument asks for; None without one."""
+    """Return the type of the result that a `dtype` argument names; None without one."""
     name = operation.plain_name
     if name == "linalg_vector_norm":
         return operation.scalar_type(4)
@@ -129,7 +130,7 @@ def _chosen_type(operation: Operation, *, names_dimensions: bool) -> str | None:
 
 @MODELS.add("max", "min")
 def extreme(operation: Operation) -> Cost:
-    """`max` and `min`: of all, along a dimension (with indices), or of two tensors."""
+    """`max`, `min`: of all elements, along a dimension (with indices), or of two tensors."""
     has_second = operation.tensor(1) is not None
     is_last = len(operation.dims) == 2
     second_is_empty = is_last and operation.dims[1] == (0,)
@@ -141,7 +142,7 @@ def extreme(operation: Operation) -> Cost:
 
 @MODELS.add("median")
 def with_indices(operation: Operation) -> Cost:
-    """`median`, `max`, `min`: along a dimension they give the places of their results as well."""
+    """`median`, `max`, `min`: along a dimension they also write the indices of their results."""
     cost = reduction(operation)
     results = cost.parameters["num_output_elems"]
     dimension = operation.value(1)
@@ -157,7 +158,10 @@ def with_indices(operation: Operation) -> Cost:
     "cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin", tensors=(0,)
 )
 def scan(operation: Operation, inputs: Tensor) -> Cost:
-    """`cumsum` and its kind: as many results as elements; whole numbers become 64-bit."""
+    """`cumsum` and similar operations: a result for each element.
+
+    Whole numbers become 64-bit numbers.
+    """
     result_type = "long int" if inputs.is_whole else operation.scalar_type(2)
     written = inputs.bytes_of(inputs.elements, result_type)
     return vector_cost(
@@ -167,25 +171,25 @@ def scan(operation: Operation, inputs: Tensor) -> Cost:
 
 @MODELS.add("sort", "argsort", "topk", tensors=(0,))
 def ordering(operation: Operation, inputs: Tensor) -> Cost:
-    """`sort` and `topk`: at least the input, and values and indices of the result."""
-    kept = inputs.elements
+    """`sort`, `topk`: reads at least the input, writes values and indices of the result."""
+    results = inputs.elements
     if operation.plain_name == "topk" and inputs.dims:
         length = length_along(inputs, operation.whole(2, -1))
-        kept_of_row = min(operation.whole(1, length), length)
+        results_of_row = min(operation.whole(1, length), length)
         rows = inputs.elements // length
-        kept = rows * kept_of_row
+        results = rows * results_of_row
     last_size = inputs.dims[-1] if inputs.dims else 1
     comparisons_of_element = math.ceil(math.log2(max(2, last_size)))
     flops = inputs.elements * comparisons_of_element
     bytes_of_result = inputs.element_bytes + _INDEX_BYTES
-    written = kept * bytes_of_result
+    written = results * bytes_of_result
     cost = vector_cost(
-        "Sort", inputs, flops, written, inputs, shape=inputs.dims, k=kept
+        "Sort", inputs, flops, written, inputs, shape=inputs.dims, k=results
     )
     return replace(cost, bound_only=True)
 
 
 @MODELS.add("equal", tensors=(0, 1))
 def equal(_: Operation, first: Tensor, second: Tensor) -> Cost:
-    """`equal`: two tensors read, one answer."""
+    """`equal`: reads two tensors, writes one truth value."""
     return vector_cost("Reduce_fwd", first, first.elements, 1, first, second)

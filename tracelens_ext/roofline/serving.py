@@ -1,7 +1,8 @@
-"""Attention of serving engines, by the annotation of the step that it is part of.
+"""Attention in serving engines, whose cost depends on the lengths of the sequences in a step.
 
-Arguments of its operations hold the tokens of all requests one after another, and the cache of keys
-and values of the whole engine; how long each sequence is, is in neither.
+The arguments of these operations hold the tokens of all requests one after another, and the cache
+of keys and values of the whole engine. They do not tell how long each sequence is, but the
+annotation of the step does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Operation, Tensor
 
 MODELS = Models()
-#: Where the query is among the arguments; keys and values follow. Other operations begin with it.
+#: Positions of the query among the arguments; keys and values follow. In other operations the query
+#: is the first argument.
 _QUERY_POSITIONS: Final = {
     "_C::paged_attention_v1": 1,
     "_C::paged_attention_v2": 4,
@@ -24,12 +26,12 @@ _QUERY_POSITIONS: Final = {
 
 
 class _Heads(NamedTuple):
-    """Heads, and the sizes of their vectors."""
+    """The numbers of heads, and the sizes of their vectors."""
 
-    queries: int
-    keys: int
-    query_size: int  #: also that of a key
-    value_size: int
+    queries: int  #: number of heads of the queries
+    keys: int  #: number of heads of keys and values
+    query_size: int  #: size of a query or key vector
+    value_size: int  #: size of a value vector
 
 
 @MODELS.add(
@@ -49,14 +51,14 @@ class _Heads(NamedTuple):
     "flashinfer::batch_decode*",
 )
 def attention_by_lengths(operation: Operation) -> Cost:
-    """Prompts 2·H·(d_qk + d_v)·(Σ q·k - Σ q²/2), generation 2·H·(d_qk + d_v)·Σ k.
+    """Prompts take 2·H·(d_qk + d_v)·(Σ q·k - Σ q²/2), generation takes 2·H·(d_qk + d_v)·Σ k.
 
-    With q and k the lengths of queries and keys of each request (several queries a request, as in
-    speculative decoding, each see the keys: Σ q·k). Bytes: Q and the result, K and V of the tokens
-    of the step, and the cache of those before.
+    The sums go over requests with q queries and k keys. If requests generate several tokens in a
+    step, as in speculative decoding, each query sees all keys, and Σ q·k replaces Σ k. Bytes: Q and
+    the result, K and V of the tokens in the step, and the cached K and V of earlier tokens.
 
-    Arguments are Q [T, H, d], and K and V of the step or of the paged cache: [pages, page, heads,
-    d], or of five dimensions [pages, heads, d/x, page, x] with V [pages, heads, d, page].
+    The arguments are Q [T, H, d], and K and V of the step or of the paged cache: [pages, page,
+    heads, d], or with five dimensions K [pages, heads, d/x, page, x] and V [pages, heads, d, page].
     """
     batch = _batch_with_lengths(operation)
     position = _query_position(operation)
@@ -82,8 +84,8 @@ def attention_by_lengths(operation: Operation) -> Cost:
             value_size=value.dims[-1],
         )
     vector_sizes = heads.query_size + heads.value_size
-    products_twice = _read_twice(batch) + _generated_twice(batch)
-    flops = products_twice * heads.queries * vector_sizes
+    pairs_twice = _prompt_pairs_twice(batch) + _generation_pairs_twice(batch)
+    flops = pairs_twice * heads.queries * vector_sizes
     return _cost(
         batch=batch,
         flops=flops,
@@ -94,12 +96,13 @@ def attention_by_lengths(operation: Operation) -> Cost:
     )
 
 
-attention_by_lengths.__name__ = "attention"  # as tables call it
+attention_by_lengths.__name__ = "attention"  # the name of the model in tables
 
 
 def _query_position(operation: Operation) -> int:
-    """Return where the query is among the arguments; keys and values follow."""
-    if operation.name.startswith("flashinfer::"):  # several buffers come before
+    """Return the position of the query among the arguments; keys and values follow."""
+    if operation.name.startswith("flashinfer::"):
+        # Several buffers come first; the query is the first tensor with three dimensions.
         for position in range(len(operation.types)):
             tensor = operation.tensor(position)
             if tensor is None:
@@ -111,11 +114,12 @@ def _query_position(operation: Operation) -> int:
 
 @MODELS.add("vllm::unified_mla_attention*")
 def latent_attention(operation: Operation) -> Cost:
-    """The same of multi-head latent attention (DeepSeek-V2, 2024): all heads share the cache.
+    """Multi-head latent attention (DeepSeek-V2, 2024), in which all heads share one cache.
 
-    Arguments are Q [T, H, d], the latent vectors [T, c], the rotary part of keys [T, 1, r], and the
-    result [T, H·d_v]. Prompts are computed with heads of their own; generation attends to the
-    latent vectors themselves, so that d_qk is c + r and d_v is c.
+    The formulas are those of `attention_by_lengths`. The arguments are Q [T, H, d], the latent
+    vectors [T, c], the rotary part of keys [T, 1, r], and the result [T, H·d_v]. Prompts are
+    computed with the keys and values of each head. Generation attends to the latent vectors
+    themselves, so that d_qk is c + r and d_v is c.
     """
     batch = _batch_with_lengths(operation)
     query = operation.need(0)
@@ -129,8 +133,8 @@ def latent_attention(operation: Operation) -> Cost:
     rotary_size = rotary.dims[-1]
     value_size = result.elements // max(1, tokens * head_count)
     cached_size = latent_size + rotary_size
-    flops_of_prompts = (query_size + value_size) * _read_twice(batch)
-    flops_of_generation = (cached_size + latent_size) * _generated_twice(batch)
+    flops_of_prompts = (query_size + value_size) * _prompt_pairs_twice(batch)
+    flops_of_generation = (cached_size + latent_size) * _generation_pairs_twice(batch)
     flops = head_count * (flops_of_prompts + flops_of_generation)
     heads = _Heads(
         queries=head_count, keys=1, query_size=query_size, value_size=value_size
@@ -156,6 +160,11 @@ def takes_lengths(name: str) -> bool:
 
 
 def _batch_with_lengths(operation: Operation) -> Batch:
+    """Return the batch of the step that an operation belongs to.
+
+    Raises:
+        NoModelError: there is no annotation of the step, or it lacks the lengths.
+    """
     reason = "the lengths of its sequences: "
     batch = required(operation.batch, f"{reason}no annotation of a serving engine")
     reason += (
@@ -165,18 +174,19 @@ def _batch_with_lengths(operation: Operation) -> Batch:
     return batch
 
 
-def _read_twice(batch: Batch) -> int:
-    """Return twice the pairs of positions of prompts that see each other."""
-    return 2 * (batch.context.products or 0) - (batch.context.squares or 0)
+def _prompt_pairs_twice(batch: Batch) -> int:
+    """Return twice the pairs of a query and a visible key in prompts: 2·Σ q·k - Σ q²."""
+    context = batch.context
+    return 2 * (context.query_key_products or 0) - (context.query_squares or 0)
 
 
-def _generated_twice(batch: Batch) -> int:
-    """Return twice the pairs of generated positions and keys."""
+def _generation_pairs_twice(batch: Batch) -> int:
+    """Return twice the pairs of a query and a visible key in generation: 2·Σ k, or 2·Σ q·k."""
     group = batch.generation
-    one_token_each = group.tokens == group.requests and group.keys is not None
-    if one_token_each:
-        return 2 * (group.keys or 0)
-    return 2 * (group.products or 0)
+    has_one_token_each = group.tokens == group.requests and group.key_tokens is not None
+    if has_one_token_each:
+        return 2 * (group.key_tokens or 0)
+    return 2 * (group.query_key_products or 0)
 
 
 def _cost(
@@ -187,11 +197,21 @@ def _cost(
     cached_elements: int,
     cached_element_bytes: int,
 ) -> Cost:
-    """Return the cost of attention; the cache has so many elements of each token."""
+    """Return the cost of attention in a step.
+
+    Args:
+        batch: the requests in the step.
+        flops: floating point operations.
+        query: the query.
+        heads: the heads.
+        cached_elements: elements that the cache holds for each token.
+        cached_element_bytes: size of such an element.
+    """
     context = batch.context
     generation = batch.generation
     tokens = batch.tokens
-    earlier_tokens = (context.keys or 0) + (generation.keys or 0) - tokens
+    key_tokens = (context.key_tokens or 0) + (generation.key_tokens or 0)
+    earlier_tokens = key_tokens - tokens
     query_elements = heads.queries * (heads.query_size + heads.value_size)
     moved = tokens * (query_elements + cached_elements) * query.element_bytes
     moved += max(earlier_tokens, 0) * cached_elements * cached_element_bytes
@@ -208,13 +228,13 @@ def _cost(
             "d_h_qk": heads.query_size,
             "d_h_v": heads.value_size,
             "c_sq": context.tokens,
-            "c_sk": context.keys,
-            "c_sqsq": context.squares,
-            "c_sqsk": context.products,
+            "c_sk": context.key_tokens,
+            "c_sqsq": context.query_squares,
+            "c_sqsk": context.query_key_products,
             "g_sq": generation.tokens,
-            "g_sk": generation.keys,
-            "g_sqsq": generation.squares,
-            "g_sqsk": generation.products,
+            "g_sk": generation.key_tokens,
+            "g_sqsq": generation.query_squares,
+            "g_sqsk": generation.query_key_products,
             "dtype_Q": query.kind,
         },
     )

@@ -1,4 +1,4 @@
-"""What the roofline of a trace amounts to: by family, iteration and phase; how much is known."""
+"""Summaries of the roofline by family, iteration and phase, and notes on how much is known."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Float64Array, Int64Array
     from tracelens_ext.trace.gpu_events import GpuEvents
 
-#: What tables call the family of operations without a performance model.
+#: The family of operations without a performance model in tables.
 NO_FAMILY: Final = "(no model)"
-#: Unlinked GPU time above this share deserves a word, percent.
+#: From this percentage of GPU time without a launch on, a note says so.
 _MANY_UNLINKED: Final = 1.0
 _NAMED_IN_NOTE: Final = 3  # operations
 _WHOLE_TRACE: Final = "the whole trace"
-_MOST_TENSORS: Final = 4  # that the text of shapes has
+_MOST_TENSORS: Final = 4  # in the text of shapes
+#: Rates are unknown if less than this percentage of the GPU time has a performance model.
+LEAST_COVERAGE: Final = 50.0
 
 
 @dataclass(frozen=True)
 class ModelledShare:
     """How much of the GPU time has a performance model."""
 
-    #: of the GPU time of operations, without copies between host and device
+    #: percentage of the GPU time of operations, copies between host and device aside
     percent: float
-    #: names the operation without a model that takes longest, its percent, and why
+    #: the end of a sentence: the longest operation without a model, its percentage, and the reason
     largest: str
 
     def __str__(self) -> str:
@@ -47,7 +49,7 @@ class ModelledShare:
 
 
 def modelled(roofline: Roofline) -> ModelledShare:
-    """Return how much of the GPU time of operations has FLOPs and bytes, and what has not."""
+    """Return how much of the GPU time has a performance model, and the largest part without."""
     rows = [row for row in roofline.rows if not row.is_host_copy]
     total_ns = max(sum(row.gpu_ns for row in rows), 1)
     missing_ns: Counter[tuple[str, str | None]] = Counter()
@@ -66,18 +68,20 @@ def modelled(roofline: Roofline) -> ModelledShare:
 
 
 class _Roof(NamedTuple):
-    """What a roof of the chart is called."""
+    """The label of a roof in the roofline chart."""
 
-    device_model: str
+    device_model: str  #: empty if all GPUs are of one model
     what: str  #: engine and data type, or `memory`
 
 
 def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
-    """Return the peaks of the types in use (10^12 operations a second), and `memory` (10^12 bytes).
+    """Return the peaks of the data types in use and of the memory.
 
-    Where GPUs of several models did the work, each has its peaks.
+    They are in 10^12 operations or bytes a second. Each GPU model has peaks of its own if GPUs of
+    several models did the work.
     """
     peaks_of_roofs: dict[_Roof, float] = {}
+    # The longest operation comes last, so its peak is the one that stays.
     for row in reversed(roofline.rows):
         if row.cost is not None and row.peak is not None and row.cost.flops:
             roof = _Roof(
@@ -98,39 +102,42 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
 
 
 class _Shape(NamedTuple):
-    """The type and the sizes of a tensor, as people read them."""
+    """The type and the sizes of a tensor as text."""
 
     data_type: str
     sizes: str
 
 
 def shape_text(row: RooflineRow) -> str:
-    """Return types and sizes of the tensors; empty where none are recorded.
+    """Return types and sizes of an operation's tensors; empty if none are recorded.
 
-    A type is said again where it changes; single elements and what comes late are left out.
+    The text is `bf16 [8,16] × [16,4]` for a matrix product, and `bf16 [8,16], fp32 [8,16]` for
+    another operation. A type is repeated only if it changes. Single elements are left out, and so
+    are tensors behind the first `_MOST_TENSORS`.
     """
     operation = row.operation
     shapes = [
-        _Shape(data_type=t.short_type, sizes=_sizes_text(t.dims))
-        for t in operation.tensors
-        if t.dims
+        _Shape(data_type=tensor.short_type, sizes=_sizes_text(tensor.dims))
+        for tensor in operation.tensors
+        if tensor.dims
     ]
     for kind, dims in zip(operation.types, operation.dims, strict=False):
         if kind == "TensorList" and isinstance(dims, tuple) and dims:
             shapes.append(_Shape("", f"{len(dims)} × {_sizes_text(dims[0])}"))
     is_product = row.cost is not None and row.cost.family in ("GEMM", "CONV_fwd")
-    if is_product:  # neither what is added nor `out=`
+    if is_product:
+        # Only the two factors: neither the added matrix before them nor `out=` behind them.
         adds = operation.plain_name.startswith(("add", "_add", "badd"))
         first_factor = 1 if adds else 0
         shapes = shapes[first_factor : first_factor + 2]
     texts = []
-    type_before = ""
+    previous_type = ""
     for shape in shapes[:_MOST_TENSORS]:
-        if shape.data_type == type_before:
+        if shape.data_type == previous_type:
             texts.append(shape.sizes)
         else:
             texts.append(f"{shape.data_type} {shape.sizes}".lstrip())
-        type_before = shape.data_type
+        previous_type = shape.data_type
     if len(shapes) > _MOST_TENSORS:
         texts.append("…")
     separator = " × " if is_product else ", "
@@ -144,7 +151,7 @@ def _sizes_text(dims: object) -> str:
 
 
 def family_summary(roofline: Roofline) -> pd.DataFrame:
-    """Return a row a family of operations, the longest GPU time first."""
+    """Return a row for each family of operations, the longest GPU time first."""
     table = roofline_table(roofline).fillna({"family": NO_FAMILY})
     gpu_ns = roofline.groups.gpu_ns.astype(np.float64)
     calls = roofline.groups.count
@@ -183,26 +190,22 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     return families[columns].astype({"family": object})
 
 
-#: A rate is unknown where less of the GPU time behind it has a performance model, percent.
-LEAST_COVERAGE: Final = 50.0
-
-
 class _MatrixWork(NamedTuple):
-    """What matrix units compute in calls, c of them."""
+    """The work of the matrix units in c calls."""
 
-    flops: Float64Array  #: (c,)
-    at_peak_ns: Float64Array  #: the time at the peak of the type, (c,)
-    gpu_ns: Float64Array  #: GPU time of each call, (c,)
-    modelled_ns: (
-        Float64Array  #: the same of calls with a performance model, else 0, (c,)
-    )
+    flops: Float64Array  #: operations of the matrix units, (c,)
+    at_peak_ns: Float64Array  #: time that `flops` take at the peak of the type, (c,)
+    gpu_ns: Float64Array  #: GPU time, (c,)
+    #: GPU time of calls with a performance model, 0 for the others, (c,)
+    modelled_ns: Float64Array
 
 
 class _IterationSpans(NamedTuple):
-    """The spans of time whose utilization is told, s of them."""
+    """The s intervals of time whose utilization is computed."""
 
     names: list[str]
-    wall_ns: Int64Array  #: (s,)
+    wall_ns: Int64Array  #: duration, (s,)
+    # The sums of `_MatrixWork` over the calls in each interval.
     flops: Float64Array  #: (s,)
     at_peak_ns: Float64Array  #: (s,)
     gpu_ns: Float64Array  #: (s,)
@@ -214,9 +217,9 @@ def utilisation(
 ) -> pd.DataFrame:
     """Return the model FLOPs utilization (MFU) of each whole iteration.
 
-    It is the time that all products, convolutions and attention would take at the peak of their
-    type, by the wall time; of several devices by the time of all of them. Without any iteration it
-    is that of the whole trace. It is unknown where less than half of the GPU time has a model.
+    MFU is the time that all products, convolutions and attention would take at the peak of their
+    type, divided by the wall time of all devices. A trace without iterations has one row for the
+    whole trace. MFU is empty if less than half of the GPU time has a performance model.
     """
     matrix_work = _matrix_work_of_calls(roofline)
     spans = _iterations(
@@ -242,22 +245,25 @@ def utilisation(
 
 
 def _matrix_work_of_calls(roofline: Roofline) -> _MatrixWork:
-    """Return what matrix units compute in each call; not known (NaN) where nothing is modeled."""
-    unknown = 0.0 if roofline.families else np.nan
-    rows = len(roofline.rows)
-    flops = np.full(rows, unknown)
-    at_peak_ns = np.full(rows, unknown)
-    for number, row in enumerate(roofline.rows):
-        if row.cost is not None and row.cost.engine == Engine.MATRIX:
-            flops[number] = row.cost.flops
+    """Return the work of the matrix units in each call.
+
+    Calls without matrix work count as 0 operations; if no operation has a model, as NaN (unknown).
+    """
+    default = 0.0 if roofline.families else np.nan
+    groups = len(roofline.rows)
+    flops = np.full(groups, default)
+    at_peak_ns = np.full(groups, default)
+    gpu_ns = np.zeros(groups)
+    modelled_ns = np.zeros(groups)
+    for group, row in enumerate(roofline.rows):
+        gpu_ns[group] = row.gpu_ns / row.count
+        if row.cost is None:
+            continue
+        modelled_ns[group] = gpu_ns[group]
+        if row.cost.engine == Engine.MATRIX:
+            flops[group] = row.cost.flops
             flops_per_ns = (row.peak or np.nan) * 1e3
-            at_peak_ns[number] = row.cost.flops / flops_per_ns
-    gpu_ns = np.zeros(rows)
-    modelled_ns = np.zeros(rows)
-    for number, row in enumerate(roofline.rows):
-        gpu_ns[number] = row.gpu_ns / row.count
-        if row.cost is not None:
-            modelled_ns[number] = gpu_ns[number]
+            at_peak_ns[group] = row.cost.flops / flops_per_ns
     group_of_call = roofline.groups.of_gpu[roofline.groups.first_gpu]
     return _MatrixWork(
         flops=flops[group_of_call],
@@ -273,7 +279,7 @@ def _iterations(
     matrix_work: _MatrixWork,
     annotation: str | re.Pattern[str] | None,
 ) -> _IterationSpans | None:
-    """Return the whole iterations that have calls; None without any."""
+    """Return the whole iterations in which calls launched GPU work; None without any."""
     from tracelens_ext.analysis.iterations.selection import named_iterations
 
     iterations, names, _ = named_iterations(work.tree, annotation)
@@ -302,7 +308,7 @@ def _iterations(
 def _whole_trace(
     work: GpuEvents, roofline: Roofline, matrix_work: _MatrixWork
 ) -> _IterationSpans:
-    """Return the time from the first to the last GPU event of an operation."""
+    """Return one interval, from the first to the last GPU event of an operation."""
     has_operation = roofline.groups.of_gpu != NONE
     latest_time = np.iinfo(np.int64).max
     start = work.start[has_operation].min(initial=latest_time)
@@ -319,7 +325,7 @@ def _whole_trace(
 
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
-    """Return the devices and their peaks, and the totals: label and value."""
+    """Return labels and values: the devices with their peaks, and the totals."""
     facts: list[tuple[str, object]] = []
     for number, peaks in roofline.peaks.items():
         device = trace.described(number)
@@ -338,7 +344,7 @@ def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]
 
 
 def described(peaks: DevicePeaks | None) -> str:
-    """Return peaks in a line: `H100 SXM: matrix bf16 989.4, …; vector … TFLOP/s; memory …`."""
+    """Return a line of text: `H100 SXM: matrix bf16 989.4, …; vector … TFLOP/s; memory …`."""
     if peaks is None:
         return "unknown"
     engines = [
@@ -360,7 +366,7 @@ def _engine_text(engine: str, peaks: Mapping[str, float]) -> str:
 
 
 def advice(work: GpuEvents, roofline: Roofline) -> list[str]:
-    """Return what the reader should know, a sentence each."""
+    """Return notes on what the roofline of this trace lacks, one sentence each."""
     notes = []
     unlinked_ns = int(work.duration[~work.tree.linked].sum())
     unlinked_percent = 100.0 * unlinked_ns / max(work.duration.sum(), 1)
@@ -386,7 +392,11 @@ def advice(work: GpuEvents, roofline: Roofline) -> list[str]:
 
 
 def _notes_on_faster_operations(roofline: Roofline) -> list[str]:
-    """Say what makes operations faster than their best case: the cache, if the data fits it."""
+    """Return a note for each reason why operations are faster than their roofline time.
+
+    The reason is the cache if the data of the operation fits into it.
+    """
+    # The names of operations by reason, without repetition and in order.
     operations_of_reason: dict[str, dict[str, None]] = {}
     for row, device in zip(roofline.rows, roofline.groups.device.tolist(), strict=True):
         peaks = roofline.peaks[device]
@@ -415,7 +425,14 @@ def _notes_on_faster_operations(roofline: Roofline) -> list[str]:
 def with_roofline(
     frame: pd.DataFrame, roofline: Roofline, launchers: Launchers, steps: Steps
 ) -> pd.DataFrame:
-    """Return the table of phases with what operations with a model could take at best."""
+    """Return the table of phases with columns for the roofline time of each phase.
+
+    Args:
+        frame: the table of phases.
+        roofline: the roofline of the trace.
+        launchers: the operations that launched the GPU events.
+        steps: the steps of the serving engine.
+    """
     groups = roofline.groups
     best_ns_of_row = np.array(
         [row.roofline_ns for row in roofline.rows], dtype=np.float64
@@ -435,11 +452,11 @@ def with_roofline(
     covered_percent = 100.0 * gpu_ns_of_phase / np.maximum(busy_ns_of_phase, 1)
     covered_percent = np.minimum(covered_percent, 100.0)
     measured_ns = np.where(covered_percent >= LEAST_COVERAGE, gpu_ns_of_phase, np.nan)
-    place = list(frame.columns).index("tokens_per_s_without_idle")
-    frame.insert(place + 1, "modeled_ms", gpu_ns_of_phase / NS_PER_MS)
-    frame.insert(place + 2, "roofline_time_ms", best_ns_of_phase / NS_PER_MS)
-    frame.insert(place + 3, "modeled_percent", covered_percent)
-    frame.insert(place + 4, "% of roofline", 100.0 * best_ns_of_phase / measured_ns)
+    column = list(frame.columns).index("tokens_per_s_without_idle")
+    frame.insert(column + 1, "modeled_ms", gpu_ns_of_phase / NS_PER_MS)
+    frame.insert(column + 2, "roofline_time_ms", best_ns_of_phase / NS_PER_MS)
+    frame.insert(column + 3, "modeled_percent", covered_percent)
+    frame.insert(column + 4, "% of roofline", 100.0 * best_ns_of_phase / measured_ns)
     return frame
 
 
@@ -538,13 +555,13 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     """Return the operations of a family, the longest GPU time first.
 
     Raises:
-        UsageError: neither the trace nor `FAMILIES` has the family.
+        UsageError: neither the trace nor `FAMILIES` contains the family.
     """
-    places = []
+    groups = []
     costs = []
-    for place, row in enumerate(roofline.rows):
+    for group, row in enumerate(roofline.rows):
         if row.cost is not None and row.cost.family == family:
-            places.append(place)
+            groups.append(group)
             costs.append(row.cost)
     if not costs and family not in FAMILIES:
         known_families = ", ".join(sorted(roofline.families | FAMILIES.keys()))
@@ -552,14 +569,14 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
             f"there is no family {family!r}; the families are {known_families}"
         )
     names = FAMILIES.get(family) or [name for cost in costs for name in cost.parameters]
-    table = roofline_table(roofline).iloc[places].reset_index(drop=True)
+    table = roofline_table(roofline).iloc[groups].reset_index(drop=True)
     flops = table["flops"].to_numpy(dtype=np.float64)
     moved = table["bytes"].to_numpy(dtype=np.float64)
     intensity = np.divide(
         flops, moved, out=np.full(len(flops), np.nan), where=moved > 0
     )
-    gpu_us = roofline.groups.gpu_ns[places] / NS_PER_US
-    calls = roofline.groups.count[places]
+    gpu_us = roofline.groups.gpu_ns[groups] / NS_PER_US
+    calls = roofline.groups.count[groups]
     columns: dict[str, object] = {"name": table["op_name"]}
     for name in dict.fromkeys(names):
         columns[f"param: {name}"] = [_cell(cost.parameters.get(name)) for cost in costs]
@@ -582,7 +599,7 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
 
 
 def _cell(value: object) -> object:
-    """Return a parameter for a cell: numbers and flags as they are, shapes as text."""
+    """Return the content of a cell for a parameter: shapes become text."""
     if value is None or isinstance(value, int | float | str):
         return value
     return str(value)

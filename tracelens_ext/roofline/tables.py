@@ -1,4 +1,4 @@
-"""The roofline, a table for each family that experts look at, and the phases of serving."""
+"""Tables of the roofline: all operations, each family, peaks, iterations, phases of serving."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table, Tables
+from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.roofline import summary
 from tracelens_ext.roofline.analysis import Roofline, roofline_table
 
 
 class RooflineContext(ServingContext, Protocol):
-    """A trace that is being analyzed, its serving steps, and its roofline."""
+    """A trace that is being analyzed, with its serving steps and its roofline."""
 
     @property
     def launchers(self) -> Launchers:
@@ -42,16 +43,19 @@ class RooflineContext(ServingContext, Protocol):
 
 
 def _has_shapes(context: RooflineContext, options: ReportOptions) -> bool:
+    """Return whether shapes were recorded, or a table that needs them was requested by name."""
     if context.roofline(options.device_peaks).has_shapes:
         return True
-    return options.names("roofline", "families", "mfu_by_iteration")
+    return options.names_any_of("roofline", "families", "mfu_by_iteration")
 
 
 _SHAPES = Condition("shapes were recorded", _has_shapes)
 
 
-def _of(make: Callable[[Roofline], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
-    """A table of the roofline."""
+def _table_of_roofline(
+    make: Callable[[Roofline], pd.DataFrame],
+) -> Callable[..., pd.DataFrame]:
+    """Return a function that makes a table from the roofline of a context."""
 
     def table(
         context: RooflineContext,
@@ -100,7 +104,8 @@ def _family(
     return summary.family_table(context.roofline(device_peaks), family)
 
 
-def _has(family: str, context: RooflineContext, options: ReportOptions) -> bool:
+def _has_family(family: str, context: RooflineContext, options: ReportOptions) -> bool:
+    """Return whether an operation of a family has a performance model."""
     return family in context.roofline(options.device_peaks).families
 
 
@@ -124,7 +129,7 @@ _DEVICE_MODEL = Column(
 )
 _WHY_SLOW = Column("why_slow", "likely reason, if names and shapes show one")
 _PARAMETER = "parameters of the performance model; strides in elements"
-#: The columns of a family behind its parameters.
+#: The columns that follow the parameters in the table of a family.
 _FAMILY_MEASUREMENTS = [
     Column("GFLOPS_first", "10⁹ floating-point operations per call"),
     Column(
@@ -161,7 +166,7 @@ def _family_columns(parameters: tuple[str, ...]) -> list[Column]:
 
 ROOFLINE = Table(
     name="roofline",
-    shows="Each operation compared with the hardware limits, and the time lost",
+    description="Each operation compared with the hardware limits, and the time lost",
     columns=[
         Column("op_name", "the *launcher*, as in `ops_unique_args`"),
         Column("family", "family of the performance model"),
@@ -192,9 +197,9 @@ ROOFLINE = Table(
         _WHY_SLOW,
         _DEVICE_MODEL,
     ],
-    table=_of(roofline_table),
+    build=_table_of_roofline(roofline_table),
     options=["device_peaks"],
-    when=[GPU_EVENTS, _SHAPES],
+    requires=[GPU_EVENTS, _SHAPES],
     notes=_notes,
     charts=[
         Chart(
@@ -213,15 +218,17 @@ def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
     """Declare the table of a family of operations."""
     return Table(
         name=family,
-        shows=f"Operations of the family {family}, with their parameters",
+        description=f"Operations of the family {family}, with their parameters",
         columns=_family_columns(parameters),
-        table=partial(_family, family),
+        build=partial(_family, family),
         options=["device_peaks"],
-        when=[
+        requires=[
             GPU_EVENTS,
-            Condition("an operation belongs to that family", partial(_has, family)),
+            Condition(
+                "an operation belongs to that family", partial(_has_family, family)
+            ),
         ],
-        method=f'get_df_performance_model("{family}")',
+        analyzer_call=f'get_df_performance_model("{family}")',
     )
 
 
@@ -251,17 +258,21 @@ def _phases(
 
 
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by phase and category; without categories by phase alone."""
-    times = [
-        c
-        for c in map(str, table.columns)
-        if c.endswith("_time_ms") and c != "roofline_time_ms"
+    """GPU time by phase and category; only by phase if the table has no categories.
+
+    A column for each category, such as `gemm_time_ms`, becomes a row for each.
+    """
+    category_columns = [
+        name
+        for name in map(str, table.columns)
+        if name.endswith("_time_ms") and name != "roofline_time_ms"
     ]
-    if not times:
+    if not category_columns:
         return table.assign(category="")
-    long = table[["phase"] + times].melt(id_vars=["phase"], value_name="gpu_busy_ms")
-    long["category"] = long["variable"].str.removesuffix("_time_ms")
-    return long
+    phase_and_categories = table[["phase"] + category_columns]
+    rows = phase_and_categories.melt(id_vars=["phase"], value_name="gpu_busy_ms")
+    rows["category"] = rows["variable"].str.removesuffix("_time_ms")
+    return rows
 
 
 def _phase_notes(
@@ -274,7 +285,7 @@ def _phase_notes(
 
 PHASES = Table(
     name="phases",
-    shows="Prefill, decode and mixed steps: tokens, GPU time, idle time",
+    description="Prefill, decode and mixed steps: tokens, GPU time, idle time",
     columns=[
         Column(
             "phase",
@@ -346,9 +357,9 @@ PHASES = Table(
         Column("gemm_percent", "share of the sum of durations, when categories are on"),
         Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
     ],
-    table=_phases,
+    build=_phases,
     options=["device_peaks"],
-    when=[GPU_EVENTS, HAS_STEPS],
+    requires=[GPU_EVENTS, HAS_STEPS],
     notes=_phase_notes,
     charts=[
         Chart(
@@ -366,21 +377,21 @@ PHASES = Table(
 
 ROOFLINE_PEAKS = Table(
     name="roofline_peaks",
-    shows="Peak rates of the GPU for the data types in use",
+    description="Peak rates of the GPU for the data types in use",
     columns=[
         Column("what", "engine and data type, or `memory`"),
         Column("peak", "operations or bytes per second", unit="10¹²/s"),
         Column("device_model", "the GPU; only if GPUs of several models did the work"),
     ],
-    table=_peaks,
+    build=_peaks,
     options=["device_peaks"],
-    when=[GPU_EVENTS, _SHAPES],
-    asked_by="tables",
+    requires=[GPU_EVENTS, _SHAPES],
+    enabled_by="tables",
     on_every_page=True,
 )
 FAMILIES = Table(
     name="families",
-    shows="Families of operations compared with the hardware limits",
+    description="Families of operations compared with the hardware limits",
     columns=[
         Column("family", "family of the performance model; `(no model)` without one"),
         Column("gpu_time_ms", "busy time of the GPU events that all calls launched"),
@@ -396,15 +407,15 @@ FAMILIES = Table(
         ),
         Column("time_lost_ms", "GPU time beyond the roofline time"),
     ],
-    table=_of(summary.family_summary),
+    build=_table_of_roofline(summary.family_summary),
     options=["device_peaks"],
-    when=[GPU_EVENTS, _SHAPES],
-    asked_by="tables",
+    requires=[GPU_EVENTS, _SHAPES],
+    enabled_by="tables",
     screen=ScreenView("By family"),
 )
 MFU_BY_ITERATION = Table(
     name="mfu_by_iteration",
-    shows="Model FLOPs utilization of each complete iteration, or of the whole trace if "
+    description="Model FLOPs utilization of each complete iteration, or of the whole trace if "
     "there is none",
     columns=[
         Column("iteration", "its name"),
@@ -421,10 +432,10 @@ MFU_BY_ITERATION = Table(
             "share of the GPU time of operations that has a performance model",
         ),
     ],
-    table=_utilisation,
+    build=_utilisation,
     options=["device_peaks", "annotation"],
-    when=[GPU_EVENTS, _SHAPES],
-    asked_by="tables",
+    requires=[GPU_EVENTS, _SHAPES],
+    enabled_by="tables",
     screen=ScreenView(
         "Model FLOPs utilization (matrix products, convolutions, attention; by wall "
         "time)"

@@ -1,4 +1,7 @@
-"""The nodes of a dependency graph: the GPU events of a window, its holes, and waits of streams."""
+"""The nodes of a dependency graph: GPU events, waits of streams, and holes.
+
+A hole is a time in which the recording lost GPU events.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import (
-    DROPPED_EVENTS,
-    PRE_RECORDING,
-    recording_of,
-)
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.part_kinds import DROPPED_EVENTS, PRE_RECORDING
 from tracelens_ext.simulation.host_clocks import Clocks
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NONE, BoolArray, Int64Array, IntArray
@@ -21,7 +21,7 @@ from tracelens_ext.trace.intervals import Union, begins_run, union
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.sorted_groups import items_before, last_before, running_maximum
 
-#: The end of a stream's work before its first node.
+#: The latest end before the first node of a stream.
 _NOTHING_ENDED: Final = -1
 
 
@@ -29,16 +29,19 @@ _NOTHING_ENDED: Final = -1
 class Nodes:
     """The n nodes of a window by stream and `key`. Times are ns since the window's start."""
 
-    event: (
-        Int64Array  #: the GPU event; `NONE` for a hole and for a wait of a stream, (n,)
+    #: the GPU event; `NONE` for a hole and for the wait of a stream, (n,)
+    event: Int64Array
+    launch: (
+        Int64Array  #: the row of the call that launched the node, `NONE` without, (n,)
     )
-    launch: Int64Array  #: the row of the call that launched it, `NONE` without, (n,)
-    track: Int64Array  #: its stream, an index into `find_tracks(work, "stream")`, (n,)
-    #: when it was called; `NONE` if not in the window, or by a thread without a clock, (n,)
+    track: Int64Array  #: the stream, an index into `find_tracks(work, "stream")`, (n,)
+    #: When the node was called, (n,). `NONE` if it was called before the window or by a thread
+    #: without a clock.
     call: Int64Array
     start: Int64Array  #: as recorded, (n,)
     end: Int64Array  #: as recorded, (n,)
-    key: Int64Array  #: the latest call of it and of the nodes before it in its stream, (n,)
+    #: The turn of the node: the latest call of it and of the nodes before it on its stream, (n,).
+    key: Int64Array
 
     def __len__(self) -> int:
         return len(self.event)
@@ -62,12 +65,12 @@ class Nodes:
 
     @cached_property
     def reach(self) -> Int64Array:
-        """The latest end of each node and of the nodes before it in its stream, (n,)."""
+        """The latest end of each node and of the nodes before it on its stream, (n,)."""
         return running_maximum(self.track, self.end).value
 
     @cached_property
     def reach_before(self) -> Int64Array:
-        """The latest end of the nodes before each in its stream; -1 for the first one, (n,)."""
+        """The latest end of the nodes before each node on its stream; -1 without any, (n,)."""
         before = np.full(len(self), _NOTHING_ENDED, dtype=np.int64)
         before[1:] = self.reach[:-1]
         before[~self.follows] = _NOTHING_ENDED
@@ -75,21 +78,24 @@ class Nodes:
 
     @cached_property
     def follows_event(self) -> BoolArray:
-        """True for a GPU event that no hole and no wait comes right before, (n,)."""
+        """True for a GPU event that follows another one, or is the first node, (n,).
+
+        False for a GPU event right after a hole or a wait, and for nodes that are not GPU events.
+        """
         is_after_other = np.zeros(len(self), dtype=bool)
         is_after_other[1:] = ~self.is_event[:-1]
         is_after_other &= self.follows
         return self.is_event & ~is_after_other
 
     def last_called(self, track: IntArray, before: Int64Array) -> Int64Array:
-        """Return the last node of a stream that was called before a time, `NONE` without."""
+        """Return the last node of each stream whose turn was before a time, `NONE` without."""
         return last_before(
             group=self.track, time=self.key, query_group=track, query_time=before
         )
 
 
 class _NewNodes(NamedTuple):
-    """Columns of k nodes that are no GPU events, in any order; as those of `Nodes`."""
+    """The columns of `Nodes` for k nodes that are not GPU events, in any order."""
 
     track: Int64Array
     key: Int64Array
@@ -99,10 +105,10 @@ class _NewNodes(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """Nodes with some more, and where those are."""
+    """Nodes among which k new nodes were inserted."""
 
     nodes: Nodes
-    place: Int64Array  #: of each node that was inserted, (k,)
+    place: Int64Array  #: the index of each new node in `nodes`, (k,)
 
 
 def nodes_of_events(
@@ -135,19 +141,19 @@ def nodes_of_events(
 def _call_times(
     work: GpuEvents, window: Window, clocks: Clocks, launch: Int64Array
 ) -> Int64Array:
-    """When each node was called in the window by a thread with a clock; `NONE` otherwise."""
+    """Return when each node was called; `NONE` before the window or by a thread without clock."""
     trace = work.trace
     since_start = trace.ts[launch] - window.start
     has_clock = clocks.of_thread[trace.thread[launch]] != NONE
-    # The row `NONE` reads the last event: those times are left out.
+    # The row `NONE` reads the last event. `is_called` is False there.
     is_called = (launch != NONE) & (since_start >= 0) & has_clock
     return np.where(is_called, since_start, NONE)
 
 
 def with_waits(nodes: Nodes, track: Int64Array, call: Int64Array) -> Insertion:
-    """Insert waits of streams, which take no time, where they were called.
+    """Insert nodes for waits of streams at the time of their calls.
 
-    They have no call themselves: nothing keeps the stream from reaching them.
+    A wait takes no time. It has no `call`, because a stream may reach the wait at any time.
     """
     zero = np.zeros_like(call)
     no_call = np.full_like(call, NONE)
@@ -162,9 +168,10 @@ def with_waits(nodes: Nodes, track: Int64Array, call: Int64Array) -> Insertion:
 
 
 def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
-    """Insert nodes that are no GPU events after those with the same key."""
+    """Insert nodes that are not GPU events, each behind the nodes of its stream with its key."""
     order = np.lexsort((new.key, new.track))
-    place_before = items_before(
+    # Where `np.insert` puts the new nodes: indices into the old nodes.
+    old_place = items_before(
         group=nodes.track,
         time=nodes.key,
         query_group=new.track[order],
@@ -172,11 +179,12 @@ def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
     )
 
     def insert(column: Int64Array, values: Int64Array) -> Int64Array:
-        return np.insert(column, place_before, values[order])
+        return np.insert(column, old_place, values[order])
 
     none = np.full_like(new.key, NONE)
+    # Each new node is pushed back by the new nodes before it.
     place = np.empty_like(order)
-    place[order] = place_before + np.arange(len(order))
+    place[order] = old_place + np.arange(len(order))
     result = Nodes(
         event=insert(nodes.event, none),
         launch=insert(nodes.launch, none),
@@ -190,15 +198,16 @@ def _inserted(nodes: Nodes, new: _NewNodes) -> Insertion:
 
 
 class Unrecorded(NamedTuple):
-    """What the coverage of a recording says of a window. Times are ns since its start."""
+    """The parts of a window without recorded work. Times are ns since the window's start."""
 
-    holes: Union  #: dropped GPU events, by device and start
-    waited_until: Int64Array  #: when waiting for work of before the recording ended
-    frozen: Union  #: time that stays as recorded: holes and warm-up
+    holes: Union  #: times in which GPU events were lost, by device and start
+    #: the ends of waits for work from before the recording
+    waited_until: Int64Array
+    frozen: Union  #: times that every replay leaves as recorded: holes and warm-up
 
 
 def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
-    """Return what was not recorded, or happens once, in a window."""
+    """Return the times in a window that were not recorded or that happen only once."""
     parts = recording_of(work).parts
     parts = parts[~parts["has_work"]]
     is_inside = (parts["end"] > window.start) & (parts["start"] < window.end)
@@ -216,10 +225,10 @@ def unrecorded_in(work: GpuEvents, window: Window) -> Unrecorded:
 
 
 def with_holes(nodes: Nodes, holes: Union) -> Nodes:
-    """Insert each hole before the node that starts first after it, on the stream of that.
+    """Insert each hole before the first node that starts after it, on the stream of this node.
 
-    A hole that begins when the work before it on that stream ends was not called: it follows. Any
-    other one is called when it begins.
+    A hole that begins at the end of the work before it on this stream follows that work and has no
+    call. Any other hole is called when it begins.
     """
     by_start = np.argsort(nodes.start, kind="stable")
     following = np.searchsorted(nodes.start[by_start], holes.end)

@@ -81,7 +81,7 @@ class PathDescriber:
         is_copy = values_at(self._changes.is_copy, nodes, missing=False)
         kind = np.where(is_communication, "communication", "kernel")
         kind = np.where(is_copy, "copy", kind)
-        category, categories = self._changes.category
+        category, categories = self._changes.categories
         operation, operations = work.tree.cpu_op_label_of_gpu
         stream_of_node = program.tracks.stream[program.track]
         category_of_event = np.where(is_event, values_at(category, nodes), NONE)

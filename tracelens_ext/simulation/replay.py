@@ -1,13 +1,14 @@
-"""The replay: when everything starts and ends, by edges and constants alone, for all changes.
+"""The replay: computes when all work starts and ends from its dependencies and a few constants.
 
-Threads that take turns share a clock of the host, and waiting is no part of its time.
+Many changes are replayed at once. Threads that take turns share a clock of the host. The time that
+the host waits for the GPU is not part of the time of a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -21,93 +22,136 @@ from tracelens_ext.trace.sorted_groups import last_before
 if TYPE_CHECKING:
     from tracelens_ext.simulation.dependency_graph import DependencyGraph
 
+#: How many numbers a matrix of a pass has at most: nodes times changes.
 _NUMBERS_AT_ONCE: Final = 1 << 21
-_NEVER: Final = -(2**62)
-_FAR: Final = 2**62
+#: A time before all others.
+_BEFORE_ALL: Final = -(2**62)
+#: A time after all others.
+_AFTER_ALL: Final = 2**62
 
 
 class Scaled(NamedTuple):
-    """Intervals of a clock that take another time, ns since the window's start."""
+    """Intervals of a clock whose time is multiplied. Times are ns since the window's start."""
 
     start: Int64Array
     end: Int64Array
-    factor: float  #: what their time is multiplied by
+    factor: float  #: what the time of the intervals is multiplied by
 
 
 class Curve(NamedTuple):
-    """The changed time of a clock, a line between each two of k points."""
+    """The changed time of a clock by its recorded time, with straight lines between k points."""
 
-    recorded: Int64Array  #: ns since the window's start, ascending, (k,)
-    changed: Float64Array  #: how much time has passed by then, ns, (k,)
+    recorded: Int64Array  #: recorded time, ns since the window's start, ascending, (k,)
+    changed: Float64Array  #: changed time, ns since the window's start, (k,)
 
     def time_between(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return how long recorded intervals take, each limit rounded, ns."""
+        """Return how long recorded intervals take in changed time, ns.
+
+        Starts and ends are rounded before they are subtracted, so that adjacent intervals add up.
+        """
         changed_end = np.rint(np.interp(end, self.recorded, self.changed))
         changed_start = np.rint(np.interp(start, self.recorded, self.changed))
         return changed_end.astype(np.int64) - changed_start.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
-    """A program with other durations; as recorded by default."""
+class DelaySavings:
+    """By how much delays of a program become shorter, ns. The number 0 stands for no change."""
 
-    duration: Int64Array | None = None  #: of each node, ns
-    #: the time of each clock; None for one that runs as recorded
-    host: Sequence[Curve | None] = ()
-    gap: float = 1.0  #: what gaps are multiplied by
-    at_least: int = 0  #: how long it lasts anyhow, ns
-    #: by how much each node starts sooner after its call, ns, (n,)
-    sooner: Int64Array | int = 0
-    tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
-    #: by how much each node stands still for less, ns, (n,)
-    standstill: Int64Array | int = 0
-    #: by how much the gap before each node is shorter, ns, (n,)
-    shorter_gap: Int64Array | int = 0
-    #: blocks that do not wait, so that the CPU runs ahead, (b,); None for none
-    freed: BoolArray | None = None
+    latency: Int64Array | int = 0  #: from the call of each node to its start, (n,)
+    #: from the end of GPU work to the return of each block, (b,)
+    tail: Int64Array | int = 0
+    standstill: Int64Array | int = 0  #: standstill of the device before each node, (n,)
+    gap: Int64Array | int = 0  #: gap on the stream before each node, (n,)
+
+    def plus(self, other: DelaySavings) -> DelaySavings:
+        """Return the sum of the savings of two changes."""
+        return DelaySavings(
+            latency=self.latency + other.latency,
+            tail=self.tail + other.tail,
+            standstill=self.standstill + other.standstill,
+            gap=self.gap + other.gap,
+        )
+
+    def halved(self) -> DelaySavings:
+        """Return half of the savings, rounded down."""
+        return DelaySavings(
+            latency=self.latency // 2,
+            tail=self.tail // 2,
+            standstill=self.standstill // 2,
+            gap=self.gap // 2,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A change of a program. The default of each field changes nothing."""
+
+    duration: Int64Array | None = None  #: duration of each node, ns; None: as recorded
+    #: the scaled intervals of each clock; empty: all clocks run as recorded
+    host: Sequence[Sequence[Scaled]] = ()
+    gap_factor: float = 1.0  #: what gaps are multiplied by
+    least_wall: int = 0  #: the least wall time, ns
+    delays: DelaySavings = field(default_factory=DelaySavings)
+    #: blocks that do not wait, so that the CPU runs ahead, (b,); None: no block
+    nonblocking: BoolArray | None = None
 
 
 @dataclass(eq=False)
 class Replayed:
-    """The unchanged replay: when each node started and each block returned, and all of it, ns."""
+    """The unchanged replay. Times are ns since the window's start."""
 
-    start: Int64Array  #: of each node, (n,)
-    #: of the beginning of each clock, 0, and of each block, (k + b,)
+    start: Int64Array  #: start of each node, (n,)
+    #: the beginning of each clock, which is 0, then the return of each block, (k + b,)
     returned: Int64Array
-    wall: int
+    wall: int  #: the wall time
 
 
 class Offsets(NamedTuple):
-    """How long things happen after what they follow in the time of their clock, ns."""
+    """How long after its base something happens in the time of its clock, ns.
 
-    node: Int64Array  #: from the base of each node to its earliest start, (n,)
+    The base is the return of the block before it on its clock, or the beginning of the clock.
+    """
+
+    node: Int64Array  #: from the base of each node's call to its earliest start, (n,)
     block: Int64Array  #: from the base of each block to its start, (b,)
-    clock_end: Int64Array  #: from the base of each clock's end to it, (k,)
+    clock_end: Int64Array  #: from the base of each clock's end to this end, (k,)
+
+
+class _CachedOffsets(NamedTuple):
+    """Offsets, and the scaled intervals that they were computed for."""
+
+    #: kept alive, so that no other array gets the address of one of these
+    host: Sequence[Sequence[Scaled]]
+    offsets: Offsets
 
 
 class Parameters(NamedTuple):
-    """All that a pass knows of one change, ns."""
+    """The numbers of one change that a pass needs, ns."""
 
     node_offset: Int64Array  #: as in `Offsets`, (n,)
-    block_offset: Int64Array  #: (b,)
-    clock_end_offset: Int64Array  #: (k,)
-    duration: Int64Array  #: of each node, (n,)
-    tail: Int64Array  #: of each block, (b,)
-    gap: Int64Array  #: before each node, (n,)
-    at_least: int  #: how long it lasts anyhow
-    freed: BoolArray | None  #: blocks that do not wait, (b,); None for none
+    block_offset: Int64Array  #: as in `Offsets`, (b,)
+    clock_end_offset: Int64Array  #: as in `Offsets`, (k,)
+    duration: Int64Array  #: duration of each node, (n,)
+    tail: Int64Array  #: time from the end of GPU work to the return of each block, (b,)
+    gap: Int64Array  #: gap and standstill before each node, (n,)
+    least_wall: int  #: the least wall time
+    nonblocking: BoolArray | None  #: blocks that do not wait, (b,); None: no block
 
 
 class Replay:
     """Runs a program again.
 
+    Host time runs from a row of `recorded`: the beginning of a clock or the return of a block.
+
     Attributes:
-        clock: of each row of `recorded`: the k beginnings of clocks, then the b blocks.
-        recorded: when each began or returned; the last row is for what no call precedes.
-        base_of_node, base_of_block, base_of_clock: the row from which host time runs to each node's
-            call, each block, and each clock's end.
-        latency, gap: before each node, (n,).
-        tail: of each block, (b,).
+        recorded: the recorded time of each row: the beginnings of the k clocks, which are 0, the
+            returns of the b blocks, and a last row for nodes without a call, (k + b + 1,).
+        clock: the clock of each row but the last, (k + b,).
+        base_of_node, base_of_block, base_of_clock: the row from which host time runs to the call of
+            each node, to each block, and to the end of each clock.
+        latency, gap: latency and gap before each node, (n,).
+        tail: tail of each block, (b,).
     """
 
     def __init__(self, program: DependencyGraph) -> None:
@@ -120,7 +164,8 @@ class Replay:
 
         is_called = program.call != NONE
         is_event = program.event != NONE
-        # A hole may begin after its turn: what blocks between the two has not returned by then.
+        # A hole may have a call after its key, its turn on the stream. Blocks between the two have
+        # not returned at the key.
         called = np.minimum(program.call, program.key)
         self.base_of_node = self._base(program.clock, called)
         self.base_of_node[~is_called] = len(self.clock)
@@ -138,12 +183,18 @@ class Replay:
         self.tail[is_unusual] = program.unusual_tail[is_unusual]
 
         self.offsets = self._offsets(())
-        # Those of other curves by the identity of the curves, which are kept with them.
-        self._offsets_by_curves: dict[int, tuple[Offsets, Sequence[Curve | None]]] = {}
+        self._offsets_by_host: dict[Hashable, _CachedOffsets] = {}
         self.order = Order(program, self.gap)
 
     def _base(self, clock: Int64Array, time: Int64Array) -> Int64Array:
-        """Return the row of the last block of a clock that returned by a time, or its beginning."""
+        """Return the row of the last block on a clock that returned by a time.
+
+        Without such a block it is the row of the beginning of the clock.
+
+        Args:
+            clock: the clock of each of m questions, (m,).
+            time: the time of each question, (m,).
+        """
         program = self.program
         by_clock = np.argsort(program.block_clock, kind="stable")
         clock_of_block = program.block_clock[by_clock]
@@ -152,7 +203,8 @@ class Replay:
         last_returned = last_before(
             group=clock_of_block, time=end, query_group=clock, query_time=time + 1
         )
-        # A block that takes no time may return when it is called itself: it began before.
+        # A block of no length returns when it starts. It must not be its own base, so the base has
+        # to start before the time, too.
         last_begun = last_before(
             group=clock_of_block, time=start, query_group=clock, query_time=time
         )
@@ -162,7 +214,11 @@ class Replay:
         return np.where(last == NONE, clock, row_of_block)
 
     def _offsets(self, curves: Sequence[Curve | None]) -> Offsets:
-        """Return how long things happen after their base, by the curves of the clocks."""
+        """Return the offsets in the time of changed clocks.
+
+        Args:
+            curves: the changed time of each clock; empty: all clocks run as recorded.
+        """
         program = self.program
         called = np.maximum(program.call, 0)
         node = self._host_time(self.base_of_node, called, curves)
@@ -179,54 +235,75 @@ class Replay:
     def _host_time(
         self, base: Int64Array, until: Int64Array, curves: Sequence[Curve | None]
     ) -> Int64Array:
-        """Return the time of the host from rows of `recorded` until recorded times, ns."""
+        """Return the host time from rows of `recorded` until recorded times, ns."""
         begin = np.minimum(self.recorded[base], until)
         clock = values_at(self.clock, base)
         length = until - begin
-        for number, curve in enumerate(curves):
+        for clock_number, curve in enumerate(curves):
             if curve is not None:
-                is_of_clock = clock == number
+                is_of_clock = clock == clock_number
                 length[is_of_clock] = curve.time_between(
                     begin[is_of_clock], until[is_of_clock]
                 )
         return length
 
-    def _changed_offsets(self, curves: Sequence[Curve | None]) -> Offsets:
-        """Return the offsets of curves, found once for the same ones."""
-        if not curves:
-            return self.offsets
-        known_offsets = self._offsets_by_curves
-        if id(curves) not in known_offsets:
-            most = _NUMBERS_AT_ONCE // max(len(self.program.track), 1)
-            while len(known_offsets) > most:
-                oldest = next(iter(known_offsets))
-                del known_offsets[oldest]
-            known_offsets[id(curves)] = (self._offsets(curves), curves)
-        offsets, _ = known_offsets[id(curves)]
-        return offsets
+    @property
+    def _changes_at_once(self) -> int:
+        """The number of changes that a pass runs at once, so that its matrices stay small."""
+        return max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
 
-    def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
-        """Return the wall time of each change, ns, and the unchanged replay."""
-        most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
-        remaining = iter(changes)
-        first_changes = [Change()]
-        first_changes.extend(islice(remaining, most - 1))
-        first_pass = _Pass(self, first_changes)
+    def _changed_offsets(self, host: Sequence[Sequence[Scaled]]) -> Offsets:
+        """Return the offsets for scaled intervals of each clock.
+
+        They are computed once for the same intervals, which are told by the `id()` of their arrays.
+        """
+        if not any(host):
+            return self.offsets
+        cache = self._offsets_by_host
+        key = _identity(host)
+        if key not in cache:
+            while len(cache) >= self._changes_at_once:
+                oldest = next(iter(cache))
+                del cache[oldest]
+            frozen = self.program.frozen
+            curves = [host_curve(scaled_of_clock, frozen) for scaled_of_clock in host]
+            cache[key] = _CachedOffsets(host, self._offsets(curves))
+        return cache[key].offsets
+
+    def run(
+        self, changes: Iterable[Change], change_count: int
+    ) -> tuple[Int64Array, Replayed]:
+        """Run the unchanged program and each change of it.
+
+        A change may hold arrays as long as the program, so an iterator that makes one change at
+        a time takes the least memory.
+
+        Returns:
+            The wall time of each change, ns, (change_count,), and the unchanged replay.
+        """
+        # The unchanged program is the first column of the first pass.
+        passes = self._passes(chain([Change()], changes), change_count + 1)
+        first_pass = next(passes)
         walls = [first_pass.run()]
         unchanged = Replayed(
             start=first_pass.start,
             returned=first_pass.returned[:, 0].copy(),
             wall=int(walls[0][0]),
         )
-        del first_pass  # its matrices go before the next pass makes others
-        for change in remaining:
-            changes_of_pass = [change]
-            changes_of_pass.extend(islice(remaining, most - 1))
-            walls.append(_Pass(self, changes_of_pass).run())
+        del first_pass  # free its matrices before the next pass allocates its own
+        walls.extend(map(_Pass.run, passes))  # `map` keeps no pass alive
         return np.concatenate(walls)[1:], unchanged
 
+    def _passes(self, changes: Iterable[Change], count: int) -> Iterator[_Pass]:
+        """Yield passes over `count` changes, each with as many changes as memory allows."""
+        remaining = iter(changes)
+        at_once = self._changes_at_once
+        for first in range(0, count, at_once):
+            columns = min(at_once, count - first)
+            yield _Pass(self, islice(remaining, columns), columns)
+
     def parameters(self, change: Change) -> Parameters:
-        """Return all that a pass knows of a change."""
+        """Return the numbers of a change that a pass needs."""
         program = self.program
         offsets = self._changed_offsets(change.host)
         node_offset = offsets.node
@@ -234,74 +311,76 @@ class Replay:
         if change.duration is not None:
             duration = change.duration
         gap = self.gap_and_standstill
-        if change.gap != 1.0:
-            scaled_gap = np.rint(self.gap * change.gap).astype(np.int64)
+        if change.gap_factor != 1.0:
+            scaled_gap = np.rint(self.gap * change.gap_factor).astype(np.int64)
             gap = scaled_gap + self.standstill
-        if not isinstance(change.standstill, int):
-            shorter = np.minimum(change.standstill, self.standstill)
-            gap = gap - shorter
+        # The savings of several findings add up, so each is limited to the delay that it shortens.
+        delays = change.delays
+        if not isinstance(delays.standstill, int):
+            shorter_standstill = np.minimum(delays.standstill, self.standstill)
+            gap = gap - shorter_standstill
             is_called = program.call != NONE
-            node_offset = node_offset - np.where(is_called, shorter, 0)
-        if not isinstance(change.shorter_gap, int):
-            gap = gap - np.clip(change.shorter_gap, 0, np.maximum(self.gap, 0))
-        # Several changes may each take the same latency, or the same tail.
-        sooner = np.minimum(change.sooner, self.latency)
-        shorter_tail = np.minimum(change.tail, np.maximum(self.tail, 0))
+            node_offset = node_offset - np.where(is_called, shorter_standstill, 0)
+        if not isinstance(delays.gap, int):
+            gap = gap - np.clip(delays.gap, 0, np.maximum(self.gap, 0))
+        shorter_latency = np.minimum(delays.latency, self.latency)
+        shorter_tail = np.minimum(delays.tail, np.maximum(self.tail, 0))
         return Parameters(
-            node_offset=node_offset - sooner,
+            node_offset=node_offset - shorter_latency,
             block_offset=offsets.block,
             clock_end_offset=offsets.clock_end,
             duration=duration,
             tail=self.tail - shorter_tail,
             gap=gap,
-            at_least=change.at_least,
-            freed=change.freed,
+            least_wall=change.least_wall,
+            nonblocking=change.nonblocking,
         )
 
 
 class _Run(NamedTuple):
-    """The nodes of a stream in a chunk, r of them, while they run; a column a change.
-
-    `elapsed` is the time that the nodes of the run before each one take, with the gaps between.
-    `ready` is when each may start, less that.
-    """
+    """The r nodes of a stream in a chunk. Matrices have a column for each of c changes."""
 
     nodes: slice
     track: int
-    ready: Int64Array  #: (r, c)
-    elapsed: Int64Array  #: (r, c)
-    marked: Int64Array  #: which of the nodes are marks, in their order
-    marks: Int64Array  #: the marks that those are, from the first one of the chunk on
+    #: when each node may start, less its `elapsed`, (r, c)
+    ready: Int64Array
+    #: the time that the nodes before each node in the run take, with the gaps between them, (r, c)
+    elapsed: Int64Array
+    marked: Int64Array  #: index in the run of each of its nodes that is a mark
+    marks: Int64Array  #: index among the marks of the chunk of each of these
 
 
 class _ChunkMarks(NamedTuple):
-    """What is known of the m marks of a chunk, while its runs are run; a column a change."""
+    """The m marks of a chunk. Matrices have a column for each of c changes."""
 
-    #: the greatest `ready` of the nodes from the mark before each one on, (m, c)
+    #: the greatest `ready` of the nodes behind the mark before, up to this mark, (m, c)
     ready: Int64Array
-    elapsed: Int64Array  #: as of the run, at the start of each mark, (m, c)
-    elapsed_at_end: Int64Array  #: at its end, (m, c)
+    elapsed: Int64Array  #: as in `_Run`, at the start of each mark, (m, c)
+    elapsed_at_end: Int64Array  #: as in `_Run`, at the end of each mark, (m, c)
 
 
 class _Pass:
-    """One pass in the order of calls; a row a node or a block, a column a change."""
+    """One pass over the program in the order of calls, for many changes at once.
 
-    def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
+    Matrices have a row for each node or block, and a column for each change.
+    """
+
+    def __init__(self, replay: Replay, changes: Iterable[Change], count: int) -> None:
         self.replay = replay
         self.program = replay.program
         nodes = len(self.program.track)
         blocks = len(self.program.block_start)
-        count = len(changes)
+
         self.offset = np.empty((nodes, count), dtype=np.int64)
         self.block_offset = np.empty((blocks, count), dtype=np.int64)
         self.clock_end_offset = np.empty((replay.clocks, count), dtype=np.int64)
         self.tail = np.empty((blocks, count), dtype=np.int64)
         self.wall = np.empty(count, dtype=np.int64)
-        #: how long each node takes, and once it has run, when it ended
+        #: first the duration of each node; its end, as soon as the node has run
         self.end = np.empty((nodes, count), dtype=np.int64)
-        #: which blocks do not wait in each change
-        self.freed = np.zeros((blocks, count), dtype=bool)
-        gaps: list[Int64Array] = []
+        #: True for the blocks that do not wait
+        self.nonblocking = np.zeros((blocks, count), dtype=bool)
+        self.gap = replay.gap_and_standstill[:, None]
         for column, change in enumerate(changes):
             parameters = replay.parameters(change)
             self.offset[:, column] = parameters.node_offset
@@ -309,18 +388,20 @@ class _Pass:
             self.clock_end_offset[:, column] = parameters.clock_end_offset
             self.tail[:, column] = parameters.tail
             self.end[:, column] = parameters.duration
-            self.wall[column] = parameters.at_least
-            if parameters.freed is not None:
-                self.freed[:, column] = parameters.freed
-            gaps.append(parameters.gap)
-        if all(gap is gaps[0] for gap in gaps):
-            del gaps[1:]  # one column for all changes
-        self.gap = np.column_stack(gaps)
+            self.wall[column] = parameters.least_wall
+            if parameters.nonblocking is not None:
+                self.nonblocking[:, column] = parameters.nonblocking
+            if parameters.gap is replay.gap_and_standstill:
+                continue
+            if self.gap.shape[1] < count:
+                # One column serves all changes until one of them has other gaps.
+                self.gap = np.repeat(self.gap, count, axis=1)
+            self.gap[:, column] = parameters.gap
         self.earliest = self.program.earliest[:, None]
         self.start = np.zeros(nodes, dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), count), dtype=np.int64)
-        #: the end of each stream so far
-        self.reached = np.full((len(self.program.tracks), count), _NEVER)
+        #: the end of the last node that ran on each stream
+        self.reached = np.full((len(self.program.tracks), count), _BEFORE_ALL)
         self._nodes_of_block: list[list[int]] = [[] for _ in range(blocks)]
         for block, node in self.program.awaited.tolist():
             self._nodes_of_block[block].append(node)
@@ -341,22 +422,26 @@ class _Pass:
         return wall
 
     def _run_block(self, block: int, base: int) -> None:
-        """Let a block return when all that it waits for has ended."""
+        """Compute when a block returns: after its call and all the work that it waits for."""
         called = self.returned[base] + self.block_offset[block]
         awaited_nodes = self._nodes_of_block[block]
-        awaited_end = self.end[awaited_nodes].max(axis=0, initial=_NEVER)
-        awaited_end = np.where(self.freed[block], _NEVER, awaited_end)
+        awaited_end = self.end[awaited_nodes].max(axis=0, initial=_BEFORE_ALL)
+        awaited_end = np.where(self.nonblocking[block], _BEFORE_ALL, awaited_end)
         row = self.replay.clocks + block
         self.returned[row] = np.maximum(called, awaited_end) + self.tail[block]
 
     def _run_streams(self, chunk: Chunk) -> None:
-        """Run the nodes of a chunk.
+        """Compute when the nodes of a chunk start and end.
 
-        Each starts when it may and its predecessor has ended: with c the time that the ones before
-        it take, at c + the greatest (ready - c) so far, which needs no loop. A stream with gaps of
-        1, whose nodes take 10 and are ready at 0, 5 and 40:
+        A node starts when it is ready and the node before it on its stream has ended. With
+        `elapsed`, the time that all nodes before it take, its start is `elapsed` plus the greatest
+        `ready - elapsed` so far. This needs no loop. A stream with gaps of 1, whose nodes take 10
+        and are ready at 0, 5 and 40:
 
-            c = 0, 11, 22; ready - c = 0, -6, 18; the greatest = 0, 0, 18; start = 0, 11, 40
+            elapsed              0, 11, 22
+            ready - elapsed      0, -6, 18
+            greatest so far      0,  0, 18
+            start                0, 11, 40
         """
         shape = (chunk.marks.stop - chunk.marks.start, len(self.wall))
         marks = _ChunkMarks(
@@ -375,7 +460,7 @@ class _Pass:
             self.reached[run.track] = self.end[run.nodes.stop - 1]
 
     def _prepare(self, nodes: slice, chunk: Chunk, marks: _ChunkMarks) -> _Run:
-        """Return when nodes of a stream may start, and set what marks need of that."""
+        """Return a run of nodes on a stream, and fill in the rows of its marks in `marks`."""
         replay = self.replay
         track = int(self.program.track[nodes.start])
         marks_of_nodes = replay.order.marks.of_nodes(nodes)
@@ -386,9 +471,8 @@ class _Pass:
 
         ready = self.returned[replay.base_of_node[nodes]] + self.offset[nodes]
         np.maximum(ready, self.earliest[nodes], out=ready)
-        ready[marked[awaited != NONE]] = (
-            _NEVER  # these are ready when what they await ends
-        )
+        # Nodes that wait for another stream become ready in `_run_marks`.
+        ready[marked[awaited != NONE]] = _BEFORE_ALL
         elapsed = np.zeros_like(ready)
         np.cumsum(duration[:-1] + gaps[1:], axis=0, out=elapsed[1:])
         ready -= elapsed
@@ -396,6 +480,7 @@ class _Pass:
 
         rows = marks_of_nodes - chunk.marks.start
         if len(rows):
+            # For marks at nodes 2 and 5 of the run: the maxima of nodes 0 to 2 and 3 to 5.
             after_last_mark = np.append(0, marked[:-1] + 1)
             until_last = ready[: marked[-1] + 1]
             marks.ready[rows] = np.maximum.reduceat(until_last, after_last_mark)
@@ -411,7 +496,7 @@ class _Pass:
         )
 
     def _run_marks(self, chunk: Chunk, marks: _ChunkMarks) -> None:
-        """Make `ready` the greatest so far at each mark of a chunk, waits included."""
+        """Make `ready` of each mark the greatest up to this mark, with the waits of marks."""
         order = self.replay.order.marks
         awaited_node = order.awaited_node[chunk.marks]
         awaited_mark = order.awaited_mark[chunk.marks]
@@ -423,8 +508,8 @@ class _Pass:
         marks.ready[awaits_earlier_chunk] = np.maximum(
             marks.ready[awaits_earlier_chunk], ready
         )
-        ready_of_mark = list(marks.ready)  # rows that are changed in place
-        # `NONE` reads the last mark here; it is not used.
+        ready_of_mark = list(marks.ready)  # views of the rows, which change in place
+        # The index `NONE` reads the last mark here, but the loop does not use that row.
         later_than_awaited = marks.elapsed_at_end[awaited_mark] - marks.elapsed
         for ready, mark_before, awaited, later in zip(
             ready_of_mark,
@@ -439,29 +524,42 @@ class _Pass:
                 np.maximum(ready, ready_of_mark[awaited] + later, out=ready)
 
 
-def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:
-    """Return the time of a clock of which intervals are scaled.
+def _identity(host: Sequence[Sequence[Scaled]]) -> Hashable:
+    """Return a key of scaled intervals: the addresses of their arrays, not their times."""
+    key = []
+    for scaled_of_clock in host:
+        key_of_clock = [
+            (id(intervals.start), id(intervals.end), intervals.factor)
+            for intervals in scaled_of_clock
+        ]
+        key.append(tuple(key_of_clock))
+    return tuple(key)
 
-    Factors of intervals that overlap multiply; `frozen` intervals take what was recorded.
+
+def host_curve(scaled: Sequence[Scaled], frozen: Union) -> Curve | None:
+    """Return the time of a clock with some scaled intervals; None without any.
+
+    If intervals overlap, their factors multiply. Frozen intervals take their recorded time.
     """
     if not scaled:
         return None
-    edges = [np.array([0, _FAR]), frozen.start, frozen.end]
-    for term in scaled:
-        edges.append(term.start)
-        edges.append(term.end)
+    edges = [np.array([0, _AFTER_ALL]), frozen.start, frozen.end]
+    for intervals in scaled:
+        edges.append(intervals.start)
+        edges.append(intervals.end)
     recorded = distinct(np.concatenate(edges))
-    factor = np.ones(len(recorded))
-    for term in scaled:
-        factor[_begins_in(recorded, union(term.start, term.end))] *= term.factor
-    factor[_begins_in(recorded, frozen)] = 1.0
+    factor = np.ones(len(recorded))  # of the time from each edge to the next one
+    for intervals in scaled:
+        is_inside = _is_inside(recorded, union(intervals.start, intervals.end))
+        factor[is_inside] *= intervals.factor
+    factor[_is_inside(recorded, frozen)] = 1.0
     changed = np.zeros(len(recorded))
     changed[1:] = np.cumsum(np.diff(recorded) * factor[:-1])
     return Curve(recorded, changed)
 
 
-def _begins_in(time: Int64Array, intervals: Union) -> BoolArray:
-    """Return which times lie in an interval, or are its start."""
+def _is_inside(time: Int64Array, intervals: Union) -> BoolArray:
+    """Return which times lie in an interval; its start does, its end does not."""
     begun = np.searchsorted(intervals.start, time, "right")
     last = begun - 1
     end_of_last = values_at(intervals.end, last)

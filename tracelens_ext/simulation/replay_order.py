@@ -1,8 +1,8 @@
-"""In which order a pass of the replay runs nodes and blocks, so that numpy can run many at once.
+"""The order in which a pass of the replay runs nodes and blocks, so that numpy runs many at once.
 
-Blocks, and every so many calls, cut a program into chunks. In a chunk each stream runs by itself,
-but for its marks: nodes that wait for another stream, and the nodes of the same chunk that they
-wait for.
+A program is cut into chunks at each block, and after some thousand calls. Within a chunk, streams
+run one after another. They only meet at marks: nodes that wait for another stream, and the nodes of
+the same chunk that they wait for.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ _ROWS_AT_ONCE = 4096
 
 
 class Chunk(NamedTuple):
-    """What runs between two cuts."""
+    """The nodes between two cuts, and the blocks at the second cut."""
 
     runs: list[slice]  #: the nodes of each stream
-    marks: slice  #: those among these nodes
-    blocks: list[int]  #: those that come after the nodes
+    marks: slice  #: the marks among these nodes, indices into `Marks`
+    blocks: list[int]  #: the blocks that come after the nodes
 
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """The nodes at which streams meet, m of them in the order of their calls."""
+    """The m nodes at which streams meet, in the order of their calls.
 
-    node: Int64Array  #: (m,)
-    #: the mark before each one on its stream, from the first mark of the chunk on; `NONE` if that
-    #: is in an earlier chunk, or without one, (m,)
+    `before` and `awaited_mark` count marks from the first mark of the chunk.
+    """
+
+    node: Int64Array  #: the node of each mark, (m,)
+    #: the mark before each mark on its stream; `NONE` without one in the same chunk, (m,)
     before: Int64Array
-    awaited_node: (
-        Int64Array  #: what each waits for, `NONE` for one that does not wait, (m,)
-    )
-    #: the mark of that, from the first mark of the chunk on; `NONE` if it is in an earlier chunk,
-    #: or without one, (m,)
+    #: the node that each mark waits for; `NONE` for a mark that does not wait, (m,)
+    awaited_node: Int64Array
+    #: the mark of that node; `NONE` without one in the same chunk, (m,)
     awaited_mark: Int64Array
-    by_node: Int64Array  #: the marks by their node, (m,)
+    by_node: Int64Array  #: the marks, sorted by their nodes, (m,)
 
     @cached_property
     def _sorted_nodes(self) -> Int64Array:
         return self.node[self.by_node]
 
     def of_nodes(self, nodes: slice) -> Int64Array:
-        """Return the marks among some nodes, in the order of the nodes."""
+        """Return the marks in a range of nodes, in the order of the nodes."""
         first, stop = np.searchsorted(self._sorted_nodes, (nodes.start, nodes.stop))
         return self.by_node[first:stop]
 
@@ -92,26 +92,32 @@ class Order:
 
 
 def _bounds(chunk: Int64Array, chunks: int) -> Int64Array:
-    """Return where the members of each chunk begin, and where the last ones end, ascending."""
+    """Return the index of the first member of each chunk, and at last the number of members.
+
+    Members of chunks 0, 0, 2 of 3 chunks give 0, 2, 2, 3.
+    """
     return np.searchsorted(chunk, np.arange(chunks + 1))
 
 
 class _Waits(NamedTuple):
-    node: Int64Array  #: that waits
+    """Pairs of nodes."""
+
+    node: Int64Array  #: the node that waits
     awaited: Int64Array  #: the node that it waits for
 
 
 def _needed_waits(program: DependencyGraph, gap: Int64Array) -> _Waits:
     """Return the waits that no earlier wait implies.
 
-    A stream that has waited for a node of another stream has waited for all nodes before it, unless
-    the work of a stream overlaps.
+    A stream that has waited for a node of another stream has also waited for all nodes before that
+    node. This does not hold if work overlaps on a stream; then all waits are needed.
     """
     waiting_node = program.waits[:, 0]
     by_call = np.lexsort((waiting_node, program.key[waiting_node]))
     node, awaited = program.waits[by_call].T
     streams = int(program.track.max(initial=0)) + 1
     pair = program.track[node] * streams + program.track[awaited]
+    # Waits between the same two streams are now neighbors, in the order of their calls.
     by_pair = np.argsort(pair, kind="stable")
     node = node[by_pair]
     awaited = awaited[by_pair]
@@ -129,16 +135,17 @@ def _needed_waits(program: DependencyGraph, gap: Int64Array) -> _Waits:
 def _find_marks(
     program: DependencyGraph, chunk_of_node: Int64Array, waits: _Waits
 ) -> Marks:
-    """Return the nodes that wait, and those of the same chunk that are waited for."""
-    is_of_chunk = chunk_of_node[waits.awaited] == chunk_of_node[waits.node]
-    nodes = distinct(np.append(waits.node, waits.awaited[is_of_chunk]))
+    """Return the marks: the nodes that wait, and the nodes that they wait for in the same chunk."""
+    is_of_same_chunk = chunk_of_node[waits.awaited] == chunk_of_node[waits.node]
+    # The nodes of the marks in ascending order, then the marks in the order of calls.
+    nodes = distinct(np.append(waits.node, waits.awaited[is_of_same_chunk]))
     by_call = np.lexsort((nodes, program.key[nodes]))
-    mark_of = inverse_permutation(by_call)  # of each of `nodes`
+    mark_of = inverse_permutation(by_call)  # the mark of each of `nodes`
 
     awaited_node = np.full(len(nodes), NONE)
     awaited_node[mark_of[np.searchsorted(nodes, waits.node)]] = waits.awaited
     chunk = chunk_of_node[nodes[by_call]]
-    first_of_chunk = np.searchsorted(chunk, chunk)
+    first_of_chunk = np.searchsorted(chunk, chunk)  # the first mark of the chunk
 
     mark_before = np.full(len(nodes), NONE)
     mark_before[1:] = mark_of[:-1]
@@ -147,10 +154,12 @@ def _find_marks(
     mark_before = mark_before[by_call]
     before = np.where(mark_before == NONE, NONE, mark_before - first_of_chunk)
 
-    waits_within = (awaited_node != NONE) & (chunk_of_node[awaited_node] == chunk)
+    waits_in_chunk = (awaited_node != NONE) & (chunk_of_node[awaited_node] == chunk)
     awaited_mark = np.full(len(nodes), NONE)
-    place = np.searchsorted(nodes, awaited_node[waits_within])
-    awaited_mark[waits_within] = mark_of[place] - first_of_chunk[waits_within]
+    awaited_index = np.searchsorted(nodes, awaited_node[waits_in_chunk])
+    awaited_mark[waits_in_chunk] = (
+        mark_of[awaited_index] - first_of_chunk[waits_in_chunk]
+    )
     return Marks(
         node=nodes[by_call],
         before=before,

@@ -23,8 +23,8 @@ from tracelens_ext.simulation.critical_path import CriticalPath, critical_path
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.host_clocks import synchronizing_calls
 from tracelens_ext.simulation.path_table import PathDescriber
-from tracelens_ext.simulation.replay import Change, Replay, Replayed
-from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
+from tracelens_ext.simulation.replay import Replay, Replayed
+from tracelens_ext.simulation.scenarios import Changes, NamedChange, parse_change
 from tracelens_ext.simulation.window import Window
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array, distributed_info
 from tracelens_ext.trace.gpu_events import GpuEvents
@@ -84,12 +84,14 @@ class Simulation:
     @cached_property
     def replayed(self) -> Replayed:
         """The unchanged replay."""
-        _, replayed = self.replay.run([])
+        _, replayed = self.replay.run([], 0)
         return replayed
 
-    def saved(self, changes: Iterable[Change]) -> Int64Array:
-        """What each change saves, ns; the unchanged program is run beside them."""
-        walls, self.replayed = self.replay.run(changes)
+    def saved(self, changes: Sequence[NamedChange]) -> Int64Array:
+        """Return what each change saves, ns, and run the unchanged program beside them."""
+        # Changes are made one at a time, because each may have as many numbers as the program.
+        changed_programs = (self.changes.change(change) for change in changes)
+        walls, self.replayed = self.replay.run(changed_programs, len(changes))
         return self.replayed.wall - walls
 
     @property
@@ -186,21 +188,23 @@ class Simulation:
         lines.append(f"Dependencies: {counts}")
         return lines
 
-    def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
+    def what_if(self, changes: Sequence[NamedChange] | None = None) -> pd.DataFrame:
         """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
 
         None where the replay is withheld.
         """
-        named = changes
-        if named is None:
-            named = self.changes.default()
-        saved_ns = self.saved([self.changes.change(change) for change in named])
+        shown_changes = changes
+        if shown_changes is None:
+            shown_changes = self.changes.default()
+        saved_ns = self.saved(shown_changes)
         if self.state == State.UNAVAILABLE:
-            named = []
+            shown_changes = []
             saved_ns = saved_ns[:0]
+        labels = [change.text for change in shown_changes]
+        factors = [change.factor for change in shown_changes]
         columns = {
-            "change": pd.Series([change.text for change in named], dtype="str"),
-            "factor": np.array([change.factor for change in named], dtype=np.float64),
+            "change": pd.Series(labels, dtype="str"),
+            "factor": np.array(factors, dtype=np.float64),
             "wall_ms": (self.replayed.wall - saved_ns) / NS_PER_MS,
             "saved_ms": saved_ns / NS_PER_MS,
             "saved_percent": percent(saved_ns, self.replayed.wall),
@@ -390,7 +394,7 @@ _CHART = Chart(
 )
 WHAT_IF = Table(
     name="what_if",
-    shows="Simulated wall time if something took longer or shorter",
+    description="Simulated wall time if something took longer or shorter",
     columns=[
         Column("change", "what changes, as written with `--change`"),
         Column(
@@ -401,13 +405,13 @@ WHAT_IF = Table(
         Column("saved_ms", "of the wall time of the unchanged simulation"),
         Column("saved_percent", "likewise"),
     ],
-    table=_what_if,
-    asked_by="what_if",
+    build=_what_if,
+    enabled_by="what_if",
     notes=_simulation_notes,
 )
 CRITICAL_PATH_SUMMARY = Table(
     name="critical_path_summary",
-    shows="Critical path by kind and category",
+    description="Critical path by kind and category",
     columns=[
         Column(
             "kind",
@@ -421,14 +425,14 @@ CRITICAL_PATH_SUMMARY = Table(
             "total_ms", "all GPU work of the kind and category; empty for other kinds"
         ),
     ],
-    table=_critical_path_summary,
-    asked_by="what_if",
+    build=_critical_path_summary,
+    enabled_by="what_if",
     charts=[_CHART],
     on_every_page=True,
 )
 CRITICAL_PATH = Table(
     name="critical_path",
-    shows="Critical path, segment by segment",
+    description="Critical path, segment by segment",
     columns=[
         Column("start_us", "from the start of the window"),
         Column(
@@ -452,6 +456,6 @@ CRITICAL_PATH = Table(
             unit="yes/no",
         ),
     ],
-    table=_critical_path,
-    asked_by="what_if",
+    build=_critical_path,
+    enabled_by="what_if",
 )

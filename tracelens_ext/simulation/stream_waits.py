@@ -1,4 +1,4 @@
-"""Streams that wait for an event of another stream, as recorded or as is likely."""
+"""Waits of a stream for an event of another stream, as recorded or as likely."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from tracelens_ext.trace.sorted_groups import (
     last_before,
 )
 
-#: When the node after the last one of a stream starts.
+#: A start that never comes, for a wait that no node of its stream follows.
 _NEVER: Final = 2**62
 
 
 class StreamWaits(NamedTuple):
-    """Nodes with the waits of streams among them."""
+    """Nodes among which a node for each of w waits was inserted."""
 
     nodes: Nodes
-    waits: Int64Array  #: the node of each wait and the node that it waits for, (w, 2)
-    is_known: BoolArray  #: True where the recording says so, (w,)
-    contradicted: int  #: how many waits the recorded times contradict
+    waits: Int64Array  #: the node of each wait, and the node that it waits for, (w, 2)
+    is_known: BoolArray  #: True if the recording tells what the wait waits for, (w,)
+    contradicted: (
+        int  #: number of waits that recorded times contradict; they are left out
+    )
 
 
 class _WaitCalls(NamedTuple):
-    """Calls that let a stream wait for another one, m of them. Times since the window's start."""
+    """The m calls that make a stream wait. Times are ns since the window's start."""
 
-    called_at: Int64Array
+    called_at: Int64Array  #: (m,)
     waiting_track: Int64Array  #: the stream that waits, `NONE` if unknown, (m,)
-    awaited_track: Int64Array  #: the one that it waits for, `NONE` if unknown, (m,)
-    recorded_at: Int64Array  #: when the event was recorded that is waited for, (m,)
-    is_known: BoolArray  #: True where the recording says which streams those are, (m,)
+    awaited_track: Int64Array  #: the stream that is waited for, `NONE` if unknown, (m,)
+    recorded_at: Int64Array  #: when the awaited event was recorded, (m,)
+    is_known: BoolArray  #: True if the recording tells both streams, (m,)
 
     def chosen(self, selection: BoolArray) -> _WaitCalls:
         """Return some of the calls."""
@@ -50,7 +52,7 @@ class _WaitCalls(NamedTuple):
         )
 
     def awaited_node(self, nodes: Nodes) -> Int64Array:
-        """The last node before the event on the awaited stream, `NONE` without, (m,)."""
+        """Return the last node before the event on the awaited stream, `NONE` without, (m,)."""
         return nodes.last_called(self.awaited_track, self.recorded_at)
 
 
@@ -70,7 +72,7 @@ def add_waits(nodes: Nodes, calls: SyncCalls) -> StreamWaits:
     kept = wait_calls.chosen(is_possible & ~is_too_late)
 
     inserted = with_waits(nodes=nodes, track=kept.waiting_track, call=kept.called_at)
-    # What is waited for may be one of the inserted waits, or is further back than before.
+    # The insertion moved the awaited nodes, and an inserted wait may be the last node now.
     awaited_node = kept.awaited_node(inserted.nodes)
     return StreamWaits(
         nodes=inserted.nodes,
@@ -81,7 +83,7 @@ def add_waits(nodes: Nodes, calls: SyncCalls) -> StreamWaits:
 
 
 def _next_start(nodes: Nodes, wait_calls: _WaitCalls) -> Int64Array:
-    """When the first node starts that is called after each wait on the same stream, (m,)."""
+    """Return the start of the first node on the stream that is called after each wait, (m,)."""
     track = wait_calls.waiting_track
     node_after = items_before(
         group=nodes.track,
@@ -95,6 +97,7 @@ def _next_start(nodes: Nodes, wait_calls: _WaitCalls) -> Int64Array:
 
 
 def _find_wait_calls(nodes: Nodes, calls: SyncCalls) -> _WaitCalls:
+    """Return the calls that make a stream wait, with their recorded or likely streams."""
     rows = calls.named(runtime_calls.STREAM_WAITS_FOR_EVENT)
     targets = calls.targets_of(rows)
     is_known = (targets.waiting_track != NONE) & (targets.awaited_track != NONE)
@@ -114,18 +117,20 @@ def _find_wait_calls(nodes: Nodes, calls: SyncCalls) -> _WaitCalls:
 
 
 class _LikelyStreams(NamedTuple):
-    waiting: Int64Array  #: the stream that waits, `NONE` if there is none, (m,)
-    awaited: Int64Array  #: the stream that it waits for, `NONE` if there is none, (m,)
+    """The likely streams of m calls."""
+
+    waiting: Int64Array  #: the stream that waits, `NONE` if nothing shows it, (m,)
+    awaited: Int64Array  #: the stream that it waits for, `NONE` likewise, (m,)
 
 
 def _likely_streams(
     nodes: Nodes, calls: SyncCalls, rows: Int64Array, recorded_at: Int64Array
 ) -> _LikelyStreams:
-    """Return which streams a call is likely to be about.
+    """Return which stream is likely to wait at each call, and for which other stream.
 
-    The stream on which the thread launches next waits for the one on which the thread launched last
-    before the event was recorded. If these are the same stream, it waits for the other stream on
-    which any thread launched last before the record.
+    The stream of the thread's next launch waits for the stream of the thread's last launch before
+    the event was recorded. If these are the same, it waits for the last other stream that any
+    thread launched on before the event was recorded.
     """
     launched = np.flatnonzero(nodes.is_called & (nodes.launch != NONE))
     launched = launched[np.argsort(nodes.call[launched], kind="stable")]
@@ -159,19 +164,19 @@ def _likely_streams(
 def _last_other_stream(
     nodes: Nodes, launched: Int64Array, before: Int64Array, track: Int64Array
 ) -> Int64Array:
-    """Return on which stream but `track` any thread launched last before a time.
+    """Return the stream, other than a given one, of the last launch of any thread before a time.
 
-    Launches on streams 0, 1, 1, 1, in order of time: stream 0 for `track` 1, by the launch before
-    the run of launches on stream 1; stream 1 for `track` 0.
+    Launches on streams 0, 1, 1, 1 in order of time give stream 1 for the given stream 0, and stream
+    0 for the given stream 1: the stream of the launch before the last run of launches on stream 1.
 
     Args:
-        nodes: with the stream of each node.
-        launched: the nodes that were launched, by the time of their call.
-        before: of each question, (m,).
-        track: of each question, (m,).
+        nodes: the nodes.
+        launched: the nodes that were launched, in the order of their calls.
+        before: the time of each of m questions, (m,).
+        track: the given stream of each question, (m,).
 
     Returns:
-        A stream for each question, `NONE` where there is none, (m,).
+        A stream for each question, `NONE` without one, (m,).
     """
     track_by_time = nodes.track[launched]
     launches = np.arange(len(launched))

@@ -1,8 +1,8 @@
-"""The runtime calls of a window, and what the trace says that they wait for.
+"""The runtime calls of a window, and the streams and events that they wait for.
 
-PyTorch records, with some options, events of the category `cuda_sync`, one for each call that
-synchronizes. They say which stream waits, for which other stream, and which call recorded the CUDA
-event that is waited for.
+With some options, PyTorch records an event of the category `cuda_sync` for each call that
+synchronizes. It tells which stream waits, which stream it waits for, and which call recorded the
+CUDA event that it waits for.
 """
 
 from __future__ import annotations
@@ -25,19 +25,27 @@ from tracelens_ext.trace.gpu_events import GpuEvents, GpuTracks
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.sorted_groups import by_group_and_time, last_before
 
-_NOTHING: Final = (NONE, NONE, NONE)
-
 
 class SyncTargets(NamedTuple):
-    """What some calls let wait, and for what; `NONE` where that is not recorded. All (m,)."""
+    """The targets of m calls as columns (m,); `NONE` if the trace does not tell one."""
 
-    waiting_track: (
-        Int64Array  #: the stream that the call is about, which may wait itself
-    )
-    awaited_track: Int64Array  #: the stream that it waits for
-    recorded_at: (
-        Int64Array  #: when the awaited event was recorded, ns since the window's start
-    )
+    #: the stream that waits, or that the host waits for
+    waiting_track: Int64Array
+    #: the stream that `waiting_track` waits for
+    awaited_track: Int64Array
+    #: when the awaited event was recorded, ns since the window's start
+    recorded_at: Int64Array
+
+
+class _SyncTarget(NamedTuple):
+    """The target of one call: a row of `SyncTargets`."""
+
+    waiting_track: int
+    awaited_track: int
+    recorded_at: int
+
+
+_NO_TARGET: Final = _SyncTarget(NONE, NONE, NONE)
 
 
 class SyncCalls:
@@ -60,22 +68,22 @@ class SyncCalls:
         return self._calls[self._trace.named(name, pattern.match)]
 
     def start_of(self, rows: Int64Array) -> Int64Array:
-        """When calls start, ns since the window's start."""
+        """Return when calls start, ns since the window's start."""
         return self._trace.ts[rows] - self._window.start
 
     def end_of(self, rows: Int64Array) -> Int64Array:
-        """When calls return, ns since the window's start."""
+        """Return when calls return, ns since the window's start."""
         return self._trace.end_of(rows) - self._window.start
 
     def thread_of(self, rows: Int64Array) -> Int32Array:
-        """The threads that make calls."""
+        """Return the threads that make calls."""
         return self._trace.thread[rows]
 
     def targets_of(self, rows: Int64Array) -> SyncTargets:
-        """Return what the trace says that calls wait for."""
+        """Return the targets of m calls as the trace tells them."""
         calls = self._trace.correlation[rows].tolist()
-        targets = [self._target_of_call.get(call, _NOTHING) for call in calls]
-        columns = np.array(targets, dtype=np.int64).reshape(-1, len(_NOTHING))
+        targets = [self._target_of_call.get(call, _NO_TARGET) for call in calls]
+        columns = np.array(targets, dtype=np.int64).reshape(-1, len(_NO_TARGET))
         return SyncTargets(
             waiting_track=columns[:, 0],
             awaited_track=columns[:, 1],
@@ -83,7 +91,10 @@ class SyncCalls:
         )
 
     def record_before(self, rows: Int64Array) -> Int64Array:
-        """When the last event before each call was recorded on its thread; its start if none."""
+        """Return when the thread of each call last recorded a CUDA event before the call.
+
+        This is the start of the call itself if the thread recorded none.
+        """
         trace = self._trace
         last_record = last_before(
             group=trace.thread[self._records],
@@ -94,8 +105,8 @@ class SyncCalls:
         recorded_at = values_at(self.start_of(self._records), last_record)
         return np.where(last_record == NONE, self.start_of(rows), recorded_at)
 
-    def _read_sync_events(self, tracks: GpuTracks) -> dict[int, tuple[int, int, int]]:
-        """Return what `cuda_sync` events say: correlation id → fields of `SyncTargets`."""
+    def _read_sync_events(self, tracks: GpuTracks) -> dict[int, _SyncTarget]:
+        """Return the targets in `cuda_sync` events by the correlation id of the call."""
         trace = self._trace
         is_sync = np.isin(trace.categories, runtime_calls.SYNC_CATEGORIES)
         if not is_sync.any():
@@ -109,7 +120,7 @@ class SyncCalls:
         times_of_records = self.start_of(self._records).tolist()
         recorded_at = dict(zip(correlations_of_records, times_of_records, strict=True))
 
-        target_of_call: dict[int, tuple[int, int, int]] = {}
+        target_of_call: dict[int, _SyncTarget] = {}
         for call, device, stream, awaited_stream, record in zip(
             trace.correlation[rows].tolist(),
             trace.arg("device").at(rows).tolist(),
@@ -118,9 +129,9 @@ class SyncCalls:
             trace.arg("wait_on_cuda_event_record_corr_id").at(rows).tolist(),
             strict=True,
         ):
-            target_of_call[call] = (
-                track_of_stream.get((device, stream), NONE),
-                track_of_stream.get((device, awaited_stream), NONE),
-                recorded_at.get(record, NONE),
+            target_of_call[call] = _SyncTarget(
+                waiting_track=track_of_stream.get((device, stream), NONE),
+                awaited_track=track_of_stream.get((device, awaited_stream), NONE),
+                recorded_at=recorded_at.get(record, NONE),
             )
         return target_of_call

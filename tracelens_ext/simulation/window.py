@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """From when to when a trace is simulated, ns since its first event."""
+    """The interval of a trace that is simulated, ns since the first event of the trace."""
 
     start: int
     end: int
 
     @property
     def length(self) -> int:
-        """How long the window is, ns."""
+        """The length of the window, ns."""
         return self.end - self.start

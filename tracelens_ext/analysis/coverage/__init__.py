@@ -1,1 +1,1 @@
-"""What a recording holds: lost GPU work, work of before it, warm-up, and what was left out."""
+"""What a recording covers: dropped events, earlier work, warm-up, and data not recorded."""

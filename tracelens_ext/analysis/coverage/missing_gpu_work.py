@@ -1,4 +1,4 @@
-"""Why a trace has no GPU work, as far as the file says, and how to record some."""
+"""Explains why a trace has no GPU work, as far as the file shows, and how to record GPU work."""
 
 from __future__ import annotations
 
@@ -15,49 +15,52 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.linking import is_graph_launch
 
-#: How each tool records GPU work.
+#: The option or activity with which each tool records GPU work.
 _RECORD_GPU: Final = {
     "torch": "ProfilerActivity.CUDA",
     "nsys": "nsys profile -t cuda",
     "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
 }
-#: How PyTorch's profiler records the work of other accelerators, by what their categories,
-#: processes and devices are called.
+#: The activity with which PyTorch's profiler records each other accelerator, and a pattern of the
+#: categories, processes and devices in its traces.
 _RECORD_ACCELERATOR: Final = {
     "ProfilerActivity.XPU": re.compile(r"xpu_|Intel\(R\)|LEVEL-ZERO"),
     "ProfilerActivity.MTIA": re.compile(r"mtia_|MTIA"),
     "ProfilerActivity.HPU": re.compile(r"hpu_|HPU"),
     "torch_npu.profiler.ProfilerActivity.NPU": re.compile(r"async_npu|NPU|Ascend"),
 }
+#: How JAX names the processes of TPUs.
 _TPU: Final = "/device:TPU"
-#: Categories of PyTorch's profiler that are not work of an accelerator.
+#: Categories of PyTorch's profiler whose events are not work of an accelerator.
 _NOT_WORK: Final = frozenset(
     {"Trace", "overhead", "Overhead", "cuda_sync", "gpu_user_annotation"}
 )
 
 
 def no_gpu_work(work: GpuEvents) -> str:
-    """Return why there is no GPU work in a trace without any, and what to do: a sentence or two."""
+    """Return a sentence or two: why the trace has no GPU work, and how to record it."""
     trace = work.trace
     recording = recording_of(work)
     if is_of_tpu(trace):
         return "This is a TPU profile; only its CPU part is analyzed."
     if trace.provenance.salvaged:
-        return _lost_with_the_end(trace, recording)
+        return _maybe_in_the_lost_part(trace, recording)
     if recording.launches:
         return _launched_but_not_recorded(trace, recording)
-    unread = _events_not_read(trace)
-    if unread:
+    unsupported = _unsupported_events(trace)
+    if unsupported:
         return (
             "No GPU work was read. These events, which may be GPU work, are not "
-            f"supported: {unread}."
+            f"supported: {unsupported}."
         )
     tool = program_of(trace).tool
-    accelerator = _accelerator(trace) if tool == "torch" else None
-    if accelerator is not None:
+    activity = _accelerator_activity(trace) if tool == "torch" else None
+    if activity is not None:
         devices = [device.name for device in trace.devices if device.name]
-        whose = ", ".join(dict.fromkeys(devices)) or "an accelerator"
-        return f"The trace contains no work of {whose}; record it with {accelerator}."
+        accelerator = ", ".join(dict.fromkeys(devices)) or "an accelerator"
+        return (
+            f"The trace contains no work of {accelerator}; record it with {activity}."
+        )
     remedy = _RECORD_GPU.get(tool)
     if tool == "torch":
         return (
@@ -70,12 +73,13 @@ def no_gpu_work(work: GpuEvents) -> str:
 
 
 def is_of_tpu(trace: Trace) -> bool:
-    """Return whether a trace is a profile of TPUs, without any GPU's work."""
+    """Return True if a trace is a profile of TPUs and contains no GPU work."""
     has_tpu = any(str(name).startswith(_TPU) for name in trace.process_names.values())
     return has_tpu and not len(trace.gpu_rows)
 
 
-def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
+def _maybe_in_the_lost_part(trace: Trace, recording: Coverage) -> str:
+    """Return the explanation for a truncated file."""
     part = "The readable part of the file contains"
     if recording.launches:
         launches = counted(recording.launches, "launch", "launches")
@@ -87,7 +91,7 @@ def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
 
 
 def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
-    """Return how much was launched, and what the profiler says about it."""
+    """Return how much was launched, and the profiler's own notes about missing work."""
     is_graph = trace.named(trace.name[recording.lost], is_graph_launch)
     has_graphs = bool(is_graph.any())
     if recording.launches == 1:
@@ -105,21 +109,24 @@ def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
     return sentence
 
 
-def _events_not_read(trace: Trace) -> str:
-    """Return the events that no reader knows, by category and process; empty for none."""
+def _unsupported_events(trace: Trace) -> str:
+    """Return the events that may be GPU work of an unknown kind, by category and process.
+
+    Only PyTorch's traces are searched. The text is empty if there are no such events.
+    """
     if not trace.provenance.format.startswith("PyTorch"):
         return ""
     rows = trace.rows_of(EventKind.OTHER)
     rows = rows[trace.dur[rows] > 0]
-    is_work = np.array([name not in _NOT_WORK for name in trace.categories], dtype=bool)
-    rows = rows[is_work[trace.category[rows]]] if len(is_work) else rows
+    if len(trace.categories):
+        is_work = [name not in _NOT_WORK for name in trace.categories]
+        rows = rows[np.array(is_work, dtype=bool)[trace.category[rows]]]
     if not len(rows):
         return ""
     first, group = number_groups([trace.category[rows], trace.thread[rows]])
+    events_in_group = np.bincount(group).tolist()
     counts: dict[str, int] = {}
-    for row, count in zip(
-        rows[first].tolist(), np.bincount(group).tolist(), strict=True
-    ):
+    for row, count in zip(rows[first].tolist(), events_in_group, strict=True):
         label = _kind_of_event(trace, row)
         counts[label] = counts.get(label, 0) + count
     parts = [f"{counted(count, 'event')} {label}" for label, count in counts.items()]
@@ -127,7 +134,7 @@ def _events_not_read(trace: Trace) -> str:
 
 
 def _kind_of_event(trace: Trace, row: int) -> str:
-    """Return the category of an event, and the process that it is under where that has a name."""
+    """Return the category of an event and the name of its process, if the process has one."""
     kind = "without a category"
     category = trace.categories[trace.category[row]]
     if category:
@@ -139,8 +146,8 @@ def _kind_of_event(trace: Trace, row: int) -> str:
     return kind
 
 
-def _accelerator(trace: Trace) -> str | None:
-    """Return what records the work of the accelerator that the trace names; None for a GPU."""
+def _accelerator_activity(trace: Trace) -> str | None:
+    """Return the activity that records the accelerator that the trace names; None without one."""
     names = list(trace.categories)
     names += [str(name) for name in trace.process_names.values()]
     names += [str(label) for label in trace.process_labels.values()]

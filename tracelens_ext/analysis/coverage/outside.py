@@ -1,9 +1,9 @@
-"""What a file has before the first and after the last GPU event, where that is much of it."""
+"""A sentence about the time before the first and after the last GPU event, if that is long."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,14 +15,15 @@ from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, EventKind
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
 
-#: The time before or after the GPU's work is reported from this share of the file's duration on.
+#: The time before or after the GPU's work is reported if it exceeds this share of the file's
+#: duration.
 _LEAST_SHARE: Final = 0.05
-#: What fills the time before or after is named from this share of it on.
+#: The events that take most of that time are named if they take at least this share of it.
 _NAMED_SHARE: Final = 0.2
 _NAME_LENGTH: Final = 60
-#: An iteration goes on around everything.
+#: An iteration is never named: it contains everything that happens in it.
 _STEP: Final = re.compile(r"ProfilerStep#")
-#: The first kind of which something takes long enough is named.
+#: Kinds of events that may be named. The first kind whose events take long enough is used.
 _NAMED_KINDS: Final[tuple[Sequence[EventKind], ...]] = (
     LAUNCH_KINDS,
     (EventKind.CPU_OP,),
@@ -35,13 +36,14 @@ class _Edge(NamedTuple):
 
     name: str  #: `before it` or `after it`
     start: int  #: ns since the trace's first event
-    end: int  #: likewise
+    end: int  #: ns since the trace's first event
 
 
 def time_outside(work: GpuEvents) -> str:
-    """Return how long the GPU is active of the whole file, and what is before and after; or "".
+    """Return a sentence about the time without GPU work at the beginning and end of a file.
 
-    `GPU active for 342.0 of 618.0 ms; before it: 276.0 ms, of which cudaMalloc 240.0 ms.`
+    An example: `GPU active for 342.0 ms of 618.0 ms; before it: 276.0 ms, of which cudaMalloc
+    240.0 ms.` The text is empty if the GPU is active almost from beginning to end.
     """
     recording = recording_of(work)
     whole_ns = work.trace.span_ns
@@ -62,13 +64,14 @@ def time_outside(work: GpuEvents) -> str:
 
 def _edge_text(work: GpuEvents, edge: _Edge) -> str:
     text = f"{edge.name}: {ms_text((edge.end - edge.start) / NS_PER_MS)}"
-    for longest in _longest_within(work, edge):
+    longest = _longest_within(work, edge)
+    if longest:
         return f"{text}, of which {longest}"
     return text
 
 
-def _longest_within(work: GpuEvents, edge: _Edge) -> Iterator[str]:
-    """Yield what takes most of an edge, of the kinds that tell most first."""
+def _longest_within(work: GpuEvents, edge: _Edge) -> str:
+    """Return the name and time of the events that take most of an edge; "" if none take much."""
     trace = work.trace
     for kinds in _NAMED_KINDS:
         rows = trace.rows_of(*kinds)
@@ -76,12 +79,14 @@ def _longest_within(work: GpuEvents, edge: _Edge) -> Iterator[str]:
         rows = rows[~is_step]
         start = np.maximum(trace.ts[rows], edge.start)
         end = np.minimum(trace.end_of(rows), edge.end)
-        rows = rows[end > start]
-        length = (end - start)[end > start]
+        is_inside = end > start
+        rows = rows[is_inside]
         if not len(rows):
             continue
-        groups = group_durations([trace.name[rows]], length)
+        time_inside = (end - start)[is_inside]
+        groups = group_durations([trace.name[rows]], time_inside)
         longest_ns = int(groups.total[0])
         if longest_ns >= _NAMED_SHARE * (edge.end - edge.start):
             name = cut_middle(trace.names[int(groups.keys[0][0])], _NAME_LENGTH)
-            yield f"{name} {ms_text(longest_ns / NS_PER_MS)}"
+            return f"{name} {ms_text(longest_ns / NS_PER_MS)}"
+    return ""

@@ -1,4 +1,4 @@
-"""What kind of program was recorded, with what tool, and what was not recorded by choice."""
+"""The kind of program that was recorded, the recording tool, and data that it can also record."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ Kind = Literal[
     "native",
     "unknown",
 ]
+#: The kinds of programs that run PyTorch.
 PYTORCH: Final = frozenset({"pytorch-training", "pytorch-inference", "serving"})
 
 
 class _EventGroup(NamedTuple):
-    """Events whose names show what a program is."""
+    """Events whose names can identify a kind of program."""
 
-    words: str  #: what they are called in a sentence
+    words: str  #: the events in a sentence: "Python frames"
     kinds: tuple[EventKind, ...]
 
 
 class _Sign(NamedTuple):
-    """What shows that a program is of some kind."""
+    """Events with certain names, which only one kind of program has."""
 
     program: Kind
     events: _EventGroup
-    pattern: str  #: of a name of such an event
+    pattern: str  #: matches the beginning of the name of such an event
 
 
 _FRAMES: Final = _EventGroup("Python frames", (EventKind.PYTHON_FUNCTION,))
@@ -56,8 +57,8 @@ _ENGINE_STEPS: Final = (
 _BACKWARD_OPERATIONS: Final = (
     r"autograd::engine|Optimizer\.|\w+Backward|aten::\w*backward|FSDP|DistributedData"
 )
-#: Multi-tensor kernels copy and scale tensors of any program; those of optimizers and of the norms
-#: of gradients have these functors.
+#: Any program may copy or scale tensors by multi-tensor kernels. Only multi-tensor kernels with one
+#: of these functors belong to optimizers or compute norms of gradients.
 _TRAINING_KERNELS: Final = (
     r".*(?:multi_tensor_apply\w*<.*(?:Adam|Sgd|SGD|L[Aa][Mm][Bb]|Adagrad|RMSprop|Adadelta|Lion"
     r"|Lerp|Pointwise|L[Pp]?Norm|Axpby)"
@@ -71,13 +72,13 @@ _PYTORCH_OPERATIONS: Final = (
     r"aten::|c10|Torch-Compiled Region|ProfilerStep#|nn\.Module"
 )
 _PYTORCH_KERNELS: Final = r".*(?:at::(?:native|cuda)|c10::|at_cuda_detail)"
-#: Kernels of libraries, of compilers of directives (OpenMP, OpenACC), Kokkos, SYCL, Julia, CuPy and
-#: Numba.
+#: Kernels of programs without a framework for machine learning: llama.cpp, Kokkos, OpenMP and
+#: OpenACC offloading, SYCL, Julia, Numba, CuPy, and Thrust.
 _LIBRARY_KERNELS: Final = (
     r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading|\bnvkernel_|\b__pgi_|\bsycl::"
     r"|_ZTS|\bjulia_|_Z\w*cudapy|cudapy::|\bcupy_|_\d+_gpu\b|thrust::)"
 )
-#: The first of them that occurs decides.
+#: The first sign that a trace contains determines the kind of program.
 _SIGNS: Final = (
     _Sign(program="serving", events=_FRAMES, pattern=_ENGINE_FRAMES),
     _Sign(program="serving", events=_OPERATIONS, pattern=_ENGINE_STEPS),
@@ -101,9 +102,10 @@ _SIGNS: Final = (
     _Sign(program="pytorch-inference", events=_KERNELS, pattern=_PYTORCH_KERNELS),
     _Sign(program="native", events=_KERNELS, pattern=_LIBRARY_KERNELS),
 )
+#: Calls of the CUDA or HIP runtime that launch a kernel; they need code compiled with the program.
 _LAUNCHES_COMPILED_KERNEL: Final = r"(?:cuda|hip)\w*LaunchKernel"
 
-#: How the name of a format begins, and the tool that writes it.
+#: Beginning of the name of a format → the tool that writes this format.
 _TOOLS: Final = {
     "PyTorch": "torch",
     "Nsight": "nsys",
@@ -118,9 +120,9 @@ class RecordedProgram:
     """The program of a trace.
 
     Attributes:
-        kind: what it is.
-        because: what shows it, a clause.
-        tool: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty.
+        kind: the kind of program.
+        because: the evidence for `kind`: a noun phrase, such as "kernels such as 'ggml_mul'".
+        tool: the tool that recorded the trace: `torch`, `nsys`, `rocprofv3`, `jax`, or empty.
     """
 
     kind: Kind
@@ -130,12 +132,12 @@ class RecordedProgram:
 
 @cached_per_object
 def program_of(trace: Trace) -> RecordedProgram:
-    """Return what kind of program a trace is of."""
+    """Return the kind of program that a trace was recorded from, and the evidence for it."""
     format_name = trace.provenance.format
     tool = _tool_of(format_name)
     for sign in _SIGNS:
         if tool == "torch" and sign.program in {"jax", "tensorflow"}:
-            continue  # PyTorch's profiler recorded it
+            continue  # PyTorch's profiler only records PyTorch programs
         name = _commonest_name(
             trace=trace, kinds=sign.events.kinds, pattern=sign.pattern
         )
@@ -159,15 +161,15 @@ def program_of(trace: Trace) -> RecordedProgram:
 
 
 def _tool_of(format_name: str) -> str:
-    """Return the tool that writes a format; empty for others."""
-    for begin, tool in _TOOLS.items():
-        if format_name.startswith(begin):
+    """Return the tool that writes a format; empty if the tool is not known."""
+    for beginning, tool in _TOOLS.items():
+        if format_name.startswith(beginning):
             return tool
     return ""
 
 
 def _has_python(trace: Trace) -> bool:
-    """Return whether a process or a thread is called after Python."""
+    """Return True if the name of a process or thread contains "python"."""
     names = list(trace.process_names.values())
     names.extend(trace.thread_names.values())
     return any("python" in str(name).lower() for name in names)
@@ -176,7 +178,10 @@ def _has_python(trace: Trace) -> bool:
 def _commonest_name(
     trace: Trace, kinds: Sequence[EventKind], pattern: str
 ) -> str | None:
-    """Return the commonest name of events of some kinds that a pattern matches; None for none."""
+    """Return the most common name that matches the pattern among events of these kinds.
+
+    Returns None if no name matches.
+    """
     names = trace.name[trace.rows_of(*kinds)]
     matching = names[trace.named(names, re.compile(pattern).match)]
     if not len(matching):
@@ -186,12 +191,12 @@ def _commonest_name(
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that was not recorded.
+    """Data that was not recorded, although the tool could have recorded it.
 
     Attributes:
-        what: `stacks`, `shapes`, `memory`, `API calls`, `sync events`.
-        adds: what it would add, a clause.
-        how: how to record it with the tool that recorded the trace.
+        what: the data: `stacks`, `shapes`, `memory`, `API calls` or `sync events`.
+        adds: what the data would show, as a clause: "which line of Python each place refers to".
+        how: the option or code with which the tool records the data.
     """
 
     what: str
@@ -199,8 +204,9 @@ class Missing:
     how: str
 
 
-_CALLS: Final = "API calls"  # all programs have these; the others are of Python
-#: What each would add, a clause.
+#: Any program makes API calls; all other data exists only in programs that use a Python framework.
+_CALLS: Final = "API calls"
+#: Data → what it would show, as a clause.
 _ADDS: Final = {
     _CALLS: "why the GPU is idle, and which call launched each kernel",
     "stacks": "which line of Python each place refers to",
@@ -208,7 +214,7 @@ _ADDS: Final = {
     "memory": "what is allocated at the peak, and what allocated it",
     "sync events": "which event or stream each wait is for",
 }
-#: How each tool records it.
+#: Tool → data that it can record → the option or code that records the data.
 _HOW: Final = {
     "torch": {
         _CALLS: "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
@@ -231,7 +237,7 @@ _HOW: Final = {
 
 
 def missing_of(trace: Trace) -> tuple[Missing, ...]:
-    """Return what a trace lacks that its tool could have recorded of such a program."""
+    """Return the data that a trace lacks, but that its tool can record of such a program."""
     program = program_of(trace)
     is_of_python = program.kind in PYTORCH or program.kind == "jax"
     is_recorded = {
@@ -243,7 +249,7 @@ def missing_of(trace: Trace) -> tuple[Missing, ...]:
     }
     missing = []
     for what, how in _HOW.get(program.tool, {}).items():
-        is_of_use = is_of_python or what == _CALLS
-        if is_of_use and not is_recorded[what]:
+        exists = is_of_python or what == _CALLS
+        if exists and not is_recorded[what]:
             missing.append(Missing(what=what, adds=_ADDS[what], how=how))
     return tuple(missing)

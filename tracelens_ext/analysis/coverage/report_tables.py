@@ -1,4 +1,4 @@
-"""The recording as a table, as JSON, and in sentences."""
+"""The coverage of a recording as a table, as JSON, and in sentences."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import (
+from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
+from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
+from tracelens_ext.analysis.coverage.outside import time_outside
+from tracelens_ext.analysis.coverage.part_kinds import (
     DROPPED_EVENTS,
     PRE_RECORDING,
     WARM_UP,
-    Coverage,
-    recording_of,
 )
-from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
-from tracelens_ext.analysis.coverage.outside import time_outside
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
@@ -24,8 +23,9 @@ from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import group_durations
 
-#: A larger share of launches without GPU work is worth a sentence.
+#: If the share of launches without GPU work is larger than this, a sentence mentions it.
 _MANY_LOST_SHARE: Final = 0.01
+#: Number of API calls that the table shows of a trace without GPU work.
 _CALLS_SHOWN: Final = 10
 _COLUMN_TYPES: Final = {
     "kind": "str",
@@ -42,7 +42,7 @@ _TEXT_COLUMNS: Final = ("what", "place", "how")
 
 
 def recording_dict(work: GpuEvents) -> dict[str, object]:
-    """Return the recording for JSON; `wall_ms` and `analyzed_ms` are None without GPU work."""
+    """Return the coverage for JSON; `wall_ms` and `analyzed_ms` are None without GPU work."""
     recording = recording_of(work)
     wall_ms = None
     analyzed_ms = None
@@ -82,7 +82,7 @@ def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object
 
 
 def recording_table(work: GpuEvents) -> pd.DataFrame:
-    """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
+    """Return the totals, then the parts, longest first, and finally the data not recorded."""
     recording = recording_of(work)
     document = recording_dict(work)
     rows: list[dict[str, object]] = [
@@ -113,54 +113,56 @@ def recording_table(work: GpuEvents) -> pd.DataFrame:
 
 
 def _api_call_rows(trace: Trace) -> list[dict[str, object]]:
-    """Return a row for each name of an API call, those that take most time."""
+    """Return a row for each of the API calls that take most time, by name."""
     rows = trace.rows_of(*LAUNCH_KINDS)
     calls = group_durations([trace.name[rows]], trace.dur[rows])
-    columns = zip(
-        calls.keys[0].tolist(), calls.total.tolist(), calls.count.tolist(), strict=True
-    )
-    table: list[dict[str, object]] = [
-        {
-            "kind": "api_calls",
-            "what": trace.names[name],
-            "duration_ms": time / NS_PER_MS,
-            "count": count,
-        }
-        for name, time, count in columns
-    ]
-    return table[:_CALLS_SHOWN]
+    table: list[dict[str, object]] = []
+    for index, name in enumerate(calls.keys[0][:_CALLS_SHOWN].tolist()):
+        table.append(
+            {
+                "kind": "api_calls",
+                "what": trace.names[name],
+                "duration_ms": int(calls.total[index]) / NS_PER_MS,
+                "count": int(calls.count[index]),
+            }
+        )
+    return table
 
 
 def recording_lines(work: GpuEvents) -> list[str]:
-    """Return what can be analyzed, and launches without GPU work if there are many; sentences."""
+    """Return sentences about the analyzed time, and about launches without GPU work if many.
+
+    Without GPU work, the only sentence explains why there is none.
+    """
     if not len(work):
         return [no_gpu_work(work)]
     recording = recording_of(work)
     wall = recording.wall_ns
-    left_out = {
+    left_out_ns = {
         "not recorded": recording.mean_ns(DROPPED_EVENTS, PRE_RECORDING),
         "of warm-up (start recording later)": recording.mean_ns(WARM_UP),
     }
-    parts = [
-        f"{_time_text(time)} ({100 * time / max(wall, 1):.1f} %) {what}"
-        for what, time in left_out.items()
-        if time
-    ]
+    left_out = []
+    for reason, time in left_out_ns.items():
+        if time:
+            percent = 100 * time / max(wall, 1)
+            left_out.append(f"{_time_text(time)} ({percent:.1f} %) {reason}")
     analyzed = "all of it analyzed."
-    if parts:
+    if left_out:
         analyzed_time = _time_text(recording.analyzed_ns)
-        analyzed = f"{analyzed_time} of it analyzed; left out: {', '.join(parts)}."
-    first = f"{_time_text(wall)} of wall time, {analyzed}"
+        analyzed = f"{analyzed_time} of it analyzed; left out: {', '.join(left_out)}."
+    wall_time_line = f"{_time_text(wall)} of wall time, {analyzed}"
     outside = time_outside(work)
     if outside:
-        first += f" {outside}"
-    lines = [first]
-    lost = recording.unmatched_launches
+        wall_time_line += f" {outside}"
+    lines = [wall_time_line]
+    unmatched = recording.unmatched_launches
     launches = recording.launches
-    if lost > _MANY_LOST_SHARE * launches:
-        share = 100 * lost / launches
+    if unmatched > _MANY_LOST_SHARE * launches:
+        percent = 100 * unmatched / launches
         lines.append(
-            f"{lost:,} of {launches:,} launches ({share:.1f} %) have no GPU work in the file."
+            f"{unmatched:,} of {launches:,} launches ({percent:.1f} %) have no GPU work in the "
+            "file."
         )
     return lines
 
@@ -173,7 +175,7 @@ def _time_text(nanoseconds: float) -> str:
 
 RECORDING = Table(
     name="recording",
-    shows="How much of the wall time can be analyzed, and what was not recorded",
+    description="How much of the wall time can be analyzed, and what was not recorded",
     columns=[
         Column(
             "kind",
@@ -195,6 +197,6 @@ RECORDING = Table(
         Column("place", "the operation, annotation or frame in which it begins"),
         Column("how", "how to record what is missing"),
     ],
-    table=of_gpu_events(recording_table),
-    when=(),
+    build=of_gpu_events(recording_table),
+    requires=(),
 )

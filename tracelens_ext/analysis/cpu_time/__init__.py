@@ -1,1 +1,1 @@
-"""Where the CPU's time went: what a trace without GPU work can tell."""
+"""Where the CPU spent its time, for traces without GPU work."""

@@ -1,8 +1,9 @@
-"""What the CPU did at each moment: data loading, optimizer, backward pass, operations, Python.
+"""CPU time by activity: data loading, optimizer, backward pass, other operations, Python.
 
-The activities are disjoint. A moment at which several of them run counts for the first of
-`ACTIVITIES`: an operation of the optimizer is the optimizer's. Time of all threads of a process
-counts once, so activities and `not recorded` add up to the wall time.
+Activities do not overlap. When events of several activities run at the same time, the time counts
+for the activity that comes first in `Activity`: while an operation runs within an optimizer step,
+the time belongs to `OPTIMIZER`. Time during which several threads of a process are busy counts
+once. The activities, with `NOT_RECORDED`, therefore add up to the wall time of the process.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from tracelens_ext.trace import BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.intervals import covered
 
-#: What PyTorch puts around fetching the next batch.
+#: The annotation that PyTorch records around fetching the next batch.
 DATA_LOADER: Final = re.compile(r"enumerate\(DataLoader\)#")
-#: The same as Python frames, where profilers record no annotation.
+#: The Python frame that fetches the next batch, for profilers that record no annotation.
 _DATA_LOADER_FRAME: Final = re.compile(
     r".*torch/utils/data/dataloader\.py\(\d+\): __next__$"
 )
@@ -28,7 +29,7 @@ _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function|\w+Backward\
 
 
 class Activity(StrEnum):
-    """What the CPU did."""
+    """What the CPU was doing; of activities at the same time, the first one counts."""
 
     DATA_LOADING = "data_loading"
     OPTIMIZER = "optimizer"
@@ -38,11 +39,11 @@ class Activity(StrEnum):
     NOT_RECORDED = "not_recorded"
 
 
-class _Events(NamedTuple):
+class ActivityEvents(NamedTuple):
     """The events of one activity."""
 
     activity: Activity
-    rows: Int64Array
+    rows: Int64Array  #: rows of the trace
 
 
 def time_by_activity(
@@ -51,87 +52,97 @@ def time_by_activity(
     start: Int64Array,
     end: Int64Array,
 ) -> dict[Activity, Int64Array]:
-    """Return how long the CPU did what in some windows, ns, (k,) for each activity.
+    """Return the time of each activity within each of k windows of time.
 
     Args:
         trace: the trace.
         process: the process of each window, as in `Trace.process_of_thread`, (k,).
-        start: ns since the trace's first event, (k,).
-        end: likewise, (k,).
+        start: the start of each window, ns since the trace's first event, (k,).
+        end: the end of each window, ns since the trace's first event, (k,).
+
+    Returns:
+        For each activity, its time in each window, ns, (k,).
     """
     times = {activity: np.zeros(len(start), dtype=np.int64) for activity in Activity}
-    for number in np.unique(process).tolist():
-        in_process = np.flatnonzero(process == number)
+    for process_index in np.unique(process).tolist():
+        windows = np.flatnonzero(process == process_index)
         times_of_process = _time_in_process(
-            trace=trace, process=number, start=start[in_process], end=end[in_process]
+            trace=trace,
+            process=process_index,
+            start=start[windows],
+            end=end[windows],
         )
         for activity, time in times_of_process.items():
-            times[activity][in_process] = time
+            times[activity][windows] = time
     return times
 
 
 def _time_in_process(
     trace: Trace, process: int, start: Int64Array, end: Int64Array
 ) -> dict[Activity, Int64Array]:
+    """Return the time of each activity within windows of one process, ns, (k,).
+
+    The activities are added one by one. The time of an activity is the time by which its events
+    extend the union of the events of all activities before it.
+    """
     times = {}
-    rows_so_far = np.empty(0, dtype=np.int64)
-    time_so_far = np.zeros(len(start), dtype=np.int64)
-    for activity, rows in events_of_activities(trace):
+    added_rows = np.empty(0, dtype=np.int64)
+    previous_union = np.zeros(len(start), dtype=np.int64)
+    for activity, rows in events_by_activity(trace):
         is_of_process = trace.process_of_thread[trace.thread[rows]] == process
-        rows_so_far = np.append(rows_so_far, rows[is_of_process])
-        time = covered(
-            start=trace.ts[rows_so_far],
-            end=trace.end_of(rows_so_far),
+        added_rows = np.append(added_rows, rows[is_of_process])
+        union = covered(
+            start=trace.ts[added_rows],
+            end=trace.end_of(added_rows),
             window_start=start,
             window_end=end,
         )
-        times[activity] = time - time_so_far
-        time_so_far = time
-    times[Activity.NOT_RECORDED] = end - start - time_so_far
+        times[activity] = union - previous_union
+        previous_union = union
+    times[Activity.NOT_RECORDED] = end - start - previous_union
     return times
 
 
 @cached_per_object
-def events_of_activities(trace: Trace) -> list[_Events]:
-    """Return the events of each recorded activity, in the order in which they count."""
+def events_by_activity(trace: Trace) -> list[ActivityEvents]:
+    """Return the events of each activity except `NOT_RECORDED`, in the order of `Activity`."""
     operations = trace.rows_of(EventKind.CPU_OP)
     ranges = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    frames = frames[_is_of_working_thread(trace, frames)]
-    loading = [
-        ranges[trace.named(trace.name[ranges], DATA_LOADER.match)],
-        frames[trace.named(trace.name[frames], _DATA_LOADER_FRAME.match)],
-    ]
+    frames = frames[_is_on_working_thread(trace, frames)]
+    loading_ranges = ranges[trace.named(trace.name[ranges], DATA_LOADER.match)]
+    is_loading = trace.named(trace.name[frames], _DATA_LOADER_FRAME.match)
+    loading_frames = frames[is_loading]
+    optimizer_ranges = ranges[trace.named(trace.name[ranges], _OPTIMIZER.match)]
+    is_backward = trace.named(trace.name[operations], _BACKWARD.match)
     return [
-        _Events(activity=Activity.DATA_LOADING, rows=np.concatenate(loading)),
-        _Events(
-            activity=Activity.OPTIMIZER,
-            rows=ranges[trace.named(trace.name[ranges], _OPTIMIZER.match)],
+        ActivityEvents(
+            activity=Activity.DATA_LOADING,
+            rows=np.append(loading_ranges, loading_frames),
         ),
-        _Events(
-            activity=Activity.BACKWARD,
-            rows=operations[trace.named(trace.name[operations], _BACKWARD.match)],
-        ),
-        _Events(Activity.OPERATIONS, operations),
-        _Events(Activity.PYTHON, frames),
+        ActivityEvents(Activity.OPTIMIZER, optimizer_ranges),
+        ActivityEvents(Activity.BACKWARD, operations[is_backward]),
+        ActivityEvents(Activity.OPERATIONS, operations),
+        ActivityEvents(Activity.PYTHON, frames),
     ]
 
 
-def _is_of_working_thread(trace: Trace, rows: Int64Array) -> BoolArray:
-    """Return which events are of threads that run operations.
+def _is_on_working_thread(trace: Trace, rows: Int64Array) -> BoolArray:
+    """Return a mask of the events on threads that run operations or annotations.
 
-    A thread that does nothing but wait in a Python frame, as those that pin memory do, works on
-    nothing.
+    Other threads, such as the one that pins memory for a data loader, wait in a Python frame all
+    the time. In a trace without any operation or annotation, every thread counts as working.
     """
-    operations = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    works = np.zeros(len(trace.threads), dtype=bool)
-    works[trace.thread[operations]] = True
-    if not works.any():
-        works[:] = True
-    is_working: BoolArray = works[trace.thread[rows]]
-    return is_working
+    ranges = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    is_working = np.zeros(len(trace.threads), dtype=bool)
+    is_working[trace.thread[ranges]] = True
+    if not is_working.any():
+        is_working[:] = True
+    is_on_working_thread: BoolArray = is_working[trace.thread[rows]]
+    return is_on_working_thread
 
 
 def working_frames(trace: Trace) -> Int64Array:
-    """Return the rows of the Python frames of threads that run operations."""
-    return events_of_activities(trace)[-1].rows
+    """Return the rows of the Python frames on threads that run operations or annotations."""
+    python = events_by_activity(trace)[-1]
+    return python.rows

@@ -20,8 +20,9 @@ from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Int64Array, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 
-#: An activity is unusual only if it differs by so much of the median wall time.
-_ODD_SHARE_OF_WALL_TIME = 0.05
+#: A time that differs from the median by less than this share of the median wall time is never
+#: reported as unusual.
+_LEAST_ODD_SHARE = 0.05
 _ACTIVITY_COLUMNS = {
     Activity.DATA_LOADING: "data_loading_ms",
     Activity.OPTIMIZER: "optimizer_ms",
@@ -37,8 +38,8 @@ class CpuIterations:
     """The iterations of a trace without GPU work.
 
     Attributes:
-        frame: a row for each iteration, as the table `cpu_iterations`.
-        notes: what the reader should know, a sentence each.
+        frame: one row per iteration, with the columns of the table `cpu_iterations`.
+        notes: sentences about what limits the table, such as incomplete iterations.
     """
 
     frame: pd.DataFrame
@@ -52,15 +53,15 @@ class CpuIterations:
 def cpu_iterations(
     tree: CallTree, annotation: Expression | None = None
 ) -> CpuIterations:
-    """Measure every iteration on the CPU; empty where the trace has none.
+    """Return wall time and CPU time by activity of every iteration; empty without iterations.
 
     Args:
         tree: the call tree.
-        annotation: searched in the names of annotations, as for iterations with GPU work;
-            `ProfilerStep#N` by default.
+        annotation: pattern that is searched in the names of annotations to find iterations, as
+            for traces with GPU work; `ProfilerStep#N` by default.
     """
     trace = tree.trace
-    iterations, labels, nested = named_iterations(tree, annotation)
+    iterations, labels, nested_count = named_iterations(tree, annotation)
     times = time_by_activity(
         trace=trace,
         process=iterations.process,
@@ -72,7 +73,7 @@ def cpu_iterations(
     process_labels = list(dict.fromkeys(process for process, _ in trace.threads))
     columns: dict[str, object] = {
         "iteration": pd.array(labels, dtype="str"),
-        "process": [process_labels[number] for number in iterations.process.tolist()],
+        "process": [process_labels[index] for index in iterations.process.tolist()],
         "start_ms": iterations.start / NS_PER_MS,
         "wall_time_ms": wall_time / NS_PER_MS,
     }
@@ -84,12 +85,12 @@ def cpu_iterations(
     frame["odd"] = _odd_columns(frame)
     if len(np.unique(iterations.process)) < 2:
         frame = frame.drop(columns="process")
-    notes = tuple(_notes(frame, nested))
+    notes = tuple(_notes(frame, nested_count))
     return CpuIterations(frame, notes)
 
 
 def _operations_started(trace: Trace, iterations: Iterations) -> Int64Array:
-    """Return how many CPU operations started in each iteration, (k,)."""
+    """Return the number of CPU operations that started in each of k iterations, (k,)."""
     rows = trace.rows_of(EventKind.CPU_OP)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     iteration = iteration_at(
@@ -100,38 +101,41 @@ def _operations_started(trace: Trace, iterations: Iterations) -> Int64Array:
 
 
 def _odd_columns(frame: pd.DataFrame) -> list[str]:
-    """Return the columns in which each iteration is unusual, joined by a comma."""
+    """Return, for each iteration, the names of its unusual columns, joined by commas.
+
+    Whole iterations are compared with each other; an incomplete one gets an empty text.
+    """
     is_whole = frame["whole"].to_numpy(dtype=bool)
     whole_rows = np.flatnonzero(is_whole)
     if len(whole_rows) == 0:
         return [""] * len(frame)
     whole = frame.iloc[whole_rows]
-    median_ms = float(np.median(whole["wall_time_ms"].to_numpy()))
-    least = _ODD_SHARE_OF_WALL_TIME * median_ms
-    odd: list[list[str]] = [[] for _ in range(len(frame))]
+    median_wall_time_ms = float(np.median(whole["wall_time_ms"].to_numpy()))
+    least_difference_ms = _LEAST_ODD_SHARE * median_wall_time_ms
+    odd_columns: list[list[str]] = [[] for _ in range(len(frame))]
     for column in ("wall_time_ms",) + tuple(_ACTIVITY_COLUMNS.values()):
         values = whole[column].to_numpy(dtype=np.float64)
-        is_odd = odd_among(values, least).is_odd
+        is_odd = odd_among(values, least_difference_ms).is_odd
         for row in whole_rows[is_odd].tolist():
-            odd[row].append(column)
-    return [", ".join(columns) for columns in odd]
+            odd_columns[row].append(column)
+    return [", ".join(columns) for columns in odd_columns]
 
 
-def _notes(frame: pd.DataFrame, nested: int) -> Iterator[str]:
+def _notes(frame: pd.DataFrame, nested_count: int) -> Iterator[str]:
     whole_count = int(frame["whole"].sum())
-    unfinished = len(frame) - whole_count
-    if unfinished == 1:
+    incomplete_count = len(frame) - whole_count
+    if incomplete_count == 1:
         yield (
             "1 iteration is incomplete: it ran no operation, or the recording ended within it."
         )
-    elif unfinished:
+    elif incomplete_count:
         yield (
-            f"{unfinished:,} iterations are incomplete: they ran no operation, or the "
+            f"{incomplete_count:,} iterations are incomplete: they ran no operation, or the "
             "recording ended within them."
         )
-    if nested:
+    if nested_count:
         yield (
-            f"{nested:,} annotations are nested in another matching annotation and "
+            f"{nested_count:,} annotations are nested in another matching annotation and "
             "are ignored."
         )
     if 0 < whole_count < ODD_AMONG:

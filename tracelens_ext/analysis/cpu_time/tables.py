@@ -1,4 +1,4 @@
-"""The tables of CPU time, for traces without GPU work."""
+"""The tables of CPU time, which a report contains if its trace has no GPU work."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import NO_GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table
-from tracelens_ext.trace import NS_PER_MS, EventKind, Trace
+from tracelens_ext.report.tables.views import AnswerView
+from tracelens_ext.trace import NS_PER_MS, EventKind, Int64Array, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import group_durations, percent, sums, texts
+from tracelens_ext.trace.grouping import (
+    group_durations,
+    maxima,
+    minima,
+    percent,
+    sums,
+    texts,
+)
 from tracelens_ext.trace.nesting import ROOT, nest
 
-#: What the terminal and the first sheet call each activity.
+#: Each activity in words, for the terminal and the first sheet.
 _DESCRIPTIONS = {
     Activity.DATA_LOADING: "waiting for the next batch",
     Activity.OPTIMIZER: "optimizer steps",
@@ -38,28 +46,27 @@ _DESCRIPTIONS = {
 
 
 def cpu_timeline(work: GpuEvents) -> pd.DataFrame | None:
-    """Return how long the CPU did what, from the first CPU event to the last; None without any."""
+    """Return the CPU time by activity; None without CPU events.
+
+    The window of each process begins with its first CPU event and ends with its last one. Times
+    are summed over processes.
+    """
     trace = work.trace
     rows = _cpu_rows(trace)
     if not len(rows):
         return None
     process_of_row = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    processes = np.unique(process_of_row)
-    start = np.empty(len(processes), dtype=np.int64)
-    end = np.empty(len(processes), dtype=np.int64)
-    for index, process in enumerate(processes.tolist()):
-        rows_of_process = rows[process_of_row == process]
-        start[index] = trace.ts[rows_of_process].min()
-        end[index] = trace.end_of(rows_of_process).max()
+    processes, window_of_row = np.unique(process_of_row, return_inverse=True)
+    start = minima(window_of_row, trace.ts[rows], len(processes))
+    end = maxima(window_of_row, trace.end_of(rows), len(processes))
     times = time_by_activity(trace=trace, process=processes, start=start, end=end)
     wall_time = int((end - start).sum())
     records = []
     for activity, time in times.items():
         total = int(time.sum())
         share = 100.0 * total / wall_time if wall_time else 0.0
-        records.append(
-            (activity.value, _DESCRIPTIONS[activity], total / NS_PER_MS, share)
-        )
+        description = _DESCRIPTIONS[activity]
+        records.append((activity.value, description, total / NS_PER_MS, share))
     records.append(
         ("wall_time", "from first to last event", wall_time / NS_PER_MS, 100.0)
     )
@@ -67,7 +74,8 @@ def cpu_timeline(work: GpuEvents) -> pd.DataFrame | None:
     return pd.DataFrame(records, columns=columns)
 
 
-def _cpu_rows(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _cpu_rows(trace: Trace) -> Int64Array:
+    """Return the rows of operations, annotations and Python frames."""
     kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
     return trace.rows_of(*kinds)
 
@@ -99,7 +107,10 @@ def cpu_data_loading(work: GpuEvents) -> pd.DataFrame | None:
 
 
 def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
-    """Return the time of each Python frame, longest self time first; None without any."""
+    """Return the total and self time of each Python frame, longest self time first.
+
+    Frames of threads that run no operations are left out. Returns None if none remain.
+    """
     trace = work.trace
     rows = working_frames(trace)
     if not len(rows):
@@ -115,10 +126,13 @@ def cpu_python_frames(work: GpuEvents) -> pd.DataFrame | None:
     )
     frames = rows[nesting.order]
     duration = trace.dur[frames]
-    is_inner = nesting.parent != ROOT
-    time_below = np.zeros(len(frames), dtype=np.int64)
-    np.add.at(time_below, nesting.parent[is_inner], duration[is_inner])
-    self_time = np.maximum(duration - time_below, 0)
+    has_parent = nesting.parent != ROOT
+    time_of_children = sums(
+        group_index=nesting.parent[has_parent],
+        values=duration[has_parent],
+        group_count=len(frames),
+    )
+    self_time = np.maximum(duration - time_of_children, 0)
     name_code, names = event_labels(trace, frames)
     groups = group_durations([name_code], duration)
     self_time_of_group = sums(
@@ -170,7 +184,7 @@ _HAS_PYTHON_FRAMES = Condition("Python frames were recorded", _has_python_frames
 
 CPU_TIMELINE = Table(
     name="cpu_timeline",
-    shows="CPU time by activity",
+    description="CPU time by activity",
     columns=[
         Column("activity", "CPU activity; activities do not overlap"),
         Column("description", "the activity in words"),
@@ -183,8 +197,8 @@ CPU_TIMELINE = Table(
         ),
         Column("% of wall time", "the activity's share", unit="%"),
     ],
-    table=of_gpu_events(cpu_timeline),
-    when=[NO_GPU_EVENTS],
+    build=of_gpu_events(cpu_timeline),
+    requires=[NO_GPU_EVENTS],
     charts=[
         Chart(
             title="CPU time by activity",
@@ -194,13 +208,15 @@ CPU_TIMELINE = Table(
             only=tuple(_DESCRIPTIONS.values()),
         )
     ],
-    answer="CPU time",
-    answer_when=NO_GPU_EVENTS,
-    answer_columns=("activity", "description", "time_ms", "% of wall time"),
+    answer=AnswerView(
+        title="CPU time",
+        condition=NO_GPU_EVENTS,
+        columns=("activity", "description", "time_ms", "% of wall time"),
+    ),
 )
 CPU_ITERATIONS = Table(
     name="cpu_iterations",
-    shows="CPU time of each iteration, and which are unusual",
+    description="CPU time of each iteration, and which are unusual",
     columns=[
         Column("iteration", "name of the annotation"),
         Column("process", "if there are several"),
@@ -223,9 +239,9 @@ CPU_ITERATIONS = Table(
         ),
         Column("odd", "columns in which the iteration is unusual"),
     ],
-    table=of_gpu_events(_cpu_iterations),
+    build=of_gpu_events(_cpu_iterations),
     options=["annotation"],
-    when=[NO_GPU_EVENTS, _HAS_ITERATIONS],
+    requires=[NO_GPU_EVENTS, _HAS_ITERATIONS],
     charts=[
         Chart(
             title="Wall time of iterations",
@@ -235,21 +251,23 @@ CPU_ITERATIONS = Table(
         )
     ],
     notes=_iteration_notes,
-    answer="Iterations",
-    answer_when=NO_GPU_EVENTS,
-    answer_columns=(
-        "iteration",
-        "wall_time_ms",
-        "data_loading_ms",
-        "other_operations_ms",
-        "backward_ms",
-        "optimizer_ms",
-        "python_ms",
+    answer=AnswerView(
+        title="Iterations",
+        condition=NO_GPU_EVENTS,
+        columns=(
+            "iteration",
+            "wall_time_ms",
+            "data_loading_ms",
+            "other_operations_ms",
+            "backward_ms",
+            "optimizer_ms",
+            "python_ms",
+        ),
     ),
 )
 CPU_DATA_LOADING = Table(
     name="cpu_data_loading",
-    shows="Waiting for batches, by data loader",
+    description="Waiting for batches, by data loader",
     columns=[
         Column(
             "data_loader", "the annotation that PyTorch puts around fetching a batch"
@@ -260,12 +278,12 @@ CPU_DATA_LOADING = Table(
         Column("max_time_ms", "wait for the slowest batch"),
         Column("% of wall time", "of the time from the first CPU event to the last"),
     ],
-    table=of_gpu_events(cpu_data_loading),
-    when=[NO_GPU_EVENTS, _HAS_DATA_LOADING],
+    build=of_gpu_events(cpu_data_loading),
+    requires=[NO_GPU_EVENTS, _HAS_DATA_LOADING],
 )
 CPU_PYTHON_FRAMES = Table(
     name="cpu_python_frames",
-    shows="Time in Python frames",
+    description="Time in Python frames",
     columns=[
         Column("python_frame", "file, line and function"),
         Column("count", "number of calls", unit="calls"),
@@ -275,9 +293,11 @@ CPU_PYTHON_FRAMES = Table(
         ),
         Column("% of Python time", "of the sum of self times"),
     ],
-    table=of_gpu_events(cpu_python_frames),
-    when=[NO_GPU_EVENTS, _HAS_PYTHON_FRAMES],
-    answer="Top Python frames",
-    answer_when=NO_GPU_EVENTS,
-    answer_columns=("python_frame", "count", "total_time_ms", "self_time_ms"),
+    build=of_gpu_events(cpu_python_frames),
+    requires=[NO_GPU_EVENTS, _HAS_PYTHON_FRAMES],
+    answer=AnswerView(
+        title="Top Python frames",
+        condition=NO_GPU_EVENTS,
+        columns=("python_frame", "count", "total_time_ms", "self_time_ms"),
+    ),
 )

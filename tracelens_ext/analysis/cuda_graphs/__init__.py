@@ -1,1 +1,1 @@
-"""CUDA graphs: their launches, and what a capture tells of them."""
+"""CUDA graphs: their launches, and the captured operations that each launch replays."""

@@ -1,8 +1,9 @@
-"""Reads PyTorch's annotations of the kernels, copies and fills of CUDA graphs.
+"""Reads the annotations that PyTorch attaches to the nodes of CUDA graphs.
 
-Keys of a dict given while the graph was captured: in the arguments of GPU events, or a side file.
-`module_fqn` is a path of modules, as torchtitan writes; without it `name` is a range. Written by
-PyTorch's `cuda/_annotate_cuda_graph_trace.py` and `profiler/_cupti/monitor_trace.py`.
+A program annotates the kernels, copies and fills of a graph with a dict while it captures the
+graph. PyTorch writes the keys of this dict into the arguments of the GPU events, or into a side
+file next to the trace (`cuda/_annotate_cuda_graph_trace.py`, `profiler/_cupti/monitor_trace.py`).
+The key `module_fqn` is a path of modules, as torchtitan writes it; `name` is a range within them.
 """
 
 from __future__ import annotations
@@ -33,37 +34,41 @@ from tracelens_ext.trace.lookup import is_within, values_at
 from tracelens_ext.trace.nesting import ROOT
 
 
-class _Place(NamedTuple):
-    """Where an annotated GPU event belongs; one of the two may be empty."""
+class _Annotation(NamedTuple):
+    """The modules and the range of an annotated GPU event; either may be empty."""
 
-    modules: str  #: a path of modules
-    name: str  #: of a range in them
+    module_path: str  #: separated by dots, such as `layers.0.attention`
+    range_name: str  #: the name of a range within the innermost module
 
 
-#: The arguments of GPU events that annotate them; the first has a whole annotation.
+#: The arguments of GPU events that contain annotations. `annotation` is a whole dict or a list of
+#: dicts; each of the others is one key of the dict.
 _ARGUMENTS: Final = ("annotation", "module_fqn", "name")
-_MOST_BYTES: Final = 10**9
-#: A graph and a node below these are told by two numbers, others by that of the node alone.
-_BITS_OF_NODE: Final = 32
-_MOST_NODES: Final = 1 << _BITS_OF_NODE
-_MOST_GRAPHS: Final = 1 << 31
-_MOST_NODE_ID: Final = 1 << 63
+_MAX_FILE_BYTES: Final = 10**9
+#: A side file numbers a node by `graph id << 32 | node id`. A trace may have both ids as separate
+#: arguments; they are combined only if each of them fits into its half of the number.
+_BITS_OF_NODE_ID: Final = 32
+_NODE_ID_LIMIT: Final = 1 << _BITS_OF_NODE_ID
+_GRAPH_ID_LIMIT: Final = 1 << 31
+_COMBINED_ID_LIMIT: Final = 1 << 63
 
 
 @dataclass(frozen=True, eq=False)
-class Annotations:
-    """What is known of the GPU events of a trace, g of them."""
+class GraphAnnotations:
+    """The annotations of the g GPU events of a trace."""
 
-    place_of_gpu: Int64Array  #: an index into `places` for each, `NONE` without, (g,)
-    places: list[_Place]
+    #: an index into `distinct` for each GPU event, `NONE` for an event without annotation, (g,)
+    annotation_of_gpu: Int64Array
+    distinct: list[_Annotation]
 
 
 def find_annotations(
     trace: Trace, reading: ReadingOptions = DEFAULT_READING_OPTIONS
-) -> Annotations | None:
-    """Return the annotations of GPU events; None if there are none.
+) -> GraphAnnotations | None:
+    """Return the annotations of the GPU events of a trace; None if no event has one.
 
-    An event has its own, that of another replay of its node, or that of its node in a side file.
+    An event without an annotation of its own takes the annotation of another replay of the same
+    graph node, or else the annotation that a side file has for that node.
     """
     has_own = any(name in trace.args for name in _ARGUMENTS)
     side_files: list[Path] = []
@@ -71,51 +76,61 @@ def find_annotations(
         side_files = _side_files(trace, reading)
     if not (has_own or side_files):
         return None
-    places: Interner[_Place] = Interner()
-    place_of_gpu = _own_places(trace, places)
-    node = _node_ids(trace)
-    is_known = (place_of_gpu != NONE) & (node > 0)
-    _fill(
-        place_of_gpu=place_of_gpu,
-        node=node,
-        known_nodes=node[is_known],
-        codes=place_of_gpu[is_known],
+    distinct: Interner[_Annotation] = Interner()
+    annotation_of_gpu = _annotations_in_arguments(trace, distinct)
+    node_of_gpu = _node_ids(trace)
+    is_annotated_node = (annotation_of_gpu != NONE) & (node_of_gpu > 0)
+    _annotate_by_node(
+        annotation_of_gpu=annotation_of_gpu,
+        node_of_gpu=node_of_gpu,
+        annotated_nodes=node_of_gpu[is_annotated_node],
+        annotations=annotation_of_gpu[is_annotated_node],
     )
     for path in side_files:
         node_ids = []
         codes = []
-        for node_id, entries in _read(path).items():
+        for node_id, entries in _read_side_file(path).items():
             node_ids.append(node_id)
-            codes.append(_place_code(entries, places))
-        known_nodes = np.array(node_ids, dtype=np.int64)
-        _fill(
-            place_of_gpu=place_of_gpu,
-            node=node,
-            known_nodes=known_nodes,
-            codes=np.array(codes, dtype=np.int64),
+            codes.append(_annotation_code(entries, distinct))
+        _annotate_by_node(
+            annotation_of_gpu=annotation_of_gpu,
+            node_of_gpu=node_of_gpu,
+            annotated_nodes=np.array(node_ids, dtype=np.int64),
+            annotations=np.array(codes, dtype=np.int64),
         )
-    if not places:
+    if not distinct:
         return None
-    return Annotations(place_of_gpu=place_of_gpu, places=list(places))
+    return GraphAnnotations(
+        annotation_of_gpu=annotation_of_gpu, distinct=list(distinct)
+    )
 
 
-def _own_places(trace: Trace, places: Interner[_Place]) -> Int64Array:
-    """Return the codes of the places in the arguments of GPU events, (g,)."""
+def _annotations_in_arguments(
+    trace: Trace, distinct: Interner[_Annotation]
+) -> Int64Array:
+    """Return the code of the annotation in the arguments of each GPU event, (g,)."""
     columns = [trace.arg(name).at(trace.gpu_rows) for name in _ARGUMENTS]
-    example, group = number_groups(columns)
-    if not len(example):
+    # Events with equal arguments are parsed once, by the first event of their group.
+    first_event_of_group, group_of_event = number_groups(columns)
+    if not len(first_event_of_group):
         return np.full(len(trace.gpu_rows), NONE, dtype=np.int64)
-    codes = []
-    for row in example.tolist():
+    code_of_group = []
+    for event in first_event_of_group.tolist():
         entries: list[object] = []
         for name, column in zip(_ARGUMENTS, columns, strict=True):
-            entries += _argument_entries(trace, name, int(column[row]))
-        codes.append(_place_code(entries, places))
-    return np.array(codes, dtype=np.int64)[group]
+            entries += _argument_entries(trace, name, int(column[event]))
+        code_of_group.append(_annotation_code(entries, distinct))
+    return np.array(code_of_group, dtype=np.int64)[group_of_event]
 
 
 def _argument_entries(trace: Trace, name: str, code: int) -> list[object]:
-    """Return the entries of an annotation that an argument has, by the code of its text."""
+    """Return the annotation entries in one text of an argument; `NONE` is no text.
+
+    Args:
+        trace: the trace.
+        name: one of `_ARGUMENTS`.
+        code: the code of the text among the texts of the argument.
+    """
     texts = trace.arg(name).texts
     if code == NONE or not texts:
         return []
@@ -126,24 +141,26 @@ def _argument_entries(trace: Trace, name: str, code: int) -> list[object]:
 
 
 def _node_ids(trace: Trace) -> Int64Array:
-    """Return a number for the graph node of each GPU event, (g,).
+    """Return a number for the graph node of each GPU event, as side files number nodes, (g,).
 
-    It is the number of the node as a side file has it: that of the graph in the upper 32 bits.
+    The graph id is in the upper 32 bits of the number. The `graph node id` of a trace either
+    contains it already or is a small number beside a `graph id`.
     """
     graph = trace.arg("graph id").at(trace.gpu_rows)
     node = trace.arg("graph node id").at(trace.gpu_rows)
     fits = node >= 0
-    fits &= node < _MOST_NODES
+    fits &= node < _NODE_ID_LIMIT
     fits &= graph > 0
-    fits &= graph < _MOST_GRAPHS
-    node_of_graph = graph << _BITS_OF_NODE | node
-    return np.where(fits, node_of_graph, node)
+    fits &= graph < _GRAPH_ID_LIMIT
+    combined_id = graph << _BITS_OF_NODE_ID | node
+    return np.where(fits, combined_id, node)
 
 
 def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:
-    """Return the side files of a trace.
+    """Return the side files with the annotations of a trace.
 
-    They lie one folder above it, and have the rank in their name that its name begins with.
+    A side file lies one folder above the trace. The name of the trace begins with its rank, and
+    the name of the side file contains the same rank.
     """
     if reading.kernel_annotations is not None:
         return [Path(reading.kernel_annotations)]
@@ -156,12 +173,12 @@ def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:
     return sorted(file for file in files if reading.may_read(file))
 
 
-def _read(path: Path) -> dict[int, list[object]]:
-    """Return the entries for each node in a side file."""
+def _read_side_file(path: Path) -> dict[int, list[object]]:
+    """Return the annotation entries of each node in a side file."""
     entries_of_node = {}
     try:
         with path.open("rb") as file:
-            content = json.loads(file.read(_MOST_BYTES))
+            content = json.loads(file.read(_MAX_FILE_BYTES))
         for key, value in content.items():
             entries_of_node[int(key)] = _as_entries(value)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
@@ -171,35 +188,37 @@ def _read(path: Path) -> dict[int, list[object]]:
     return {
         node: entries
         for node, entries in entries_of_node.items()
-        if 0 < node < _MOST_NODE_ID
+        if 0 < node < _COMBINED_ID_LIMIT
     }
 
 
-def _fill(
-    place_of_gpu: Int64Array,
-    node: Int64Array,
-    known_nodes: Int64Array,
-    codes: Int64Array,
+def _annotate_by_node(
+    annotation_of_gpu: Int64Array,
+    node_of_gpu: Int64Array,
+    annotated_nodes: Int64Array,
+    annotations: Int64Array,
 ) -> None:
-    """Give events without a place that of their node, in place.
+    """Assign events without an annotation the first annotation of their graph node.
 
     Args:
-        place_of_gpu: the place of each GPU event, (g,).
-        node: of each GPU event, (g,).
-        known_nodes: nodes of which a place is known, (k,).
-        codes: the places of these, (k,).
+        annotation_of_gpu: the annotation of each GPU event, `NONE` without; modified, (g,).
+        node_of_gpu: the graph node of each GPU event, (g,).
+        annotated_nodes: graph nodes with an annotation, in any order, (k,).
+        annotations: the annotation of each of these nodes, (k,).
     """
-    if not len(known_nodes):
+    if not len(annotated_nodes):
         return
-    sorted_nodes, first = np.unique(known_nodes, return_index=True)
-    index = np.searchsorted(sorted_nodes, node)
-    is_known = (values_at(sorted_nodes, index) == node) & is_within(sorted_nodes, index)
-    events = np.flatnonzero((place_of_gpu == NONE) & is_known)
-    place_of_gpu[events] = codes[first[index[events]]]
+    sorted_nodes, first_of_node = np.unique(annotated_nodes, return_index=True)
+    # The search answers for every event; only where it hits the event's own node is it a result.
+    place = np.searchsorted(sorted_nodes, node_of_gpu)
+    is_found = is_within(sorted_nodes, place)
+    is_found &= values_at(sorted_nodes, place) == node_of_gpu
+    events = np.flatnonzero((annotation_of_gpu == NONE) & is_found)
+    annotation_of_gpu[events] = annotations[first_of_node[place[events]]]
 
 
 def _as_entries(value: object) -> list[object]:
-    """Return the entries of an annotation: a list, one entry, or JSON of these."""
+    """Return the entries of an annotation, which is a list, a single entry, or JSON of either."""
     if isinstance(value, str) and value[:1] in {"[", "{", '"'}:
         value = json_value(value, value)
     if isinstance(value, list):
@@ -207,101 +226,106 @@ def _as_entries(value: object) -> list[object]:
     return [value]
 
 
-def _place_code(entries: Iterable[object], places: Interner[_Place]) -> int:
-    """Return the code of the place that entries name together, `NONE` if they name none.
+def _annotation_code(entries: Iterable[object], distinct: Interner[_Annotation]) -> int:
+    """Return the code of the annotation that entries form together; `NONE` if it is empty.
 
-    Of two entries with the same key the later one wins.
+    If two entries have the same key, the later entry wins. An entry that is not a dict is a name.
     """
-    members: dict[str, object] = {}
+    merged: dict[str, object] = {}
     for entry in entries:
         if isinstance(entry, dict):
-            members |= entry
+            merged |= entry
         else:
-            members["name"] = entry
-    modules = _shown(members.get("module_fqn"))
-    name = _shown(members.get("name", members.get("str")))
-    if not (modules or name):
+            merged["name"] = entry
+    module_path = _as_text(merged.get("module_fqn"))
+    range_name = _as_text(merged.get("name", merged.get("str")))
+    if not (module_path or range_name):
         return NONE
-    return places[_Place(modules, name)]
+    return distinct[_Annotation(module_path, range_name)]
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     if value is None:
         return ""
     return encodable(str(value))
 
 
 def with_annotations(
-    annotations: Annotations,
+    annotations: GraphAnnotations,
     launches: GraphLaunches,
     matches: Matches,
     captures: Sequence[Capture],
 ) -> tuple[list[GraphMatch | None], list[Capture]]:
-    """Return matches and captures with what is annotated, which wins over captures.
+    """Return the matches and captures after annotations replaced what captures say.
+
+    An annotated GPU event belongs to the modules and the range of its annotation. Events without
+    an annotation keep the captured launch that they match.
 
     Args:
-        annotations: of the GPU events.
-        launches: the graph launches, n of them.
-        matches: what each replays, (n,).
-        captures: what the matches refer to.
+        annotations: the annotations of the GPU events.
+        launches: the n graph launches.
+        matches: the captured graph that each launch replays, (n,).
+        captures: the captures that the matches refer to.
 
     Returns:
-        The new matches, (n,), and the captures with one more: the annotated graphs.
+        The new matches, (n,), and the captures followed by one more, which holds the graphs that
+        were made from annotations.
     """
-    annotated = _AnnotatedGraphs(annotations.places, captures)
+    annotated = _AnnotatedGraphs(annotations.distinct, captures)
     new_matches = list(matches)
-    for number, events in enumerate(launches.events):
-        places = annotations.place_of_gpu[events]
-        if (places != NONE).any():
-            new_matches[number] = annotated.match(places, matches[number])
+    for launch, events in enumerate(launches.events):
+        codes = annotations.annotation_of_gpu[events]
+        if (codes != NONE).any():
+            new_matches[launch] = annotated.match(codes, matches[launch])
     return new_matches, list(captures) + [
         Capture(file="", batch_size=None, mode="", graphs=annotated.graphs)
     ]
 
 
 class _AnnotatedGraphs:
-    """Graphs with what is annotated: one for each distinct match and places.
+    """Makes one graph for each distinct combination of a match and annotations.
 
     Attributes:
-        graphs: the graphs so far; they become one more capture, behind the others.
+        graphs: the graphs so far; they become one more capture after the others.
     """
 
-    def __init__(self, places: Sequence[_Place], captures: Sequence[Capture]) -> None:
+    def __init__(
+        self, annotations: Sequence[_Annotation], captures: Sequence[Capture]
+    ) -> None:
         self.graphs: list[CapturedGraph] = []
-        self._places = places
+        self._annotations = annotations
         self._captures = captures
         self._matches: dict[tuple[object, ...], GraphMatch] = {}
 
-    def match(self, places: Int64Array, match: GraphMatch | None) -> GraphMatch:
-        """Return what a launch replays.
+    def match(self, codes: Int64Array, match: GraphMatch | None) -> GraphMatch:
+        """Return the match of a launch with an annotated graph.
 
         Args:
-            places: those of its GPU events, (m,), of which one at least is known.
-            match: what it replays of a capture.
+            codes: the annotation of each GPU event of the launch, `NONE` without, (m,); at least
+                one event has an annotation.
+            match: the captured graph that the launch replays; None if it is unknown.
         """
-        key: tuple[object, ...] = (places.tobytes(),)
+        key: tuple[object, ...] = (codes.tobytes(),)
         if match is not None:
             nodes = match.node.tobytes()
             key += (match.capture, match.graph, nodes)
         if key not in self._matches:
-            self._matches[key] = self._add_graph(places, match)
+            self._matches[key] = self._add_graph(codes, match)
         return self._matches[key]
 
-    def _add_graph(self, places: Int64Array, match: GraphMatch | None) -> GraphMatch:
+    def _add_graph(self, codes: Int64Array, match: GraphMatch | None) -> GraphMatch:
+        """Make a graph for a launch and return the match of the launch with it."""
         base = _NO_GRAPH
-        node = np.full(len(places), NONE, dtype=np.int64)
+        node = np.full(len(codes), NONE, dtype=np.int64)
         if match is not None:
             base = self._captures[match.capture].graphs[match.graph]
             node = match.node.copy()
-        is_annotated = places != NONE
-        annotated_places = places[is_annotated]
-        distinct = np.unique(annotated_places)
-        annotations = [self._places[code] for code in distinct.tolist()]
-        graph = _annotated_graph(annotations, base)
-        first_new_node = len(base.launches)
-        number = np.searchsorted(distinct, annotated_places)
-        node[is_annotated] = first_new_node + number
-        self.graphs.append(graph)
+        is_annotated = codes != NONE
+        distinct_codes, number = np.unique(codes[is_annotated], return_inverse=True)
+        annotations = [self._annotations[code] for code in distinct_codes.tolist()]
+        self.graphs.append(_annotated_graph(annotations, base))
+        # The graph has one more launch for each annotation, after the launches of `base`.
+        node[is_annotated] = len(base.launches) + number
         return GraphMatch(
             capture=len(self._captures), graph=len(self.graphs) - 1, node=node
         )
@@ -314,34 +338,41 @@ _NO_GRAPH: Final = CapturedGraph(
     args={},
     launches=np.empty(0, dtype=np.int64),
     nodes=[],
-    likely=[],
+    likely_nodes=[],
 )
 
 
-def _annotated_graph(places: Sequence[_Place], base: CapturedGraph) -> CapturedGraph:
-    """Return a graph with a launch for each place behind its own: a range within its modules."""
+def _annotated_graph(
+    annotations: Sequence[_Annotation], base: CapturedGraph
+) -> CapturedGraph:
+    """Return a graph with one more launch for each annotation, within the annotation's modules.
+
+    The launch is a range, named after the annotation's range or, without one, its module path.
+    """
     names = list(base.names)
     kinds = base.kind.tolist()
     parents = base.parent.tolist()
     launches = base.launches.tolist()
-    module_events: dict[tuple[int, str], int] = {}
+    event_of_module: dict[tuple[int, str], int] = {}
 
-    def add(name: str, kind: EventKind, parent: int) -> int:
+    def add_event(name: str, kind: EventKind, parent: int) -> int:
         names.append(name)
         kinds.append(kind)
         parents.append(parent)
         return len(names) - 1
 
-    for place in places:
+    for annotation in annotations:
         parent = ROOT
-        for module in module_names(place.modules):
+        for module in module_names(annotation.module_path):
             key = (parent, module)
-            if key not in module_events:
-                name = MODULE_PREFIX + module
-                module_events[key] = add(name, EventKind.PYTHON_FUNCTION, parent)
-            parent = module_events[key]
-        launch = add(place.name or place.modules, EventKind.USER_ANNOTATION, parent)
-        launches.append(launch)
+            if key not in event_of_module:
+                event_name = MODULE_PREFIX + module
+                event_of_module[key] = add_event(
+                    event_name, EventKind.PYTHON_FUNCTION, parent
+                )
+            parent = event_of_module[key]
+        range_name = annotation.range_name or annotation.module_path
+        launches.append(add_event(range_name, EventKind.USER_ANNOTATION, parent))
     return replace(
         base,
         names=names,
@@ -352,7 +383,7 @@ def _annotated_graph(places: Sequence[_Place], base: CapturedGraph) -> CapturedG
 
 
 def module_names(path: str) -> list[str]:
-    """Return the modules of a path: of `layers.0.attention` these are `layers/0`, `attention`."""
+    """Return the modules of a path: `layers/0` and `attention` for `layers.0.attention`."""
     names: list[str] = []
     for part in filter(None, path.split(".")):
         if part.isdecimal() and names:

@@ -1,8 +1,9 @@
 """Finds the graphs that were captured in a trace: their launches, and the host events around them.
 
-Between `…StreamBeginCapture` and `…StreamEndCapture` of a thread, launches run nothing: each is a
-node of the graph (CUDA Programming Guide, "CUDA Graphs"; HIP likewise). ROCm's profiler names the
-kernel in the launch; NVIDIA's does not. Engines put an annotation `capture_BATCHSIZE_MODE` around.
+Between `…StreamBeginCapture` and `…StreamEndCapture` on a thread, a launch does not run anything on
+the GPU. It adds a node to the graph (CUDA Programming Guide, "CUDA Graphs"; HIP does the same).
+ROCm's profiler records the name of the kernel with the launch; NVIDIA's does not. Serving engines
+enclose a capture in an annotation `capture_BATCHSIZE_MODE`.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 from tracelens_ext.trace.sorted_groups import last_before
 
-#: What stands for the name of a node that is no kernel, and of a kernel without a name.
+#: Names of nodes that are copies or fills, and of kernels whose name was not recorded. The leading
+#: zero byte keeps them apart from the names of real kernels.
 MEMCPY = "\0memcpy"
 MEMSET = "\0memset"
 NAMELESS = "\0kernel"
 
 #: vLLM's `capture_BATCHSIZE_MODE`, ATOM's `capture_graph_bs_BATCHSIZE`.
 _ANNOTATION: Final = re.compile(r"capture_(?:graph_bs_)?(\d{1,9})(?:_(\w+))?")
-#: Of the first input that has dimensions, in the raw text of those of all inputs.
+#: Finds the first dimension of the first input that has any, in a text such as `[[], [8, 4]]`.
 _FIRST_DIMENSION: Final = re.compile(r"[\[\], ]*(\d{1,9})")
-#: Calls that make nodes which run on the GPU.
-_NODES: Final = {
+#: Kind of node → the runtime calls that add such a node to a graph.
+_CALLS_OF_NODE_KIND: Final = {
     NAMELESS: re.compile(r"Launch(?:\w*Kernel|ByPtr)"),
     MEMCPY: re.compile(r"Memcpy"),
     MEMSET: re.compile(r"Memset"),
@@ -57,37 +59,41 @@ _NODES: Final = {
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """A graph as it was captured: k launches, in order, within h host events."""
+    """A graph as it was captured: k launches in order, within a tree of h host events."""
 
-    names: list[str]  #: of the host events, parents before children, (h,)
-    kind: npt.NDArray[np.uint8]  #: an `EventKind`, (h,)
-    #: index of the event around each, `ROOT` for the outermost, (h,)
+    names: list[str]  #: names of the host events, parents before children, (h,)
+    kind: npt.NDArray[np.uint8]  #: the `EventKind` of each host event, (h,)
+    #: index of each host event's parent, `ROOT` for the outermost events, (h,)
     parent: Int32Array
-    #: argument → the events that have it, and its raw JSON texts
+    #: argument → the host events that have the argument, and its raw JSON text for each of them
     args: dict[str, tuple[Int64Array, list[str]]]
-    launches: Int64Array  #: index of each launch among the events, (k,)
-    #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
+    launches: Int64Array  #: index of each launch among the host events, (k,)
+    #: the name of the kernel that each launch adds, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
     nodes: list[str]
-    #: as `nodes`, but nameless ones have the kernel that they launched outside of graphs, (k,)
-    likely: list[str]
+    #: `nodes`, in which a nameless kernel has the name of the kernel that the same code launches
+    #: outside of graphs, if that is known, (k,)
+    likely_nodes: list[str]
 
     @property
     def op_names(self) -> list[str]:
-        """The names of its CPU ops, in order."""
+        """The names of the CPU ops in the graph, in order."""
         ops = np.flatnonzero(self.kind == EventKind.CPU_OP)
         return [self.names[op] for op in ops.tolist()]
 
     @cached_property
     def operations(self) -> int:
-        """A number that graphs share which hold the same CPU ops with the same arguments."""
+        """A hash of the CPU ops and their arguments, equal for graphs that agree in both."""
         args = []
         for name, (rows, raw_texts) in self.args.items():
             args.append((name, *rows.tolist(), *raw_texts))
         return hash((*self.op_names, *sorted(args)))
 
     @cached_property
-    def rows(self) -> int | None:
-        """The first dimension that the first inputs of most operations have: tokens or requests."""
+    def common_size(self) -> int | None:
+        """The most frequent first dimension of the operations' first inputs, None without shapes.
+
+        It is the number of tokens or requests that the graph was captured for.
+        """
         _, shapes = self.args.get("Input Dims", (None, []))
         sizes: Counter[int] = Counter()
         for shape in shapes:
@@ -102,34 +108,36 @@ class CapturedGraph:
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """The graphs that were captured together, in order: a whole model, or a piece after another."""
+    """Graphs that were captured together, in order: one for the whole model, or one per piece."""
 
-    file: str  #: the trace that holds it
-    #: requests or tokens that it was captured for; None if unknown
+    file: str  #: the trace that contains the capture
+    #: the number of requests or tokens that the graphs were captured for; None if unknown
     batch_size: int | None
     mode: str  #: such as `FULL` or `PIECEWISE`; empty if unknown
     graphs: list[CapturedGraph]
-    #: the batch size by the shapes of operations; None if unknown
+    #: the batch size that the shapes of the operations suggest; None if unknown
     likely_size: int | None = None
 
 
 class _Segments(NamedTuple):
-    """Times in which graphs were captured, s of them, each of shape (s,)."""
+    """The s time segments in which graphs were captured, one graph in each; arrays are (s,)."""
 
     thread: Int64Array
     start: Int64Array  #: ns
     end: Int64Array  #: ns
-    annotation: Int64Array  #: the row of the annotation around each, `NONE` without
+    annotation: (
+        Int64Array  #: the row of the annotation around the segment, `NONE` without
+    )
 
 
 class _CapturedLaunches(NamedTuple):
-    """Launches that made nodes of graphs, by start."""
+    """The launches that added nodes to graphs, by start."""
 
     rows: Int64Array  #: (k,)
-    segment: Int64Array  #: in which segment each is, (k,)
+    segment: Int64Array  #: the index of the segment that contains each launch, (k,)
 
     def by_segment(self) -> dict[int, Int64Array]:
-        """Return the rows in each segment, which may be none."""
+        """Return the rows of the launches in each segment; segments without launches are absent."""
         order = np.argsort(self.segment, kind="stable")
         rows = self.rows[order]
         segments, first = np.unique(self.segment[order], return_index=True)
@@ -142,8 +150,8 @@ class _CapturedLaunches(NamedTuple):
         return rows_by_segment
 
 
-def holds_captures(trace: Trace) -> bool:
-    """Tell if a trace may hold the capture of a graph; takes no time."""
+def may_contain_captures(trace: Trace) -> bool:
+    """Tell if a trace may contain the capture of a graph, from its distinct names alone."""
     return any(
         begins_capture(name) or _ANNOTATION.fullmatch(name) for name in trace.names
     )
@@ -181,7 +189,13 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
 
 
 def _annotated_capture(trace: Trace, annotation: int, file: str) -> Capture:
-    """Return a capture without graphs, as the annotation in a row names it; `NONE` for none."""
+    """Return a capture, still without graphs, with the batch size and mode of an annotation.
+
+    Args:
+        trace: the trace.
+        annotation: the row of the annotation, `NONE` for a capture without one.
+        file: the file of the trace.
+    """
     batch_size = None
     mode = ""
     if annotation != NONE:
@@ -194,12 +208,16 @@ def _annotated_capture(trace: Trace, annotation: int, file: str) -> Capture:
 
 
 def _by_size(capture: Capture) -> list[Capture]:
-    """Return the captures of each size, if the shapes show several of the same operations."""
+    """Split a capture of unknown batch size into one capture for each size that shapes show.
+
+    It stays whole if the graphs of two sizes contain different operations: then these graphs are
+    pieces of one model, not the same model captured for several batch sizes.
+    """
     if capture.batch_size is not None:
         return [capture]
     graphs_by_size: defaultdict[int | None, list[CapturedGraph]] = defaultdict(list)
     for graph in capture.graphs:
-        graphs_by_size[graph.rows].append(graph)
+        graphs_by_size[graph.common_size].append(graph)
     distinct_operations = set()
     for graphs in graphs_by_size.values():
         operations: set[str] = set()
@@ -207,7 +225,7 @@ def _by_size(capture: Capture) -> list[Capture]:
             operations.update(graph.op_names)
         distinct_operations.add(frozenset(operations))
     if len(distinct_operations) > 1:
-        return [capture]  # pieces of different shapes
+        return [capture]
     captures = []
     for size, graphs in graphs_by_size.items():
         captures.append(replace(capture, graphs=graphs, likely_size=size))
@@ -215,29 +233,31 @@ def _by_size(capture: Capture) -> list[Capture]:
 
 
 def _find_segments(tree: CallTree) -> _Segments:
-    """Return the times in which graphs were captured, by thread and start.
+    """Return the segments of time in which graphs were captured, by thread and start.
 
-    They last from each call that begins a capture to the next on its thread that ends one, or as
-    long as an annotation `capture_…` without such calls.
+    A segment lasts from a call that begins a capture to the next call on the same thread that ends
+    one. An annotation `capture_…` that contains no such calls is a segment as a whole.
     """
     trace = tree.trace
-    begin, end = captures(trace)
+    begin_calls, end_calls = captures(trace)
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
     annotations = annotations[
         trace.named(trace.name[annotations], _ANNOTATION.fullmatch)
     ]
     is_annotation = np.zeros(len(tree.rows), dtype=bool)
     is_annotation[tree.position[annotations]] = True
-    around = nearest_above(
-        parent=tree.parent_position, nodes=tree.position[begin], marked=is_annotation
+    annotation_position = nearest_above(
+        parent=tree.parent_position,
+        nodes=tree.position[begin_calls],
+        marked=is_annotation,
     )
-    annotation = values_at(tree.rows, around)
-    alone = np.setdiff1d(annotations, annotation)
-    first = np.append(begin, alone)
-    thread = trace.thread[first].astype(np.int64)
-    start_time = np.append(trace.end_of(begin), trace.ts[alone])
-    end_time = np.append(trace.ts[end], trace.end_of(alone))
-    annotation = np.append(annotation, alone)
+    annotation_of_calls = values_at(tree.rows, annotation_position)
+    without_calls = np.setdiff1d(annotations, annotation_of_calls)
+    first_rows = np.append(begin_calls, without_calls)
+    thread = trace.thread[first_rows].astype(np.int64)
+    start_time = np.append(trace.end_of(begin_calls), trace.ts[without_calls])
+    end_time = np.append(trace.ts[end_calls], trace.end_of(without_calls))
+    annotation = np.append(annotation_of_calls, without_calls)
     order = np.lexsort((start_time, thread))
     return _Segments(
         thread=thread[order],
@@ -248,9 +268,10 @@ def _find_segments(tree: CallTree) -> _Segments:
 
 
 def _find_launches(tree: CallTree, segments: _Segments) -> _CapturedLaunches:
-    """Return the launches that made nodes; they may be on other threads of the process.
+    """Return the launches that added nodes to graphs.
 
-    PyTorch's backward pass has a thread of its own.
+    A launch belongs to the segment on its own thread that contains it, or else to a segment on
+    another thread of its process: PyTorch's backward pass runs on a thread of its own.
     """
     trace = tree.trace
     makes_node = trace.names_matching(_makes_node)
@@ -258,56 +279,60 @@ def _find_launches(tree: CallTree, segments: _Segments) -> _CapturedLaunches:
     is_candidate = makes_node[trace.name[calls]]
     is_candidate &= ~np.isin(calls, tree.launch_of_gpu)
     calls = calls[is_candidate]
-    above = tree.parent_position[tree.position[calls]]
-    row_above = values_at(tree.rows, above)
-    is_within_call = np.isin(row_above, calls)
+    # A launch call within another launch call is a part of it and adds no second node.
+    parent_position = tree.parent_position[tree.position[calls]]
+    parent_row = values_at(tree.rows, parent_position)
+    is_within_call = np.isin(parent_row, calls)
     calls = calls[~is_within_call]
     by_start = np.argsort(trace.ts[calls], kind="stable")
     calls = calls[by_start]
-    threads = np.arange(len(trace.threads), dtype=np.int32)
+    each_thread_alone = np.arange(len(trace.threads), dtype=np.int32)
     segment = _covering_segments(
-        trace=trace, rows=calls, segments=segments, place_of_thread=threads
+        trace=trace, rows=calls, segments=segments, group_of_thread=each_thread_alone
     )
     is_uncovered = segment == NONE
     segment[is_uncovered] = _covering_segments(
         trace=trace,
         rows=calls[is_uncovered],
         segments=segments,
-        place_of_thread=trace.process_of_thread,
+        group_of_thread=trace.process_of_thread,
     )
     is_captured = segment != NONE
     return _CapturedLaunches(rows=calls[is_captured], segment=segment[is_captured])
 
 
 def _makes_node(name: str) -> bool:
-    """Tell if a call of that name makes a node of a graph."""
-    return any(pattern.search(name) for pattern in _NODES.values())
+    """Tell if a call of this name adds a node to a graph that is being captured."""
+    return any(pattern.search(name) for pattern in _CALLS_OF_NODE_KIND.values())
 
 
 def _covering_segments(
-    trace: Trace, rows: Int64Array, segments: _Segments, place_of_thread: Int32Array
+    trace: Trace, rows: Int64Array, segments: _Segments, group_of_thread: Int32Array
 ) -> Int64Array:
-    """Return the latest segment at the place of each event, if it covers it, else `NONE`.
+    """Return the segment that covers each event, `NONE` for an event without one.
+
+    Only the segment that began last before the event, among those of its group of threads, is
+    considered.
 
     Args:
         trace: the trace.
         rows: the events.
-        segments: those to choose from.
-        place_of_thread: where a thread is: a number of its own, or that of its process.
+        segments: the segments to choose from.
+        group_of_thread: the group of each thread: the thread itself, or its process.
     """
     if not len(segments.start):
         return np.full(len(rows), NONE, dtype=np.int64)
-    segment_place = place_of_thread[segments.thread]
-    order = np.lexsort((segments.start, segment_place))
-    place = place_of_thread[trace.thread[rows]]
-    just_after = trace.ts[rows] + 1
-    begun = last_before(
-        group=segment_place[order],
+    group_of_segment = group_of_thread[segments.thread]
+    order = np.lexsort((segments.start, group_of_segment))
+    group_of_event = group_of_thread[trace.thread[rows]]
+    just_after_start = trace.ts[rows] + 1
+    place_in_order = last_before(
+        group=group_of_segment[order],
         time=segments.start[order],
-        query_group=place,
-        query_time=just_after,
+        query_group=group_of_event,
+        query_time=just_after_start,
     )
-    latest = values_at(order, begun)
+    latest = values_at(order, place_in_order)
     latest_end = values_at(segments.end, latest)
     is_covered = (latest != NONE) & (trace.end_of(rows) <= latest_end)
     return np.where(is_covered, latest, NONE)
@@ -316,10 +341,19 @@ def _covering_segments(
 def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     """Return the kernels that captured launches start where the same code runs outside of graphs.
 
-    The same are launches at the same place of calls of one name, shapes and number of launches.
+    Two launches are of the same code if their CPU ops have the same name, the same shapes and the
+    same number of launches, and if both launches are at the same place within their op. A captured
+    launch gets a kernel only if all launches of the same code outside of graphs start that kernel.
+
+    Args:
+        tree: the call tree.
+        rows: the captured launches.
+
+    Returns:
+        Row of a captured launch → the name of the kernel; launches without an answer are absent.
     """
     trace = tree.trace
-    launches, kernel = _single_kernels(tree)
+    launches, kernel = _kernels_of_direct_launches(tree)
     calls = np.concatenate((launches, rows))
     kernel = np.append(kernel, np.full(len(rows), NONE))
     is_op = trace.kind[tree.rows] == EventKind.CPU_OP
@@ -334,48 +368,55 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     calls = calls[by_op]
     kernel = kernel[by_op]
     op = op[by_op]
+
+    # Ops 7 7 9 9 9: each call is at place 0 1 0 1 2 of its op, which has 2 2 3 3 3 calls.
     first_of_op = np.flatnonzero(np.diff(op, prepend=NONE))
     calls_of_op = np.diff(np.append(first_of_op, len(op)))
     place_in_op = np.arange(len(op)) - np.repeat(first_of_op, calls_of_op)
-    shapes = trace.arg("Input Dims").at(op)
     call_count = np.repeat(calls_of_op, calls_of_op)
+    shapes = trace.arg("Input Dims").at(op)
     first, group = number_groups([trace.name[op], shapes, call_count, place_in_op])
+
+    # A group has a single kernel if the least and the greatest name code of its kernels are equal.
     is_known = kernel != NONE
     known_kernel = kernel[is_known].astype(np.int64)
-    smallest = minima(
+    least = minima(
         group_index=group[is_known], values=known_kernel, group_count=len(first)
     )
-    largest = maxima(
+    greatest = maxima(
         group_index=group[is_known], values=known_kernel, group_count=len(first)
     )
-    has_one_kernel = smallest == largest
-    is_wanted = np.isin(calls, rows) & has_one_kernel[group]
-    names = texts(largest[group[is_wanted]], trace.names)
-    return dict(zip(calls[is_wanted].tolist(), names, strict=True))
+    has_one_kernel = least == greatest
+    is_answered = np.isin(calls, rows) & has_one_kernel[group]
+    names = texts(greatest[group[is_answered]], trace.names)
+    return dict(zip(calls[is_answered].tolist(), names, strict=True))
 
 
-def _single_kernels(tree: CallTree) -> tuple[Int64Array, Int64Array]:
-    """Return launches outside of graphs, and the name of the kernel if one launched only one."""
+def _kernels_of_direct_launches(tree: CallTree) -> tuple[Int64Array, Int64Array]:
+    """Return the launches outside of graphs, and the name code of each one's kernel.
+
+    The code is `NONE` for a launch that started several GPU events.
+    """
     trace = tree.trace
     events = np.flatnonzero(tree.linked & ~tree.by_graph)
     launch_of_event = tree.launch_of_gpu[events]
-    launches, first, count = np.unique(
+    launches, first, event_count = np.unique(
         launch_of_event, return_index=True, return_counts=True
     )
     first_kernel = trace.name[trace.gpu_rows[events[first]]]
-    return launches, np.where(count == 1, first_kernel, NONE)
+    return launches, np.where(event_count == 1, first_kernel, NONE)
 
 
 def _graph_of(
     tree: CallTree, rows: Int64Array, start: int, kernel_elsewhere: dict[int, str]
 ) -> CapturedGraph:
-    """Return the graph of some launches, with the host events around them.
+    """Return the graph that launches were captured into, with the host events around them.
 
     Args:
         tree: the call tree.
         rows: the launches.
-        start: when the capture began; events that began before are no part of it.
-        kernel_elsewhere: the kernels that nameless launches started elsewhere.
+        start: the time when the capture began, ns; host events that began earlier are left out.
+        kernel_elsewhere: row of a launch → the kernel that the same code starts outside of graphs.
     """
     trace = tree.trace
     launch_position = tree.position[rows]
@@ -385,12 +426,12 @@ def _graph_of(
     has_parent = np.isin(parent_position, positions)
     parent = np.searchsorted(positions, parent_position)
     nodes = _node_names(trace, rows)
-    likely = []
+    likely_nodes = []
     for row, node in zip(rows.tolist(), nodes, strict=True):
         likely_node = node
         if node == NAMELESS:
             likely_node = kernel_elsewhere.get(row, node)
-        likely.append(likely_node)
+        likely_nodes.append(likely_node)
     return CapturedGraph(
         names=texts(trace.name[host], trace.names),
         kind=trace.kind[host],
@@ -398,19 +439,22 @@ def _graph_of(
         args=_arguments_of(tree, host),
         launches=np.searchsorted(positions, launch_position),
         nodes=nodes,
-        likely=likely,
+        likely_nodes=likely_nodes,
     )
 
 
 def _with_events_around(tree: CallTree, positions: IntArray, start: int) -> IntArray:
-    """Return positions in the tree and those around them that began after a time, ascending."""
+    """Return positions in the tree and their ancestors that began at `start` or later, ascending.
+
+    The search goes up level by level and stops at an ancestor that began earlier.
+    """
     trace = tree.trace
     all_positions = np.unique(positions)
     outermost: IntArray = all_positions
     while len(outermost):
-        above = np.setdiff1d(tree.parent_position[outermost], all_positions)
-        above = above[above != ROOT]
-        outermost = above[trace.ts[tree.rows[above]] >= start]
+        parents = np.setdiff1d(tree.parent_position[outermost], all_positions)
+        parents = parents[parents != ROOT]
+        outermost = parents[trace.ts[tree.rows[parents]] >= start]
         all_positions = np.union1d(all_positions, outermost)
     return all_positions
 
@@ -418,7 +462,7 @@ def _with_events_around(tree: CallTree, positions: IntArray, start: int) -> IntA
 def _arguments_of(
     tree: CallTree, host: Int64Array
 ) -> dict[str, tuple[Int64Array, list[str]]]:
-    """Return the arguments of host events: which of these have each, and its raw texts."""
+    """Return the arguments of host events, in the form of `CapturedGraph.args`."""
     trace = tree.trace
     args: dict[str, tuple[Int64Array, list[str]]] = {}
     with_experts = np.flatnonzero(trace.named(trace.name[host], is_of_experts))
@@ -429,14 +473,18 @@ def _arguments_of(
         if column.texts is None or name == "kernel":
             continue
         codes = column.at(host)
-        having = np.flatnonzero(codes != NONE)
-        if len(having):
-            args[name] = (having, texts(codes[having], column.texts))
+        with_argument = np.flatnonzero(codes != NONE)
+        if len(with_argument):
+            raw_texts = texts(codes[with_argument], column.texts)
+            args[name] = (with_argument, raw_texts)
     return args
 
 
 def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
-    """Return what each launch starts: the kernel that the trace names, else its kind."""
+    """Return the name of the node that each launch adds.
+
+    It is the name of the kernel if the trace has it, else `NAMELESS`, `MEMCPY` or `MEMSET`.
+    """
     column = trace.arg("kernel")
     names = []
     for code, row in zip(column.at(rows).tolist(), rows.tolist(), strict=True):
@@ -450,13 +498,16 @@ def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
 
 
 def _node_kind(call: str) -> str:
-    """Return the kind of the node that a call makes."""
-    return next(kind for kind, pattern in _NODES.items() if pattern.search(call))
+    """Return the kind of the node that a call adds: `NAMELESS`, `MEMCPY` or `MEMSET`."""
+    return next(
+        kind for kind, pattern in _CALLS_OF_NODE_KIND.items() if pattern.search(call)
+    )
 
 
-#: How many tokens (requests, if the engine captures by them) an annotation says that a step has:
-#: vLLM's two forms, xDiT's, ATOM's (with the padded size), SGLang's.
-_SIZES: Final = (
+#: Patterns for the number of tokens in the annotation of a step (of requests, for an engine that
+#: captures graphs by the number of requests): vLLM's two forms, xDiT's, ATOM's (which has the
+#: padded size), and three of SGLang's. A step has the sum of the groups.
+_TOKENS_IN_ANNOTATION: Final = (
     re.compile(r"execute_(\d{1,9})_context_"),
     re.compile(
         r"execute_context_\d+\((?:sq)?(\d{1,9}).*?\)_generation_\d+\((?:sq)?(\d{1,9})"
@@ -470,8 +521,8 @@ _SIZES: Final = (
 
 
 def tokens_of_step(annotation: str) -> int | None:
-    """Return the tokens of a step by an engine's annotation; None for any other name."""
-    for pattern in _SIZES:
+    """Return the number of tokens in an engine's annotation of a step; None for other names."""
+    for pattern in _TOKENS_IN_ANNOTATION:
         sizes = pattern.match(annotation)
         if sizes:
             return sum(map(int, sizes.groups()))
@@ -480,16 +531,19 @@ def tokens_of_step(annotation: str) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class GraphLaunches:
-    """The graph launches that started GPU events, by thread and start, n of them."""
+    """The n graph launches that started GPU events, by thread and start."""
 
     rows: Int64Array  #: the launches, (n,)
-    #: the GPU events of each by stream and start, places in `trace.gpu_rows`
+    #: the GPU events of each launch by stream and start, as places in `trace.gpu_rows`
     events: list[Int64Array]
-    stream: Int64Array  #: a number for the stream of each of those, launch after launch
-    #: a number for the step around each, another for each thread outside, (n,)
+    #: a number for the stream of each GPU event, launch after launch
+    stream: Int64Array
+    #: a number for the step around each launch; launches outside of steps share a number per
+    #: thread, (n,)
     step: Int64Array
-    annotation: list[str]  #: the name of that step; empty outside
-    tokens: Int64Array  #: how many it computes, `NONE` outside, (n,)
+    annotation: list[str]  #: the name of each launch's step; empty outside of steps
+    #: the number of tokens that each launch's step computes, `NONE` outside of steps, (n,)
+    tokens: Int64Array
 
 
 def find_graph_launches(tree: CallTree) -> GraphLaunches:
@@ -499,14 +553,14 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
     launch = tree.launch_of_gpu[events]
     gpu_rows = trace.gpu_rows[events]
     _, stream = number_groups([trace.device[events], trace.stream[events]])
-    by_thread_and_launch = (
+    sort_keys = (  # lexsort: the last key is the first criterion
         trace.ts[gpu_rows],
         stream,
         launch,
         trace.ts[launch],
         trace.thread[launch],
     )
-    order = np.lexsort(by_thread_and_launch)
+    order = np.lexsort(sort_keys)
     events = events[order]
     launch = launch[order]
     first = np.flatnonzero(np.diff(launch, prepend=NONE))
@@ -528,19 +582,20 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
             annotation = trace.names[name]
         annotations.append(annotation)
         tokens.append(tokens_by_name.get(name, NONE))
-    outside = -1 - trace.thread[rows]
+    # Positions are not negative, so negative numbers of threads cannot be taken for steps.
+    outside_steps = -1 - trace.thread[rows]
     return GraphLaunches(
         rows=rows,
         events=np.split(events, first[1:]),
         stream=stream[order],
-        step=np.where(step_position == ROOT, outside, step_position),
+        step=np.where(step_position == ROOT, outside_steps, step_position),
         annotation=annotations,
         tokens=np.array(tokens, dtype=np.int64),
     )
 
 
 def _tokens_by_name(trace: Trace) -> dict[int, int]:
-    """Return the tokens of the steps that annotations name, by code of the name."""
+    """Return the number of tokens of each step, by the code of its annotation's name."""
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
     tokens_by_name = {}
     distinct_names = np.unique(trace.name[annotations])

@@ -1,8 +1,9 @@
 """Finds the captured graph that each graph launch replays, and the captured launch of each event.
 
-The annotation around a launch tells the tokens of its step, which engines pad to the next captured
-batch size. Among captures of that size the kernel names decide, aligned by their longest common
-subsequence (Wagner and Fischer, "The string-to-string correction problem", 1974), row by row.
+The annotation around a launch contains the number of tokens of its step, which engines pad to the
+next batch size that was captured. Among the captures of that size, the one whose kernel names agree
+best with the launch is chosen. Names are aligned by their longest common subsequence (Wagner and
+Fischer, "The string-to-string correction problem", 1974).
 """
 
 from __future__ import annotations
@@ -28,19 +29,26 @@ from tracelens_ext.analysis.cuda_graphs.captures import (
 )
 from tracelens_ext.trace import NONE, EventKind, Int32Array, Int64Array, IntArray, Trace
 
-#: What a row of the table takes beside its elements, in elements.
-_ROW: Final = 4_000
+#: Fixed cost of a row of the alignment table, as a number of cells that take as long.
+_ROW_COST: Final = 4_000
 
 
 class AlignmentBudget:
-    """How much may still be aligned: pairs of elements to compare. A billion take seconds."""
+    """The number of table cells (pairs of elements) that alignments may still compute.
+
+    A billion cells take seconds.
+
+    Args:
+        cells: for all alignments together.
+        at_once: for a single alignment.
+    """
 
     def __init__(self, cells: int = 2_000_000_000, at_once: int = 500_000_000) -> None:
         self._cells = cells
         self._at_once = at_once
 
     def take(self, cells: int) -> bool:
-        """Take so many pairs from the budget; return False if it does not have them."""
+        """Take cells from the budget; return False and take none if it does not have enough."""
         if cells > min(self._cells, self._at_once):
             return False
         self._cells -= cells
@@ -50,42 +58,47 @@ class AlignmentBudget:
 def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Array:
     """Return the element of a second sequence that each element of a first corresponds to.
 
-    As many as possible correspond. Beyond the budget only the beginnings and ends that are alike
-    do: of 1 2 3 4 and 1 5 4 the answer is 0, `NONE`, `NONE`, 2.
+    The counterparts are a longest common subsequence. If the budget is too small for it, only the
+    equal elements at both ends are counterparts: for 1 2 3 4 and 1 5 4 the result is
+    0, `NONE`, `NONE`, 2.
 
     Args:
         first: a sequence of numbers, (m,).
         second: a sequence of numbers, (n,).
-        budget: what may be compared.
+        budget: the number of cells that may be computed.
 
     Returns:
         Ascending indices into `second`, (m,); `NONE` for an element without a counterpart.
     """
     result = np.full(len(first), NONE, dtype=np.int64)
-    # What the other does not have corresponds to nothing; what remains is often the same.
+    # Elements that the other sequence lacks have no counterpart. Without them, the sequences are
+    # often equal.
     places_in_first = np.flatnonzero(np.isin(first, second))
     places_in_second = np.flatnonzero(np.isin(second, first))
     first = first[places_in_first]
     second = second[places_in_second]
-    shorter = min(len(first), len(second))
-    head = _equal_elements(first[:shorter], second[:shorter])
-    first_backwards = first[head:][::-1]
-    second_backwards = second[head:][::-1]
-    tail_length = shorter - head
-    tail = _equal_elements(
-        first_backwards[:tail_length], second_backwards[:tail_length]
+
+    # Equal elements at the beginning and at the end need no table.
+    shorter_length = min(len(first), len(second))
+    equal_at_begin = _equal_elements(first[:shorter_length], second[:shorter_length])
+    reversed_first = first[equal_at_begin:][::-1]
+    reversed_second = second[equal_at_begin:][::-1]
+    most_at_end = shorter_length - equal_at_begin
+    equal_at_end = _equal_elements(
+        reversed_first[:most_at_end], reversed_second[:most_at_end]
     )
-    first_end = len(first) - tail
-    second_end = len(second) - tail
-    result[places_in_first[:head]] = places_in_second[:head]
+    first_end = len(first) - equal_at_end
+    second_end = len(second) - equal_at_end
+    result[places_in_first[:equal_at_begin]] = places_in_second[:equal_at_begin]
     result[places_in_first[first_end:]] = places_in_second[second_end:]
-    first = first[head:first_end]
-    places_in_first = places_in_first[head:first_end]
-    second = second[head:second_end]
-    places_in_second = places_in_second[head:second_end]
+
+    first = first[equal_at_begin:first_end]
+    places_in_first = places_in_first[equal_at_begin:first_end]
+    second = second[equal_at_begin:second_end]
+    places_in_second = places_in_second[equal_at_begin:second_end]
     rows = min(len(first), len(second))
     columns = max(len(first), len(second))
-    if rows and budget.take(rows * (columns + _ROW)):
+    if rows and budget.take(rows * (columns + _ROW_COST)):
         if len(first) <= len(second):
             common = _longest_common(first, second)
             result[places_in_first[common.rows]] = places_in_second[common.columns]
@@ -96,9 +109,9 @@ def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Ar
 
 
 def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
-    """Return where the elements of a subsequence first come in a sequence, in order, (m,).
+    """Return the earliest places in a sequence at which a subsequence occurs in order, (m,).
 
-    Of 2 2 in 1 2 3 2 2 these are the places 1 and 3.
+    For 2 2 in 1 2 3 2 2 the places are 1 and 3.
     """
     places_of_element: dict[int, list[int]] = {}
     for element in np.unique(elements).tolist():
@@ -114,16 +127,15 @@ def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
 
 
 def _equal_elements(first: IntArray, second: IntArray) -> int:
-    """Return with how many equal elements two sequences of one length begin."""
-    is_different = first != second
-    places = np.flatnonzero(is_different)
-    if not len(places):
+    """Return the number of equal elements at the beginning of two sequences of the same length."""
+    different_places = np.flatnonzero(first != second)
+    if not len(different_places):
         return len(first)
-    return int(places[0])
+    return int(different_places[0])
 
 
 class _CommonSubsequence(NamedTuple):
-    """Where the elements of a common subsequence are, the last one first."""
+    """The places of the elements of a common subsequence, the last element first."""
 
     rows: list[int]  #: places in the shorter sequence
     columns: list[int]  #: places in the longer one
@@ -132,17 +144,20 @@ class _CommonSubsequence(NamedTuple):
 def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
     """Return a longest common subsequence.
 
-    Row by row of the table, a cell has the length of the longest common subsequence of what is
-    before it in both. Of each row only the bits are kept that say where it is as the row above.
+    The table has a row for each element of the shorter sequence and a column for each element of
+    the longer one. A cell is the length of the longest common subsequence of the two beginnings
+    that end there. The way back through the table only asks whether a cell equals the cell above
+    it, so each row is stored as one bit per cell.
     """
-    above = np.zeros(len(longer) + 1, dtype=np.int32)
-    current = np.zeros(len(longer) + 1, dtype=np.int32)
-    bits_of_rows = []
+    row_above = np.zeros(len(longer) + 1, dtype=np.int32)
+    current_row = np.zeros(len(longer) + 1, dtype=np.int32)
+    equals_above_bits = []
     for element in shorter:
-        np.maximum(above[1:], above[:-1] + (longer == element), out=current[1:])
-        np.maximum.accumulate(current, out=current)
-        bits_of_rows.append(np.packbits(current[1:] == above[1:]))
-        above, current = current, above
+        with_element = row_above[:-1] + (longer == element)
+        np.maximum(row_above[1:], with_element, out=current_row[1:])
+        np.maximum.accumulate(current_row, out=current_row)
+        equals_above_bits.append(np.packbits(current_row[1:] == row_above[1:]))
+        row_above, current_row = current_row, row_above
     row = len(shorter) - 1
     column = len(longer) - 1
     common = _CommonSubsequence(rows=[], columns=[])
@@ -152,7 +167,7 @@ def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
             common.columns.append(column)
             row -= 1
             column -= 1
-        elif _has_bit(bits_of_rows[row], column):
+        elif _has_bit(equals_above_bits[row], column):
             row -= 1
         else:
             column -= 1
@@ -160,17 +175,17 @@ def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
 
 
 def _has_bit(packed_bits: npt.NDArray[np.uint8], place: int) -> bool:
-    """Tell if a bit is set of those that `packbits` has packed, the first one highest."""
+    """Tell if the bit at a place is set; `packbits` puts the first bit of a byte highest."""
     byte = packed_bits[place >> 3]
     shift = 7 - (place & 7)
     return bool(byte >> shift & 1)
 
 
-#: How ROCm's profiler may record copies and fills of a graph: as kernels.
-_COPY: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
-_FILL: Final = re.compile(r"__amd_rocclr_fill")
-#: What looking at a pair of a launch and a captured graph takes at least, in elements compared.
-_PAIR: Final = 10_000
+#: Names of kernels as which ROCm's profiler may record the copies and fills of a graph.
+_COPY_KERNEL: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
+_FILL_KERNEL: Final = re.compile(r"__amd_rocclr_fill")
+#: Fixed cost of comparing a launch with a captured graph, as a number of cells that take as long.
+_PAIR_COST: Final = 10_000
 _BYTES_OF_ELEMENT: Final = np.dtype(np.int32).itemsize
 
 
@@ -180,43 +195,44 @@ class GraphMatch:
 
     capture: int  #: index into the captures
     graph: int  #: index into the graphs of that capture
-    #: the captured launch that each GPU event of the launch replays, by stream and start, `NONE`
-    #: for one that was not captured, (m,)
+    #: the captured launch that each of the launch's m GPU events replays, by stream and start;
+    #: `NONE` for an event that no captured launch matches, (m,)
     node: Int64Array
 
 
 Matches = Sequence[GraphMatch | None]
 
 
-class _Sequence(NamedTuple):
-    """What the GPU events of a launch are, by stream and start, as bytes of int32."""
+class _LaunchedWork(NamedTuple):
+    """The GPU events of a graph launch, by stream and start, as a hashable key."""
 
-    node: bytes  #: their numbers among the nodes
-    stream: bytes
+    names: bytes  #: the number of each event's name, int32
+    streams: bytes  #: the number of each event's stream, int32
 
     @property
-    def events(self) -> int:
+    def event_count(self) -> int:
         """The number of GPU events."""
-        return len(self.node) // _BYTES_OF_ELEMENT
+        return len(self.names) // _BYTES_OF_ELEMENT
 
 
-class _Content(NamedTuple):
-    """What the nodes of a captured graph are, in order, as bytes of int32."""
+class _GraphContent(NamedTuple):
+    """The nodes of a captured graph, in order, as a hashable key."""
 
-    node: bytes
-    likely: bytes  #: with the kernels that nameless ones launched outside of graphs
+    names: bytes  #: the number of each node's name (`CapturedGraph.nodes`), int32
+    likely_names: bytes  #: likewise, of `CapturedGraph.likely_nodes`
 
     @property
-    def nodes(self) -> int:
+    def node_count(self) -> int:
         """The number of nodes."""
-        return len(self.node) // _BYTES_OF_ELEMENT
+        return len(self.names) // _BYTES_OF_ELEMENT
 
 
 class _Score(NamedTuple):
-    """How well a captured graph fits a launch; the larger, the better."""
+    """How well a captured graph fits a launch; the larger tuple is the better fit."""
 
-    matched: int  #: events of the launch that have a node
-    minus_nodes: int  #: of two that match as many events, the smaller graph is better
+    matched: int  #: the number of the launch's events that match a node
+    #: minus the number of nodes: of two graphs that match as many events, the smaller one is better
+    minus_nodes: int
 
 
 _NO_SCORE: Final = _Score(0, 0)
@@ -225,25 +241,25 @@ _NO_SCORE: Final = _Score(0, 0)
 class _Fit(NamedTuple):
     """How well a capture fits a launch."""
 
-    score: _Score  #: that of its best graphs
-    graphs: list[int]  #: the best graphs, ascending
+    score: _Score  #: the score of its best graphs
+    graphs: list[int]  #: the indices of the best graphs, ascending
 
 
-class _PieceOfCapture(NamedTuple):
-    """A graph of a capture, by their numbers."""
+class _GraphIndex(NamedTuple):
+    """The index of a capture, and of a graph in that capture."""
 
     capture: int
     graph: int
 
 
-_NO_PIECE: Final = _PieceOfCapture(NONE, NONE)
+_NO_GRAPH: Final = _GraphIndex(NONE, NONE)
 
 
-class _CommonNodes(NamedTuple):
-    """A captured graph, and how many of its nodes can match at most."""
+class _BoundedContent(NamedTuple):
+    """The content of a captured graph, and the largest number of its nodes that can match."""
 
     bound: int
-    content: _Content
+    content: _GraphContent
 
 
 class PaddedSize(NamedTuple):
@@ -257,7 +273,10 @@ _UNKNOWN_SIZE: Final = PaddedSize(None, "")
 
 
 def padded_sizes(tokens: int, captured: Iterable[PaddedSize]) -> set[PaddedSize]:
-    """Return what so many tokens may be padded to: of each mode the next larger batch size."""
+    """Return the sizes that an engine may pad a number of tokens to.
+
+    For each mode, it is the smallest captured batch size that is large enough.
+    """
     size_of_mode: dict[str, int] = {}
     for size, mode in captured:
         if size is None or size < tokens:
@@ -267,24 +286,30 @@ def padded_sizes(tokens: int, captured: Iterable[PaddedSize]) -> set[PaddedSize]
 
 
 class GraphMatcher:
-    """Aligns each distinct sequence of GPU events with each distinct captured graph, once."""
+    """Finds the captured graph that each graph launch replays.
+
+    Each distinct sequence of GPU events is aligned once with each distinct captured graph.
+    """
 
     def __init__(
         self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]
     ) -> None:
         self._launches = launches
         self._captures = captures
-        self._number_of_node = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
-        self._sequences = self._sequences_of(trace)
-        self._graphs = [self._contents_of(capture) for capture in captures]
+        self._number_of_name = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
+        self._launched_work = self._work_of_launches(trace)
+        self._contents = [self._contents_of(capture) for capture in captures]
         self._budget = AlignmentBudget()
         self._candidates = cache(self._find_candidates)
         self._fit = cache(self._find_fit)
         self._aligned = cache(self._align)
-        self._previous = _NO_PIECE
+        self._previous_graph = _NO_GRAPH
 
     def matches(self) -> list[GraphMatch | None]:
-        """Return a match for each launch; None where no capture fits, or several that differ."""
+        """Return the match of each launch.
+
+        It is None if no capture fits, or if captures of different operations fit equally well.
+        """
         bounds = np.flatnonzero(np.diff(self._launches.step)) + 1
         launches_by_step = np.split(np.arange(len(self._launches.rows)), bounds)
         matches: list[GraphMatch | None] = []
@@ -293,85 +318,91 @@ class GraphMatcher:
                 matches += self._matches_of_step(launches.tolist())
         return matches
 
-    # What is compared.
+    # Names become numbers, so that launches and graphs are compared as arrays.
 
-    def _numbered(self, nodes: Iterable[str]) -> Int32Array:
-        """Return a number for each node."""
-        numbers = self._number_of_node
-        numbered = [numbers.setdefault(node, len(numbers)) for node in nodes]
+    def _numbered(self, names: Iterable[str]) -> Int32Array:
+        """Return a number for each name; equal names have equal numbers."""
+        numbers = self._number_of_name
+        numbered = [numbers.setdefault(name, len(numbers)) for name in names]
         return np.array(numbered, dtype=np.int32)
 
-    def _contents_of(self, capture: Capture) -> list[_Content]:
-        """Return the nodes of the graphs of a capture."""
+    def _contents_of(self, capture: Capture) -> list[_GraphContent]:
+        """Return the content of each graph of a capture."""
         contents = []
         for graph in capture.graphs:
-            nodes = self._numbered(graph.nodes)
-            likely = self._numbered(graph.likely)
-            content = _Content(node=nodes.tobytes(), likely=likely.tobytes())
+            names = self._numbered(graph.nodes)
+            likely_names = self._numbered(graph.likely_nodes)
+            content = _GraphContent(
+                names=names.tobytes(), likely_names=likely_names.tobytes()
+            )
             contents.append(content)
         return contents
 
-    def _sequences_of(self, trace: Trace) -> list[_Sequence]:
+    def _work_of_launches(self, trace: Trace) -> list[_LaunchedWork]:
         """Return the GPU events of each launch."""
         events = np.concatenate([np.empty(0, np.int64)] + self._launches.events)
         rows = trace.gpu_rows[events]
         kind = trace.kind[rows]
-        names, index = np.unique(trace.name[rows], return_inverse=True)
-        kernels = [trace.names[name] for name in names.tolist()]
-        node_of_name = self._numbered(map(_node_of_kernel, kernels))
-        node = node_of_name[index]
-        node[kind == EventKind.MEMCPY] = self._number_of_node[MEMCPY]
-        node[kind == EventKind.MEMSET] = self._number_of_node[MEMSET]
+        name_codes, index = np.unique(trace.name[rows], return_inverse=True)
+        kernels = [trace.names[code] for code in name_codes.tolist()]
+        number_of_kernel = self._numbered(map(_node_of_kernel, kernels))
+        number = number_of_kernel[index]
+        number[kind == EventKind.MEMCPY] = self._number_of_name[MEMCPY]
+        number[kind == EventKind.MEMSET] = self._number_of_name[MEMSET]
         stream = self._launches.stream.astype(np.int32)
-        sizes = [len(events) for events in self._launches.events]
-        bounds = np.cumsum(sizes)[:-1]
-        sequences = []
-        nodes = np.split(node, bounds)
-        streams = np.split(stream, bounds)
-        for nodes_of_launch, streams_of_launch in zip(nodes, streams, strict=True):
-            sequence = _Sequence(
-                node=nodes_of_launch.tobytes(),
-                stream=streams_of_launch.tobytes(),
-            )
-            sequences.append(sequence)
-        return sequences
+        event_counts = [len(events) for events in self._launches.events]
+        bounds = np.cumsum(event_counts)[:-1]
+        numbers_by_launch = np.split(number, bounds)
+        streams_by_launch = np.split(stream, bounds)
+        works = []
+        for numbers, streams in zip(numbers_by_launch, streams_by_launch, strict=True):
+            work = _LaunchedWork(names=numbers.tobytes(), streams=streams.tobytes())
+            works.append(work)
+        return works
 
-    # Which captures, and which of their graphs.
+    # The choice of the capture, and of the graph in the capture.
 
     def _matches_of_step(self, step: list[int]) -> list[GraphMatch | None]:
-        """Return the matches of the launches of one step, or of all outside of steps."""
+        """Return the matches of the launches of a step, or of a thread's launches outside of steps.
+
+        The captures that fit the whole step best are tried first, then the other candidates.
+        """
         tokens = int(self._launches.tokens[step[0]])
         candidates = self._candidates(tokens)
-        likely = candidates
+        best_captures = candidates
         if tokens != NONE:
-            likely = self._of_likely_mode(step, candidates)
+            best_captures = self._best_of_step(step, candidates)
         matches = []
         for place, launch in enumerate(step):
-            match = self._match(launch, place, len(step), likely)
+            match = self._match(launch, place, len(step), best_captures)
             if match is None:
                 match = self._match(launch, place, len(step), candidates)
             matches.append(match)
         return matches
 
     def _find_candidates(self, tokens: int) -> tuple[int, ...]:
-        """Return the captures that a step of so many tokens may replay; all for `NONE`."""
+        """Return the captures that a step with this number of tokens may replay; all for `NONE`."""
         if tokens == NONE:
             return tuple(range(len(self._captures)))
         sizes = [
             PaddedSize(batch_size=capture.batch_size, mode=capture.mode)
             for capture in self._captures
         ]
-        fitting = padded_sizes(tokens, sizes)
+        possible_sizes = padded_sizes(tokens, sizes)
         candidates = []
         for capture, size in enumerate(sizes):
-            if size in fitting or size.batch_size is None:
+            if size in possible_sizes or size.batch_size is None:
                 candidates.append(capture)
         return tuple(candidates)
 
-    def _of_likely_mode(
+    def _best_of_step(
         self, step: list[int], candidates: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the captures that fit a step best; of equally good ones by shapes, then mode."""
+        """Return the captures that fit a step best.
+
+        The number of events that match decides first, then the size that the shapes suggest, then
+        the mode: its name in the annotation, and `FULL` for a step with a single launch.
+        """
         if not candidates:
             return ()
         matched = {
@@ -382,23 +413,23 @@ class GraphMatcher:
         best = self._of_likely_size(int(self._launches.tokens[step[0]]), best)
         annotation = self._launches.annotation[step[0]].lower()
 
-        def mode_fits(capture: int) -> tuple[bool, bool]:
+        def mode_score(capture: int) -> tuple[bool, bool]:
             mode = self._captures[capture].mode.lower()
             is_named = bool(mode) and mode in annotation
             is_full = mode == "full"
             is_whole_step = len(step) == 1
             return is_named, is_full == is_whole_step
 
-        best_mode = max(mode_fits(capture) for capture in best)
-        return tuple(capture for capture in best if mode_fits(capture) == best_mode)
+        best_score = max(mode_score(capture) for capture in best)
+        return tuple(capture for capture in best if mode_score(capture) == best_score)
 
     def _matched_events(self, step: list[int], capture: int) -> int:
-        """Return how many events of a step match nodes of a capture."""
-        fits = [self._fit(self._sequences[launch], capture) for launch in step]
+        """Return the number of a step's events that match nodes of a capture."""
+        fits = [self._fit(self._launched_work[launch], capture) for launch in step]
         return sum(fit.score.matched for fit in fits)
 
     def _of_likely_size(self, tokens: int, captures: list[int]) -> list[int]:
-        """Return the captures whose shapes suit so many tokens; all if there are none."""
+        """Return the captures whose shapes suit a number of tokens; all captures if none does."""
         sizes = {}
         for capture in captures:
             sizes[capture] = PaddedSize(self._captures[capture].likely_size, "")
@@ -409,74 +440,79 @@ class GraphMatcher:
     def _match(
         self, launch: int, place: int, count: int, captures: Sequence[int]
     ) -> GraphMatch | None:
-        """Return the match of a launch; None where no capture fits, or several that differ.
+        """Return the match of a launch.
+
+        It is None if no capture fits, or if captures of different operations fit equally well.
+        The order of calls matters: of equal graphs, the one after the previous match is chosen.
 
         Args:
-            launch: its number.
-            place: its place among the launches of its step.
+            launch: the index of the launch.
+            place: the place of the launch among the launches of its step.
             count: the number of launches of the step.
-            captures: those to choose from.
+            captures: the captures to choose from.
         """
-        sequence = self._sequences[launch]
-        fits = {capture: self._fit(sequence, capture) for capture in captures}
+        work = self._launched_work[launch]
+        fits = {capture: self._fit(work, capture) for capture in captures}
         best_score = max((fit.score for fit in fits.values()), default=_NO_SCORE)
         # At least half of the events and half of the nodes must match.
-        needed = max(sequence.events, -best_score.minus_nodes)
-        if not fits or 2 * best_score.matched < needed:
+        node_count = -best_score.minus_nodes
+        if not fits or 2 * best_score.matched < max(work.event_count, node_count):
             return None
-        pieces = []
+        graphs = []
         for capture, fit in fits.items():
             if fit.score == best_score:
-                pieces.append(self._piece(capture, fit.graphs, place, count))
-        if _NO_PIECE in pieces:
+                graphs.append(self._choose_graph(capture, fit.graphs, place, count))
+        if _NO_GRAPH in graphs:
             return None
-        operations = {self._operations_of(piece) for piece in pieces}
+        operations = {self._operations_of(graph) for graph in graphs}
         if len(operations) > 1:
             return None
-        piece = pieces[0]
-        self._previous = piece
-        node = self._aligned(sequence, self._graphs[piece.capture][piece.graph])
-        return GraphMatch(capture=piece.capture, graph=piece.graph, node=node)
+        chosen = graphs[0]
+        self._previous_graph = chosen
+        node = self._aligned(work, self._contents[chosen.capture][chosen.graph])
+        return GraphMatch(capture=chosen.capture, graph=chosen.graph, node=node)
 
-    def _operations_of(self, piece: _PieceOfCapture) -> int:
-        return self._captures[piece.capture].graphs[piece.graph].operations
+    def _operations_of(self, index: _GraphIndex) -> int:
+        return self._captures[index.capture].graphs[index.graph].operations
 
-    def _piece(
+    def _choose_graph(
         self, capture: int, graphs: list[int], place: int, count: int
-    ) -> _PieceOfCapture:
-        """Return which of equally good graphs of a capture a launch replays, `_NO_PIECE` if open.
+    ) -> _GraphIndex:
+        """Return the graph that a launch replays, of graphs of a capture that fit equally well.
 
-        It is the one at its place, where a step launches all in order; else the one after the last.
+        A step that launches all graphs of the capture in order replays the graph at the place of
+        the launch. Otherwise it is the next of these graphs after the previous match, if their
+        operations are the same. If they differ, the choice is open: `_NO_GRAPH`.
         """
-        graph_count = len(self._graphs[capture])
+        graph_count = len(self._contents[capture])
         graph_at_place = place % graph_count
         if count % graph_count == 0 and graph_at_place in graphs:
-            return _PieceOfCapture(capture, graph_at_place)
-        pieces = [_PieceOfCapture(capture, graph) for graph in graphs]
-        if len({self._operations_of(piece) for piece in pieces}) > 1:
-            return _NO_PIECE
-        later = [piece for piece in pieces if piece > self._previous]
-        if later:
-            return later[0]
-        return pieces[0]
+            return _GraphIndex(capture, graph_at_place)
+        candidates = [_GraphIndex(capture, graph) for graph in graphs]
+        if len({self._operations_of(candidate) for candidate in candidates}) > 1:
+            return _NO_GRAPH
+        for candidate in candidates:
+            if candidate > self._previous_graph:
+                return candidate
+        return candidates[0]
 
-    def _find_fit(self, sequence: _Sequence, capture: int) -> _Fit:
+    def _find_fit(self, work: _LaunchedWork, capture: int) -> _Fit:
         """Return how well a capture fits a launch, and its graphs that fit best."""
-        graphs_of_content: defaultdict[_Content, list[int]] = defaultdict(list)
-        for graph, content in enumerate(self._graphs[capture]):
+        graphs_of_content: defaultdict[_GraphContent, list[int]] = defaultdict(list)
+        for graph, content in enumerate(self._contents[capture]):
             graphs_of_content[content].append(graph)
-        same_content = _Content(node=sequence.node, likely=sequence.node)
-        if same_content in graphs_of_content:  # then none can be better
-            candidates = [_CommonNodes(sequence.events, same_content)]
+        same_content = _GraphContent(names=work.names, likely_names=work.names)
+        if same_content in graphs_of_content:  # no other graph can fit better
+            candidates = [_BoundedContent(work.event_count, same_content)]
         else:
-            candidates = self._most_common(sequence.node, graphs_of_content)
+            candidates = self._bounded_contents(work.names, graphs_of_content)
         best_score = _NO_SCORE
         best_graphs: list[int] = []
         for bound, content in candidates:
-            if bound < best_score.matched or 2 * bound < sequence.events:
+            if bound < best_score.matched or 2 * bound < work.event_count:
                 break
-            matched = int((self._aligned(sequence, content) != NONE).sum())
-            score = _Score(matched=matched, minus_nodes=-content.nodes)
+            matched = int((self._aligned(work, content) != NONE).sum())
+            score = _Score(matched=matched, minus_nodes=-content.node_count)
             if score > best_score:
                 best_score = score
                 best_graphs = []
@@ -484,65 +520,78 @@ class GraphMatcher:
                 best_graphs += graphs_of_content[content]
         return _Fit(best_score, sorted(best_graphs))
 
-    def _most_common(
-        self, node: bytes, contents: Iterable[_Content]
-    ) -> list[_CommonNodes]:
-        """Return captured graphs by how many of their nodes can match at most, the most first."""
-        node_count = len(self._number_of_node)
-        events_of_node = np.bincount(_array(node), minlength=node_count)
-        bounds = []
+    def _bounded_contents(
+        self, names: bytes, contents: Iterable[_GraphContent]
+    ) -> list[_BoundedContent]:
+        """Return the contents by the largest number of nodes that can match, descending.
+
+        A node can match at most as many events as have its name; a nameless node can match any
+        event. Contents for which the budget does not suffice are left out.
+        """
+        name_count = len(self._number_of_name)
+        events_of_name = np.bincount(_array(names), minlength=name_count)
+        bounded = []
         for content in contents:
-            if not self._budget.take(_PAIR + node_count):
+            if not self._budget.take(_PAIR_COST + name_count):
                 break
-            captured_of_node = np.bincount(_array(content.node), minlength=node_count)
-            common = np.minimum(events_of_node, captured_of_node).sum()
-            nameless = captured_of_node[self._number_of_node[NAMELESS]]
-            bounds.append(_CommonNodes(int(common + nameless), content))
-        return sorted(bounds, key=attrgetter("bound"), reverse=True)
+            nodes_of_name = np.bincount(_array(content.names), minlength=name_count)
+            common = np.minimum(events_of_name, nodes_of_name).sum()
+            nameless = nodes_of_name[self._number_of_name[NAMELESS]]
+            bounded.append(_BoundedContent(int(common + nameless), content))
+        return sorted(bounded, key=attrgetter("bound"), reverse=True)
 
-    # Which node each event replays.
+    # The captured launch that each event replays.
 
-    def _align(self, sequence: _Sequence, content: _Content) -> Int64Array:
+    def _align(self, work: _LaunchedWork, content: _GraphContent) -> Int64Array:
         """Return the node of a captured graph that each event replays, `NONE` without, (m,)."""
-        events = _array(sequence.node)
-        stream = _array(sequence.stream)
-        graph = _array(content.likely)
-        streams, size = np.unique(stream, return_counts=True)
-        node = np.full(len(events), NONE, dtype=np.int64)
-        # The main stream is the longest; the rest is of the streams that were forked from it.
-        longest_first = np.argsort(-size, kind="stable")
-        for number in streams[longest_first]:
-            of_stream = np.flatnonzero(stream == number)
-            free = np.setdiff1d(np.arange(len(graph)), node)
+        event_names = _array(work.names)
+        event_streams = _array(work.streams)
+        node_names = _array(content.likely_names)
+        streams, events_of_stream = np.unique(event_streams, return_counts=True)
+        node = np.full(len(event_names), NONE, dtype=np.int64)
+        # The longest stream is the main one. Nodes that it leaves over belong to the streams that
+        # were forked from it.
+        longest_first = np.argsort(-events_of_stream, kind="stable")
+        for stream in streams[longest_first]:
+            events = np.flatnonzero(event_streams == stream)
+            free_nodes = np.setdiff1d(np.arange(len(node_names)), node)
+            free_names = node_names[free_nodes]
             aligned = align(
-                first=events[of_stream], second=graph[free], budget=self._budget
+                first=event_names[events], second=free_names, budget=self._budget
             )
             is_aligned = aligned != NONE
-            matched = of_stream[is_aligned]
+            matched_events = events[is_aligned]
             places = aligned[is_aligned]
             if len(streams) > 1:
-                places = first_places(events[matched], graph[free])
-            node[matched] = free[places]
-        nameless = self._number_of_node[NAMELESS]
-        if len(streams) == 1 and (graph == nameless).any():
-            self._fill_nameless(node, events, graph)
+                # Take the earliest nodes of these names and leave later ones to other streams.
+                places = first_places(event_names[matched_events], free_names)
+            node[matched_events] = free_nodes[places]
+        nameless = self._number_of_name[NAMELESS]
+        if len(streams) == 1 and (node_names == nameless).any():
+            self._fill_nameless(node, event_names, node_names)
         return node
 
     def _fill_nameless(
-        self, node: Int64Array, events: Int32Array, graph: Int32Array
+        self, node: Int64Array, event_names: Int32Array, node_names: Int32Array
     ) -> None:
-        """Match nameless nodes between two that match with as many kernels of unknown names.
+        """Match nameless nodes with events between the same two matches, if their numbers agree.
 
-        Of the events a X Y b and the nodes a ? ? b, the two in the middle match.
+        For the events a X Y b and the nodes a ? ? b, the two in the middle match. Only kernels
+        whose name is on no node of the graph are matched.
+
+        Args:
+            node: the node that each event replays, `NONE` without; modified, (m,).
+            event_names: the number of each event's name, (m,).
+            node_names: the number of each node's name.
         """
         is_matched = node != NONE
-        is_kernel = events > self._number_of_node[MEMSET]
-        is_unknown_kernel = is_kernel & ~is_matched & ~np.isin(events, graph)
-        open_events = np.flatnonzero(is_unknown_kernel)
+        is_kernel = event_names > self._number_of_name[MEMSET]
+        has_named_node = np.isin(event_names, node_names)
+        open_events = np.flatnonzero(is_kernel & ~is_matched & ~has_named_node)
         matched_nodes = node[is_matched]
-        nameless = np.flatnonzero(graph == self._number_of_node[NAMELESS])
+        nameless = np.flatnonzero(node_names == self._number_of_name[NAMELESS])
         open_nodes = np.setdiff1d(nameless, matched_nodes)
-        # The number of matched ones before each says between which two it is.
+        # Gap g lies between the matches number g - 1 and g.
         gap_of_event = np.cumsum(is_matched)[open_events]
         gap_of_node = np.searchsorted(matched_nodes, open_nodes)
         gap_count = len(matched_nodes) + 1
@@ -555,13 +604,13 @@ class GraphMatcher:
 
 
 def _node_of_kernel(name: str) -> str:
-    """Return the node that a kernel is; ROCm's profiler records copies and fills as kernels."""
-    if _COPY.match(name):
+    """Return the name of the node that a kernel replays: its own, or `MEMCPY` or `MEMSET`."""
+    if _COPY_KERNEL.match(name):
         return MEMCPY
-    if _FILL.match(name):
+    if _FILL_KERNEL.match(name):
         return MEMSET
     return name
 
 
-def _array(content: bytes) -> Int32Array:
-    return np.frombuffer(content, dtype=np.int32)
+def _array(numbers: bytes) -> Int32Array:
+    return np.frombuffer(numbers, dtype=np.int32)

@@ -1,6 +1,6 @@
-"""Finds what graph launches replay, and adds it to the call tree.
+"""Finds the captured graphs that graph launches replay, and adds their events to the call tree.
 
-Captures of the graphs are in the trace itself or in other files.
+The captures are in the trace itself or in other files.
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ from tracelens_ext.trace.nesting import ROOT, at_or_above, nearest_marked
 
 @dataclass(frozen=True, eq=False)
 class GraphReplays:
-    """What the graph launches of a trace replay, n of them."""
+    """The n graph launches of a trace and the captured graphs that they replay."""
 
     tree: CallTree  #: the call tree, with the host events of the captures
     launches: GraphLaunches  #: the graph launches
-    matches: list[GraphMatch | None]  #: what each replays; None where no capture fits
-    #: what `matches` refers to; none where only annotations tell what is replayed
+    #: the captured graph that each launch replays; None for a launch that no capture fits, (n,)
+    matches: list[GraphMatch | None]
+    #: the captures that `matches` refers to; empty if the trace only has annotations
     captures: list[Capture]
 
 
@@ -75,24 +76,24 @@ def find_replays(
     cache: TraceCache | None = None,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> GraphReplays | None:
-    """Return what the graph launches of a trace replay.
+    """Return the captured graphs that the graph launches of a trace replay.
 
     Args:
-        tree: the call tree of the trace, whose own captures are used too.
-        source: a trace, or a folder of traces, with captures.
-        cache: of parsed traces.
-        reading: how files are read.
+        tree: the call tree of the trace; captures in the trace itself are used, too.
+        source: a trace with captures, or a folder of such traces.
+        cache: the cache of parsed traces.
+        reading: the options for reading files.
 
     Returns:
-        None if there is no graph launch, or nothing to look in.
+        The replays; None if the trace has no graph launch, or neither captures nor annotations.
 
     Raises:
-        TraceError: `source` holds no capture, or cannot be read.
+        TraceError: `source` contains no capture, or cannot be read.
     """
-    if not tree.by_graph.any():  # as in most traces
+    if not tree.by_graph.any():
         return None
     trace = tree.trace
-    has_own_captures = recorded.holds_captures(trace)
+    has_own_captures = recorded.may_contain_captures(trace)
     annotations = find_annotations(trace, reading)
     if not (has_own_captures or annotations or source is not None):
         return None
@@ -108,24 +109,25 @@ def find_replays(
             source=source,
             tokens=_tokens_of_steps(launches),
             cache=cache,
-            known=own_file,
+            skipped_file=own_file,
             reading=reading,
         )
     if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace=trace, launches=launches, captures=captures).matches()
-    shown_matches = matches
-    shown_captures = captures
+    # Annotations change the call tree, but they are no captures that the tables could list.
+    tree_matches = matches
+    tree_captures = captures
     if annotations is not None:
-        shown_matches, shown_captures = with_annotations(
+        tree_matches, tree_captures = with_annotations(
             annotations=annotations,
             launches=launches,
             matches=matches,
             captures=captures,
         )
-    if any(match is not None for match in shown_matches):
+    if any(match is not None for match in tree_matches):
         tree = with_replays(
-            tree=tree, launches=launches, matches=shown_matches, captures=shown_captures
+            tree=tree, launches=launches, matches=tree_matches, captures=tree_captures
         )
     return GraphReplays(
         tree=tree, launches=launches, matches=matches, captures=captures
@@ -133,7 +135,7 @@ def find_replays(
 
 
 def _own_captures(tree: CallTree) -> list[Capture]:
-    """Return the captures in a trace; their operations are told by Python frames, too."""
+    """Return the captures in a trace, with their Python frames even if the tree has none."""
     trace = tree.trace
     tree_with_frames = tree
     if not tree.add_python_func:
@@ -142,7 +144,7 @@ def _own_captures(tree: CallTree) -> list[Capture]:
 
 
 def _tokens_of_steps(launches: GraphLaunches) -> list[int] | None:
-    """Return the distinct tokens of the steps with graph launches; None if some are unknown."""
+    """Return the distinct token counts of steps with graph launches; None if any is unknown."""
     distinct = np.unique(launches.tokens)
     tokens: list[int] = distinct.tolist()
     if NONE in tokens:
@@ -150,16 +152,16 @@ def _tokens_of_steps(launches: GraphLaunches) -> list[int] | None:
     return tokens
 
 
-#: Captured events that may be added, over all replays: two gigabytes of them.
-_MOST_ROWS: Final = 2**25
+#: Maximum number of captured events that are added over all replays; they take two gigabytes.
+_MAX_ADDED_EVENTS: Final = 2**25
 
 
-class _Replayed(NamedTuple):
-    """What launches that are replayed alike have in common."""
+class _MatchKey(NamedTuple):
+    """A `GraphMatch` as a hashable key; launches with equal keys get the same events."""
 
     capture: int
     graph: int
-    node: bytes  #: as `GraphMatch.node`
+    node: bytes  #: `GraphMatch.node` as bytes of int64
 
 
 def with_replays(
@@ -168,44 +170,45 @@ def with_replays(
     matches: Matches,
     captures: Sequence[Capture],
 ) -> CallTree:
-    """Add what was around the captured launches, once for each graph launch that replays them.
+    """Return the call tree with the host events around captured launches.
+
+    The events are added once for each graph launch that replays them.
 
     Raises:
-        TraceError: that would be too much.
+        TraceError: the replays have more events than fit into memory.
     """
-    launches_by_replayed: defaultdict[_Replayed, list[int]] = defaultdict(list)
-    for number, match in enumerate(matches):
+    launches_by_key: defaultdict[_MatchKey, list[int]] = defaultdict(list)
+    for launch, match in enumerate(matches):
         if match is not None:
-            replayed = _Replayed(
+            key = _MatchKey(
                 capture=match.capture, graph=match.graph, node=match.node.tobytes()
             )
-            launches_by_replayed[replayed].append(number)
+            launches_by_key[key].append(launch)
     added = _AddedEvents(tree.trace, python_frames=tree.add_python_func)
-    for replayed, numbers in launches_by_replayed.items():
-        capture = captures[replayed.capture]
-        graph = capture.graphs[replayed.graph]
-        node = np.frombuffer(replayed.node, np.int64)
-        events = np.stack([launches.events[number] for number in numbers])
-        added.add(graph, node, launches.rows[numbers], events)
-    return tree.with_replays(added.finish())
+    for key, same_launches in launches_by_key.items():
+        graph = captures[key.capture].graphs[key.graph]
+        node = np.frombuffer(key.node, np.int64)
+        events = np.stack([launches.events[launch] for launch in same_launches])
+        added.add(graph, node, launches.rows[same_launches], events)
+    return tree.with_replays(added.trace_with_events())
 
 
-class _Rows(NamedTuple):
-    """Host events that are added to a trace, r of them, each of shape (r,)."""
+class _AddedRows(NamedTuple):
+    """The host events of one graph that are added to a trace; each array is (r,)."""
 
-    name: Int64Array  #: code
-    kind: Int64Array
-    parent: Int64Array  #: place among all that are added, `ROOT` for the outermost
-    launch: Int64Array  #: the graph launch that replays them
+    name: Int64Array  #: code of the name
+    kind: Int64Array  #: an `EventKind`
+    parent: Int64Array  #: index of the parent among all added events, `ROOT` for the outermost
+    launch: Int64Array  #: the row of the graph launch that replays the event
 
 
 class _AddedArgument:
-    """An argument of the events that are added.
+    """The values of an argument of the added events.
 
     Attributes:
-        rows: pieces of rows that have it.
-        codes: as many pieces of codes of its texts.
-        texts: the distinct texts, beginning with those of the trace.
+        rows: arrays of indices of the added events that have the argument, one array per graph.
+        codes: arrays of the codes of their texts, parallel to `rows`.
+        texts: the distinct texts; those of the trace come first and keep their codes.
     """
 
     def __init__(self, texts_of_trace: Sequence[str]) -> None:
@@ -224,7 +227,7 @@ class _AddedEvents:
         self._names: Interner[str] = Interner()
         self._names.codes(trace.names, len(trace.names))
         self._count = 0
-        self._parts: list[_Rows] = []
+        self._rows_of_graphs: list[_AddedRows] = []
         self._launch_of_gpu = np.full(len(trace.gpu_rows), NONE, dtype=np.int64)
         self._args: dict[str, _AddedArgument] = {}
 
@@ -238,50 +241,52 @@ class _AddedEvents:
         """Add the host events of a graph once for each launch.
 
         Args:
-            graph: what is replayed.
-            node: the captured launch of each GPU event of a launch, `NONE` without, (m,).
-            launches: the graph launches, (n,).
-            events: the GPU events of each, (n, m).
+            graph: the captured graph.
+            node: the captured launch that each GPU event replays, `NONE` without; the same for all
+                launches, (m,).
+            launches: the rows of the graph launches that replay the graph, (n,).
+            events: the GPU events of each launch, (n, m).
         """
         is_needed = self._needed_events(graph, node)
-        places = np.flatnonzero(is_needed)
-        count = len(places) * len(launches)
-        if self._count + count > _MOST_ROWS:
-            problem = (
-                f"its graph launches replay more than {_MOST_ROWS:,} captured events"
-            )
+        needed = np.flatnonzero(is_needed)
+        count = len(needed) * len(launches)
+        if self._count + count > _MAX_ADDED_EVENTS:
+            problem = f"its graph launches replay more than {_MAX_ADDED_EVENTS:,} captured events"
             remedy = "analyze fewer steps, or record without Python frames"
             raise TraceError(
                 path=self._trace.provenance.path, problem=problem, remedy=remedy
             )
-        #: Event of the graph → its place among those that are needed.
-        index = np.full(len(is_needed), NONE, dtype=np.int64)
-        index[places] = np.arange(len(places))
-        number_of_launch = np.arange(len(launches))[:, None]
-        begin = self._count + len(places) * number_of_launch
-        needed_above = nearest_marked(graph.parent, is_needed)[places]
-        parent = values_at(index, needed_above)
-        parent_of_launch = np.where(parent == NONE, ROOT, parent + begin)
-        codes = [self._names[graph.names[place]] for place in places.tolist()]
+        # Event of the graph → its index among the needed events.
+        index_of_event = np.full(len(is_needed), NONE, dtype=np.int64)
+        index_of_event[needed] = np.arange(len(needed))
+        # The added events of one launch follow those of the launch before it.
+        first_of_launch = self._count + len(needed) * np.arange(len(launches))
+        first_of_launch = first_of_launch[:, None]
+        needed_parent = nearest_marked(graph.parent, is_needed)[needed]
+        parent = values_at(index_of_event, needed_parent)
+        parent_in_launch = np.where(parent == NONE, ROOT, parent + first_of_launch)
+        codes = [self._names[graph.names[event]] for event in needed.tolist()]
         name = np.array(codes, dtype=np.int64)
-        kind = graph.kind[places].astype(np.int64)
-        rows = _Rows(
+        kind = graph.kind[needed].astype(np.int64)
+        rows = _AddedRows(
             name=np.tile(name, len(launches)),
             kind=np.tile(kind, len(launches)),
-            parent=parent_of_launch.ravel(),
-            launch=np.repeat(launches, len(places)),
+            parent=parent_in_launch.ravel(),
+            launch=np.repeat(launches, len(needed)),
         )
-        self._parts.append(rows)
+        self._rows_of_graphs.append(rows)
         replayed = np.flatnonzero(node != NONE)
-        captured_launch = index[graph.launches[node[replayed]]]
-        launch_row = len(self._trace) + begin + captured_launch
-        replayed_events = events[:, replayed]
-        self._launch_of_gpu[replayed_events] = launch_row
-        self._add_arguments(graph, index, begin)
+        captured_launch = index_of_event[graph.launches[node[replayed]]]
+        launch_row = len(self._trace) + first_of_launch + captured_launch
+        self._launch_of_gpu[events[:, replayed]] = launch_row
+        self._add_arguments(graph, index_of_event, first_of_launch)
         self._count += count
 
     def _needed_events(self, graph: CapturedGraph, node: Int64Array) -> BoolArray:
-        """Tell which host events of a graph are launches that are replayed, or around these."""
+        """Tell which host events of a graph are replayed launches or their ancestors, (h,).
+
+        Without Python frames, only those that are modules are needed.
+        """
         replayed_launches = graph.launches[node[node != NONE]]
         is_needed = at_or_above(graph.parent, replayed_launches)
         if not self._python_frames:
@@ -291,37 +296,44 @@ class _AddedEvents:
         return is_needed
 
     def _add_arguments(
-        self, graph: CapturedGraph, index: Int64Array, begin: Int64Array
+        self,
+        graph: CapturedGraph,
+        index_of_event: Int64Array,
+        first_of_launch: Int64Array,
     ) -> None:
-        """Add the arguments of a graph.
+        """Add the arguments of the needed events of a graph, once for each launch.
 
         Args:
             graph: the graph.
-            index: event of the graph → its place among those that are added, `NONE` without, (h,).
-            begin: the place where the events of each launch begin, (n, 1).
+            index_of_event: the index of each event of the graph among the needed events, `NONE`
+                for an event that is not needed, (h,).
+            first_of_launch: the index of each launch's first added event, (n, 1).
         """
-        for name, (having, texts) in graph.args.items():
-            kept = np.flatnonzero(index[having] != NONE)
+        for name, (events, texts) in graph.args.items():
+            needed = np.flatnonzero(index_of_event[events] != NONE)
             if name not in self._args:
                 self._args[name] = _AddedArgument(self._trace.arg(name).texts or [])
             argument = self._args[name]
-            rows = begin + index[having[kept]]
-            kept_texts = [texts[place] for place in kept.tolist()]
-            codes = argument.texts.codes(kept_texts, len(kept_texts))
-            codes_of_launches = np.tile(codes, len(begin))
+            rows = first_of_launch + index_of_event[events[needed]]
+            needed_texts = [texts[place] for place in needed.tolist()]
+            codes = argument.texts.codes(needed_texts, len(needed_texts))
+            codes_of_launches = np.tile(codes, len(first_of_launch))
             argument.rows.append(rows.ravel())
             argument.codes.append(codes_of_launches.astype(np.int64))
 
-    def finish(self) -> Trace:
-        """Return the trace with all that was added."""
+    def trace_with_events(self) -> Trace:
+        """Return the trace with the added events after its own.
+
+        An added event has the start and the thread of its graph launch, and no duration.
+        """
         trace = self._trace
-        parts = self._parts
-        launch = _joined([part.launch for part in parts])
+        rows_of_graphs = self._rows_of_graphs
+        launch = _joined([rows.launch for rows in rows_of_graphs])
         none = np.full(self._count, NONE, dtype=np.int64)
         added: dict[str, IntArray] = {
             "dur": np.zeros(self._count, dtype=np.int64),
-            "name": _joined([part.name for part in parts]),
-            "kind": _joined([part.kind for part in parts]),
+            "name": _joined([rows.name for rows in rows_of_graphs]),
+            "kind": _joined([rows.kind for rows in rows_of_graphs]),
             "ts": trace.ts[launch],
             "thread": trace.thread[launch],
             "category": trace.category[launch],
@@ -334,7 +346,7 @@ class _AddedEvents:
             columns[name] = np.append(
                 recorded_values, values.astype(recorded_values.dtype)
             )
-        parent = _joined([part.parent for part in parts])
+        parent = _joined([rows.parent for rows in rows_of_graphs])
         return replace(
             trace,
             **columns,
@@ -348,6 +360,7 @@ class _AddedEvents:
         )
 
     def _all_arguments(self) -> dict[str, ArgColumn]:
+        """Return the arguments of the trace together with those of the added events."""
         args = dict(self._trace.args)
         for name, argument in self._args.items():
             column = self._trace.arg(name)
@@ -362,19 +375,19 @@ class _AddedEvents:
         return args
 
 
-def _joined(pieces: Sequence[Int64Array]) -> Int64Array:
-    """Return pieces in one array; there may be none."""
-    return np.concatenate([np.empty(0, dtype=np.int64)] + list(pieces))
+def _joined(arrays: Sequence[Int64Array]) -> Int64Array:
+    """Return the arrays as one; it is empty if there are no arrays."""
+    return np.concatenate([np.empty(0, dtype=np.int64)] + list(arrays))
 
 
-#: Describes for each file of its folder what it was captured for.
+#: The file that lists the batch size and mode of each capture trace in its folder.
 DETAILS: Final = "execution_details.json"
-_SUFFIXES: Final = (".json", ".json.gz")
-_MOST_BYTES: Final = 10**7
+_TRACE_SUFFIXES: Final = (".json", ".json.gz")
+_MAX_DETAILS_BYTES: Final = 10**7
 
 
 class _Detail(msgspec.Struct):
-    """What `execution_details.json` has about a file."""
+    """An entry of `execution_details.json`."""
 
     file: str
     batch_size: int | None = None
@@ -382,11 +395,11 @@ class _Detail(msgspec.Struct):
 
     @property
     def size(self) -> PaddedSize:
-        """The batch size and the mode."""
+        """The batch size and the mode as one key."""
         return PaddedSize(batch_size=self.batch_size, mode=self.mode or "")
 
 
-#: Files, and what the details have about each.
+#: Trace file → its entries in the details of its folder.
 _Details = dict[Path, list[_Detail]]
 
 
@@ -394,58 +407,60 @@ def read_captures(
     source: str | os.PathLike[str],
     tokens: Collection[int] | None,
     cache: TraceCache | None,
-    known: str = "",
+    skipped_file: str = "",
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> list[Capture]:
-    """Return the captures in a trace, or in all traces in a folder and below it.
+    """Return the captures in a trace, or in all traces in a folder and its subfolders.
 
     Args:
         source: the trace or the folder.
-        tokens: files that the details list under other batch sizes are not read; None: all are.
-        cache: of parsed traces.
-        known: a file whose captures are known, which is passed over; empty without.
-        reading: how files are read.
+        tokens: the numbers of tokens of the steps. Files that the details list only under batch
+            sizes of other steps are not read; with None, all files are read.
+        cache: the cache of parsed traces.
+        skipped_file: a file that is not read because its captures are known; empty for none.
+        reading: the options for reading files.
 
     Raises:
-        TraceError: there is no other capture, or a file cannot be read.
+        TraceError: no file that is read contains a capture, or a file cannot be read.
     """
     path = Path(source)
     is_folder = path.is_dir()
     files = [path]
     if is_folder:
         files = _files_in(path)
-    if known:
-        known_file = os.path.realpath(known)
-        files = [file for file in files if os.path.realpath(file) != known_file]
+    if skipped_file:
+        skipped_path = os.path.realpath(skipped_file)
+        files = [file for file in files if os.path.realpath(file) != skipped_path]
     details = _details_of(files)
-    wanted = _wanted(details, tokens)
+    files_to_read = _files_for_tokens(details, tokens)
     captures: list[Capture] = []
-    passed_over: TraceFormatError | None = None
-    for file in wanted:
+    # A folder may contain JSON files that are not traces.
+    format_error: TraceFormatError | None = None
+    for file in files_to_read:
         try:
             trace = read_trace(file, cache=cache, reading=reading)
             tree = CallTree(trace, add_python_func=True)
         except TraceFormatError as error:
             if not is_folder or isinstance(error, TraceCutOffError):
                 raise
-            passed_over = error
+            format_error = error
             continue
         captures_of_file = recorded.find_captures(tree, file.name)
         captures += [
             _with_detail(capture, details[file]) for capture in captures_of_file
         ]
-    if wanted and not captures:
+    if files_to_read and not captures:
         remedy = (
             "give the profile of the engine's start, in which it captured its graphs"
         )
-        raise passed_over or TraceFormatError(
+        raise format_error or TraceFormatError(
             path, "contains no CUDA graph capture", remedy
         )
     return captures
 
 
 def _with_detail(capture: Capture, details: list[_Detail]) -> Capture:
-    """Return a capture with the batch size and the mode of its file, if it has none of its own."""
+    """Return a capture; without a batch size, it takes size and mode of its file's only entry."""
     if capture.batch_size is not None or len(details) != 1:
         return capture
     return replace(
@@ -454,15 +469,15 @@ def _with_detail(capture: Capture, details: list[_Detail]) -> Capture:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the files in a folder, and in those below it, that may be traces."""
+    """Return the files in a folder and its subfolders that may be traces, by path."""
 
-    def refuse(error: OSError) -> None:
+    def raise_trace_error(error: OSError) -> None:
         raise TraceNotFoundError.of(Path(error.filename or folder), error) from error
 
     files = []
-    for below, _, names in os.walk(folder, onerror=refuse):
-        trace_names = [name for name in names if name.endswith(_SUFFIXES)]
-        files += [Path(below, name) for name in trace_names if name != DETAILS]
+    for subfolder, _, names in os.walk(folder, onerror=raise_trace_error):
+        trace_names = [name for name in names if name.endswith(_TRACE_SUFFIXES)]
+        files += [Path(subfolder, name) for name in trace_names if name != DETAILS]
     if not files:
         remedy = "give the folder of the capture traces"
         raise TraceNotFoundError(folder, "contains no .json or .json.gz file", remedy)
@@ -470,7 +485,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _details_of(files: Sequence[Path]) -> _Details:
-    """Return what the details in the folders of files have about each."""
+    """Return the entries of each file in the details of its folder."""
     details_of_folder = {}
     for folder in {file.parent for file in files}:
         details_of_folder[folder] = _read_details(folder / DETAILS)
@@ -478,10 +493,10 @@ def _details_of(files: Sequence[Path]) -> _Details:
 
 
 def _read_details(path: Path) -> dict[str, list[_Detail]]:
-    """Return the details, by name of file; nothing if there is no such file."""
+    """Return the entries of a details file by file name; an empty dict if the file is missing."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES)
+            content = file.read(_MAX_DETAILS_BYTES)
         details = msgspec.json.decode(content, type=list[_Detail])
     except FileNotFoundError:
         return {}
@@ -495,8 +510,11 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
     return by_file
 
 
-def _wanted(details: _Details, tokens: Collection[int] | None) -> list[Path]:
-    """Return the files that may have captures for steps of so many tokens; None: of any."""
+def _files_for_tokens(details: _Details, tokens: Collection[int] | None) -> list[Path]:
+    """Return the files that may contain captures for steps with these numbers of tokens.
+
+    These are all files if `tokens` is None, or if the details lack a file or a batch size.
+    """
     if tokens is None:
         return list(details)
     sizes: set[PaddedSize] = set()
@@ -507,11 +525,11 @@ def _wanted(details: _Details, tokens: Collection[int] | None) -> list[Path]:
             sizes.add(detail.size)
     if any(size.batch_size is None for size in sizes):
         return list(details)
-    wanted_sizes: set[PaddedSize] = set()
+    possible_sizes: set[PaddedSize] = set()
     for tokens_of_step in tokens:
-        wanted_sizes |= padded_sizes(tokens_of_step, sizes)
-    wanted = []
+        possible_sizes |= padded_sizes(tokens_of_step, sizes)
+    files = []
     for file, details_of_file in details.items():
-        if any(detail.size in wanted_sizes for detail in details_of_file):
-            wanted.append(file)
-    return wanted
+        if any(detail.size in possible_sizes for detail in details_of_file):
+            files.append(file)
+    return files

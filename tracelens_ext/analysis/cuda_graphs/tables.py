@@ -1,7 +1,7 @@
-"""The tables of graph launches: where they are, what is in them, and which captures they replay.
+"""The tables of graph launches: their launch sites, their operations, and the captures they replay.
 
-Graph launches are of one launch site if they have the same path of CPU ops and the same sequence of
-GPU work.
+Graph launches belong to the same launch site if they have the same runtime call, the same path of
+CPU ops and the same sequence of GPU events.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table, Tables
+from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,
@@ -53,24 +54,28 @@ from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
 
 class GraphContext(AnalysisContext, Protocol):
-    """A trace that is being analyzed, and what its graph launches replay."""
+    """A trace that is being analyzed, and the captured graphs that its graph launches replay."""
 
     @property
     def graph_replays(self) -> GraphReplays | None:
-        """What graph launches replay; None without a capture."""
+        """The captured graphs that graph launches replay; None without captures."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Launches:
-    """Graph launches, n of them, and the GPU events that they started, e of them."""
+    """The n graph launches of a trace, and the e GPU events that they started."""
 
     rows: Int64Array  #: the launches, (n,)
     events: Int64Array  #: places in the GPU events, (e,)
-    launch: Int64Array  #: the launch of each, as an index into `rows`, (e,)
+    launch: Int64Array  #: the launch of each GPU event, as an index into `rows`, (e,)
 
     @classmethod
     def of(cls, gpu_events: GpuEvents) -> _Launches:
-        """Return the graph launches, also those without work if another of their name has some."""
+        """Return the graph launches of a trace.
+
+        A launch that started no GPU event counts as a graph launch if another runtime call of the
+        same name started GPU events of a graph.
+        """
         trace = gpu_events.trace
         tree = gpu_events.tree
         events = np.flatnonzero(tree.by_graph)
@@ -85,22 +90,19 @@ class _Launches:
 
 
 def _graph_launches(gpu_events: GpuEvents) -> pd.DataFrame:
-    """Return a row per launch site: same call, path of CPU ops, and names stream by stream.
-
-    Longest busy time first. A launch that started nothing counts too, if another of its name did.
-    """
+    """Return a row per launch site, longest busy time first."""
     trace = gpu_events.trace
     tree = gpu_events.tree
     launches = _Launches.of(gpu_events)
     path, path_texts = _op_paths(tree, tree.position[launches.rows])
-    sequence = _sequences(gpu_events, launches)
+    sequence = _kernel_sequences(gpu_events, launches)
     first, site = number_groups([trace.name[launches.rows], path, sequence])
-    sites = len(first)
-    launches_of_site = np.bincount(site, minlength=sites)
+    site_count = len(first)
+    launches_of_site = np.bincount(site, minlength=site_count)
     events_of_launch = np.bincount(launches.launch, minlength=len(launches))
     busy_ns = _busy_ns(gpu_events, launches)
-    site_busy_ns = sums(site, busy_ns, sites)
-    site_span_ns = sums(site, _span_ns(gpu_events, launches), sites)
+    site_busy_ns = sums(site, busy_ns, site_count)
+    site_span_ns = sums(site, _span_ns(gpu_events, launches), site_count)
     all_busy_ns = union_length(gpu_events.start, gpu_events.end)
     columns: dict[str, object] = {
         "launch": texts(trace.name[launches.rows[first]], trace.names),
@@ -109,14 +111,17 @@ def _graph_launches(gpu_events: GpuEvents) -> pd.DataFrame:
         "kernels_per_launch": events_of_launch[first],
         "busy_time_ms": site_busy_ns / NS_PER_MS,
         "avg_busy_time_us": site_busy_ns / launches_of_site / NS_PER_US,
-        "min_busy_time_us": minima(site, busy_ns, sites) / NS_PER_US,
-        "max_busy_time_us": maxima(site, busy_ns, sites) / NS_PER_US,
+        "min_busy_time_us": minima(site, busy_ns, site_count) / NS_PER_US,
+        "max_busy_time_us": maxima(site, busy_ns, site_count) / NS_PER_US,
         "avg_span_time_us": site_span_ns / launches_of_site / NS_PER_US,
         "% of GPU busy time": percent(site_busy_ns, all_busy_ns),
     }
     site_of_event = site[launches.launch]
     columns |= _category_shares(
-        gpu_events=gpu_events, events=launches.events, site=site_of_event, sites=sites
+        gpu_events=gpu_events,
+        events=launches.events,
+        site=site_of_event,
+        site_count=site_count,
     )
     order = np.lexsort((launches.rows[first], -site_busy_ns))
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
@@ -149,8 +154,8 @@ def _span_ns(gpu_events: GpuEvents, launches: _Launches) -> Int64Array:
     return span
 
 
-def _sequences(gpu_events: GpuEvents, launches: _Launches) -> Int32Array:
-    """Return a number for the names of each launch's GPU events, stream by stream, (n,)."""
+def _kernel_sequences(gpu_events: GpuEvents, launches: _Launches) -> Int32Array:
+    """Return a number for the sequence of each launch's kernels, stream by stream, (n,)."""
     events = launches.events
     stream = gpu_events.trace.stream[events]
     order = np.lexsort((gpu_events.start[events], stream, launches.launch))
@@ -164,21 +169,22 @@ def _sequences(gpu_events: GpuEvents, launches: _Launches) -> Int32Array:
 
 
 def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
-    """Return the CPU ops around some positions in the tree, outermost first.
+    """Return the path of CPU ops around positions in the tree, outermost op first.
 
     Returns:
-        A code for each position, and the texts of the codes; the last text, of no ops, is empty.
+        A code for the path of each position, and the texts of the codes. The last text is empty:
+        it is the path of positions outside of CPU ops.
     """
     names = tree.trace.names
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
     op_above = nearest_marked(tree.parent_position, is_op)
     ops = np.flatnonzero(is_op)
-    # The subtree of an op is a range of positions: ops without a launch in it are left out.
+    # Ops without any of the positions in their subtree are left out. A subtree is a range of
+    # positions, so it contains one if the sorted positions have one between its two ends.
     sorted_positions = np.sort(positions)
     first_inside = np.searchsorted(sorted_positions, ops)
-    first_behind = np.searchsorted(sorted_positions, tree.subtree_end[ops])
-    has_launch = first_inside < first_behind
-    ops = ops[has_launch]
+    first_after = np.searchsorted(sorted_positions, tree.subtree_end[ops])
+    ops = ops[first_inside < first_after]
     index_of_op = np.full(len(tree.rows), ROOT, dtype=np.int32)
     index_of_op[ops] = np.arange(len(ops))
     parents = values_at(index_of_op, op_above[ops], missing=ROOT)
@@ -193,27 +199,30 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
 
 
 def _category_shares(
-    gpu_events: GpuEvents, events: Int64Array, site: Int64Array, sites: int
+    gpu_events: GpuEvents, events: Int64Array, site: Int64Array, site_count: int
 ) -> dict[str, object]:
-    """Return the share of each category in the kernel time of sites, the longest one first.
+    """Return a column for the share of each category in the GPU time of the launch sites.
+
+    The category with the longest time comes first.
 
     Args:
         gpu_events: all GPU events.
-        events: those of graph launches, (e,).
-        site: the launch site of each, (e,).
-        sites: how many there are.
+        events: the GPU events of graph launches, (e,).
+        site: the launch site of each of these, (e,).
+        site_count: the number of launch sites.
     """
     categories = gpu_events.categories
     if categories is None or not len(events):
         return {}
     labels = categories.labels
-    cell = site * len(labels) + categories.code[events]
-    time_of_cell = sums(
-        group_index=cell,
+    # One sum per pair of a site and a category makes a table (site_count, categories).
+    pair = site * len(labels) + categories.code[events]
+    time_of_pair = sums(
+        group_index=pair,
         values=gpu_events.duration[events],
-        group_count=sites * len(labels),
+        group_count=site_count * len(labels),
     )
-    time = time_of_cell.reshape(sites, len(labels))
+    time = time_of_pair.reshape(site_count, len(labels))
     time_of_category = time.sum(axis=0)
     time_of_site = time.sum(axis=1)
     shares: dict[str, object] = {}
@@ -225,7 +234,7 @@ def _category_shares(
 
 
 def _graph_operations(gpu_events: GpuEvents) -> pd.DataFrame:
-    """Return the GPU events of graph launches by the innermost CPU op around captured launches."""
+    """Return a row per captured operation: the innermost CPU op around a captured launch."""
     trace = gpu_events.trace
     events = np.flatnonzero(gpu_events.tree.has_captured_op)
     op = gpu_events.tree.cpu_op_of_gpu[events]
@@ -242,11 +251,11 @@ def _graph_operations(gpu_events: GpuEvents) -> pd.DataFrame:
     )
 
 
-_KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
+_REPLAY_KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
 
 
 class _ReplayRow(NamedTuple):
-    """A graph launch and what it replays; numbers that are not known are `NONE`."""
+    """A graph launch and the captured graph that it replays; unknown numbers are `NONE`."""
 
     launch: str
     capture: str
@@ -258,19 +267,19 @@ class _ReplayRow(NamedTuple):
     matched: int
     inserted: int
     missing: int
-    gpu_time_ms: int  #: in ns, before they are summed up
-    tokens: int
-    steps_with_tokens: int
+    gpu_time_ms: int  #: ns at first; `_graph_captures` sums and converts it
+    tokens: int  #: 0 if unknown
+    steps_with_tokens: int  #: 1 if the tokens are known, else 0
 
 
 _NO_CAPTURE = Capture(file="", batch_size=None, mode="", graphs=[])
 
 
 def _graph_captures(context: GraphContext) -> pd.DataFrame:
-    """Return graph launches by the captured graph that they replay, longest GPU time first.
+    """Return a row per captured graph that is replayed, longest GPU time first.
 
     Raises:
-        UsageError: there is no graph launch, or no capture.
+        UsageError: the trace has no graph launch, or there is no capture.
     """
     replays = context.graph_replays
     if replays is None:
@@ -278,11 +287,10 @@ def _graph_captures(context: GraphContext) -> pd.DataFrame:
             "this needs a trace with graph launches, and TreePerfAnalyzer(trace, "
             "capture=FILE_OR_FOLDER)"
         )
-    rows = [
-        _replay_row(replays, number) for number in range(len(replays.launches.rows))
-    ]
+    launch_count = len(replays.launches.rows)
+    rows = [_replay_row(replays, launch) for launch in range(launch_count)]
     launches = pd.DataFrame(rows, columns=_ReplayRow._fields)
-    frame = launches.groupby(_KEYS, sort=False, as_index=False).sum()
+    frame = launches.groupby(_REPLAY_KEYS, sort=False, as_index=False).sum()
     steps_with_tokens = frame.pop("steps_with_tokens").to_numpy()
     has_tokens = steps_with_tokens > 0
     batch_size = frame["batch_size"].to_numpy()
@@ -302,21 +310,21 @@ def _graph_captures(context: GraphContext) -> pd.DataFrame:
     )
 
 
-def _replay_row(replays: GraphReplays, number: int) -> _ReplayRow:
-    """Return what a graph launch replays."""
+def _replay_row(replays: GraphReplays, launch: int) -> _ReplayRow:
+    """Return the row of a graph launch, given by its index among the graph launches."""
     trace = replays.tree.trace
     launches = replays.launches
-    events = launches.events[number]
-    tokens = int(launches.tokens[number])
+    events = launches.events[launch]
+    tokens = int(launches.tokens[launch])
     capture = _NO_CAPTURE
     graph = NONE
-    nodes = 0
+    node_count = 0
     matched = 0
-    match = replays.matches[number]
+    match = replays.matches[launch]
     if match is not None:
         capture = replays.captures[match.capture]
         graph = match.graph
-        nodes = len(capture.graphs[graph].nodes)
+        node_count = len(capture.graphs[graph].nodes)
         matched = int((match.node != NONE).sum())
     batch_size = capture.batch_size
     if batch_size is None:
@@ -324,7 +332,7 @@ def _replay_row(replays: GraphReplays, number: int) -> _ReplayRow:
     if batch_size is None:
         batch_size = NONE
     return _ReplayRow(
-        launch=trace.name_of(int(launches.rows[number])),
+        launch=trace.name_of(int(launches.rows[launch])),
         capture=capture.file,
         graph=graph,
         batch_size=batch_size,
@@ -333,27 +341,30 @@ def _replay_row(replays: GraphReplays, number: int) -> _ReplayRow:
         gpu_events=len(events),
         matched=matched,
         inserted=len(events) - matched,
-        missing=nodes - matched,
+        missing=node_count - matched,
         gpu_time_ms=int(trace.dur[trace.gpu_rows[events]].sum()),
         tokens=max(tokens, 0),
         steps_with_tokens=int(tokens != NONE),
     )
 
 
-#: Graph launches with a larger share of the GPU time than this deserve a word of advice.
-_LARGE_SHARE = 0.05
+#: The least share of GPU time in unknown graphs for which the report asks for captures.
+_MIN_SHARE_TO_ADVISE = 0.05
 _CATEGORY_SHARE = re.compile(r"(?P<category>.+)_percent")
 
 
-def _sites(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the busy time of each launch site, divided as the durations of its kernels are."""
+def _busy_time_by_category(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the busy time of each launch site, divided among the categories of its kernels.
+
+    The busy time is divided in proportion to the summed durations of the kernels.
+    """
     labels = []
     for row in table.to_dict("records"):
-        place = row["path"] or row["launch"]
+        location = row["path"] or row["launch"]
         labels.append(
-            f"{row['launches']:,} \u00d7 {row['kernels_per_launch']:,} kernels: {place}"
+            f"{row['launches']:,} \u00d7 {row['kernels_per_launch']:,} kernels: {location}"
         )
-    # same path, as many kernels, but not the same ones
+    # Two sites may have the same path and number of kernels, but different kernels.
     if len(set(labels)) < len(labels):
         labels = [f"#{number} {label}" for number, label in enumerate(labels, 1)]
     shares = {}
@@ -372,12 +383,12 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ask_for_captures(context: GraphContext) -> Iterator[str]:
-    """Yield what to do about graph launches whose content is unknown."""
+    """Yield the advice to give captures, if graphs of unknown content take much GPU time."""
     is_unknown = context.tree.by_unknown_graph
     gpu_events = context.gpu_events
     total_ns = int(gpu_events.duration.sum())
     unknown_ns = gpu_events.duration[is_unknown].sum()
-    if context.graph_replays is None and unknown_ns > _LARGE_SHARE * total_ns:
+    if context.graph_replays is None and unknown_ns > _MIN_SHARE_TO_ADVISE * total_ns:
         yield (
             f"The operations of {gpu_events.count_text(is_unknown)} inside graph "
             "launches are unknown; --capture FILE_OR_FOLDER takes them from the "
@@ -386,19 +397,19 @@ def _ask_for_captures(context: GraphContext) -> Iterator[str]:
 
 
 def capture_notes(context: GraphContext) -> Iterator[str]:
-    """Yield how much of the graph launches the captures tell."""
+    """Yield how many GPU events of graph launches have the operation of their capture."""
     if context.graph_replays is None:
         return
     by_graph = context.tree.by_graph
     is_opaque = context.tree.by_opaque_graph
     known_count = int((by_graph & ~is_opaque).sum())
     graph_count = int(by_graph.sum())
-    others = ""
+    opaque_text = ""
     if is_opaque.any():
-        others = f"; {context.gpu_events.count_text(is_opaque)} do not"
+        opaque_text = f"; {context.gpu_events.count_text(is_opaque)} do not"
     yield (
         f"{known_count:,} of {graph_count:,} GPU events of graph launches are "
-        f"assigned to the operation of their capture{others}."
+        f"assigned to the operation of their capture{opaque_text}."
     )
 
 
@@ -424,7 +435,7 @@ def _capture_notes(
 
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
-    shows="Graph launches by where they are launched",
+    description="Graph launches by where they are launched",
     columns=[
         Column("launch", "the runtime call"),
         Column(
@@ -453,19 +464,22 @@ GRAPH_LAUNCHES = Table(
             "share of the site's summed durations, when categories are on",
         ),
     ],
-    table=of_gpu_events(_graph_launches),
-    when=[
+    build=of_gpu_events(_graph_launches),
+    requires=[
         GPU_EVENTS,
         Condition("a graph launch started GPU events", _has_graph_launches),
     ],
     notes=_launch_notes,
     charts=[
         Chart(
-            *("GPU time by graph launch", "graph_launches", "site", "busy_time_ms"),
+            title="GPU time by graph launch",
+            sheet="graph_launches",
+            label_column="site",
+            value_column="busy_time_ms",
             kind="stacked",
             top=15,
             series_column="category",
-            prepare=_sites,
+            prepare=_busy_time_by_category,
             on="page",
         )
     ],
@@ -481,7 +495,7 @@ CAPTURED = [
 ]
 GRAPH_OPERATIONS = Table(
     name="graph_operations",
-    shows="Graph launches by captured operation",
+    description="Graph launches by captured operation",
     columns=[
         Column("operation", "the innermost CPU op around the captured launch"),
         Column(
@@ -492,13 +506,13 @@ GRAPH_OPERATIONS = Table(
         Column("kernels", "GPU events that replay those launches", unit="GPU events"),
         Column("total_time_us", "sum of their durations"),
     ],
-    table=of_gpu_events(_graph_operations),
+    build=of_gpu_events(_graph_operations),
     screen=ScreenView("Operations inside of graph launches"),
-    when=CAPTURED,
+    requires=CAPTURED,
 )
 GRAPH_CAPTURES = Table(
     name="graph_captures",
-    shows="Which captured graphs the graph launches replay, and how well they match",
+    description="Which captured graphs the graph launches replay, and how well they match",
     columns=[
         Column("launch", "the runtime call"),
         Column(
@@ -539,7 +553,7 @@ GRAPH_CAPTURES = Table(
         ),
         Column("padding_percent", "share of the batch size that those do not use"),
     ],
-    table=_graph_captures,
-    when=CAPTURED,
+    build=_graph_captures,
+    requires=CAPTURED,
     notes=_capture_notes,
 )

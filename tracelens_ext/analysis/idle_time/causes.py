@@ -510,15 +510,33 @@ def _with_waits(
         is_late=np.isin(intervals.cause, late_causes),
     )
     after_waits = idle_after_waits(work=work, scope=scope, idle=idle, calls=calls)
-    belongs = after_waits.call != NONE
-    gaps_of_waits = intervals.gap[belongs]
-    call_of_gap[gaps_of_waits] = after_waits.call[belongs]
-    middle = intervals.start + after_waits.length
-    of_waits = intervals._replace(end=middle).with_cause(Cause.SYNCHRONIZATION)
-    after_middle = intervals._replace(start=middle)
-    split = joined_intervals(of_waits, after_middle)
-    has_length = split.end > split.start
-    return _CaughtUp(split.chosen(has_length), call_of_gap)
+    follows_wait = after_waits.call != NONE
+    gaps_after_waits = intervals.gap[follows_wait]
+    call_of_gap[gaps_after_waits] = after_waits.call[follows_wait]
+    split = _split_after_waits(intervals, follows_wait, after_waits.length)
+    return _CaughtUp(split, call_of_gap)
+
+
+def _split_after_waits(
+    intervals: IdleIntervals, follows_wait: BoolArray, length: Int64Array
+) -> IdleIntervals:
+    """Give the first `length` ns of the intervals that follow waits to synchronization.
+
+    With intervals A, B, C of which B follows a wait, the result is A, B's first part, B's second
+    part, C. A part of no length is dropped.
+    """
+    if not follows_wait.any():
+        return intervals
+    parts = np.where(follows_wait, 2, 1)
+    split = intervals.chosen(np.repeat(np.arange(len(parts)), parts))
+    divided = np.flatnonzero(follows_wait)
+    first_part = divided + np.arange(len(divided))  # after one more row for each before
+    second_part = first_part + 1
+    middle = intervals.start[divided] + length[divided]
+    split.end[first_part] = middle
+    split.start[second_part] = middle
+    split.cause[first_part] = Cause.SYNCHRONIZATION.code
+    return split.chosen(split.end > split.start)
 
 
 def _causes_after_launch(

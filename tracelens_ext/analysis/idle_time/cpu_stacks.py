@@ -249,7 +249,7 @@ def idle_call_tree(work: GpuEvents) -> pd.DataFrame:
 
 IDLE_CALL_TREE = Table(
     name="idle_call_tree",
-    shows="What the CPU did while the GPU waited for it",
+    description="What the CPU did while the GPU waited for it",
     columns=[
         Column("node", "its number"),
         Column("parent", "the node above it; -1 at the top"),
@@ -258,9 +258,9 @@ IDLE_CALL_TREE = Table(
         Column("idle_time_ns", "idle time of all devices in it and below", unit="ns"),
         Column("self_time_ns", "of which it was the innermost event", unit="ns"),
     ],
-    table=of_gpu_events(idle_call_tree),
-    asked_by="call_tree",
-    method='table("idle_call_tree")',
+    build=of_gpu_events(idle_call_tree),
+    enabled_by="call_tree",
+    analyzer_call='table("idle_call_tree")',
     on_every_page=True,
     charts=[
         Chart(

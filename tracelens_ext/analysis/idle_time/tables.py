@@ -435,7 +435,7 @@ _GAP_COLUMNS = [
 
 GAP_SUMMARY = Table(
     name="gap_summary",
-    shows="Why the GPU was idle: gaps by cause",
+    description="Why the GPU was idle: gaps by cause",
     columns=[
         Column(
             "scope",
@@ -457,13 +457,13 @@ GAP_SUMMARY = Table(
             "part of `idle_time_ms` during which other streams of the device were busy",
         ),
     ],
-    table=of_gpu_events(gap_summary),
-    asked_by="gaps",
+    build=of_gpu_events(gap_summary),
+    enabled_by="gaps",
     on_every_page=True,
 )
 GAP_SHAPES = Table(
     name="gap_shapes",
-    shows="Idle time of the devices by the shape of its gaps",
+    description="Idle time of the devices by the shape of its gaps",
     columns=[
         Column(
             "shape",
@@ -488,12 +488,12 @@ GAP_SHAPES = Table(
             "idle time",
         ),
     ],
-    table=of_gpu_events(gap_shapes),
-    asked_by="gaps",
+    build=of_gpu_events(gap_shapes),
+    enabled_by="gaps",
 )
 IDLE_CPU_ACTIVITY = Table(
     name="idle_cpu_activity",
-    shows="CPU activity while the GPU was idle",
+    description="CPU activity while the GPU was idle",
     columns=[
         Column(
             "host_op",
@@ -513,13 +513,13 @@ IDLE_CPU_ACTIVITY = Table(
         Column("avg_gap_us", "length of a gap"),
         Column("max_gap_us", "length of a gap"),
     ],
-    table=of_gpu_events(idle_cpu_activity),
-    asked_by="gaps",
+    build=of_gpu_events(idle_cpu_activity),
+    enabled_by="gaps",
     on_every_page=True,
 )
 GAP_STREAMS = Table(
     name="gap_streams",
-    shows="Gaps between GPU events by stream",
+    description="Gaps between GPU events by stream",
     columns=[
         Column("process", "as recorded in the trace"),
         Column(
@@ -544,12 +544,12 @@ GAP_STREAMS = Table(
             "part of the idle time during which no stream of the device was busy",
         ),
     ],
-    table=of_gpu_events(gap_streams),
-    asked_by="gaps",
+    build=of_gpu_events(gap_streams),
+    enabled_by="gaps",
 )
 IDLE_BY_KERNEL_PAIR = Table(
     name="idle_by_kernel_pair",
-    shows="Gaps by the kernels around them",
+    description="Gaps by the kernels around them",
     columns=[
         Column("kernel_before", "simplified name"),
         Column("kernel_after", "simplified name"),
@@ -566,12 +566,12 @@ IDLE_BY_KERNEL_PAIR = Table(
             unit="pairs",
         ),
     ],
-    table=of_gpu_events(idle_by_kernel_pair),
-    asked_by="gaps",
+    build=of_gpu_events(idle_by_kernel_pair),
+    enabled_by="gaps",
 )
 GAPS_LONGEST = Table(
     name="gaps_longest",
-    shows="Longest times without GPU work, and the CPU activity during them",
+    description="Longest times without GPU work, and the CPU activity during them",
     columns=[
         *_GAP_COLUMNS,
         Column(
@@ -586,19 +586,19 @@ GAPS_LONGEST = Table(
         ),
         Column("python_frame", "the same for the Python frame"),
     ],
-    table=of_gpu_events(gaps_longest),
-    asked_by="gaps",
+    build=of_gpu_events(gaps_longest),
+    enabled_by="gaps",
 )
 GAPS = Table(
     name="gaps",
-    shows="Every gap of each stream, by stream and time",
+    description="Every gap of each stream, by stream and time",
     columns=_GAP_COLUMNS,
-    table=of_gpu_events(gaps),
-    asked_by="tables",
+    build=of_gpu_events(gaps),
+    enabled_by="tables",
 )
 GAP_FULL_NAMES = Table(
     name="gap_full_names",
-    shows="Full kernel names behind the simplified names of idle_by_kernel_pair",
+    description="Full kernel names behind the simplified names of idle_by_kernel_pair",
     columns=[
         Column("rank", "rank in `idle_by_kernel_pair`, from 1"),
         Column("kernel_before", "as there"),
@@ -608,12 +608,12 @@ GAP_FULL_NAMES = Table(
         Column("count", "how many", unit="gaps"),
         Column("total_gap_us", "of all"),
     ],
-    table=of_gpu_events(gap_full_names),
-    asked_by="tables",
+    build=of_gpu_events(gap_full_names),
+    enabled_by="tables",
 )
 GAP_HISTOGRAM = Table(
     name="gap_histogram",
-    shows="Length of the gaps of all streams",
+    description="Length of the gaps of all streams",
     columns=[
         Column(
             "from_us",
@@ -625,6 +625,6 @@ GAP_HISTOGRAM = Table(
         ),
         Column("count", "how many", unit="gaps"),
     ],
-    table=of_gpu_events(gap_histogram),
-    asked_by="tables",
+    build=of_gpu_events(gap_histogram),
+    enabled_by="tables",
 )

@@ -27,7 +27,6 @@ from tracelens_ext.trace import (
     grouping,
     sorted_groups,
 )
-from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, Scope, find_tracks
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.lookup import values_at
@@ -92,23 +91,26 @@ def idle_after_waits(
     call = np.full(len(idle.start), NONE, dtype=np.int64)
     thread_of_call = work.trace.thread[calls]
     may_follow = idle.is_late & np.isin(idle.thread, thread_of_call)
-    place = np.flatnonzero(may_follow)
-    first, number = grouping.number_groups([idle.track[place], idle.thread[place]])
-    for group, example in enumerate(place[first].tolist()):
-        late = place[number == group]
-        track = int(idle.track[example])
-        thread = int(idle.thread[example])
-        waits = _waits_of_thread(work, calls[thread_of_call == thread])
-        catching_up = _CatchingUp(
-            waits=waits,
-            queue=_queue(work, scope, track),
-            busy=_busy_times(work, scope, track, "all"),
-            kernels=_busy_times(work, scope, track, "kernels"),
-            last_launch=_last_launch(work, thread),
-        )
-        after_waits = catching_up.belonging(idle.start[late], idle.end[late])
-        length[late] = after_waits.length
-        call[late] = after_waits.call
+    candidates = np.flatnonzero(may_follow)
+    track_of_candidate = idle.track[candidates]
+    for track in np.unique(track_of_candidate).tolist():
+        idle_of_track = candidates[track_of_candidate == track]
+        queue = _queue(work, scope, track)
+        busy = _busy_times(work, scope, track)
+        kernels = _busy_times(work, scope, track, only_kernels=True)
+        thread_of_idle = idle.thread[idle_of_track]
+        for thread in np.unique(thread_of_idle).tolist():
+            late = idle_of_track[thread_of_idle == thread]
+            catching_up = _CatchingUp(
+                waits=_waits_of_thread(work, calls[thread_of_call == thread]),
+                queue=queue,
+                busy=busy,
+                kernels=kernels,
+                last_launch=_last_launch(work, thread),
+            )
+            after_waits = catching_up.belonging(idle.start[late], idle.end[late])
+            length[late] = after_waits.length
+            call[late] = after_waits.call
     return IdleAfterWaits(length, call)
 
 
@@ -144,8 +146,8 @@ class _Queue(NamedTuple):
         return remaining.clip(0)
 
 
-@cached_per_object
 def _queue(work: GpuEvents, scope: Scope, track: int) -> _Queue:
+    """Return what was launched on a track."""
     of_track = find_tracks(work, scope).of_gpu == track
     events = np.flatnonzero(of_track & work.tree.linked)
     launch = work.tree.launch_of_gpu[events]
@@ -176,11 +178,12 @@ class _Times(NamedTuple):
         return until
 
 
-@cached_per_object
-def _busy_times(work: GpuEvents, scope: Scope, track: int, kind: str) -> _Times:
-    """Return when a track runs kernels, or anything."""
+def _busy_times(
+    work: GpuEvents, scope: Scope, track: int, *, only_kernels: bool = False
+) -> _Times:
+    """Return when a track runs anything, or runs kernels."""
     chosen = find_tracks(work, scope).of_gpu == track
-    if kind == "kernels":
+    if only_kernels:
         chosen &= work.is_kernel
     busy = union(work.start[chosen], work.end[chosen])
     return _Times(start=busy.start, end=busy.end)
@@ -210,8 +213,11 @@ class _CatchingUp:
         The CPU owes the GPU what it waited. Each interval takes what is left of that debt, which
         ends when the CPU is ahead again.
         """
-        ahead_again = self._ahead_again()
         debt = self._debt()
+        if not debt.any():
+            nothing = np.zeros(len(start), dtype=np.int64)
+            return IdleAfterWaits(length=nothing, call=np.full_like(nothing, NONE))
+        ahead_again = self._ahead_again()
         epoch_of_wait = np.searchsorted(ahead_again, self.waits.end, side="right")
         longest_so_far = sorted_groups.running_maximum(epoch_of_wait, debt).value
         # Short waits on the way change nothing.

@@ -47,7 +47,7 @@ def _report_notes(
 def _has_enough_iterations(context: AnalysisContext, options: ReportOptions) -> bool:
     """Return whether there are iterations; by default, two whole ones that can be compared."""
     table = iteration_table(context.gpu_events, options.annotation)
-    if options.iterations or options.names("iterations", "iteration_statistics"):
+    if options.iterations or options.names_any_of("iterations", "iteration_statistics"):
         return len(table) > 0
     whole = table.frame[table.frame["whole"]]
     return whole["iteration"].nunique() > 1
@@ -59,7 +59,7 @@ _HAS_ITERATIONS = Condition(
 
 ITERATIONS = Table(
     name="iterations",
-    shows="Time of each iteration, and the outliers",
+    description="Time of each iteration, and the outliers",
     columns=[
         Column("iteration", "name of the annotation"),
         Column("process", "if there are several"),
@@ -105,10 +105,10 @@ ITERATIONS = Table(
         Column("odd", "columns in which the iteration is an outlier"),
         Column("CATEGORY_time_ms", "sum of durations, when categories are on"),
     ],
-    table=of_gpu_events(_iterations),
+    build=of_gpu_events(_iterations),
     options=["annotation"],
-    when=[GPU_EVENTS, _HAS_ITERATIONS],
-    asked_by="iterations",
+    requires=[GPU_EVENTS, _HAS_ITERATIONS],
+    enabled_by="iterations",
     charts=[
         Chart(
             title="Iterations",
@@ -124,7 +124,7 @@ ITERATIONS = Table(
 )
 ITERATION_STATISTICS = Table(
     name="iteration_statistics",
-    shows="Mean and spread over complete iterations",
+    description="Mean and spread over complete iterations",
     columns=[
         Column("column", "measured quantity, with its unit"),
         Column("device", "if there are several"),
@@ -152,9 +152,9 @@ ITERATION_STATISTICS = Table(
             unit="iterations",
         ),
     ],
-    table=of_gpu_events(_statistics),
+    build=of_gpu_events(_statistics),
     options=["annotation"],
-    when=[GPU_EVENTS, _HAS_ITERATIONS],
-    asked_by="iterations",
+    requires=[GPU_EVENTS, _HAS_ITERATIONS],
+    enabled_by="iterations",
     on_every_page=True,
 )

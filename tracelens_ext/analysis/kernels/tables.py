@@ -15,22 +15,23 @@ from tracelens_ext.report.tables.conditions import CATEGORIES, GPU_EVENTS, Condi
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.short_names import with_short_names
 from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import AnswerView
 from tracelens_ext.trace.call_tree import UNLINKED
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 
 def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns in the order of their descriptions, short names among them."""
+    """Add the short kernel names, and put the columns in the order of their descriptions."""
     frame = with_short_names(frame)
     described = [column.name for column in table.columns]
     return frame[[name for name in described if name in frame]]
 
 
-_of_time = partial(Chart, value_column="total_time_ms")
-_stacked = partial(_of_time, kind="stacked", series_column="kernel_category")
-_ALONE = ("gpu_time_by_category",)
-_TOLD = "kernel_categories", "kernels_by_category"
-_of_duration = partial(
+_total_time_chart = partial(Chart, value_column="total_time_ms")
+_chart_by_category = partial(
+    _total_time_chart, kind="stacked", series_column="kernel_category"
+)
+_kernel_summary_chart = partial(
     Chart, sheet="kernel_summary", value_column="Kernel duration (µs)_sum", on="page"
 )
 
@@ -66,7 +67,7 @@ def _kernels_by_category(context: AnalysisContext) -> pd.DataFrame:
 
 KERNELS = Table(
     name="kernels",
-    shows="GPU time by kernel",
+    description="GPU time by kernel",
     columns=[
         Column("kernel", "a short name that is unique within the sheet"),
         Column("total_time_ms", "summed duration"),
@@ -88,22 +89,24 @@ KERNELS = Table(
         Column("kind", "`kernel`, `memcpy` or `memset`"),
         Column("kernel_name", "full name, as recorded"),
     ],
-    table=_kernels,
-    when=[GPU_EVENTS, KERNELS_WANTED],
-    method='table("kernels")',
-    answer="Top kernels",
-    answer_columns=(
-        "kernel",
-        "total_time_ms",
-        "% of GPU time",
-        "operations",
-        "count",
-        "kernel_category",
+    build=_kernels,
+    requires=[GPU_EVENTS, KERNELS_WANTED],
+    analyzer_call='table("kernels")',
+    answer=AnswerView(
+        title="Top kernels",
+        columns=(
+            "kernel",
+            "total_time_ms",
+            "% of GPU time",
+            "operations",
+            "count",
+            "kernel_category",
+        ),
     ),
 )
 GPU_TIME_BY_CATEGORY = Table(
     name="gpu_time_by_category",
-    shows="GPU time by category",
+    description="GPU time by category",
     columns=[
         Column(
             "kernel_category",
@@ -116,18 +119,24 @@ GPU_TIME_BY_CATEGORY = Table(
         Column("kernel_names", "distinct ones", unit="names"),
         Column("% of GPU time", "of the sum of all durations"),
     ],
-    table=of_gpu_events(kernels.gpu_time_by_category),
-    when=[GPU_EVENTS, CATEGORIES],
-    answer="GPU time by category",
-    answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
+    build=of_gpu_events(kernels.gpu_time_by_category),
+    requires=[GPU_EVENTS, CATEGORIES],
+    answer=AnswerView(
+        title="GPU time by category",
+        columns=("kernel_category", "total_time_ms", "% of GPU time"),
+    ),
     charts=[
-        _of_time("GPU time by category", "gpu_time_by_category", "kernel_category")
+        _total_time_chart(
+            title="GPU time by category",
+            sheet="gpu_time_by_category",
+            label_column="kernel_category",
+        )
     ],
 )
 
 KERNEL_CATEGORIES = Table(
     name="kernel_categories",
-    shows="GPU time by operation and category",
+    description="GPU time by operation and category",
     columns=[
         Column(
             "cpu_op",
@@ -141,19 +150,23 @@ KERNEL_CATEGORIES = Table(
         Column("% of GPU time", "of the sum of all durations"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
     ],
-    table=of_gpu_events(kernels.kernel_category_summary),
-    when=[GPU_EVENTS, CATEGORIES],
-    method="get_df_kernel_category_summary()",
+    build=of_gpu_events(kernels.kernel_category_summary),
+    requires=[GPU_EVENTS, CATEGORIES],
+    analyzer_call="get_df_kernel_category_summary()",
     charts=[
-        _stacked(
-            "GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page"
+        _chart_by_category(
+            title="GPU time by operation",
+            sheet="kernel_categories",
+            label_column="cpu_op",
+            top=15,
+            on="page",
         )
     ],
 )
 
 KERNELS_BY_CATEGORY = Table(
     name="kernels_by_category",
-    shows="GPU time by operation, category and kernel",
+    description="GPU time by operation, category and kernel",
     columns=[
         Column("kernel", "a short name that is unique within the sheet"),
         Column("kernel_category", "category of the kernel name"),
@@ -182,19 +195,29 @@ KERNELS_BY_CATEGORY = Table(
         Column("streams", "device that it ran on"),
         Column("kernel_name", "full name, as recorded"),
     ],
-    table=_kernels_by_category,
-    when=[GPU_EVENTS, KERNELS_WANTED],
-    method="get_df_kernel_summary(detail=True)",
+    build=_kernels_by_category,
+    requires=[GPU_EVENTS, KERNELS_WANTED],
+    analyzer_call="get_df_kernel_summary(detail=True)",
     charts=[
-        _stacked(
-            "Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"
+        _chart_by_category(
+            title="Top operations",
+            sheet="kernels_by_category",
+            label_column="cpu_op",
+            top=10,
+            on="workbook",
         ),
-        _stacked("Top kernels", "kernels_by_category", "kernel", top=20, on="page"),
-        _of_time(
-            "Top kernels",
-            "kernels_by_category",
-            "kernel",
-            unless=_ALONE,
+        _chart_by_category(
+            title="Top kernels",
+            sheet="kernels_by_category",
+            label_column="kernel",
+            top=20,
+            on="page",
+        ),
+        _total_time_chart(
+            title="Top kernels",
+            sheet="kernels_by_category",
+            label_column="kernel",
+            unless=("gpu_time_by_category",),
             top=20,
             on="page",
         ),
@@ -203,7 +226,7 @@ KERNELS_BY_CATEGORY = Table(
 
 KERNEL_SUMMARY = Table(
     name="kernel_summary",
-    shows="Kernels by CPU operation and stream",
+    description="Kernels by CPU operation and stream",
     columns=[
         Column(
             "Parent op category",
@@ -229,29 +252,37 @@ KERNEL_SUMMARY = Table(
         Column("Percent of kernels time (%)", "of the sum of all kernel durations"),
         Column("Percent of total time (%)", "of `total_time` of `gpu_timeline`"),
     ],
-    table=of_gpu_events(kernels.reference_kernel_summary),
-    asked_by="kernel_summary",
-    method='table("kernel_summary")',
+    build=of_gpu_events(kernels.reference_kernel_summary),
+    enabled_by="kernel_summary",
+    analyzer_call='table("kernel_summary")',
     charts=[
-        _of_duration(
-            "GPU time by operation", label_column="Parent cpu_op", unless=_TOLD, top=15
+        _kernel_summary_chart(
+            title="GPU time by operation",
+            label_column="Parent cpu_op",
+            unless=("kernel_categories", "kernels_by_category"),
+            top=15,
         ),
-        _of_duration(
-            "Top kernels", label_column="Kernel name", unless=_TOLD[1:], top=20
+        _kernel_summary_chart(
+            title="Top kernels",
+            label_column="Kernel name",
+            unless=("kernels_by_category",),
+            top=20,
         ),
     ],
 )
 
 
 def _short_kernels_summary(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     *,
     short_kernel_threshold_us: float = 10,
     topk_short_kernels: int | None = None,
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
     table = short_kernels.short_kernels_summary(
-        work=work, threshold_us=short_kernel_threshold_us, topk=topk_short_kernels
+        gpu_events=gpu_events,
+        threshold_us=short_kernel_threshold_us,
+        topk=topk_short_kernels,
     )
     if tracelens_sheets:
         return table
@@ -262,7 +293,7 @@ def _short_kernels_summary(
 
 SHORT_KERNEL_HISTOGRAM = Table(
     name="short_kernel_histogram",
-    shows="Durations of short kernels",
+    description="Durations of short kernels",
     columns=[
         Column(
             "bin_start",
@@ -272,13 +303,13 @@ SHORT_KERNEL_HISTOGRAM = Table(
         Column("bin_end", "at most `short_kernel_threshold_us`", unit="µs"),
         Column("count", "how many", unit="kernels"),
     ],
-    table=of_gpu_events(short_kernels.short_kernel_histogram),
+    build=of_gpu_events(short_kernels.short_kernel_histogram),
     options=["short_kernel_threshold_us", "short_kernel_histogram_bins"],
-    asked_by="short_kernel_study",
+    enabled_by="short_kernel_study",
 )
 SHORT_KERNELS_SUMMARY = Table(
     name="short_kernels_summary",
-    shows="Short kernels by operation, arguments and name",
+    description="Short kernels by operation, arguments and name",
     columns=[
         Column(
             "Parent cpu_op",
@@ -302,15 +333,15 @@ SHORT_KERNELS_SUMMARY = Table(
             "of `total_time` of `gpu_timeline`",
         ),
     ],
-    table=of_gpu_events(_short_kernels_summary),
+    build=of_gpu_events(_short_kernels_summary),
     options=["short_kernel_threshold_us", "topk_short_kernels", "tracelens_sheets"],
-    asked_by="short_kernel_study",
+    enabled_by="short_kernel_study",
 )
 
 
 UNLINKED_KERNELS = Table(
     name="unlinked_kernels",
-    shows="GPU events whose launch is not in the trace",
+    description="GPU events whose launch is not in the trace",
     columns=[
         Column("kernel", "a short name that is unique within the sheet"),
         Column(
@@ -339,15 +370,15 @@ UNLINKED_KERNELS = Table(
         ),
         Column("kernel_name", "full name, as recorded"),
     ],
-    table=of_gpu_events(unlinked_kernels),
+    build=of_gpu_events(unlinked_kernels),
     short_names="kernel_name",
-    when=[GPU_EVENTS, _UNLINKED_EVENTS],
+    requires=[GPU_EVENTS, _UNLINKED_EVENTS],
 )
 
 
 KERNEL_STATISTICS = Table(
     name="kernel_statistics",
-    shows="How often and how long kernels ran, by simplified name",
+    description="How often and how long kernels ran, by simplified name",
     columns=[
         Column("rank", "position in the sort order of the table; by default, by count"),
         Column("kernel_name", "simplified"),
@@ -390,12 +421,12 @@ KERNEL_STATISTICS = Table(
         ),
         Column("example_full_name", "the most frequent full name"),
     ],
-    table=of_gpu_events(statistics.kernel_statistics),
-    asked_by="tables",
+    build=of_gpu_events(statistics.kernel_statistics),
+    enabled_by="tables",
 )
 KERNEL_FULL_NAMES = Table(
     name="kernel_full_names",
-    shows="Full kernel names behind the simplified names of `kernel_statistics`",
+    description="Full kernel names behind the simplified names of `kernel_statistics`",
     columns=[
         Column("rank", "rank in `kernel_statistics`"),
         Column("kernel_name", "simplified name in `kernel_statistics`"),
@@ -403,12 +434,12 @@ KERNEL_FULL_NAMES = Table(
         Column("count", "how many", unit="GPU events"),
         Column("total_time_us", "summed duration"),
     ],
-    table=of_gpu_events(statistics.kernel_full_names),
-    asked_by="tables",
+    build=of_gpu_events(statistics.kernel_full_names),
+    enabled_by="tables",
 )
 KERNEL_SOURCES = Table(
     name="kernel_sources",
-    shows="Kernels by source line and layer",
+    description="Kernels by source line and layer",
     columns=[
         Column("kernel_name", "full name, as recorded"),
         Column("cpu_op", "operation that launched it"),
@@ -427,7 +458,7 @@ KERNEL_SOURCES = Table(
         Column("avg_time_us", "duration of a GPU event"),
         Column("% of duration", "of the sum of all selected durations"),
     ],
-    table=of_gpu_events(kernel_sources),
-    when=[GPU_EVENTS, _PYTHON_FRAMES],
-    asked_by="tables",
+    build=of_gpu_events(kernel_sources),
+    requires=[GPU_EVENTS, _PYTHON_FRAMES],
+    enabled_by="tables",
 )

@@ -11,6 +11,7 @@ from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import AnswerView
 from tracelens_ext.trace import LAUNCH_KINDS
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
@@ -44,12 +45,12 @@ def _has_calls(context: AnalysisContext, _options: ReportOptions) -> bool:
 
 def _is_wanted(context: AnalysisContext, options: ReportOptions) -> bool:
     is_native = program_of(context.gpu_events.trace).kind == "native"
-    return is_native or options.names("api_calls")
+    return is_native or options.names_any_of("api_calls")
 
 
 API_CALLS = Table(
     name="api_calls",
-    shows="Calls of the GPU's runtime and driver by time",
+    description="Calls of the GPU's runtime and driver by time",
     columns=[
         Column("call", "the name of the call"),
         Column("count", "how many", unit="calls"),
@@ -58,12 +59,14 @@ API_CALLS = Table(
         Column("avg_time_us", "of a call"),
         Column("max_time_us", "of a call"),
     ],
-    table=of_gpu_events(api_calls),
-    when=[
+    build=of_gpu_events(api_calls),
+    requires=[
         GPU_EVENTS,
         Condition("API calls were recorded", _has_calls),
         Condition("the program has no framework", _is_wanted),
     ],
-    answer="API calls",
-    answer_columns=("call", "total_time_ms", "% of call time", "count", "max_time_us"),
+    answer=AnswerView(
+        title="API calls",
+        columns=("call", "total_time_ms", "% of call time", "count", "max_time_us"),
+    ),
 )

@@ -25,6 +25,7 @@ from tracelens_ext.report.tables.conditions import GPU_EVENTS, NO_GPU_EVENTS, Co
 from tracelens_ext.report.tables.options import ReportOptions, check_option
 from tracelens_ext.report.tables.row_command import ROW, RowCommand
 from tracelens_ext.report.tables.table import Table, Tables
+from tracelens_ext.report.tables.views import AnswerView
 
 #: What the statistics of `ops_unique_args` are.
 _OVER_OPERATIONS = (
@@ -168,7 +169,7 @@ def _unique_args(
 _of_time = partial(Chart, value_column=f"{DIRECT_TIME}_ms", on="page")
 TREE = Table(
     name="tree",
-    shows="The call tree with GPU time, one row per node, parents before children",
+    description="The call tree with GPU time, one row per node, parents before children",
     columns=[
         Column("depth", "0 for a root", unit="levels"),
         Column("name", "name of the event; siblings with the same name share a row"),
@@ -182,14 +183,14 @@ TREE = Table(
         Column("busy_time_ms", "of those"),
         Column("% of GPU busy time", "of the busy time of the trace"),
     ],
-    table=of_gpu_events(call_tree_table),
-    asked_by="tables",
-    method="get_df_call_tree()",
+    build=of_gpu_events(call_tree_table),
+    enabled_by="tables",
+    analyzer_call="get_df_call_tree()",
 )
 
 OPS_SUMMARY_BY_CATEGORY = Table(
     name="ops_summary_by_category",
-    shows="GPU time by operation category, without communication",
+    description="GPU time by operation category, without communication",
     columns=[
         Column("op category", "purpose of the operation, by its name"),
         Column("Count", "how many", unit="operations"),
@@ -200,10 +201,10 @@ OPS_SUMMARY_BY_CATEGORY = Table(
         Column("Percentage (%)", "of the direct times of all operations"),
         Column("Cumulative Percentage (%)", "of the direct times of all operations"),
     ],
-    table=_summary_by_category,
-    when=[_CPU_OPS, GPU_EVENTS],
+    build=_summary_by_category,
+    requires=[_CPU_OPS, GPU_EVENTS],
     options=["topk_ops"],
-    method="get_df_kernel_launchers_summary_by_category()",
+    analyzer_call="get_df_kernel_launchers_summary_by_category()",
     charts=[
         _of_time(
             *(
@@ -217,7 +218,7 @@ OPS_SUMMARY_BY_CATEGORY = Table(
 )
 OPS_SUMMARY = Table(
     name="ops_summary",
-    shows="GPU time by operation, without communication",
+    description="GPU time by operation, without communication",
     columns=[
         Column(
             "name",
@@ -245,10 +246,10 @@ OPS_SUMMARY = Table(
         Column("Percentage (%)", "of the direct times of all operations"),
         Column("Cumulative Percentage (%)", "of the direct times of all operations"),
     ],
-    table=_summary,
-    when=[_CPU_OPS, GPU_EVENTS],
+    build=_summary,
+    requires=[_CPU_OPS, GPU_EVENTS],
     options=["topk_ops", "tracelens_sheets"],
-    method="get_df_kernel_launchers_summary()",
+    analyzer_call="get_df_kernel_launchers_summary()",
     notes=_notes,
     charts=[
         _of_time(
@@ -279,7 +280,7 @@ def _reproduce_command(
 
 OPS_UNIQUE_ARGS = Table(
     name="ops_unique_args",
-    shows="GPU time by operation and arguments, without communication",
+    description="GPU time by operation and arguments, without communication",
     columns=[
         Column(
             "name",
@@ -369,8 +370,8 @@ OPS_UNIQUE_ARGS = Table(
         Column("Percentage (%)", "of the direct times of all operations"),
         Column("Cumulative Percentage (%)", "of the direct times of all operations"),
     ],
-    table=_unique_args,
-    when=[_CPU_OPS, GPU_EVENTS],
+    build=_unique_args,
+    requires=[_CPU_OPS, GPU_EVENTS],
     options=[
         "topk_ops",
         "group_by_num_kernels",
@@ -379,7 +380,7 @@ OPS_UNIQUE_ARGS = Table(
         "include_first_occurrence_time",
     ],
     row_command=_reproduce_command,
-    method="get_df_kernel_launchers_unique_args()",
+    analyzer_call="get_df_kernel_launchers_unique_args()",
 )
 
 
@@ -391,7 +392,7 @@ def _wants_cpu_ops(context: AnalysisContext, options: ReportOptions) -> bool:
 
 CPU_OPS = Table(
     name="cpu_ops",
-    shows="CPU time by CPU operation",
+    description="CPU time by CPU operation",
     columns=[
         Column("cpu_op", "the operation"),
         Column("count", "how many", unit="operations"),
@@ -400,22 +401,24 @@ CPU_OPS = Table(
         Column("avg_time_us", "mean time per operation, including those below"),
         Column("% of CPU op time", "of the sum of all self times"),
     ],
-    table=of_gpu_events(cpu_ops),
-    when=[
+    build=of_gpu_events(cpu_ops),
+    requires=[
         Condition(
             "the trace has no GPU events, or evidence names it",
             _wants_cpu_ops,
         )
     ],
-    answer="Top CPU operations",
-    answer_when=NO_GPU_EVENTS,
-    answer_columns=(
-        "cpu_op",
-        "count",
-        "total_time_ms",
-        "self_time_ms",
-        "avg_time_us",
-        "% of CPU op time",
+    answer=AnswerView(
+        title="Top CPU operations",
+        condition=NO_GPU_EVENTS,
+        columns=(
+            "cpu_op",
+            "count",
+            "total_time_ms",
+            "self_time_ms",
+            "avg_time_us",
+            "% of CPU op time",
+        ),
     ),
     charts=[
         Chart(

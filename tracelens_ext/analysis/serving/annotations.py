@@ -1,4 +1,4 @@
-"""What the annotations that serving engines write around their steps say about a step.
+"""Parses the annotations that serving engines write around their steps.
 
 * vLLM (`gpu_worker.py`): `execute_context_C(S)_generation_G(T)`, and with
   `detailed_trace_annotation` `execute_N_context_C(sqSskKsqsqQsqskP)_generation_G(…)`.
@@ -6,10 +6,10 @@
   `step[MIXED bs=B]` and modes of speculative decoding; with details `c_sq=` … `g_sqsk=`.
 * ATOM: `prefill[bs=B tok=T ctx=[…]]`, `decode[bs=B/PADDED tok=T p=P d=D]`, with details
   `sk= sqsq= sqsk=`.
-* `execute_diffusion_B_WxH`.
+* xDiT: `execute_diffusion_B_WxH`.
 
-Of the requests of a group, `sq` sums the query lengths, `sk` the lengths of keys, `sqsq` the
-squares of the former, `sqsk` the products of both.
+The details are sums over the requests of a group, with q the query length and k the key length of a
+request: `sq` is the sum of q, `sk` the sum of k, `sqsq` the sum of q², `sqsk` the sum of q·k.
 """
 
 from __future__ import annotations
@@ -27,43 +27,44 @@ OTHER = "other"
 
 
 @dataclass(frozen=True)
-class Group:
+class RequestGroup:
     """The requests of a step that are in one phase.
 
     Attributes:
-        requests: how many requests there are.
-        tokens: the tokens that they compute, the sum of their query lengths.
-        keys: the sum of their key lengths; None where the annotation does not say.
-        squares: the sum of the squares of their query lengths; None likewise.
-        products: the sum of query length times key length; None likewise.
+        requests: the number of requests.
+        tokens: the number of tokens that they compute: the sum of their query lengths.
+        key_tokens: the sum of their key lengths; None if the annotation lacks it.
+        query_squares: the sum of their squared query lengths; None if the annotation lacks it.
+        query_key_products: the sum of query length times key length; None if the annotation lacks
+            it.
     """
 
     requests: int = 0
     tokens: int = 0
-    keys: int | None = None
-    squares: int | None = None
-    products: int | None = None
+    key_tokens: int | None = None
+    query_squares: int | None = None
+    query_key_products: int | None = None
 
 
-#: A group without requests, about which everything is known.
-NOBODY: Final = Group(keys=0, squares=0, products=0)
+#: A group without requests, whose sums are all known to be 0.
+NO_REQUESTS: Final = RequestGroup(key_tokens=0, query_squares=0, query_key_products=0)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step computes.
+    """The requests that a step computes.
 
     Attributes:
         phase: `prefill`, `decode`, `mixed`, `diffusion`, or a name that the user gave.
-        context: the requests whose prompt is read.
-        generation: the requests that generate.
-        counts_tokens: the annotation says how many tokens there are; otherwise each request is
+        context: the requests whose prompts the step reads.
+        generation: the requests for which the step generates tokens.
+        counts_tokens: the annotation contains the number of tokens; otherwise each request is
             assumed to generate one.
     """
 
     phase: str
-    context: Group = NOBODY
-    generation: Group = NOBODY
+    context: RequestGroup = NO_REQUESTS
+    generation: RequestGroup = NO_REQUESTS
     counts_tokens: bool = field(default=True, compare=False)
 
     @property
@@ -73,14 +74,16 @@ class Batch:
 
     @property
     def has_lengths(self) -> bool:
-        """The lengths of all sequences are known, as sums."""
-        if self.context.products is None or self.generation.products is None:
+        """The sums over the lengths of all sequences are known."""
+        if self.context.query_key_products is None:
+            return False
+        if self.generation.query_key_products is None:
             return False
         return self.tokens > 0
 
     @property
     def detail(self) -> int:
-        """How much is known about the batch: the larger, the more."""
+        """The level of detail of the batch, from 0 to 7; the larger, the more is known."""
         phases_are_separate = self.phase != MIXED or self.generation.requests > 0
         has_tokens = self.tokens > 0 and phases_are_separate
         detail = 0
@@ -93,7 +96,8 @@ class Batch:
         return detail
 
 
-#: The requests of one phase in vLLM's annotation; `X` stands for the letter of the phase.
+#: The requests of one phase in vLLM's annotation. `X` stands for `c` (context) or `g` (generation);
+#: the names of the groups are the keys that `_request_group` reads.
 _VLLM_GROUP: Final = (
     r"(?P<X>\d{1,12})\((?:sq)?(?P<X_sq>\d{1,12})(?:sk(?P<X_sk>\d{1,18})sqsq(?P<X_sqsq>\d{1,18})"
     r"sqsk(?P<X_sqsk>\d{1,18}))?\)"
@@ -106,14 +110,14 @@ _VLLM: Final = re.compile(
     + "_generation_"
     + _VLLM_GROUP.replace("X", _GENERATION)
 )
-#: SGLang names the mode within the brackets, ATOM before them.
+#: SGLang writes the mode within the brackets, ATOM before them.
 _BRACKETS: Final = re.compile(
     r"(?:step\[(\w+)|(?:\w+_)?(prefill|decode)\[)(.*)\]", re.DOTALL
 )
 _KEY_AND_NUMBER: Final = re.compile(r"\b(\w+)=(\d{1,18})(?!\d)")
-_SUMS: Final = ("sk", "sqsq", "sqsk")
+_DETAILS: Final = ("sk", "sqsq", "sqsk")
 _DIFFUSION: Final = re.compile(r"execute_diffusion_\d+_\d+x\d+")
-#: The phase of the modes of SGLang's `ForwardMode` that compute tokens.
+#: Mode in brackets → phase: the modes of SGLang's `ForwardMode` that compute tokens, and ATOM's.
 _PHASE_OF_MODE: Final = {
     "extend": PREFILL,
     "prefill": PREFILL,
@@ -132,7 +136,7 @@ def parse_annotation(name: str) -> Batch | None:
     """Return the batch that an engine's annotation describes.
 
     Returns:
-        None for any other name, and for a step without requests.
+        The batch; None for other annotations, and for a step without requests.
     """
     vllm = _VLLM.match(name)
     if vllm is not None:
@@ -155,28 +159,28 @@ def _vllm_batch(match: re.Match[str]) -> Batch | None:
     }
     batch = Batch(
         phase="",
-        context=_group(values, _CONTEXT),
-        generation=_group(values, _GENERATION),
+        context=_request_group(values, _CONTEXT),
+        generation=_request_group(values, _GENERATION),
     )
     return _with_phase_of_requests(batch)
 
 
-def _group(values: Mapping[str, int], letter: str) -> Group:
-    """Return the group of the values whose keys have its letter: `c`, `c_sq`, `c_sk` …."""
-    group = Group(
+def _request_group(values: Mapping[str, int], letter: str) -> RequestGroup:
+    """Return the group of a letter from the values with the keys `c`, `c_sq`, `c_sk` and so on."""
+    group = RequestGroup(
         requests=values.get(letter, 0),
         tokens=values.get(f"{letter}_sq", 0),
-        keys=values.get(f"{letter}_sk"),
-        squares=values.get(f"{letter}_sqsq"),
-        products=values.get(f"{letter}_sqsk"),
+        key_tokens=values.get(f"{letter}_sk"),
+        query_squares=values.get(f"{letter}_sqsq"),
+        query_key_products=values.get(f"{letter}_sqsk"),
     )
     if group.requests == 0 and group.tokens == 0:
-        return NOBODY
+        return NO_REQUESTS
     return group
 
 
 def _with_phase_of_requests(batch: Batch) -> Batch | None:
-    """Return the batch with the phase that its requests are in; None without requests."""
+    """Return the batch with the phase that follows from its requests; None without requests."""
     has_context = batch.context.requests > 0
     has_generation = batch.generation.requests > 0
     if has_context and has_generation:
@@ -189,36 +193,37 @@ def _with_phase_of_requests(batch: Batch) -> Batch | None:
 
 
 def _batch_in_brackets(phase: str, content: str) -> Batch | None:
-    """Return the batch that `key=number` pairs describe.
+    """Return the batch that the `key=number` pairs in brackets describe; None without requests.
 
-    `toks` and `tok` count tokens, `bs` requests. Sums without a letter belong to the only group, or
-    to both where a batch is mixed: then they are filed with the context, as attention computes the
-    same for both.
+    `bs` is the number of requests, `toks` or `tok` the number of tokens. Numbers whose key has no
+    letter belong to one group, the default group. In a mixed batch whose details are not separate
+    for the two phases, it is the context: attention computes the same for both phases.
     """
     values = {key: int(number) for key, number in _KEY_AND_NUMBER.findall(content)}
     requests = values.get("bs", 0)
     tokens = values.get("toks", values.get("tok"))
-    letter = _GENERATION if phase == DECODE else _CONTEXT
+    default_group = _GENERATION if phase == DECODE else _CONTEXT
     if phase == DECODE and values.get("p"):
-        letter = _CONTEXT
+        default_group = _CONTEXT
         tokens = _split_atom_decode(values, requests, tokens)
     elif "dec" in values:
         tokens = _split_old_sglang(values, requests, tokens)
-    phases_are_known = _CONTEXT in values and _GENERATION in values
-    _file_sums(values, letter)
-    values.setdefault(letter, requests)
-    counts_tokens = tokens is not None or "sq" in values or f"{letter}_sq" in values
+    phases_are_separate = _CONTEXT in values and _GENERATION in values
+    _assign_details(values, default_group)
+    values.setdefault(default_group, requests)
+    tokens_key = f"{default_group}_sq"
+    counts_tokens = tokens is not None or "sq" in values or tokens_key in values
     if tokens is None:
         one_each = requests if phase == DECODE else 0
         tokens = values.get("sq", one_each)
-    values.setdefault(f"{letter}_sq", tokens)
+    values.setdefault(tokens_key, tokens)
     batch = Batch(
         phase=phase,
-        context=_group(values, _CONTEXT),
-        generation=_group(values, _GENERATION),
+        context=_request_group(values, _CONTEXT),
+        generation=_request_group(values, _GENERATION),
         counts_tokens=counts_tokens,
     )
-    if phase == MIXED and not phases_are_known:
+    if phase == MIXED and not phases_are_separate:
         return batch if requests else None
     return _with_phase_of_requests(batch)
 
@@ -226,7 +231,16 @@ def _batch_in_brackets(phase: str, content: str) -> Batch | None:
 def _split_atom_decode(
     values: dict[str, int], requests: int, tokens: int | None
 ) -> int:
-    """Tell apart the prompts in a step of ATOM's decode path; return the tokens of the prompts."""
+    """Separate the prompts from the generating requests in a step of ATOM's decode path.
+
+    Args:
+        values: the numbers of the annotation; the numbers of both groups are added.
+        requests: the number of requests in the step.
+        tokens: the number of tokens in the step; None if unknown.
+
+    Returns:
+        The number of tokens of the prompts.
+    """
     prompts = values["p"]
     generating = values.get("d", requests - prompts)
     generated_tokens = generating * (1 + values.get("spec", 0))
@@ -239,7 +253,16 @@ def _split_atom_decode(
 def _split_old_sglang(
     values: dict[str, int], requests: int, tokens: int | None
 ) -> int | None:
-    """Tell apart the requests of older versions of SGLang; return the tokens of the prompts."""
+    """Separate the two groups in an annotation of an older version of SGLang.
+
+    Args:
+        values: the numbers of the annotation; the numbers of both groups are added.
+        requests: the number of requests in the step.
+        tokens: the number of tokens in the step; None if unknown.
+
+    Returns:
+        The number of tokens of the prompts, if known.
+    """
     generating = values["dec"]
     values[_CONTEXT] = max(requests - generating, 0)
     values[_GENERATION] = generating
@@ -247,10 +270,10 @@ def _split_old_sglang(
     return values.get("ext", tokens)
 
 
-def _file_sums(values: dict[str, int], letter: str) -> None:
-    """File sums that were given without a letter with the group of this letter."""
+def _assign_details(values: dict[str, int], letter: str) -> None:
+    """Assign details whose key has no letter to the group of this letter, and 0 to the other."""
     other_letter = _CONTEXT if letter == _GENERATION else _GENERATION
-    for key in _SUMS:
+    for key in _DETAILS:
         if key in values:
             values.setdefault(f"{letter}_{key}", values[key])
             values.setdefault(f"{other_letter}_{key}", 0)

@@ -1,9 +1,11 @@
 """The layers of a model, found as the block of kernels that repeats within a step.
 
-Steps of one phase run the same kernels in the same order, or nearly so: of each phase the steps
-with the most common order are looked at, on the stream that works longest. Each kernel name may
-mark the layers; that one does whose blocks, from one such kernel to the next, are most alike.
-Two blocks are alike when most of their kernels are the same, and both or neither have attention.
+The steps of a phase run nearly the same kernels in the same order. Of each phase, only the steps
+with the most common order are analyzed, on the stream with the longest GPU time.
+
+Each kernel name is tried as the mark of a layer: it divides the step into blocks, each from one
+kernel of this name to the next. The name whose blocks are most alike gives the layers. Two blocks
+are alike if most of their kernels are the same, and if both or neither of them contain attention.
 """
 
 from __future__ import annotations
@@ -27,24 +29,27 @@ from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import sums, texts
 
 _ATTENTION: Final = re.compile(r"att(?:entio)?n|fmha|flash_fwd|mla", re.IGNORECASE)
-#: Two blocks are alike when they have at least this share of their kernels in common.
-_ALIKE: Final = 0.5
-#: A choice of layers is as good as the best one if its layers have this share of its kernels.
-_NEARLY: Final = 0.75
-#: A layer is odd beyond so many median absolute deviations, and so much of the median, of at least
-#: so many layers of one kind. Odd iterations are found the same way.
-_ODD_BEYOND = 3
-_ODD_AT_LEAST = 0.05
-_ODD_AMONG = 5
-_MOST_EVENTS: Final = 20_000  # of a step; more are no pass through a model
-_MOST_NAMES: Final = 256  # that are tried, the most frequent ones
+#: Two blocks are alike if at least this share of their kernels is the same.
+_MIN_COMMON_SHARE: Final = 0.5
+#: A choice of layers is good enough if it has at least this share of the kernels of the best one.
+_GOOD_ENOUGH_SHARE: Final = 0.75
+#: The time of a layer is odd if it differs from the median of its kind by more than 3 median
+#: absolute deviations and more than 5 % of the median. A kind with fewer than 5 layers has no odd
+#: times. Odd iterations are found in the same way.
+_ODD_DEVIATIONS = 3
+_ODD_SHARE_OF_MEDIAN = 0.05
+_MIN_LAYERS_OF_KIND = 5
+#: A step with more GPU events is not a single pass through a model.
+_MAX_EVENTS_OF_STEP: Final = 20_000
+#: Only the most frequent names are tried as marks of layers.
+_MAX_NAMES: Final = 256
 
 
 class Block(NamedTuple):
-    """A part of a sequence of kernels: its first place, and one past its last."""
+    """A range of places in a sequence of kernels."""
 
-    begin: int
-    end: int
+    begin: int  #: the first place
+    end: int  #: one past the last place
 
     @property
     def length(self) -> int:
@@ -58,17 +63,17 @@ class PhaseLayers:
 
     Attributes:
         phase: the phase of the steps.
-        of_phase: how many steps the phase has; s of them are looked at.
-        events: the GPU events of each step on its longest stream, by start, shape (s, n).
-        begin: where each layer begins among those, (m,).
+        phase_steps: the number of all steps of the phase; s of them are analyzed.
+        events: the n GPU events of each step on the phase's longest stream, by start, (s, n).
+        begin: the first place of each layer among the n events, (m,).
         end: one past the last place of each layer, (m,).
         kind: equal for layers with the same kernels, numbered by first layer, (m,).
         busy_ns: busy time of each layer of each step, (s, m).
-        span_ns: first start to last end of each layer of each step, (s, m).
+        span_ns: time from first start to last end of each layer of each step, (s, m).
     """
 
     phase: str
-    of_phase: int
+    phase_steps: int
     events: Int64Array
     begin: Int64Array
     end: Int64Array
@@ -79,7 +84,7 @@ class PhaseLayers:
 
 @cached_per_object
 def find_layers(gpu_events: GpuEvents, steps: Steps) -> list[PhaseLayers]:
-    """Return the layers of each phase in which there are some."""
+    """Return the layers of each phase; phases without layers are left out."""
     is_attention = gpu_events.trace.named(gpu_events.name, _ATTENTION.search)
     phases_with_layers = []
     for phase_number, phase in enumerate(steps.phases):
@@ -95,7 +100,7 @@ def find_layers(gpu_events: GpuEvents, steps: Steps) -> list[PhaseLayers]:
         phases_with_layers.append(
             PhaseLayers(
                 phase=phase,
-                of_phase=int((steps.phase == phase_number).sum()),
+                phase_steps=int((steps.phase == phase_number).sum()),
                 events=events,
                 begin=begin,
                 end=end,
@@ -110,10 +115,18 @@ def find_layers(gpu_events: GpuEvents, steps: Steps) -> list[PhaseLayers]:
 def _common_steps(
     gpu_events: GpuEvents, steps: Steps, events_of_phase: Int64Array
 ) -> Int64Array | None:
-    """Return the GPU events of the steps whose order of kernels takes longest in all, (s, n).
+    """Return the GPU events of the steps with the most common order of kernels, by start, (s, n).
 
-    Only the stream on which the phase works longest is looked at. None without GPU events, and
-    where a step has too many of them.
+    The most common order is the one with the longest total GPU time. Only the stream with the
+    longest GPU time of the phase is analyzed.
+
+    Args:
+        gpu_events: all GPU events.
+        steps: the steps of all phases.
+        events_of_phase: the GPU events of the steps of one phase.
+
+    Returns:
+        None if the phase has no GPU events, or if its steps have too many.
     """
     if not len(events_of_phase):
         return None
@@ -125,9 +138,9 @@ def _common_steps(
     )
     events = events_of_phase[track == duration_of_track.argmax()]
     events = events[np.lexsort((gpu_events.start[events], steps.of_gpu[events]))]
-    step_ends = np.flatnonzero(np.diff(steps.of_gpu[events])) + 1
+    first_of_next_step = np.flatnonzero(np.diff(steps.of_gpu[events])) + 1
     steps_by_order: defaultdict[bytes, list[Int64Array]] = defaultdict(list)
-    for events_of_step in np.split(events, step_ends):
+    for events_of_step in np.split(events, first_of_next_step):
         order_of_kernels = gpu_events.name[events_of_step].tobytes()
         steps_by_order[order_of_kernels].append(events_of_step)
 
@@ -135,13 +148,13 @@ def _common_steps(
         return int(gpu_events.duration[np.concatenate(same_order)].sum())
 
     longest = max(steps_by_order.values(), key=total_duration)
-    if len(longest[0]) > _MOST_EVENTS:
+    if len(longest[0]) > _MAX_EVENTS_OF_STEP:
         return None
     return np.stack(longest)
 
 
 def _kinds(names: Int64Array, blocks: Sequence[Block]) -> Int64Array:
-    """Number the layers by their kernels, (m,): equal for layers with the same ones."""
+    """Return a number for each layer, equal for layers with the same kernels, (m,)."""
     numbers: Interner[bytes] = Interner()
     return np.array(
         [numbers[names[block.begin : block.end].tobytes()] for block in blocks]
@@ -154,87 +167,91 @@ def _busy_ns(
     """Return the busy time of each layer of each step, ns, (s, m)."""
     step_count = len(events)
     layer_count = len(blocks)
-    cell_count = step_count * layer_count
+    # Layer l of step s is owner s * layer_count + l of its GPU events.
+    owner_count = step_count * layer_count
     owner = np.full(events.shape, NONE, dtype=np.int64)
     for layer, block in enumerate(blocks):
-        cell_of_step = np.arange(layer, cell_count, layer_count)
-        owner[:, block.begin : block.end] = cell_of_step[:, None]
+        owner_in_step = np.arange(layer, owner_count, layer_count)
+        owner[:, block.begin : block.end] = owner_in_step[:, None]
     busy_time = BusyTime(
         start=gpu_events.start[events].ravel(), end=gpu_events.end[events].ravel()
     )
-    return busy_time.by_owner(owner.ravel(), cell_count).reshape(
-        step_count, layer_count
-    )
+    busy_ns = busy_time.by_owner(owner.ravel(), owner_count)
+    return busy_ns.reshape(step_count, layer_count)
 
 
 def _span_ns(
     gpu_events: GpuEvents, events: Int64Array, blocks: Sequence[Block]
 ) -> Int64Array:
     """Return the time from first start to last end of each layer of each step, ns, (s, m)."""
-    span = np.empty((len(events), len(blocks)), dtype=np.int64)
+    span_ns = np.empty((len(events), len(blocks)), dtype=np.int64)
     for layer, block in enumerate(blocks):
         events_of_layer = events[:, block.begin : block.end]
         first_start = gpu_events.start[events_of_layer[:, 0]]
         last_end = gpu_events.end[events_of_layer].max(axis=1)
-        span[:, layer] = last_end - first_start
-    return span
+        span_ns[:, layer] = last_end - first_start
+    return span_ns
 
 
-# Finding the block that repeats.
+# The search for the block that repeats.
 
 
 class _LayerChoice(NamedTuple):
     """The layers that one kernel name marks.
 
     Attributes:
-        blocks: how many blocks are alike.
-        size: the number of their kernels, less those of blocks in between that are not alike.
-        begin: where each block begins, those in between included.
+        block_count: the number of blocks that are alike.
+        score: the number of kernels in these blocks, minus the number of kernels in the blocks
+            between them that are not alike.
+        begin: the first place of each block, from the first to the last that is alike; blocks
+            between them that are not alike are included.
     """
 
-    blocks: int
-    size: int
+    block_count: int
+    score: int
     begin: Int64Array
 
 
 def repeating_block(
     names: Sequence[int] | Int64Array, attention: BoolArray
 ) -> list[Block]:
-    """Return the blocks of a sequence of names that repeat, at least two in a row.
+    """Return the repeating blocks of a sequence of names.
 
     Args:
         names: name codes, shape (n,).
-        attention: which of them are attention, (n,).
+        attention: marks the names of attention kernels, (n,).
 
     Returns:
-        The blocks in order, each beginning where the one before ends; empty where nothing repeats.
+        At least two blocks in order, each of which begins where the previous one ends; an empty
+        list if nothing repeats.
     """
     codes = np.asarray(names, dtype=np.int64)
     choices = []
     for marks in _places_of_names(codes):
-        begin = marks - _shared_before(codes, marks)
-        is_alike, length = _alike(codes, attention, begin)
+        begin = marks - _equal_names_before(codes, marks)
+        is_alike, length = _compare_blocks(codes, attention, begin)
         if is_alike.sum() >= 2:
             first, last = np.flatnonzero(is_alike)[[0, -1]].tolist()
             signed_length = np.where(is_alike, length, -length)
             choices.append(
                 _LayerChoice(
-                    blocks=int(is_alike.sum()),
-                    size=int(signed_length[first : last + 1].sum()),
+                    block_count=int(is_alike.sum()),
+                    score=int(signed_length[first : last + 1].sum()),
                     begin=begin[first : last + 1],
                 )
             )
     if not choices:
         return []
-    # Pairs of layers are as alike as layers are, so the choice with the most blocks is right.
-    enough = _NEARLY * max(choice.size for choice in choices)
-    good_choices = [choice for choice in choices if choice.size >= enough]
+    # Two layers together are as alike as single layers, with nearly the same score. So of all good
+    # choices, the one with the most blocks has single layers.
+    min_score = _GOOD_ENOUGH_SHARE * max(choice.score for choice in choices)
+    good_choices = [choice for choice in choices if choice.score >= min_score]
 
     def preference(choice: _LayerChoice) -> tuple[int, int, int]:
-        return choice.blocks, choice.size, -int(choice.begin[0])
+        return choice.block_count, choice.score, -int(choice.begin[0])
 
     begin = max(good_choices, key=preference).begin
-    return _blocks(codes, begin - _shared_before(codes, begin))
+    return _blocks(codes, begin - _equal_names_before(codes, begin))
 
 
 def _places_of_names(codes: Int64Array) -> list[Int64Array]:
@@ -244,29 +261,35 @@ def _places_of_names(codes: Int64Array) -> list[Int64Array]:
     first_of_name = np.flatnonzero(is_last_of_name) + 1
     places = np.split(order, first_of_name)
     places.sort(key=len, reverse=True)
-    return places[:_MOST_NAMES]
+    return places[:_MAX_NAMES]
 
 
-def _shared_before(codes: Int64Array, marks: Int64Array) -> int:
-    """Count the places before each mark that hold the same names before all of them."""
+def _equal_names_before(codes: Int64Array, marks: Int64Array) -> int:
+    """Return the number of places directly before the marks that have equal names at all marks.
+
+    For the names a b M c a b M and the marks at M, the two places with a b come before both marks.
+    """
     if len(marks) < 2:
         return 0
     shortest_distance = int(np.diff(marks).min())
     most = min(shortest_distance - 1, int(marks[0]))
-    for before in range(1, most + 1):
-        names_before = codes[marks - before]
+    for distance in range(1, most + 1):
+        names_before = codes[marks - distance]
         if (names_before != names_before[0]).any():
-            return before - 1
+            return distance - 1
     return max(most, 0)
 
 
-def _alike(
+def _compare_blocks(
     codes: Int64Array, attention: BoolArray, begin: Int64Array
 ) -> tuple[BoolArray, Int64Array]:
-    """Tell which blocks are like the main one, and how long each is.
+    """Compare the blocks that begin at given places with the main block.
 
-    The main block is the one whose repetitions have most kernels. The last block, whose end is not
-    known, is taken to be as long as the main one.
+    The main block is the one whose repetitions have the most kernels in total. The end of the last
+    block is unknown, so that block is assumed to be as long as the main block.
+
+    Returns:
+        Whether each block is like the main block, and the length of each block.
     """
     blocks = [Block(first, last) for first, last in pairwise(begin.tolist())]
     repetitions = Counter(_key(codes, block) for block in blocks)
@@ -275,7 +298,7 @@ def _alike(
         return repetitions[_key(codes, block)] * block.length
 
     main = max(blocks, key=kernels_of_repetitions, default=Block(0, 0))
-    if main.length < 2:  # a kernel that follows itself is no layer
+    if main.length < 2:  # a kernel that repeats directly is not a layer
         return np.zeros(len(begin), dtype=bool), begin
     last_begin = int(begin[-1])
     blocks.append(Block(last_begin, min(last_begin + main.length, len(codes))))
@@ -287,8 +310,8 @@ def _alike(
         if key in is_alike_by_key:
             continue
         kernels = Counter(codes[block.begin : block.end].tolist())
-        shared = (kernels & main_kernels).total()
-        has_enough = shared >= _ALIKE * max(block.length, main.length)
+        common = (kernels & main_kernels).total()
+        has_enough = common >= _MIN_COMMON_SHARE * max(block.length, main.length)
         has_attention = attention[block.begin : block.end].any()
         is_alike_by_key[key] = bool(has_enough and has_attention == main_has_attention)
     is_alike = np.array([is_alike_by_key[_key(codes, block)] for block in blocks])
@@ -296,32 +319,35 @@ def _alike(
 
 
 def _key(codes: Int64Array, block: Block) -> bytes:
-    """Return what is equal for blocks of the same kernels."""
+    """Return a key that is equal for blocks of the same kernels."""
     return codes[block.begin : block.end].tobytes()
 
 
 def _blocks(codes: Int64Array, begin: Int64Array) -> list[Block]:
-    """Return the block of each layer; the last one ends where it differs from all others."""
+    """Return the block of each layer.
+
+    A layer ends where the next one begins. The last layer ends where it stops agreeing with the
+    earlier layer that agrees with it longest.
+    """
     blocks = [Block(first, last) for first, last in pairwise(begin.tolist())]
     last_begin = int(begin[-1])
-    tail = codes[last_begin:]
-    longest = 1
+    codes_from_last = codes[last_begin:]
+    last_length = 1
     for block in dict.fromkeys(blocks):
-        size = min(block.length, len(tail))
-        differences = np.flatnonzero(
-            codes[block.begin : block.begin + size] != tail[:size]
-        )
+        size = min(block.length, len(codes_from_last))
+        codes_of_block = codes[block.begin : block.begin + size]
+        differences = np.flatnonzero(codes_of_block != codes_from_last[:size])
         equal_kernels = int(differences[0]) if len(differences) else size
-        longest = max(longest, equal_kernels)
-    blocks.append(Block(last_begin, last_begin + longest))
+        last_length = max(last_length, equal_kernels)
+    blocks.append(Block(last_begin, last_begin + last_length))
     return blocks
 
 
-# Tables.
+# The tables of layers.
 
 
 def layer_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
-    """Return a row per phase and layer, in order; columns as the table `layers`."""
+    """Return a row per phase and layer, in order, with the columns of the table `layers`."""
     parts = [_layer_rows(layers) for layers in find_layers(gpu_events, steps)]
     return _concatenated(parts)
 
@@ -350,31 +376,35 @@ def _layer_rows(layers: PhaseLayers) -> pd.DataFrame:
 
 
 def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
-    """Say in what each layer is odd: its time among those of its kind, or its kernels."""
+    """Return what is odd about each layer: its `kernels`, its `time`, or nothing.
+
+    Args:
+        kind: the kind of each layer, (m,).
+        busy: the busy time of each layer, (m,).
+    """
     by_kind = pd.Series(busy).groupby(kind)
-    count = by_kind.transform("size")
+    layers_of_kind = by_kind.transform("size")
     median = by_kind.transform("median")
     distance = (busy - median).abs()
     usual_distance = distance.groupby(kind).transform("median")
-    limit = np.maximum(_ODD_BEYOND * usual_distance, _ODD_AT_LEAST * median)
-    is_far = distance > limit
-    has_several = count.max() > 1
-    has_other_kernels = (count == 1) & has_several
-    has_other_time = is_far & (count >= _ODD_AMONG)
-    odd = np.select([has_other_kernels, has_other_time], ["kernels", "time"], "")
+    limit = np.maximum(_ODD_DEVIATIONS * usual_distance, _ODD_SHARE_OF_MEDIAN * median)
+    layers_repeat = layers_of_kind.max() > 1
+    has_odd_kernels = (layers_of_kind == 1) & layers_repeat
+    has_odd_time = (distance > limit) & (layers_of_kind >= _MIN_LAYERS_OF_KIND)
+    odd = np.select([has_odd_kernels, has_odd_time], ["kernels", "time"], "")
     return [str(word) for word in odd]
 
 
 def layer_kernel_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
-    """Return the GPU events of one layer of each kind, in order; columns as `layer_kernels`.
+    """Return the GPU events of one layer of each kind, with the columns of `layer_kernels`.
 
-    Kinds of a single layer are left out, unless there are no others.
+    Kinds with a single layer are left out, unless all kinds have only one.
     """
     parts = []
     for layers in find_layers(gpu_events, steps):
         layers_of_kind = np.bincount(layers.kind)
-        least = min(2, layers_of_kind.max())
-        kinds = np.flatnonzero(layers_of_kind >= least).tolist()
+        min_layers = min(2, layers_of_kind.max())
+        kinds = np.flatnonzero(layers_of_kind >= min_layers).tolist()
         parts += [_layer_kernel_rows(gpu_events, layers, kind) for kind in kinds]
     return _concatenated(parts)
 
@@ -382,13 +412,13 @@ def layer_kernel_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
 def _layer_kernel_rows(
     gpu_events: GpuEvents, layers: PhaseLayers, kind: int
 ) -> pd.DataFrame:
-    """Return a row for each GPU event of a layer of a kind; times are means over those layers."""
+    """Return a row for each GPU event of a layer; times are means over all layers of its kind."""
     same_kind = np.flatnonzero(layers.kind == kind)
     first_layer = same_kind[0]
     length = int(layers.end[first_layer] - layers.begin[first_layer])
     places = layers.begin[same_kind][:, None] + np.arange(length)
-    events = layers.events[:, places]  # shape (steps, layers of the kind, places)
-    shown_step = events[0, 0]
+    events = layers.events[:, places]  # shape (steps, layers of the kind, length)
+    shown_events = events[0, 0]
     mean_us = gpu_events.duration[events].mean(axis=(0, 1)) / NS_PER_US
     op_code, op_labels = gpu_events.tree.cpu_op_label_of_gpu
     columns: dict[str, object] = {
@@ -396,11 +426,11 @@ def _layer_kernel_rows(
         "kind": kind,
         "layers": len(same_kind),
         "position": np.arange(length),
-        "kernel_name": texts(gpu_events.name[shown_step], gpu_events.trace.names),
-        "cpu_op": texts(op_code[shown_step], op_labels),
+        "kernel_name": texts(gpu_events.name[shown_events], gpu_events.trace.names),
+        "cpu_op": texts(op_code[shown_events], op_labels),
     }
     for name, (code, labels) in gpu_events.category_key.items():
-        columns[name] = texts(code[shown_step], labels)
+        columns[name] = texts(code[shown_events], labels)
     columns["avg_duration_us"] = mean_us
     columns["% of layer"] = 100.0 * mean_us / max(float(mean_us.sum()), 1e-9)
     return pd.DataFrame(columns)
@@ -413,7 +443,7 @@ def _concatenated(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def layer_notes(gpu_events: GpuEvents, steps: Steps) -> Iterator[str]:
-    """Yield a sentence about the layers of each phase: how many, their mean and spread."""
+    """Yield a sentence about the layers of each phase: their number, mean time and deviation."""
     for layers in find_layers(gpu_events, steps):
         busy_us = layers.busy_ns.mean(axis=0) / NS_PER_US
         kernels = layers.end - layers.begin
@@ -422,6 +452,6 @@ def layer_notes(gpu_events: GpuEvents, steps: Steps) -> Iterator[str]:
         yield (
             f"{layers.phase}: {len(busy_us):,} layers of {kernel_counts} GPU events, "
             f"{busy_us.mean():,.1f} µs each (standard deviation {busy_us.std():,.1f} "
-            f"µs), in the {len(layers.events):,} of {layers.of_phase:,} steps that "
+            f"µs), in the {len(layers.events):,} of {layers.phase_steps:,} steps that "
             "run the same kernels."
         )

@@ -1,7 +1,7 @@
-"""The tables of serving: what each phase takes (tokens, GPU time, idle time), steps and layers.
+"""The tables of serving: tokens, GPU time and idle time of each phase; steps and layers.
 
-GPU work belongs to the step that launched it. Idle time of a device belongs to the phase of the GPU
-event that ends it, and so the busy and idle time of all phases add up to the time of the devices.
+A GPU event belongs to the step that launched it. Idle time of a device belongs to the phase of the
+GPU event that ends it. So the busy and idle times of all phases add up to the time of the devices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import (
     HOST_KINDS,
     NONE,
@@ -37,7 +38,7 @@ from tracelens_ext.trace.grouping import percent, sums
 from tracelens_ext.trace.intervals import covered
 
 NS_PER_S: Final = 1e9
-#: What the CPU was doing: names of annotations, operations and Python frames.
+#: Part of an engine → names of its annotations, operations and Python frames on the CPU.
 _CPU_PARTS: Final = {
     "scheduler": re.compile(
         r"(?:## )?schedul(?:e|er|ing)\b(?!\.(?:run_batch|event_loop))|scheduler_step"
@@ -47,17 +48,18 @@ _CPU_PARTS: Final = {
         r"(?:## )?sampl(?:e|er|ing)\b|.*(?:: _?sample(?:_tokens)?$|: Sampler)"
     ),
 }
-#: Categories whose share in the GPU time of a phase is shown, whatever a map calls them.
-_SHARES: Final = {
+#: Column prefix → kernel categories whose share of the GPU time it shows. A category map may name
+#: its categories differently, so they are found by pattern.
+_CATEGORY_SHARES: Final = {
     "attention": re.compile(r"att(?:entio)?n", re.IGNORECASE),
     "gemm": re.compile(r"gemm", re.IGNORECASE),
 }
 
 
 def busy_by_step(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
-    """Return the busy time of what each step launched, and of what lies outside, ns, (k + 1,)."""
-    outside = len(steps)
-    owner = np.where(steps.of_gpu == NONE, outside, steps.of_gpu)
+    """Return the GPU busy time of each step, and of the work outside of steps, ns, (k + 1,)."""
+    outside_steps = len(steps)
+    owner = np.where(steps.of_gpu == NONE, outside_steps, steps.of_gpu)
     owner = np.where(gpu_events.counted, owner, NONE)
     return BusyTime(start=gpu_events.start, end=gpu_events.end).by_owner(
         owner, len(steps) + 1
@@ -66,7 +68,7 @@ def busy_by_step(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
 
 @dataclass(frozen=True, eq=False)
 class _Counts:
-    """What the annotations of k steps count, each of shape (k,); NaN where they do not say."""
+    """The counts in the annotations of k steps, each of shape (k,); NaN for unknown counts."""
 
     context_requests: Float64Array
     generation_requests: Float64Array
@@ -82,26 +84,26 @@ class _Counts:
         requests = _numbers(
             batch.context.requests + batch.generation.requests for batch in batches
         )
-        knows_tokens = tokens > 0
-        knows_requests = knows_tokens | (requests > 0)
+        has_tokens = tokens > 0
+        has_requests = has_tokens | (requests > 0)
 
-        def known(is_known: BoolArray, numbers: Iterable[int]) -> Float64Array:
+        def nan_unless(is_known: BoolArray, numbers: Iterable[int]) -> Float64Array:
             return np.where(is_known, _numbers(numbers), np.nan)
 
         return cls(
-            context_requests=known(
-                knows_requests, (batch.context.requests for batch in batches)
+            context_requests=nan_unless(
+                has_requests, (batch.context.requests for batch in batches)
             ),
-            generation_requests=known(
-                knows_requests, (batch.generation.requests for batch in batches)
+            generation_requests=nan_unless(
+                has_requests, (batch.generation.requests for batch in batches)
             ),
-            context_tokens=known(
-                knows_tokens, (batch.context.tokens for batch in batches)
+            context_tokens=nan_unless(
+                has_tokens, (batch.context.tokens for batch in batches)
             ),
-            generation_tokens=known(
-                knows_tokens, (batch.generation.tokens for batch in batches)
+            generation_tokens=nan_unless(
+                has_tokens, (batch.generation.tokens for batch in batches)
             ),
-            tokens=known(knows_tokens, (batch.tokens for batch in batches)),
+            tokens=nan_unless(has_tokens, (batch.tokens for batch in batches)),
         )
 
 
@@ -110,51 +112,45 @@ def _numbers(numbers: Iterable[int]) -> Float64Array:
 
 
 def _whole_numbers(values: Float64Array) -> pd.Series:
-    """Return counts as whole numbers; missing where they are NaN."""
+    """Return counts as a nullable integer column; NaN becomes missing."""
     return pd.Series(values).astype("Int64")
 
 
 def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
-    """Return a row per phase, and `other` if GPU work lies outside of all steps.
+    """Return a row per phase, and a row `other` if there is GPU work outside of all steps.
 
-    Columns as the table `phases`, but for those of the roofline.
+    The table has the columns of `phases` except those of the roofline.
     """
-    rows = len(steps.labels)
+    label_count = len(steps.labels)
 
-    def by_phase(values: Int64Array) -> Int64Array:
-        return sums(steps.phase, values, rows)
-
-    def known_by_phase(values: Float64Array) -> Float64Array:
-        """Return the sum of what is known in each phase; NaN where nothing is."""
+    def sum_by_phase(values: Float64Array) -> Float64Array:
+        """Return the sum of the known values of each phase; NaN for a phase without any."""
         is_known = ~np.isnan(values)
         phase = steps.phase[is_known]
-        total = np.bincount(phase, values[is_known], minlength=rows)
-        count = np.bincount(phase, minlength=rows)
-        return np.where(count > 0, total, np.nan)
+        total = np.bincount(phase, values[is_known], minlength=label_count)
+        known_count = np.bincount(phase, minlength=label_count)
+        return np.where(known_count > 0, total, np.nan)
 
     busy_of_steps_ns = busy_by_step(gpu_events, steps)
-    phase_or_other = np.append(steps.phase, rows - 1)
-    busy_ns = sums(phase_or_other, busy_of_steps_ns, rows)
+    phase_or_other = np.append(steps.phase, label_count - 1)
+    busy_ns = sums(phase_or_other, busy_of_steps_ns, label_count)
     idle_ns_by_cause = _idle_ns(gpu_events, steps)
     not_recorded_ns = idle_ns_by_cause[Cause.NOT_RECORDED.code]
     idle_ns = idle_ns_by_cause.sum(axis=0) - not_recorded_ns
     recorded_ns = busy_ns + idle_ns
     counts = _Counts.of(steps)
-    step_count = by_phase(np.ones(len(steps), dtype=np.int64))
-    token_count = known_by_phase(counts.tokens)
-    # Steps of which no GPU work was recorded have no time that their tokens can be divided by.
+    step_count = np.bincount(steps.phase, minlength=label_count)
+    # Rates leave out the tokens of steps without recorded GPU work, which have no time either.
     has_work = busy_of_steps_ns[:-1] > 0
-    timed_tokens = known_by_phase(np.where(has_work, counts.tokens, np.nan))
+    timed_tokens = sum_by_phase(np.where(has_work, counts.tokens, np.nan))
     columns: dict[str, object] = {
         "phase": steps.labels,
         "steps": step_count,
-        "context_requests": _whole_numbers(known_by_phase(counts.context_requests)),
-        "generation_requests": _whole_numbers(
-            known_by_phase(counts.generation_requests)
-        ),
-        "context_tokens": _whole_numbers(known_by_phase(counts.context_tokens)),
-        "generation_tokens": _whole_numbers(known_by_phase(counts.generation_tokens)),
-        "tokens": _whole_numbers(token_count),
+        "context_requests": _whole_numbers(sum_by_phase(counts.context_requests)),
+        "generation_requests": _whole_numbers(sum_by_phase(counts.generation_requests)),
+        "context_tokens": _whole_numbers(sum_by_phase(counts.context_tokens)),
+        "generation_tokens": _whole_numbers(sum_by_phase(counts.generation_tokens)),
+        "tokens": _whole_numbers(sum_by_phase(counts.tokens)),
         "gpu_busy_ms": busy_ns / NS_PER_MS,
         "gpu_ms_per_step": _ratio(busy_ns / NS_PER_MS, step_count),
         "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, timed_tokens),
@@ -177,7 +173,7 @@ def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
 
 
 def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
-    """Return a row per step, the longest GPU time first; columns as the table `phase_steps`."""
+    """Return a row per step, longest GPU time first, with the columns of `phase_steps`."""
     busy_ns = busy_by_step(gpu_events, steps)[:-1]
     gaps = classify_gaps(gpu_events, "device").gaps
     step_after_gap = steps.of_gpu[gaps.after]
@@ -216,30 +212,31 @@ def _idle_ns(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
     """Return the idle time of devices by cause and phase, ns, (causes, phases + 1)."""
     classified = classify_gaps(gpu_events, "device")
     pieces = classified.within
-    rows = len(steps.labels)
+    label_count = len(steps.labels)
     phase_after_gap = steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
-    cell = pieces.cause * rows + phase_after_gap
+    # One sum per pair of a cause and a phase makes a table (causes, phases + 1).
+    pair = pieces.cause * label_count + phase_after_gap
     idle_ns = sums(
-        group_index=cell,
+        group_index=pair,
         values=pieces.end - pieces.start,
-        group_count=len(CAUSES) * rows,
+        group_count=len(CAUSES) * label_count,
     )
-    return idle_ns.reshape(len(CAUSES), rows)
+    return idle_ns.reshape(len(CAUSES), label_count)
 
 
 def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
-    """Return how much of the time from step to step the CPU is in scheduler and sampler, percent.
+    """Return the percentage of each phase's time that the CPU spends in scheduler and sampler.
 
-    A step is taken to begin when the one before it on its thread ends, since an engine schedules
-    before it computes, and to end when its annotation does.
+    The time of a step lasts from the end of the previous step on its thread to the end of its own
+    annotation, because an engine schedules a step before it computes the step.
     """
     trace = gpu_events.trace
-    phase_count = len(steps.labels)
+    label_count = len(steps.labels)
     follows_step = np.diff(steps.thread, prepend=NONE) == 0
     previous_end = np.where(follows_step, np.roll(steps.end, 1), steps.start)
     begin = np.minimum(previous_end, steps.start)
     length_ns = sums(
-        group_index=steps.phase, values=steps.end - begin, group_count=phase_count
+        group_index=steps.phase, values=steps.end - begin, group_count=label_count
     )
     cpu_rows = trace.rows_of(*HOST_KINDS)
     shares = {}
@@ -252,7 +249,7 @@ def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
                 window_start=begin,
                 window_end=steps.end,
             )
-            shares[part] = percent(sums(steps.phase, inside_ns, phase_count), length_ns)
+            shares[part] = percent(sums(steps.phase, inside_ns, label_count), length_ns)
     return shares
 
 
@@ -262,17 +259,18 @@ def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64A
     if categories is None:
         return {}
     labels = categories.labels
-    rows = len(steps.labels)
-    cell = categories.code.astype(np.int64) * rows + steps.phase_of_gpu
+    label_count = len(steps.labels)
+    # One sum per pair of a category and a phase makes a table (categories, phases + 1).
+    pair = categories.code.astype(np.int64) * label_count + steps.phase_of_gpu
     counted = gpu_events.counted
     total_ns = sums(
-        group_index=cell[counted],
+        group_index=pair[counted],
         values=gpu_events.duration[counted],
-        group_count=len(labels) * rows,
+        group_count=len(labels) * label_count,
     )
-    total_ns = total_ns.reshape(len(labels), rows)
+    total_ns = total_ns.reshape(len(labels), label_count)
     columns = {}
-    for share, pattern in _SHARES.items():
+    for share, pattern in _CATEGORY_SHARES.items():
         is_included = [bool(pattern.search(label)) for label in labels]
         columns[f"{share}_percent"] = percent(
             total_ns[is_included].sum(axis=0), total_ns.sum(axis=0)
@@ -285,7 +283,7 @@ def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64A
 
 
 def _ratio(part: Float64Array, whole: Int64Array | Float64Array) -> Float64Array:
-    """Divide one by the other; NaN where there is nothing to divide by."""
+    """Return `part` divided by `whole`, NaN where `whole` is not positive."""
     return part / np.where(whole > 0, whole, np.nan)
 
 
@@ -293,12 +291,12 @@ class ServingContext(AnalysisContext, Protocol):
     """A trace that is being analyzed, and the steps of its serving engine."""
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
-        """Return the steps, with phases of the user's own, each `NAME=REGEX`."""
+        """Return the steps; `phases` are the user's phases, each `NAME=REGEX`."""
 
 
 def _has_steps(context: ServingContext, options: ReportOptions) -> bool:
-    """Tell whether there are steps; if no table of them was asked for, annotated ones."""
-    if options.names("phases", "phase_steps", "layers", "layer_kernels"):
+    """Tell whether the trace has steps; inferred steps count only if their tables were chosen."""
+    if options.names_any_of("phases", "phase_steps", "layers", "layer_kernels"):
         return len(context.serving_steps()) > 0
     return len(find_steps(context.tree)) > 0
 
@@ -314,7 +312,7 @@ _LAYERS = Condition("a block of kernels repeats within a step", _has_layers)
 
 
 def phase_notes(context: ServingContext, phases: Sequence[str] = ()) -> Iterable[str]:
-    """Yield what the reader of the phases should know, a sentence each."""
+    """Yield notes on the table of phases: how steps were found, and what the sums leave out."""
     steps = context.serving_steps(phases)
     if not len(steps):
         yield (
@@ -342,7 +340,7 @@ def phase_notes(context: ServingContext, phases: Sequence[str] = ()) -> Iterable
 def _of_steps(
     make_table: Callable[[GpuEvents, Steps], pd.DataFrame],
 ) -> Callable[..., pd.DataFrame]:
-    """Return the function of a table that takes the steps of a trace."""
+    """Return a function that makes a table from a context and the user's phases."""
 
     def table(context: ServingContext, phases: Sequence[str] = ()) -> pd.DataFrame:
         return make_table(context.gpu_events, context.serving_steps(phases))
@@ -352,7 +350,7 @@ def _of_steps(
 
 PHASE_STEPS = Table(
     name="phase_steps",
-    shows="Each step of the serving engine, slowest first",
+    description="Each step of the serving engine, slowest first",
     columns=[
         Column("step", "the most informative annotation of the step"),
         Column("phase", "as in `phases`"),
@@ -377,7 +375,7 @@ PHASE_STEPS = Table(
         Column("gpu_events", "GPU events that it launched", unit="GPU events"),
         Column("kernels", "kernels among them", unit="kernels"),
     ],
-    table=_of_steps(step_table),
+    build=_of_steps(step_table),
     screen=ScreenView(
         title="Slowest steps",
         columns=[
@@ -392,11 +390,11 @@ PHASE_STEPS = Table(
             "kernels",
         ],
     ),
-    when=[GPU_EVENTS, HAS_STEPS],
+    requires=[GPU_EVENTS, HAS_STEPS],
 )
 LAYERS = Table(
     name="layers",
-    shows="The repeating block of kernels: time of each layer, and the outliers",
+    description="The repeating block of kernels: time of each layer, and the outliers",
     columns=[
         Column("phase", "as in `phases`"),
         Column("layer", "number of the layer, from 0"),
@@ -420,12 +418,12 @@ LAYERS = Table(
             "other layer runs the same kernels",
         ),
     ],
-    table=_of_steps(layers.layer_table),
-    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    build=_of_steps(layers.layer_table),
+    requires=[GPU_EVENTS, HAS_STEPS, _LAYERS],
 )
 LAYER_KERNELS = Table(
     name="layer_kernels",
-    shows="GPU events of one layer, in order",
+    description="GPU events of one layer, in order",
     columns=[
         Column("phase", "as in `phases`"),
         Column(
@@ -440,7 +438,7 @@ LAYER_KERNELS = Table(
         Column("avg_duration_us", "mean over the layers and steps"),
         Column("% of layer", "of the durations of the layer"),
     ],
-    table=_of_steps(layers.layer_kernel_table),
+    build=_of_steps(layers.layer_kernel_table),
     screen=ScreenView(
         title="A layer",
         columns=[
@@ -451,5 +449,5 @@ LAYER_KERNELS = Table(
             "kernel_name",
         ],
     ),
-    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    requires=[GPU_EVENTS, HAS_STEPS, _LAYERS],
 )

@@ -80,16 +80,12 @@ def phases(
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers."""
     from tracelens_ext.analysis.cuda_graphs.tables import capture_notes
     from tracelens_ext.analysis.serving.phases import phase_notes
-    from tracelens_ext.analysis.serving.steps import own_phases
-    from tracelens_ext.cli.load import (
-        analyze,
-        computed_tables,
-        recording_notes,
-        show_plugin_problems,
-    )
+    from tracelens_ext.analysis.serving.steps import parse_user_phases
+    from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
+    from tracelens_ext.cli.messages import show_plugin_problems
 
     own = tuple(phase or ())
-    own_phases(own)  # before a trace is read that takes long
+    parse_user_phases(own)  # raises before a trace is read, which may take long
     analyzer = analyze(trace, analysis)
     if not len(analyzer.serving_steps(own)) and analyzer.graph_replays is None:
         raise UsageError(

@@ -1,183 +1,129 @@
-"""Which call of a job hangs, and which rank is to blame, by dumps of the flight recorder."""
+"""Finds by the dumps of a job which call hangs, and which rank is to blame."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from tracelens_ext.distributed.flight_recorder.dumps import FlightCall, FlightDump
 from tracelens_ext.distributed.flight_recorder.groups import (
-    GroupCalls,
+    FlightGroup,
     Pair,
     Signature,
-    exchanges_any_sizes,
-    group_calls,
-    majority,
+    are_all_to_all,
+    flight_groups,
+    majority_value,
     ranks_text,
     signature_of,
 )
-from tracelens_ext.distributed.verdicts import Verdict, VerdictKind, verdict_table
+from tracelens_ext.distributed.flight_recorder.job_dumps import JobDumps, StuckCall
+from tracelens_ext.distributed.flight_recorder.report_tables import job_report_tables
+from tracelens_ext.distributed.verdicts import Verdict, VerdictKind
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NS_PER_MS
 
-#: How far apart two calls may be that a rank makes in another order.
+#: How many calls after a mismatch are searched for the same calls in a different order.
 _ORDER_WINDOW: Final = 4
-_MOST_MISSING: Final = 64
-_LAST_CALLS: Final = 5
-#: The tables, in the order in which they are shown.
-TABLES: Final = ("verdicts", "stuck_calls", "rank_progress", "last_calls")
-
-
-@dataclass(frozen=True)
-class StuckCall:
-    """A call that did not complete, or that ranks made in different ways."""
-
-    group: GroupCalls
-    operation: str
-    sequence: int
-    entered: tuple[int, ...]  #: ranks that made it
-    completed: tuple[int, ...]  #: ranks on which it ended
-    absent: tuple[int, ...]  #: ranks with a dump that did not make it
-    state: str  #: a `VerdictKind`
-    sizes: str
-    frames: tuple[str, ...]  #: of the lowest rank that made it
-
-    @property
-    def title(self) -> str:
-        """The call in words."""
-        return f"{self.operation}, call {self.sequence} of process group {self.group.key.title}"
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """Ranks that made it and on which it did not end."""
-        return tuple(rank for rank in self.entered if rank not in self.completed)
-
-
-@dataclass
-class JobDumps:
-    """The dumps of a job, and what is found in them."""
-
-    dumps: Sequence[FlightDump]
-    groups: Sequence[GroupCalls]
-    stuck: list[StuckCall] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
-
-    @property
-    def dumped(self) -> list[int]:
-        """The ranks that have a dump."""
-        return sorted({dump.rank for dump in self.dumps})
-
-    @property
-    def missing(self) -> list[int]:
-        """The ranks of the process groups that have no dump."""
-        members = {rank for group in self.groups for rank in group.key.ranks}
-        for dump in self.dumps:
-            for key in dump.groups.values():
-                members.update(key.ranks)
-        return sorted(members.difference(self.dumped))
-
-    def last_call(self, rank: int) -> FlightCall | None:
-        """Return the last call of a rank."""
-        for dump in self.dumps:
-            if dump.rank == rank and dump.calls:
-                return dump.calls[-1]
-        return None
-
-    def add(
-        self, kind: VerdictKind, rank: int | None, call: StuckCall, evidence: str
-    ) -> None:
-        """Note a verdict on a call."""
-        verdict = Verdict(
-            verdict=kind,
-            rank=rank,
-            process_group=call.group.key.name,
-            evidence=evidence,
-        )
-        self.verdicts.append(verdict)
+#: How many ranks without a dump get a verdict.
+_MOST_MISSING_RANKS: Final = 64
 
 
 def analyze_dumps(dumps: Sequence[FlightDump]) -> dict[str, pd.DataFrame]:
-    """Return the tables of `TABLES` for the dumps of a job, one a rank."""
-    job = JobDumps(dumps, group_calls(dumps))
+    """Analyze the dumps of a job, one per rank; return the tables of `report_tables`."""
+    job = JobDumps(dumps, flight_groups(dumps))
     for group in job.groups:
         if not _find_mismatch(job, group):
-            _find_incomplete(job, group)
+            _find_incomplete_collective(job, group)
         _find_unmatched_pairs(job, group)
-    if not _find_other_order(job):
+    if not _find_groups_in_different_order(job):
         _blame_absent_ranks(job)
-    _find_missing_ranks(job)
-    return {
-        "verdicts": verdict_table(job.verdicts),
-        "stuck_calls": _stuck_table(job),
-        "rank_progress": _progress_table(job),
-        "last_calls": _last_table(job),
-    }
+    _find_ranks_without_dump(job)
+    return job_report_tables(job)
 
 
-# Calls that ranks make in different ways.
+# Collectives that ranks do not make alike.
 
 
-def _find_mismatch(job: JobDumps, group: GroupCalls) -> bool:
-    """Find the first call of a group that is not the same on all ranks."""
+def _find_mismatch(job: JobDumps, group: FlightGroup) -> bool:
+    """Find the first collective of a group that differs between ranks; tell if there is one.
+
+    Later calls are not compared: after one mismatch, the ranks are no longer in step.
+    """
     for sequence in group.sequences:
-        calls = group.calls_at(sequence)
-        signatures = {rank: signature_of(made) for rank, made in calls.items()}
-        usual = majority(signatures)
-        others = [rank for rank in sorted(calls) if signatures[rank] != usual]
-        if others:
-            stuck = _stuck(
+        calls_of_rank = group.calls_of(sequence)
+        signature_of_rank = {
+            rank: signature_of(calls) for rank, calls in calls_of_rank.items()
+        }
+        usual_signature = majority_value(signature_of_rank)
+        deviating_ranks = [
+            rank
+            for rank in sorted(calls_of_rank)
+            if signature_of_rank[rank] != usual_signature
+        ]
+        if deviating_ranks:
+            usual_ranks = set(calls_of_rank).difference(deviating_ranks)
+            _blame_deviating_ranks(
+                job=job,
                 group=group,
                 sequence=sequence,
-                state=VerdictKind.MISMATCH,
+                deviating_ranks=deviating_ranks,
+                usual_rank=min(usual_ranks),
             )
-            job.stuck.append(stuck)
-            usual_rank = min(rank for rank in calls if rank not in others)
-            for rank in others:
-                evidence = _difference(
-                    group=group,
-                    sequence=sequence,
-                    rank=rank,
-                    usual_rank=usual_rank,
-                )
-                job.add(VerdictKind.MISMATCH, rank, stuck, f"{stuck.title}: {evidence}")
             return True
-        if _sends_and_receives_differ(group, calls):
-            stuck = _stuck(
-                group=group,
-                sequence=sequence,
-                state=VerdictKind.MISMATCH,
-            )
-            job.stuck.append(stuck)
-            evidence = "the ranks send and receive different numbers of elements"
-            job.add(VerdictKind.MISMATCH, None, stuck, f"{stuck.title}: {evidence}")
+        if _all_to_all_sizes_disagree(group, calls_of_rank):
+            call = _stuck_collective(group, sequence, VerdictKind.MISMATCH)
+            job.stuck_calls.append(call)
+            problem = "the ranks send and receive different numbers of elements"
+            evidence = f"{call.title}: {problem}"
+            job.add_verdict(VerdictKind.MISMATCH, None, call, evidence)
             return True
     return False
 
 
-def _sends_and_receives_differ(
-    group: GroupCalls, calls: Mapping[int, Sequence[FlightCall]]
+def _blame_deviating_ranks(
+    job: JobDumps,
+    group: FlightGroup,
+    sequence: int,
+    deviating_ranks: Sequence[int],
+    usual_rank: int,
+) -> None:
+    """Add a verdict on each rank whose call differs from that of `usual_rank`."""
+    call = _stuck_collective(group, sequence, VerdictKind.MISMATCH)
+    job.stuck_calls.append(call)
+    for rank in deviating_ranks:
+        difference = _difference(
+            group=group,
+            sequence=sequence,
+            rank=rank,
+            usual_rank=usual_rank,
+        )
+        evidence = f"{call.title}: {difference}"
+        job.add_verdict(VerdictKind.MISMATCH, rank, call, evidence)
+
+
+def _all_to_all_sizes_disagree(
+    group: FlightGroup, calls_of_rank: Mapping[int, Sequence[FlightCall]]
 ) -> bool:
-    """Tell if an all-to-all sends other numbers of elements than it receives, over all ranks."""
-    if set(calls) != set(group.key.ranks):
+    """Tell whether all ranks of an all-to-all together send and receive different amounts."""
+    if set(calls_of_rank) != set(group.key.ranks):
         return False
-    made = [call for of_rank in calls.values() for call in of_rank]
-    if not exchanges_any_sizes(made):
+    all_calls = [call for calls in calls_of_rank.values() for call in calls]
+    if not are_all_to_all(all_calls):
         return False
-    sent = sum(call.input_elements for call in made)
-    received = sum(call.output_elements for call in made)
-    return sent != received
+    sent_elements = sum(call.input_elements for call in all_calls)
+    received_elements = sum(call.output_elements for call in all_calls)
+    return sent_elements != received_elements
 
 
-def _difference(group: GroupCalls, sequence: int, rank: int, usual_rank: int) -> str:
-    """Return how the call of a rank differs from that of another one."""
-    made = group.collectives[rank][sequence]
-    usual = group.collectives[usual_rank][sequence]
-    of_rank = signature_of(made)
-    of_others = signature_of(usual)
-    where = _frames_text(made[0].frames)
-    if _is_in_other_order(
+def _difference(group: FlightGroup, sequence: int, rank: int, usual_rank: int) -> str:
+    """Return in words how the call of a rank differs from that of a usual rank."""
+    calls = group.collectives[rank][sequence]
+    usual_calls = group.collectives[usual_rank][sequence]
+    signature = signature_of(calls)
+    usual_signature = signature_of(usual_calls)
+    call = calls[0]
+    usual_call = usual_calls[0]
+    location = _location_text(call.frames)
+    if _is_in_different_order(
         group=group,
         sequence=sequence,
         rank=rank,
@@ -185,514 +131,417 @@ def _difference(group: GroupCalls, sequence: int, rank: int, usual_rank: int) ->
     ):
         return (
             f"rank {rank} makes its calls in a different order: it calls "
-            f"{made[0].operation} {made[0].sizes_text} where others call "
-            f"{usual[0].operation} {usual[0].sizes_text}{where}"
+            f"{call.operation} {call.sizes_text} where others call "
+            f"{usual_call.operation} {usual_call.sizes_text}{location}"
         )
-    if of_rank.operations != of_others.operations:
+    if signature.operations != usual_signature.operations:
         return (
-            f"rank {rank} calls {', '.join(of_rank.operations)} where others call"
-            f" {', '.join(of_others.operations)}{where}"
+            f"rank {rank} calls {', '.join(signature.operations)} where others call"
+            f" {', '.join(usual_signature.operations)}{location}"
         )
-    if of_rank.elements != of_others.elements:
+    if signature.elements != usual_signature.elements:
         return (
-            f"rank {rank} has the sizes {made[0].sizes_text} where others have"
-            f" {usual[0].sizes_text}{where}"
+            f"rank {rank} has the sizes {call.sizes_text} where others have"
+            f" {usual_call.sizes_text}{location}"
         )
     return (
-        f"rank {rank} has the type {', '.join(of_rank.dtypes)} where others have"
-        f" {', '.join(of_others.dtypes)}{where}"
+        f"rank {rank} has the type {', '.join(signature.dtypes)} where others have"
+        f" {', '.join(usual_signature.dtypes)}{location}"
     )
 
 
-def _is_in_other_order(
-    group: GroupCalls, sequence: int, rank: int, usual_rank: int
+def _is_in_different_order(
+    group: FlightGroup, sequence: int, rank: int, usual_rank: int
 ) -> bool:
-    """Tell if a rank makes the calls of another one soon, and the other one those of the rank."""
-
-    def soon(who: int) -> list[Signature]:
-        calls = group.collectives[who]
-        window = range(sequence + 1, sequence + 1 + _ORDER_WINDOW)
-        return [signature_of(calls[number]) for number in window if number in calls]
-
-    own = signature_of(group.collectives[rank][sequence])
-    usual = signature_of(group.collectives[usual_rank][sequence])
-    return usual in soon(rank) and own in soon(usual_rank)
+    """Tell whether each of two ranks makes the call of the other one a few calls later."""
+    signature = signature_of(group.collectives[rank][sequence])
+    usual_signature = signature_of(group.collectives[usual_rank][sequence])
+    return usual_signature in _next_signatures(
+        group, sequence, rank
+    ) and signature in _next_signatures(group, sequence, usual_rank)
 
 
-def _find_unmatched_pairs(job: JobDumps, group: GroupCalls) -> None:
-    """Find sends without receive and receives without send, and pairs of other sizes."""
-    for pair in sorted({*group.sends, *group.receives}):
-        if pair.source not in group.dumped or pair.target not in group.dumped:
+def _next_signatures(group: FlightGroup, sequence: int, rank: int) -> list[Signature]:
+    """Return the signatures of the calls that a rank makes after a sequence number."""
+    calls = group.collectives[rank]
+    first_next = sequence + 1
+    next_sequences = range(first_next, first_next + _ORDER_WINDOW)
+    return [signature_of(calls[number]) for number in next_sequences if number in calls]
+
+
+# Sends and receives that do not match.
+
+
+def _find_unmatched_pairs(job: JobDumps, group: FlightGroup) -> None:
+    """Find sends without a receive, receives without a send, and pairs that do not match.
+
+    The open sends of a pair of ranks belong to its open receives, in order. Completed ones are
+    compared only if there are as many sends as receives; otherwise a dump lacks some of them.
+    """
+    for pair in sorted(set(group.sends) | set(group.receives)):
+        has_both_dumps = (
+            pair.source in group.dumped_ranks and pair.target in group.dumped_ranks
+        )
+        if not has_both_dumps:
             continue
         sends = group.sends.get(pair, [])
         receives = group.receives.get(pair, [])
         open_sends = [call for call in sends if not call.is_completed]
         open_receives = [call for call in receives if not call.is_completed]
-        matched = min(len(open_sends), len(open_receives))
-        if len(open_sends) > matched:
-            job.stuck.append(
-                _stuck_pair(
-                    group=group,
-                    call=open_sends[matched],
-                    waiting=pair.source,
-                    absent=pair.target,
-                )
+        pair_count = min(len(open_sends), len(open_receives))
+        if len(open_sends) > pair_count:
+            unmatched_send = _stuck_send_or_receive(
+                group=group,
+                call=open_sends[pair_count],
+                waiting_rank=pair.source,
+                absent_rank=pair.target,
             )
-        elif len(open_receives) > matched:
-            waiting = open_receives[matched]
-            job.stuck.append(
-                _stuck_pair(
-                    group=group,
-                    call=waiting,
-                    waiting=pair.target,
-                    absent=pair.source,
-                )
+            job.stuck_calls.append(unmatched_send)
+        elif len(open_receives) > pair_count:
+            unmatched_receive = _stuck_send_or_receive(
+                group=group,
+                call=open_receives[pair_count],
+                waiting_rank=pair.target,
+                absent_rank=pair.source,
             )
+            job.stuck_calls.append(unmatched_receive)
         _find_unequal_pair(
             job=job,
             group=group,
             pair=pair,
-            sends=open_sends[:matched],
-            receives=open_receives[:matched],
+            sends=open_sends[:pair_count],
+            receives=open_receives[:pair_count],
         )
         if len(sends) == len(receives):
-            done_sends = [call for call in sends if call.is_completed]
-            done_receives = [call for call in receives if call.is_completed]
             _find_unequal_pair(
                 job=job,
                 group=group,
                 pair=pair,
-                sends=done_sends,
-                receives=done_receives,
+                sends=[call for call in sends if call.is_completed],
+                receives=[call for call in receives if call.is_completed],
             )
 
 
 def _find_unequal_pair(
     job: JobDumps,
-    group: GroupCalls,
+    group: FlightGroup,
     pair: Pair,
     sends: Sequence[FlightCall],
     receives: Sequence[FlightCall],
 ) -> None:
-    """Find the first send whose receive has other sizes or another type."""
+    """Find the first send whose receive has a different size or type."""
     for send, receive in zip(sends, receives, strict=False):
-        sent = send.input_elements or send.output_elements
-        received = receive.output_elements or receive.input_elements
-        if sent == received and set(send.dtypes) == set(receive.dtypes):
+        sent_elements = send.input_elements or send.output_elements
+        received_elements = receive.output_elements or receive.input_elements
+        has_same_size = sent_elements == received_elements
+        if has_same_size and set(send.dtypes) == set(receive.dtypes):
             continue
-        stuck = StuckCall(
+        call = StuckCall(
             group=group,
             operation=f"send from {pair.source} to {pair.target}",
             sequence=send.sequence,
-            entered=(pair.source, pair.target),
-            completed=(),
-            absent=(),
+            entered_ranks=(pair.source, pair.target),
+            completed_ranks=(),
+            absent_ranks=(),
             state=VerdictKind.MISMATCH,
             sizes=send.sizes_text,
             frames=send.frames,
         )
-        job.stuck.append(stuck)
+        job.stuck_calls.append(call)
         evidence = (
-            f"rank {pair.target} receives {receive.sizes_text}"
+            f"{call.title}: rank {pair.target} receives {receive.sizes_text}"
             f" {'/'.join(receive.dtypes)} where rank {pair.source} sends"
-            f" {send.sizes_text} {'/'.join(send.dtypes)}{_frames_text(receive.frames)}"
+            f" {send.sizes_text} {'/'.join(send.dtypes)}{_location_text(receive.frames)}"
         )
-        job.add(VerdictKind.MISMATCH, pair.target, stuck, f"{stuck.title}: {evidence}")
+        job.add_verdict(VerdictKind.MISMATCH, pair.target, call, evidence)
         return
 
 
-def _stuck_pair(
-    group: GroupCalls, call: FlightCall, waiting: int, absent: int
+def _stuck_send_or_receive(
+    group: FlightGroup, call: FlightCall, waiting_rank: int, absent_rank: int
 ) -> StuckCall:
+    """Return a send or a receive that waits for the other rank of its pair."""
     return StuckCall(
         group=group,
         operation=f"{call.operation} from {call.source} to {call.target}",
         sequence=call.sequence,
-        entered=(waiting,),
-        completed=(),
-        absent=(absent,),
+        entered_ranks=(waiting_rank,),
+        completed_ranks=(),
+        absent_ranks=(absent_rank,),
         state=VerdictKind.HANG,
         sizes=call.sizes_text,
         frames=call.frames,
     )
 
 
-# Calls that did not complete.
+# Collectives that did not complete.
 
 
-def _find_incomplete(job: JobDumps, group: GroupCalls) -> None:
+def _find_incomplete_collective(job: JobDumps, group: FlightGroup) -> None:
     """Find the first collective of a group that did not complete."""
-    if group.first_incomplete is not None:
-        job.stuck.append(
-            _stuck(
-                group=group,
-                sequence=group.first_incomplete,
-                state=VerdictKind.HANG,
-            )
-        )
+    sequence = group.first_incomplete
+    if sequence is not None:
+        call = _stuck_collective(group, sequence, VerdictKind.HANG)
+        job.stuck_calls.append(call)
 
 
-def _stuck(group: GroupCalls, sequence: int, state: VerdictKind) -> StuckCall:
-    calls = group.calls_at(sequence)
-    completed = [
-        rank for rank, made in calls.items() if all(call.is_completed for call in made)
+def _stuck_collective(
+    group: FlightGroup, sequence: int, state: VerdictKind
+) -> StuckCall:
+    """Return the collective of a group with a sequence number, with the ranks in each state."""
+    calls_of_rank = group.calls_of(sequence)
+    completed_ranks = [
+        rank
+        for rank, calls in calls_of_rank.items()
+        if all(call.is_completed for call in calls)
     ]
-    entered = sorted(calls)
-    first = calls[entered[0]][0]
-    operations = dict.fromkeys(made[0].operation for made in calls.values())
+    entered_ranks = sorted(calls_of_rank)
+    first_call = calls_of_rank[entered_ranks[0]][0]
+    # Ranks that do not make the call alike may even call different operations.
+    operations = dict.fromkeys(calls[0].operation for calls in calls_of_rank.values())
     return StuckCall(
         group=group,
         operation=" or ".join(operations),
         sequence=sequence,
-        entered=tuple(entered),
-        completed=tuple(sorted(completed)),
-        absent=tuple(group.absent_at(sequence)),
+        entered_ranks=tuple(entered_ranks),
+        completed_ranks=tuple(sorted(completed_ranks)),
+        absent_ranks=tuple(group.absent_ranks(sequence)),
         state=state,
-        sizes=first.sizes_text,
-        frames=first.frames,
+        sizes=first_call.sizes_text,
+        frames=first_call.frames,
     )
 
 
-def _find_other_order(job: JobDumps) -> bool:
-    """Find ranks that make two calls of different groups in another order than the others."""
-    hanging = [call for call in job.stuck if call.state == VerdictKind.HANG]
-    for place, one in enumerate(hanging):
-        for other in hanging[place + 1 :]:
-            if one.group is other.group:
-                continue
-            if _blame_other_order(
+# Calls of two groups that ranks make in different orders.
+
+
+def _find_groups_in_different_order(job: JobDumps) -> bool:
+    """Find the first two hanging calls that ranks make in different orders; tell if there are any.
+
+    Rank 0 waits in a call of group A and would call group B next; rank 1 waits in the call of
+    group B and would call group A next. Each of them waits for the other one.
+    """
+    hanging_calls = job.hanging_calls()
+    for index, first_call in enumerate(hanging_calls):
+        for second_call in hanging_calls[index + 1 :]:
+            is_same_group = first_call.group is second_call.group
+            if not is_same_group and _blame_different_order(
                 job=job,
-                one=one,
-                other=other,
+                first_call=first_call,
+                second_call=second_call,
             ):
                 return True
     return False
 
 
-def _blame_other_order(job: JobDumps, one: StuckCall, other: StuckCall) -> bool:
-    """Blame the ranks that make the second of two calls first, if most make it second."""
-    is_first = _ranks_that_make_first(
+def _blame_different_order(
+    job: JobDumps, first_call: StuckCall, second_call: StuckCall
+) -> bool:
+    """Blame the ranks that make two calls in a different order than most; tell if there are any."""
+    makes_first_call_first = _ranks_by_order(
         job=job,
-        one=one,
-        other=other,
+        first_call=first_call,
+        second_call=second_call,
     )
-    common = set(one.group.dumped) & set(other.group.dumped)
-    is_first_of_common = {
-        rank: value for rank, value in is_first.items() if rank in common
+    ranks_of_both = set(first_call.group.dumped_ranks) & set(
+        second_call.group.dumped_ranks
+    )
+    order_of_rank = {
+        rank: order
+        for rank, order in makes_first_call_first.items()
+        if rank in ranks_of_both
     }
-    if len(set(is_first_of_common.values())) < 2:
+    has_one_order = len(set(order_of_rank.values())) < 2
+    if has_one_order:
         return False
-    usual = majority(is_first)
-    for rank, value in is_first_of_common.items():
-        if value == usual:
+    usual_order = majority_value(makes_first_call_first)
+    for rank, order in order_of_rank.items():
+        if order == usual_order:
             continue
-        earlier = one if value else other
-        later = other if value else one
+        earlier_call = first_call if order else second_call
+        later_call = second_call if order else first_call
         evidence = (
             f"rank {rank} makes its calls in a different order: it enters "
-            f"{earlier.title} before {later.title}; the others enter them the other "
-            "way around, and they wait for each other"
+            f"{earlier_call.title} before {later_call.title}; the others enter them "
+            "the other way around, and they wait for each other"
         )
-        job.add(VerdictKind.MISMATCH, rank, later, evidence)
+        job.add_verdict(VerdictKind.MISMATCH, rank, later_call, evidence)
     return True
 
 
-def _ranks_that_make_first(
-    job: JobDumps, one: StuckCall, other: StuckCall
+def _ranks_by_order(
+    job: JobDumps, first_call: StuckCall, second_call: StuckCall
 ) -> dict[int, bool]:
-    """Return for each rank that makes one of two calls if it makes the first one first.
+    """Return the ranks that make one of two calls: True if a rank makes the first call first.
 
-    Ranks outside of a group count by the group that they have in its stead, as replicas of a model
-    do: two ranks alone do not show which of them is wrong.
+    Two ranks alone do not show which of them is wrong. Therefore ranks outside of the two groups
+    count, too, if they belong to groups with the same descriptions, such as those of the other
+    replicas of a model.
     """
-    is_first = {}
-    for rank in job.dumped:
-        group = _group_in_its_stead(job=job, group=one.group, rank=rank)
-        other_group = _group_in_its_stead(job=job, group=other.group, rank=rank)
-        if group is None or other_group is None:
+    makes_first_call_first = {}
+    for rank in job.dumped_ranks:
+        first_group = _counterpart_group(job, first_call.group, rank)
+        second_group = _counterpart_group(job, second_call.group, rank)
+        if first_group is None or second_group is None:
             continue
-        order = _order_of(group=group, sequence=one.sequence, rank=rank)
-        other_order = _order_of(group=other_group, sequence=other.sequence, rank=rank)
-        if order is None and other_order is None:
+        first_position = _position_of(first_group, first_call.sequence, rank)
+        second_position = _position_of(second_group, second_call.sequence, rank)
+        if first_position is None and second_position is None:
             continue
-        is_first[rank] = other_order is None or (
-            order is not None and order < other_order
-        )
-    return is_first
+        if second_position is None:
+            makes_first_call_first[rank] = True
+        elif first_position is None:
+            makes_first_call_first[rank] = False
+        else:
+            makes_first_call_first[rank] = first_position < second_position
+    return makes_first_call_first
 
 
-def _order_of(group: GroupCalls, sequence: int, rank: int) -> int | None:
-    """Return the place of a collective among the calls of a rank; None if it did not make it."""
-    made = group.collectives.get(rank, {}).get(sequence)
-    return made[0].order if made else None
+def _position_of(group: FlightGroup, sequence: int, rank: int) -> int | None:
+    """Return the position of a collective in the dump of a rank; None if it is not in there."""
+    calls = group.collectives.get(rank, {}).get(sequence)
+    return calls[0].position if calls else None
 
 
-def _group_in_its_stead(
-    job: JobDumps, group: GroupCalls, rank: int
-) -> GroupCalls | None:
-    """Return the group itself for its ranks, else the only one of its description with a rank."""
+def _counterpart_group(
+    job: JobDumps, group: FlightGroup, rank: int
+) -> FlightGroup | None:
+    """Return the group of a rank that corresponds to `group`; None if it cannot be told.
+
+    It is `group` itself for the ranks of that group. For other ranks, it is the only group of the
+    rank that has the same description.
+    """
     if rank in group.key.ranks:
         return group
     description = group.key.description
     if description in ("", "undefined"):
         return None
-    alike = [
-        other
-        for other in job.groups
-        if other.key.description == description and rank in other.key.ranks
+    candidates = [
+        candidate
+        for candidate in job.groups
+        if candidate.key.description == description and rank in candidate.key.ranks
     ]
-    return alike[0] if len(alike) == 1 else None
+    return candidates[0] if len(candidates) == 1 else None
+
+
+# The ranks that hanging calls wait for.
 
 
 def _blame_absent_ranks(job: JobDumps) -> None:
-    """Blame the ranks that did not enter a call, unless they wait in another one themselves.
+    """Blame the ranks that did not enter a call, unless they wait in another call themselves.
 
-    Calls whose absent ranks wait nowhere come first: the others hang because of them.
+    A rank that waits elsewhere is held up by the ranks that it waits for, so these are to blame.
+    If every absent rank waits, the calls wait for each other in a circle, and all are to blame.
+    Calls whose absent ranks wait nowhere come first, because the other calls hang due to them.
     """
-    hanging = [call for call in job.stuck if call.state == VerdictKind.HANG]
-    waits_in: dict[int, list[StuckCall]] = defaultdict(list)
-    for call in job.stuck:
-        for rank in call.waiting:
-            waits_in[rank].append(call)
-    # The root of all waiting: a rank that waits nowhere, or one of which there is no dump.
-    absent_ranks = {rank for call in hanging for rank in call.absent}
-    has_root = any(not waits_in[rank] for rank in absent_ranks)
-    has_root |= any(_waits_for_missing(job, call) for call in hanging)
-
-    def absent_that_wait(call: StuckCall) -> int:
-        return sum(bool(waits_in[rank]) for rank in call.absent)
-
-    for call in sorted(hanging, key=absent_that_wait):
-        for rank in call.absent:
-            if not waits_in[rank] or not has_root:
-                job.add(
-                    VerdictKind.HANG,
-                    rank,
-                    call,
-                    _absence(
-                        job=job,
-                        call=call,
-                        rank=rank,
-                    ),
-                )
-        if not call.absent:
-            _blame_started_ranks(job, call, is_only=len(job.stuck) == 1)
-
-
-def _waits_for_missing(job: JobDumps, call: StuckCall) -> bool:
-    """Tell if only ranks without a dump can be what a call waits for."""
-    has_missing = any(rank in job.missing for rank in call.group.key.ranks)
-    return has_missing and bool(call.waiting) and not call.absent
-
-
-def _absence(job: JobDumps, call: StuckCall, rank: int) -> str:
-    """Return what is known of a rank that did not enter a call."""
-    waiting = ranks_text(call.waiting)
-    verb = "waits" if len(call.waiting) == 1 else "wait"
-    text = f"it never entered {call.title}, in which {waiting} {verb}"
-    last = job.last_call(rank)
-    if last is None:
-        return f"{text}; its dump contains no earlier call"
-    title = f"{last.operation} {last.sequence} of group {last.group.name}"
-    where = _frames_text(last.frames)
-    return f"{text}; its last call is {title} ({last.state}){where}"
-
-
-def _blame_started_ranks(job: JobDumps, call: StuckCall, *, is_only: bool) -> None:
-    """Blame the ranks whose GPU has not begun a call that all ranks entered, if others have."""
-    state_of_rank = {}
-    for rank in call.waiting:
-        made = call.group.collectives.get(rank, {}).get(call.sequence)
-        if made:
-            state_of_rank[rank] = made[0].state
-    has_missing = set(call.group.key.ranks) - set(call.group.dumped)
-    if has_missing:
-        return  # those without a dump have verdicts of their own
-    scheduled = [rank for rank, state in state_of_rank.items() if state == "scheduled"]
-    has_started = len(scheduled) < len(state_of_rank) or call.completed
-    if scheduled and has_started:
-        for rank in scheduled:
-            evidence = (
-                f"it entered {call.title}, but its GPU has not started it, while "
-                f"others are in it{_frames_text(call.frames)}"
-            )
-            job.add(VerdictKind.HANG, rank, call, evidence)
-        return
-    if not is_only:
-        return
-    evidence = (
-        f"all {len(call.entered)} ranks entered {call.title}, and it has not finished "
-        f"on {ranks_text(call.waiting)}: the cause is the network or a GPU, unless "
-        f"the job was still running when it was dumped{_frames_text(call.frames)}"
+    hanging_calls = job.hanging_calls()
+    waiting_ranks = {rank for call in job.stuck_calls for rank in call.waiting_ranks}
+    absent_ranks = {rank for call in hanging_calls for rank in call.absent_ranks}
+    has_culprit = not absent_ranks <= waiting_ranks
+    has_culprit |= any(
+        _waits_for_rank_without_dump(job, call) for call in hanging_calls
     )
-    job.add(VerdictKind.HANG, None, call, evidence)
+
+    def absent_ranks_that_wait(call: StuckCall) -> int:
+        return len(waiting_ranks.intersection(call.absent_ranks))
+
+    for call in sorted(hanging_calls, key=absent_ranks_that_wait):
+        for rank in call.absent_ranks:
+            if rank not in waiting_ranks or not has_culprit:
+                evidence = _evidence_of_absence(job=job, call=call, rank=rank)
+                job.add_verdict(VerdictKind.HANG, rank, call, evidence)
+        if not call.absent_ranks:
+            is_only_stuck_call = len(job.stuck_calls) == 1
+            _blame_ranks_that_entered(job, call, is_only_stuck_call=is_only_stuck_call)
 
 
-def _find_missing_ranks(job: JobDumps) -> None:
-    """Note ranks of the process groups that have no dump, and the calls that wait for them."""
-    for rank in job.missing[:_MOST_MISSING]:
-        waiting = [
+def _waits_for_rank_without_dump(job: JobDumps, call: StuckCall) -> bool:
+    """Tell whether a call can wait only for ranks that have no dump."""
+    has_missing = any(rank in job.missing_ranks for rank in call.group.key.ranks)
+    return has_missing and bool(call.waiting_ranks) and not call.absent_ranks
+
+
+def _evidence_of_absence(job: JobDumps, call: StuckCall, rank: int) -> str:
+    """Return who waits for a rank that did not enter a call, and what the rank did last."""
+    waiting = ranks_text(call.waiting_ranks)
+    verb = "waits" if len(call.waiting_ranks) == 1 else "wait"
+    text = f"it never entered {call.title}, in which {waiting} {verb}"
+    last_call = job.last_call(rank)
+    if last_call is None:
+        return f"{text}; its dump contains no earlier call"
+    title = (
+        f"{last_call.operation} {last_call.sequence} of group {last_call.group.name}"
+    )
+    location = _location_text(last_call.frames)
+    return f"{text}; its last call is {title} ({last_call.state}){location}"
+
+
+def _blame_ranks_that_entered(
+    job: JobDumps, call: StuckCall, *, is_only_stuck_call: bool
+) -> None:
+    """Add verdicts on a call that every rank with a dump entered and that did not complete.
+
+    Ranks whose GPU has not started the call are to blame if other GPUs have started it. Otherwise
+    the network or a GPU is, but only if no other call is stuck that may be the reason.
+    """
+    has_ranks_without_dump = set(call.group.key.ranks) - set(call.group.dumped_ranks)
+    if has_ranks_without_dump:
+        return  # `_find_ranks_without_dump` adds the verdicts on these ranks
+    state_of_rank = {}
+    for rank in call.waiting_ranks:
+        calls = call.group.collectives.get(rank, {}).get(call.sequence)
+        if calls:
+            state_of_rank[rank] = calls[0].state
+    not_started_ranks = [
+        rank for rank, state in state_of_rank.items() if state == "scheduled"
+    ]
+    is_started_elsewhere = (
+        len(not_started_ranks) < len(state_of_rank) or call.completed_ranks
+    )
+    location = _location_text(call.frames)
+    if not_started_ranks and is_started_elsewhere:
+        evidence = (
+            f"it entered {call.title}, but its GPU has not started it, while "
+            f"others are in it{location}"
+        )
+        for rank in not_started_ranks:
+            job.add_verdict(VerdictKind.HANG, rank, call, evidence)
+    elif is_only_stuck_call:
+        evidence = (
+            f"all {len(call.entered_ranks)} ranks entered {call.title}, and it has not "
+            f"finished on {ranks_text(call.waiting_ranks)}: the cause is the network or "
+            f"a GPU, unless the job was still running when it was dumped{location}"
+        )
+        job.add_verdict(VerdictKind.HANG, None, call, evidence)
+
+
+def _find_ranks_without_dump(job: JobDumps) -> None:
+    """Add a verdict on each rank of the process groups that has no dump."""
+    for rank in job.missing_ranks[:_MOST_MISSING_RANKS]:
+        calls_that_wait = [
             call
-            for call in job.stuck
-            if rank in call.group.key.ranks and _waits_for_missing(job, call)
+            for call in job.stuck_calls
+            if rank in call.group.key.ranks and _waits_for_rank_without_dump(job, call)
         ]
         evidence = (
             "there is no dump of this rank: it may have ended, or its file is not among"
             " those given"
         )
-        group = None
-        if waiting:
-            evidence += f"; {waiting[0].title} waits for it"
-            group = waiting[0].group.key.name
+        group_name = None
+        if calls_that_wait:
+            evidence += f"; {calls_that_wait[0].title} waits for it"
+            group_name = calls_that_wait[0].group.key.name
         verdict = Verdict(
             verdict=VerdictKind.MISSING_RANK,
             rank=rank,
-            process_group=group,
+            process_group=group_name,
             evidence=evidence,
         )
         job.verdicts.append(verdict)
 
 
-def _frames_text(frames: Sequence[str]) -> str:
-    """Return where a call was made, to be put behind a sentence."""
+def _location_text(frames: Sequence[str]) -> str:
+    """Return where a call was made, as the end of a sentence; empty if that is not known."""
     if not frames:
         return ""
     return f", in {frames[0]}"
-
-
-# Tables.
-
-
-_STUCK_COLUMNS: Final = {
-    "state": "str",
-    "process_group": "str",
-    "description": "str",
-    "collective": "str",
-    "sequence": "int64",
-    "ranks": "int64",
-    "entered_ranks": "str",
-    "completed_ranks": "str",
-    "missing_ranks": "str",
-    "sizes": "str",
-    "frames": "str",
-}
-_PROGRESS_COLUMNS: Final = {
-    "rank": "int64",
-    "process_group": "str",
-    "description": "str",
-    "last_entered": "int64",
-    "last_completed": "int64",
-    "behind": "int64",
-    "collective": "str",
-    "state": "str",
-    "frames": "str",
-}
-_LAST_COLUMNS: Final = {
-    "rank": "int64",
-    "process_group": "str",
-    "collective": "str",
-    "sequence": "int64",
-    "state": "str",
-    "sizes": "str",
-    "dtype": "str",
-    "before_last_ms": "float64",
-    "frames": "str",
-}
-
-
-def _table(rows: list[dict[str, object]], columns: Mapping[str, str]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
-
-
-def _stuck_table(job: JobDumps) -> pd.DataFrame:
-    """Return the calls that did not complete, or that ranks made in different ways."""
-    return _table([_stuck_row(call) for call in job.stuck], _STUCK_COLUMNS)
-
-
-def _stuck_row(call: StuckCall) -> dict[str, object]:
-    return {
-        "state": str(call.state),
-        "process_group": call.group.key.name,
-        "description": call.group.key.description,
-        "collective": call.operation,
-        "sequence": call.sequence,
-        "ranks": len(call.group.key.ranks),
-        "entered_ranks": _listed(call.entered),
-        "completed_ranks": _listed(call.completed),
-        "missing_ranks": _listed(call.absent),
-        "sizes": call.sizes,
-        "frames": "; ".join(call.frames),
-    }
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
-def _progress_table(job: JobDumps) -> pd.DataFrame:
-    """Return how far each rank is in each process group, those behind first."""
-    rows = []
-    for group in job.groups:
-        last_of_rank = {
-            rank: max(calls) for rank, calls in group.collectives.items() if calls
-        }
-        furthest = max(last_of_rank.values(), default=0)
-        rows += [
-            _progress_row(
-                group=group,
-                rank=rank,
-                last=last,
-                furthest=furthest,
-            )
-            for rank, last in last_of_rank.items()
-        ]
-    table = _table(rows, _PROGRESS_COLUMNS)
-    order = ["behind", "process_group", "rank"]
-    return table.sort_values(order, ascending=[False, True, True], ignore_index=True)
-
-
-def _progress_row(
-    group: GroupCalls, rank: int, last: int, furthest: int
-) -> dict[str, object]:
-    calls = group.collectives[rank]
-    completed = [
-        sequence
-        for sequence, made in calls.items()
-        if all(call.is_completed for call in made)
-    ]
-    last_call = calls[last][-1]
-    return {
-        "rank": rank,
-        "process_group": group.key.name,
-        "description": group.key.description,
-        "last_entered": last,
-        "last_completed": max(completed, default=-1),
-        "behind": furthest - last,
-        "collective": last_call.operation,
-        "state": last_call.state,
-        "frames": "; ".join(last_call.frames),
-    }
-
-
-def _last_table(job: JobDumps) -> pd.DataFrame:
-    """Return the last calls of each rank."""
-    rows: list[dict[str, object]] = []
-    dumps = sorted(job.dumps, key=lambda dump: dump.rank)
-    for dump in dumps:
-        last_calls = dump.calls[-_LAST_CALLS:]
-        rows += [_last_row(dump, call) for call in last_calls]
-    return _table(rows, _LAST_COLUMNS)
-
-
-def _last_row(dump: FlightDump, call: FlightCall) -> dict[str, object]:
-    return {
-        "rank": dump.rank,
-        "process_group": call.group.name,
-        "collective": call.operation,
-        "sequence": call.sequence,
-        "state": call.state,
-        "sizes": call.sizes_text,
-        "dtype": ", ".join(dict.fromkeys(call.dtypes)),
-        "before_last_ms": (dump.last_ns - call.created_ns) / NS_PER_MS,
-        "frames": "; ".join(call.frames),
-    }

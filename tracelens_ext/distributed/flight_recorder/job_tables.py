@@ -1,4 +1,4 @@
-"""The dumps of a job, and traces of the same job, as one set of tables."""
+"""Reads the dumps of a job, and joins their tables with those of traces of the same job."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tracelens_ext.distributed.flight_recorder.analysis import TABLES, analyze_dumps
+from tracelens_ext.distributed.flight_recorder.analysis import analyze_dumps
 from tracelens_ext.distributed.flight_recorder.dumps import FlightDump, read_dump
+from tracelens_ext.distributed.flight_recorder.report_tables import TABLES
+from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.errors import TraceError
 from tracelens_ext.lazy import pd
 
-#: The verdicts that dumps decide: traces end before the hang, as a rule.
+#: Verdicts that are taken from the dumps, not from traces, which usually end before the hang.
 _DECIDED_BY_DUMPS: Final = ("hang", "mismatch", "lost_call", "missing_rank")
 
 
 class DumpTables(NamedTuple):
-    """What the dumps of a job say."""
+    """The results of analyzing the dumps of a job."""
 
-    tables: dict[str, pd.DataFrame]  #: by the names of `analysis.TABLES`
-    notes: list[str]  #: what the reader should know, a sentence each
-    problems: list[TraceError]  #: dumps that could not be read
+    tables: dict[str, pd.DataFrame]  #: the tables that `TABLES` names
+    notes: list[str]  #: remarks for the user, one sentence each
+    problems: list[TraceError]  #: one error for each dump that could not be read
 
 
 def dump_tables(paths: Sequence[Path]) -> DumpTables:
     """Read the dumps of a job, and analyze them together.
 
     Raises:
-        TraceError: none of them can be read.
+        TraceError: none of the dumps can be read.
     """
     dump_of_rank: dict[int, FlightDump] = {}
     problems = []
@@ -39,16 +41,17 @@ def dump_tables(paths: Sequence[Path]) -> DumpTables:
             problems.append(error)
             continue
         if dump.rank in dump_of_rank:
-            other = dump_of_rank[dump.rank].path
+            used_path = dump_of_rank[dump.rank].path
             notes.append(
-                f"Two dumps are from rank {dump.rank}: {other} is used, {path} is not."
+                f"Two dumps are from rank {dump.rank}: {used_path} is used, {path} is "
+                "not."
             )
             continue
         dump_of_rank[dump.rank] = dump
     if not dump_of_rank:
         raise problems[0]
     dumps = [dump_of_rank[rank] for rank in sorted(dump_of_rank)]
-    notes += _notes(dumps)
+    notes += _notes_on_contents(dumps)
     return DumpTables(
         tables=analyze_dumps(dumps),
         notes=notes,
@@ -56,13 +59,14 @@ def dump_tables(paths: Sequence[Path]) -> DumpTables:
     )
 
 
-def _notes(dumps: Sequence[FlightDump]) -> list[str]:
-    """Return what is odd about dumps, a sentence each."""
+def _notes_on_contents(dumps: Sequence[FlightDump]) -> list[str]:
+    """Return a sentence about each oddity in the contents of the dumps."""
     notes = []
-    unusable = sum(dump.unusable for dump in dumps)
-    if unusable:
+    unusable_entries = sum(dump.unusable_entries for dump in dumps)
+    if unusable_entries:
         notes.append(
-            f"{unusable:,} entries of the dumps are not calls, and are left out."
+            f"{unusable_entries:,} entries of the dumps are not calls, and are left "
+            "out."
         )
     versions = sorted({dump.version for dump in dumps if dump.version})
     if len(versions) > 1:
@@ -76,47 +80,66 @@ def _notes(dumps: Sequence[FlightDump]) -> list[str]:
 
 
 def joined_with_traces(
-    dumps: Mapping[str, pd.DataFrame], of_traces: Mapping[str, pd.DataFrame]
+    tables_of_dumps: Mapping[str, pd.DataFrame],
+    tables_of_traces: Mapping[str, pd.DataFrame],
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables of dumps and those of a fleet's traces as one.
+    """Join the tables of the dumps with those of a fleet's traces.
 
-    Verdicts on calls that never ended, and on missing ranks, are those of the dumps; verdicts on
-    slow ranks and links are those of the traces. The calls of the dumps get the iteration of the
-    traces' call of the same group and sequence number, else of the group's last call there.
+    Verdicts on calls that never ended and on missing ranks come from the dumps; verdicts on slow
+    ranks and links come from the traces. The stuck calls of the dumps get an iteration: that of
+    the call in the traces with the same process group and sequence number, or else "after" the
+    iteration of the last call of that group in the traces.
     """
-    calls = of_traces["collective_calls"]
-    stuck = dumps["stuck_calls"].copy()
-    iterations = [
-        _iteration(
-            calls=calls,
-            group=str(group),
-            sequence=int(sequence),
+    stuck_calls = _with_iterations(
+        stuck_calls=tables_of_dumps["stuck_calls"],
+        traced_calls=tables_of_traces["collective_calls"],
+    )
+    iteration_of_group = dict(
+        zip(stuck_calls["process_group"], stuck_calls["iteration"], strict=True)
+    )
+    verdicts = tables_of_dumps["verdicts"].copy()
+    verdicts["iteration"] = verdicts["process_group"].map(iteration_of_group)
+    trace_verdicts = tables_of_traces["verdicts"]
+    is_decided_by_dumps = trace_verdicts["verdict"].isin(_DECIDED_BY_DUMPS)
+    trace_verdicts = trace_verdicts[~is_decided_by_dumps]
+    if len(trace_verdicts):
+        column_types = trace_verdicts.dtypes.to_dict()
+        verdicts = pd.concat(
+            [verdicts.astype(column_types), trace_verdicts], ignore_index=True
         )
-        for group, sequence in zip(
-            stuck["process_group"], stuck["sequence"], strict=True
-        )
-    ]
-    stuck["iteration"] = pd.Series(iterations, index=stuck.index, dtype="str")
-    verdicts = dumps["verdicts"].copy()
-    of_group = dict(zip(stuck["process_group"], stuck["iteration"], strict=True))
-    verdicts["iteration"] = verdicts["process_group"].map(of_group)
-    others = of_traces["verdicts"]
-    others = others[~others["verdict"].isin(_DECIDED_BY_DUMPS)]
-    types = others.dtypes.to_dict()
-    if len(others):
-        verdicts = pd.concat([verdicts.astype(types), others], ignore_index=True)
-    joined = {name: dumps[name] for name in TABLES}
-    joined |= {name: table for name, table in of_traces.items() if name != "verdicts"}
-    return {**joined, "verdicts": verdicts, "stuck_calls": stuck}
+    joined = {name: tables_of_dumps[name] for name in TABLES}
+    joined.update(tables_of_traces)
+    joined["verdicts"] = verdicts
+    joined["stuck_calls"] = stuck_calls
+    return joined
 
 
-def _iteration(calls: pd.DataFrame, group: str, sequence: int) -> str:
-    """Return the iteration of a call in the traces; empty where they have none of its group."""
-    of_group = calls[calls["process_group"] == group]
-    if not len(of_group):
+def _with_iterations(
+    stuck_calls: pd.DataFrame, traced_calls: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the stuck calls of dumps with a column `iteration`, taken from the traces."""
+    iterations = []
+    for row in table_rows(stuck_calls):
+        iteration = _iteration_of_call(
+            traced_calls=traced_calls,
+            process_group=row.process_group,
+            sequence=row.sequence,
+        )
+        iterations.append(iteration)
+    column = pd.Series(iterations, index=stuck_calls.index, dtype="str")
+    return stuck_calls.assign(iteration=column)
+
+
+def _iteration_of_call(
+    traced_calls: pd.DataFrame, process_group: str, sequence: int
+) -> str:
+    """Return the iteration of a call in the traces; empty if they have no call of its group."""
+    calls_of_group = traced_calls[traced_calls["process_group"] == process_group]
+    if not len(calls_of_group):
         return ""
-    is_matched = of_group["matched_by"] == "seq"
-    same = of_group[is_matched & (of_group["sequence"] == sequence)]
-    if len(same):
-        return str(same["iteration"].iloc[0])
-    return f"after {of_group['iteration'].iloc[-1]}"
+    has_sequence = calls_of_group["matched_by"] == "seq"
+    is_same_call = has_sequence & (calls_of_group["sequence"] == sequence)
+    same_calls = calls_of_group[is_same_call]
+    if len(same_calls):
+        return str(same_calls["iteration"].iloc[0])
+    return f"after {calls_of_group['iteration'].iloc[-1]}"

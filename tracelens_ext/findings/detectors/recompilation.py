@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.warm_up import compilations, slow_regions
+from tracelens_ext.analysis.coverage.warm_up_events import compilations, slow_regions
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection

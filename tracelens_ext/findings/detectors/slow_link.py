@@ -174,14 +174,12 @@ def _rate_between_gpus(inspection: Inspection) -> Float64Array:
     def rate_to_one(_: Device | None, peaks: DevicePeaks | None) -> float:
         if peaks is None:
             return 0
-        links = peer_links_of(peaks.name)
-        return links[0]
+        return peer_links_of(peaks.name).to_one_peer
 
     def rate_to_all(_: Device | None, peaks: DevicePeaks | None) -> float:
         if peaks is None:
             return 0
-        links = peer_links_of(peaks.name)
-        return links[1]
+        return peer_links_of(peaks.name).to_all_peers
 
     to_one = inspection.by_device(rate_to_one)
     to_all = inspection.by_device(rate_to_all)
@@ -194,7 +192,7 @@ def _other_gpus(work: GpuEvents) -> Int64Array:
     others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
     event = communication_of(work).index.to_numpy()
     gpus = len(work.trace.devices)
-    described = collectives.described_by(work, event)
+    described = collectives.describing_events(work, event)
     ranks = collectives.text_argument(work, "Process Group Ranks", described)
     distributed = work.trace.metadata.get("distributedInfo")
     world = None

@@ -1,8 +1,10 @@
-"""Decodes the fields of many messages of Protocol Buffers at once, or of a single one.
+"""Decodes the fields of Protocol Buffers messages, of many messages at once or of a single one.
 
-A profile has millions of events, and each has statistics. The first fields of all messages are
-decoded together, then the second ones, and so on: as many passes of numpy as the longest message
-has fields.
+A profile has millions of events, and each event has statistics. `fields_of` decodes the first
+fields of all messages together, then all second fields, and so on. The number of numpy passes is
+therefore the number of fields of the longest message.
+
+Format: "Encoding" in the documentation of Protocol Buffers.
 """
 
 from __future__ import annotations
@@ -17,61 +19,81 @@ from tracelens_ext.trace import Int64Array
 
 Bytes = npt.NDArray[np.uint8]
 
-#: A field begins with its key: its number, shifted by this, and its wire type.
+#: A field begins with its key: the field number, shifted by this many bits, and the wire type.
 FIELD_SHIFT: Final = 3
+#: The bits of a key that are the wire type.
 WIRE_TYPE: Final = 7
 #: Wire types.
 VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
-#: A byte of a varint has seven bits of it; the highest bit tells that more bytes follow.
+#: A byte of a varint has seven bits of the number; its highest bit says that more bytes follow.
 _PAYLOAD: Final = 0x7F
-_GOES_ON: Final = 0x80
+_MORE_FOLLOW: Final = 0x80
 _LONGEST_VARINT: Final = 10
 _BYTES_OF_WORD: Final = 8
-#: A field is a number and a value of at most so many bytes, which may begin at the last byte.
+#: Bytes that must follow the messages: a damaged field may begin at the last byte, and its key and
+#: value are read before its end is checked.
 PADDING: Final = bytes(2 * _LONGEST_VARINT + _BYTES_OF_WORD)
 _HIGHEST_BITS: Final = np.uint64(0x8080808080808080)
-#: Wire type → a flag that says if it is still used.
+#: Wire type → whether it is a valid one.
 _IS_WIRE_TYPE: Final = np.isin(np.arange(8), (VARINT, LENGTH, FIXED64, FIXED32))
-#: The payload of every other byte; of every other two bytes, joined; of the lower four.
+#: Masks of the payload of the lower halves that `_joined_halves` moves together: 7 bits of every
+#: other byte, 14 bits of every other pair of bytes, 28 bits of every other four bytes.
 _OF_BYTES: Final = np.uint64(0x007F007F007F007F)
 _OF_PAIRS: Final = np.uint64(0x00003FFF00003FFF)
 _OF_FOURS: Final = np.uint64(0x000000000FFFFFFF)
-#: No profiler records so many statistics with an event.
+#: A message with more fields is damaged: no profiler records as many statistics with an event.
 _MOST_FIELDS: Final = 512
 
 
 class MessageError(ValueError):
-    """Bytes that are no message, or one of more fields than any profiler writes."""
+    """Bytes that are not a message, or a message with more fields than any profiler writes."""
+
+
+class Contents(NamedTuple):
+    """The values of a field with texts or messages: k byte ranges of the joined messages."""
+
+    message: Int64Array  #: index of the message that has the field, ascending, (k,)
+    start: Int64Array  #: first byte of the value, (k,)
+    end: Int64Array  #: byte after the value, (k,)
 
 
 class Fields(NamedTuple):
-    """Fields of messages, k of them; those of one message are in their order."""
+    """The fields of many messages, k of them. Those of one message keep their order."""
 
-    message: Int64Array  #: which message has it, (k,)
-    key: Int64Array  #: its number times 8, and its wire type, (k,)
-    value: Int64Array  #: the whole number; of others how many bytes, (k,)
-    start: Int64Array  #: where the bytes begin, (k,)
+    message: Int64Array  #: index of the message that has the field, (k,)
+    key: Int64Array  #: number of the field times 8, plus its wire type, (k,)
+    value: Int64Array  #: the value of a varint; the number of bytes of any other value, (k,)
+    start: Int64Array  #: first byte of the value, (k,)
 
     def numbers(self, number: int, count: int) -> Int64Array:
-        """Return a whole number of each of `count` messages; 0 where one has none."""
-        result = np.zeros(count, dtype=np.int64)
-        is_wanted = self.key == number << FIELD_SHIFT | VARINT
-        result[self.message[is_wanted]] = self.value[is_wanted]
-        return result
+        """Return the value of a varint field of each message, (count,); 0 if it is missing.
 
-    def contents(self, number: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return the texts or messages of a field: which message has each, its start and end."""
+        Args:
+            number: the number of the field.
+            count: the number of messages.
+        """
+        values = np.zeros(count, dtype=np.int64)
+        is_wanted = self.key == number << FIELD_SHIFT | VARINT
+        values[self.message[is_wanted]] = self.value[is_wanted]
+        return values
+
+    def contents(self, number: int) -> Contents:
+        """Return the texts or nested messages of a field; it may occur several times in a message.
+
+        Args:
+            number: the number of the field.
+        """
         key = number << FIELD_SHIFT | LENGTH
         fields = np.flatnonzero(self.key == key)
         by_message = np.argsort(self.message[fields], kind="stable")
         fields = fields[by_message]
-        message = self.message[fields]
         start = self.start[fields]
-        end = start + self.value[fields]
-        return message, start, end
+        return Contents(
+            message=self.message[fields], start=start, end=start + self.value[fields]
+        )
 
 
 _NO_FIELDS: Final = Fields(
@@ -82,30 +104,42 @@ _NO_FIELDS: Final = Fields(
 )
 
 
-def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
-    """Return messages in one padded array of bytes, and where each begins and ends."""
+class JoinedMessages(NamedTuple):
+    """Messages in one array of bytes."""
+
+    data: Bytes  #: the messages, followed by `PADDING`
+    start: Int64Array  #: first byte of each message, (m,)
+    end: Int64Array  #: byte after each message, (m,)
+
+
+def join_messages(messages: Sequence[bytes]) -> JoinedMessages:
+    """Return m encoded messages in one array."""
     lengths = [len(message) for message in messages]
     length = np.array(lengths, dtype=np.int64)
     end = np.cumsum(length)
-    start = end - length
     content = b"".join(messages) + PADDING
     data = np.frombuffer(content, dtype=np.uint8)
-    return data, start, end
+    return JoinedMessages(data, start=end - length, end=end)
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
-    """Return all fields of messages, given where these begin and end in padded bytes.
+    """Return all fields of m encoded messages.
+
+    Args:
+        data: the bytes that contain the messages, followed by `PADDING`.
+        start: first byte of each message, (m,).
+        end: byte after each message, (m,).
 
     Raises:
-        MessageError: one is no message.
+        MessageError: the bytes of a message are not one.
     """
-    place = start.copy()
+    position = start.copy()  # of the next field of each message
     passes: list[Fields] = []
-    unfinished = np.flatnonzero(place < end)
+    unfinished = np.flatnonzero(position < end)
     while len(unfinished):
         if len(passes) == _MOST_FIELDS:
             raise MessageError
-        key, after_key = varints(data, place[unfinished])
+        key, after_key = varints(data, position[unfinished])
         wire_type = key & WIRE_TYPE
         value, content = varints(data, after_key)
         is_fixed = (wire_type == FIXED64) | (wire_type == FIXED32)
@@ -118,8 +152,8 @@ def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
         if not (is_known & is_within).all():
             raise MessageError
         passes.append(Fields(message=unfinished, key=key, value=value, start=content))
-        place[unfinished] = content + size
-        unfinished = unfinished[place[unfinished] < end[unfinished]]
+        position[unfinished] = content + size
+        unfinished = unfinished[position[unfinished] < end[unfinished]]
     if not passes:
         return _NO_FIELDS
     return Fields(
@@ -130,41 +164,64 @@ def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
     )
 
 
-def varints(data: Bytes, place: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the varints that begin at some bytes, as int64, and where they end.
+class Varints(NamedTuple):
+    """Decoded varints."""
 
-    Eight bytes are taken at once: 7 bits of each, up to the first whose highest bit is not set. The
-    bytes `AC 02` are 0x2C and 2 × 128: joined, 300. The end of a varint that does not end is -1.
+    value: Int64Array  #: (k,)
+    end: Int64Array  #: byte after each varint, (k,); -1 if it is longer than any valid one
+
+
+def varints(data: Bytes, start: Int64Array) -> Varints:
+    """Decode k varints.
+
+    Eight bytes of each are taken as one word, in which the payloads are moved together.
+    Example: the bytes `AC 02` have the payloads 0x2C and 2, which are 0x2C + 2 × 128 = 300.
+
+    Args:
+        data: the bytes that contain the varints, followed by `PADDING`.
+        start: first byte of each varint, (k,).
     """
-    byte = data[place].astype(np.int64)
-    if not len(place) or int(byte.max()) < _GOES_ON:
-        return byte, place + 1
-    # An array that has the eight bytes from each byte on, without a copy.
+    byte = data[start].astype(np.int64)
+    if not len(start) or int(byte.max()) < _MORE_FOLLOW:
+        return Varints(byte, start + 1)  # every varint is a single byte
+    # Overlapping views: `words[i]` is the eight bytes from byte i on, without a copy.
     words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
-    word = words[place]
+    word = words[start]
+    # The last byte of a varint is the first one whose highest bit is not set.
     last_bits = ~word & _HIGHEST_BITS
-    last_bit = last_bits & (~last_bits + np.uint64(1))  # only the lowest
-    word &= last_bit - np.uint64(1)
+    last_bit = last_bits & (
+        ~last_bits + np.uint64(1)
+    )  # isolates the lowest bit that is set
+    word &= last_bit - np.uint64(1)  # clears all bytes after the varint
     pairs = _joined_halves(word, _OF_BYTES, bits_of_half=8)
     fours = _joined_halves(pairs, _OF_PAIRS, bits_of_half=16)
     eights = _joined_halves(fours, _OF_FOURS, bits_of_half=32)
     value = eights.view(np.int64)
-    # The exponent of 2**7, of a varint of one byte, is 8.
+    # The exponent of `last_bit` is 8 times the number of bytes: `frexp(2**7)` gives 8.
     _, exponent = np.frexp(last_bit.astype(np.float64))
-    end = place + (exponent >> 3)
+    end = start + (exponent >> 3)
     is_longer = last_bit == 0
     if is_longer.any():
         longer = np.flatnonzero(is_longer)
         _add_last_bytes(
-            data=data, place=place[longer], longer=longer, value=value, end=end
+            data=data, start=start[longer], longer=longer, value=value, end=end
         )
-    return value, end
+    return Varints(value, end)
 
 
 def _joined_halves(
     words: npt.NDArray[np.uint64], lower_halves: np.uint64, bits_of_half: int
 ) -> npt.NDArray[np.uint64]:
-    """Move the payloads of neighbors together; each leaves one bit in eight of its half unused."""
+    """Move the payloads of neighboring halves together.
+
+    A half of 8, 16 or 32 bits has 1, 2 or 4 unused bits at its upper end. The payload of the upper
+    half is moved down over the unused bits of the lower half.
+
+    Args:
+        words: the words, each of one or more pairs of halves.
+        lower_halves: mask of the payload of all lower halves.
+        bits_of_half: the size of a half.
+    """
     unused_bits = bits_of_half // 8
     upper_halves = lower_halves << np.uint64(bits_of_half)
     lower = words & lower_halves
@@ -174,30 +231,38 @@ def _joined_halves(
 
 def _add_last_bytes(
     data: Bytes,
-    place: Int64Array,
+    start: Int64Array,
     longer: Int64Array,
     value: Int64Array,
     end: Int64Array,
 ) -> None:
-    """Add the ninth and the tenth byte of varints, which begin at `place` and are at `longer`."""
-    ninth = data[place + 8].astype(np.int64)
-    tenth = data[place + 9].astype(np.int64)
-    has_nine = ninth < _GOES_ON
+    """Complete the varints that have more than eight bytes, of which there are l.
+
+    Args:
+        data: the bytes that contain the varints.
+        start: first byte of each of these varints, (l,).
+        longer: index of each of these varints in `value` and `end`, (l,).
+        value: values of all varints; the ninth and the tenth byte are added.
+        end: ends of all varints; those of the long ones are set.
+    """
+    ninth = data[start + 8].astype(np.int64)
+    tenth = data[start + 9].astype(np.int64)
+    has_nine = ninth < _MORE_FOLLOW
     bits_of_ninth = (ninth & _PAYLOAD) << 56
     bits_of_tenth = np.where(has_nine, 0, tenth << 63)
     value[longer] |= bits_of_ninth | bits_of_tenth
-    has_ten = tenth < _GOES_ON
+    has_ten = tenth < _MORE_FOLLOW
     does_end = has_nine | has_ten
     size = np.where(has_nine, 9, 10)
-    end[longer] = np.where(does_end, place + size, -1)
+    end[longer] = np.where(does_end, start + size, -1)
 
 
 class DamagedError(Exception):
-    """A message that cannot be taken apart from the byte `place` on.
+    """A message is damaged.
 
     Attributes:
-        place: the first byte that is wrong.
-        is_cut: the bytes are right so far, but end too early.
+        place: the byte from which on it cannot be decoded.
+        is_cut: True if the message merely ends too early.
     """
 
     def __init__(self, place: int, *, is_cut: bool) -> None:
@@ -207,28 +272,28 @@ class DamagedError(Exception):
 
 
 class Field(NamedTuple):
-    """A field of a message, by its place in the bytes of the message."""
+    """The position of a field in the bytes of a message."""
 
-    number: int  #: 0 of what is neither a text nor a message
-    start: int
-    content: int  #: where its value begins
-    end: int
+    number: int  #: number of the field; 0 if its value is neither a text nor a message
+    start: int  #: first byte of the field
+    content: int  #: first byte of its value
+    end: int  #: byte after the field
 
 
-#: Wire type → the size of a value, where the type alone tells it.
+#: Wire type → the size of its values, for types with a fixed size.
 _FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 
 def fields(data: memoryview) -> Iterator[Field]:
-    """Yield the fields of a message.
+    """Yield the positions of the fields of a single message.
 
     Raises:
-        DamagedError: the bytes are no field, or end within one.
+        DamagedError: the bytes are not a field, or end within a field.
     """
-    place = 0
+    end = 0
     size = len(data)
-    while place < size:
-        start = place
+    while end < size:
+        start = end
         number = 0
         try:
             key, content = varint(data, start)
@@ -248,20 +313,19 @@ def fields(data: memoryview) -> Iterator[Field]:
         if end > size:
             raise DamagedError(start, is_cut=True)
         yield Field(number=number, start=start, content=content, end=end)
-        place = end
 
 
-def varint(data: memoryview, place: int) -> tuple[int, int]:
-    """Return a number of 7 bits a byte, the lowest first, and where it ends.
+def varint(data: memoryview, start: int) -> tuple[int, int]:
+    """Decode the varint that begins at the byte `start`; return its value and the byte after it.
 
     Raises:
-        IndexError: the bytes end within it.
-        ValueError: it is longer than any.
+        IndexError: the bytes end within the varint.
+        ValueError: it is longer than any valid one.
     """
     value = 0
     for index in range(_LONGEST_VARINT):
-        byte = data[place + index]
+        byte = data[start + index]
         value |= (byte & _PAYLOAD) << (7 * index)
-        if byte < _GOES_ON:
-            return value, place + index + 1
+        if byte < _MORE_FOLLOW:
+            return value, start + index + 1
     raise ValueError

@@ -19,7 +19,8 @@ from tracelens_ext.hooks import PluginAnswerError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.views import ScreenView
 
 TableFunction = Callable[..., "pd.DataFrame | None"]
 
@@ -44,14 +45,14 @@ def in_current_form(table: Table) -> Table:
     if isinstance(table.screen, str):
         _warn(table, "a screen as text", "a ScreenView")
         table = replace(table, screen=screen_of_text(table.screen))
-    parameters = list(inspect.signature(table.table).parameters.values())
+    parameters = list(inspect.signature(table.build).parameters.values())
     if parameters and parameters[0].name == _GPU_EVENTS:
         _warn(
             table=table,
             earlier="a function of GPU events",
             current="one of a context, and its `gpu_events`",
         )
-        table = replace(table, table=_of_context(table.table))
+        table = replace(table, build=_of_context(table.build))
     if len(parameters) > 1 and _is_required(parameters[1]):
         _warn(
             table=table,
@@ -59,7 +60,7 @@ def in_current_form(table: Table) -> Table:
             current="keyword arguments and `Table.options`",
         )
         names = [field.name for field in fields(ReportOptions)]
-        table = replace(table, table=_of_named_options(table.table), options=names)
+        table = replace(table, build=_of_named_options(table.build), options=names)
     return table
 
 

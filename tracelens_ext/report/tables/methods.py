@@ -24,7 +24,7 @@ class TableMethods:
         `name` is as `report --tables` takes it; `find_table` knows all. Options are
         the parameters of its function.
         """
-        return find_table(name).table(self, **options)
+        return find_table(name).build(self, **options)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name in _OLD_METHODS:
@@ -34,7 +34,7 @@ class TableMethods:
         if name.startswith("get_df_"):
             table = tables_by_method().get(name)
             if table is not None:
-                return MethodType(table.table, self)
+                return MethodType(table.build, self)
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}"
         )

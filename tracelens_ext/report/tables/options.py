@@ -162,7 +162,7 @@ class ReportOptions:
         names = {name.strip() for name in self.tables.split(",")}
         return frozenset(new_table_name(name) for name in names - {""})
 
-    def names(self, *tables: str) -> bool:
+    def names_any_of(self, *tables: str) -> bool:
         """Return whether `tables` names one of these tables, or all."""
         return not self.named_tables.isdisjoint((ALL_TABLES,) + tables)
 

@@ -94,8 +94,8 @@ def _check(item: object) -> None:
             f"tracelens_sheets: expected Table objects, got {kind}"
         )
     options = list(item.options)
-    if item.asked_by:
-        options.insert(0, item.asked_by)
+    if item.enabled_by:
+        options.insert(0, item.enabled_by)
     for option in options:
         if option not in ReportOptions.__dataclass_fields__:
             raise hooks.PluginAnswerError(
