@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.program import program_of
-from tracelens_ext.analysis.cpu_time.activities import Activity, events_of_activities
+from tracelens_ext.analysis.cpu_time.activities import Activity, events_by_activity
 from tracelens_ext.analysis.idle_time.causes import blocking_calls
 from tracelens_ext.analysis.iterations.selection import (
     find_iterations,
@@ -195,7 +195,7 @@ def _single_gradients(
         return None
     if inspection.facts.shows(Fact.GRADIENT_BUCKETS):
         return None
-    backward = dict(events_of_activities(trace))[Activity.BACKWARD]
+    backward = dict(events_by_activity(trace))[Activity.BACKWARD]
     in_backward = covered(
         trace.ts[backward], trace.end_of(backward), launched_at, launched_at + 1
     )

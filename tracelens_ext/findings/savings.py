@@ -105,7 +105,7 @@ def _simulated_savings(
         if finding.id in ids_ahead:
             ahead_ns = savings.of(frozenset([finding.id + _AHEAD]))
             saving_ns = _saving_ahead(finding, saving_ns, ahead_ns)
-        if known_claims[finding.id].beside is not None:
+        if known_claims[finding.id].overlapped is not None:
             saving_ns = min(saving_ns, _attributed_ns(finding))
         alone.append(_with_saving(finding, confidence, saving_ns, low_ns))
     in_order = ranked_findings(alone)
