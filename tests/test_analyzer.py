@@ -16,7 +16,7 @@ import tracelens_ext
 from tests.support.make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer, read_trace
 from tracelens_ext.analysis.timeline.overview import advice, overview
-from tracelens_ext.cli.load import show_problems
+from tracelens_ext.cli.messages import show_problems
 from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.errors import (
     MergedRanksError,

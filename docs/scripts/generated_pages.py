@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tracelens_ext.cli.app import made_command, offered_commands
+from tracelens_ext.cli.app import build_command, offered_commands
 from tracelens_ext.cli.careful_command import help_record
 from tracelens_ext.cli.commands.formats import formats
 from tracelens_ext.cli.options import READING_NAMES
@@ -172,7 +172,7 @@ def commands_reference() -> str:
 
 
 def _sections_of_command(command: Command) -> Iterator[str]:
-    made = made_command(command)
+    made = build_command(command)
     yield from _section_of(made, f"tracelens-ext {command.name}", level=3)
     for name, part in getattr(made, "commands", {}).items():
         yield from _section_of(part, f"tracelens-ext {command.name} {name}", level=4)
@@ -213,7 +213,7 @@ def _reading_parameters() -> list[tuple[Any, Any]]:
     """Return the options about reading, each with a command that has it."""
     found: dict[str, tuple[Any, Any]] = {}
     for command in built_in_commands().values():
-        made = made_command(command)
+        made = build_command(command)
         for parameter in made.params:
             if parameter.name in READING_NAMES:
                 found.setdefault(parameter.name, (made, parameter))

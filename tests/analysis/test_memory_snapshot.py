@@ -1,4 +1,4 @@
-"""Snapshots of the allocator: who held what, and that nothing in a pickle runs."""
+"""Snapshots of the allocator: memory by frame, and refusal of pickles that run code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.analysis.memory.snapshot import (
+from tracelens_ext.analysis.memory.blocks import BEFORE
+from tracelens_ext.analysis.memory.snapshot import read_snapshot
+from tracelens_ext.analysis.memory.snapshot_tables import (
     compare_snapshots,
-    read_snapshot,
     snapshot_tables,
 )
-from tracelens_ext.analysis.memory.usage import BEFORE
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceError, TraceFormatError
 
@@ -37,7 +37,7 @@ TORCH = {
 def change(
     action: str, addr: int, size: int, time: int, *frames: dict[str, Any]
 ) -> dict[str, Any]:
-    """An event of the allocator."""
+    """Return an event of the allocator."""
     return {
         "action": action,
         "addr": addr,
@@ -48,26 +48,34 @@ def change(
 
 
 def segment(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
-    """A segment of 1,000 bytes."""
-    sizes = dict.fromkeys(("allocated_size", "active_size"), 0)
-    about = {"device": device, "address": 1, "total_size": 1000, "stream": 0}
-    return about | sizes | {"segment_type": "large", "blocks": list(blocks)}
+    """Return a segment of 1,000 bytes with some blocks."""
+    return {
+        "device": device,
+        "address": 1,
+        "total_size": 1000,
+        "allocated_size": 0,
+        "active_size": 0,
+        "stream": 0,
+        "segment_type": "large",
+        "blocks": list(blocks),
+    }
 
 
 def block(addr: int, size: int, *frames: dict[str, Any]) -> dict[str, Any]:
-    """A block that is held at the end; 512 bytes of it are the allocator's rounding."""
-    sizes = {"size": size + 512, "requested_size": size}
+    """Return a block that is in use at the end; the allocator rounded its size up by 512 bytes."""
     return {
         "address": addr,
         "state": "active_allocated",
         "frames": list(frames),
-    } | sizes
+        "size": size + 512,
+        "requested_size": size,
+    }
 
 
 def written(
     tmp_path: Path, *traces: Sequence[dict[str, Any]], segments: Sequence[Any] = ()
 ) -> Path:
-    """A snapshot of these events of each device."""
+    """Write a snapshot with the events of each device; return its path."""
     content = {
         "segments": list(segments),
         "device_traces": [list(trace) for trace in traces],
@@ -78,14 +86,16 @@ def written(
 
 
 def held(path: Path, table: str) -> list[tuple[str, int, int]]:
+    """Return (Python frame, blocks, bytes) of each row of a table."""
     frame = snapshot_tables(read_snapshot(path))[table]
     return list(
         frame[["python_frame", "blocks", "bytes"]].itertuples(index=False, name=None)
     )
 
 
-def test_a_block_is_held_until_its_free_is_completed(tmp_path: Path) -> None:
-    """By the innermost frame of the user's own."""
+def test_a_user_frame_holds_its_block_until_the_free_is_completed(
+    tmp_path: Path,
+) -> None:
     events = [
         change("alloc", 10, 100, 1, TORCH, USER),
         change("free_requested", 10, 100, 2),
@@ -103,7 +113,7 @@ def test_a_block_is_held_until_its_free_is_completed(tmp_path: Path) -> None:
     assert (peak["allocations"], peak["frees"], peak["reserved_bytes"]) == (2, 1, 1000)
 
 
-def test_what_was_there_before_the_first_event_is_told_by_frees_and_the_end(
+def test_memory_from_before_the_first_event_follows_from_frees_and_the_end(
     tmp_path: Path,
 ) -> None:
     events = [change("free_completed", 10, 70, 1), change("alloc", 10, 5, 2, USER)]
@@ -115,12 +125,12 @@ def test_what_was_there_before_the_first_event_is_told_by_frees_and_the_end(
 
 
 @given(st.integers(0, 10_000))
-def test_levels_are_those_of_a_plain_walk(tmp_path_factory: Any, seed: int) -> None:
+def test_levels_are_those_of_a_plain_loop(tmp_path_factory: Any, seed: int) -> None:
     rng = random.Random(seed)
     alive: dict[int, int] = {}
     events = []
     level = 0
-    most = 0
+    peak_level = 0
     for time in range(60):
         if alive and rng.random() < 0.4:
             address = rng.choice(list(alive))
@@ -129,18 +139,20 @@ def test_levels_are_those_of_a_plain_walk(tmp_path_factory: Any, seed: int) -> N
             level -= size
         else:
             address = rng.choice([a for a in range(99) if a not in alive])
-            size = alive[address] = rng.randrange(1000)
+            size = rng.randrange(1000)
+            alive[address] = size
             events.append(change("alloc", address, size, time, USER))
             level += size
-        most = max(most, level)
+        peak_level = max(peak_level, level)
     folder = tmp_path_factory.mktemp("s")
     blocks = [block(address, size, USER) for address, size in alive.items()]
     path = written(folder, events, segments=[segment(*blocks)])
     (peak,) = snapshot_tables(read_snapshot(path))["memory_peaks"].to_dict("records")
-    assert (peak["peak_allocated_bytes"], peak["end_total_bytes"]) == (most, level)
+    assert peak["peak_allocated_bytes"] == peak_level
+    assert peak["end_total_bytes"] == level
 
 
-def test_what_grows_with_each_iteration_is_a_leak(tmp_path: Path) -> None:
+def test_memory_that_grows_with_each_iteration_is_a_leak(tmp_path: Path) -> None:
     events = [change("alloc", 10 * k, 5, 10 * k + 5, USER) for k in range(6)]
     path = written(tmp_path, events)
     content = pickle.loads(path.read_bytes())  # noqa: S301  # of our own making
@@ -165,7 +177,9 @@ def test_two_snapshots_are_compared_by_frame(tmp_path: Path) -> None:
     }
 
 
-class _Runs:
+class _RunsCommand:
+    """An object whose pickle makes a folder when it is loaded."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("executed",)
 
@@ -173,7 +187,7 @@ class _Runs:
 @pytest.mark.parametrize(
     "content",
     [
-        pickle.dumps(_Runs()),
+        pickle.dumps(_RunsCommand()),
         pickle.dumps({"segments": [], "device_traces": [[np.int64(3)]]}),
         b"\x80\x04Nr\xff\xff\xff\x7f.",  # a memo of 16 GB
         b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00x.",  # bytes of 1 TB
@@ -187,7 +201,7 @@ class _Runs:
         b"",
     ],
 )
-def test_other_pickles_are_refused_in_a_line(
+def test_other_pickles_are_refused_with_one_line_and_run_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -200,7 +214,7 @@ def test_other_pickles_are_refused_in_a_line(
 
 
 def test_a_damaged_snapshot_is_read_or_refused(tmp_path: Path) -> None:
-    """Values of any type in any place."""
+    """Put a value of another type into a random place of a snapshot."""
     rng = random.Random(0)
     odd: list[Any] = [None, -1, 2**70, "x", [], {}, 1.5, float("nan"), (1,), b"a"]
     path = tmp_path / "snapshot.pickle"
@@ -238,7 +252,7 @@ def test_the_commands_show_and_compare_snapshots(
     assert run(["memory", path, "--device", "3"]) == 2
 
 
-def test_fragmentation_is_what_is_unused_at_the_peak_and_the_rest_is_cache(
+def test_memory_reserved_after_the_peak_is_cache_and_not_fragmentation(
     tmp_path: Path,
 ) -> None:
     """At the peak 100 of 110 bytes are in use; 890 bytes are reserved later, and stay."""
@@ -258,7 +272,7 @@ def test_fragmentation_is_what_is_unused_at_the_peak_and_the_rest_is_cache(
     assert sizes["cache"] == 950
 
 
-def test_memory_that_no_tensor_fits_at_the_peak_is_fragmentation(
+def test_reserved_memory_that_is_unused_at_the_peak_is_fragmentation(
     tmp_path: Path,
 ) -> None:
     events = [change("alloc", 10, 100, 2, USER)]

@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from tracelens_ext.cli import run
-from tracelens_ext.cli.app import made_command, offered_commands
+from tracelens_ext.cli.app import build_command, offered_commands
 from tracelens_ext.cli.options import AnalysisOptions, ReadingFlags, with_option_groups
 from tracelens_ext.cli.screen import Part, folded, show, trace_report
 from tracelens_ext.report.tables.options import ReportOptions
@@ -93,15 +93,15 @@ def test_a_command_looked_at_by_itself_still_has_both_help_options(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Commands are kept, and each keeps the help option that it was first asked for."""
-    made_command.cache_clear()
-    command = made_command(offered_commands()[name])
+    build_command.cache_clear()
+    command = build_command(offered_commands()[name])
     assert command.get_params(typer.Context(command))
     assert run([name, "-h"]) == 0
     assert "Examples:" in capsys.readouterr().out
 
 
 def test_every_option_of_a_report_is_one_of_the_command() -> None:
-    options = params(made_command(offered_commands()["report"]))
+    options = params(build_command(offered_commands()["report"]))
     for field in fields(ReportOptions):
         assert options[field.name].default == field.default
         assert field.metadata["meaning"] in options[field.name].help

@@ -20,7 +20,7 @@ from tests.support.comparison_helpers import needs_html, training, write
 from tracelens_ext.cli import parallel, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from concurrent.futures import Future
 
 pytestmark = [
@@ -47,21 +47,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """For each trace, whether another process reported on it."""
-    answers: list[bool] = []
-    result = parallel._result
+def was_done_by_worker(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each trace, whether a worker process reported on it."""
+    done_by_worker: list[bool] = []
+    original_result = parallel._result
 
-    def noted(
+    def note_and_return_result(
         trace: Path, task: Any, reading: Any, future: Future[Any] | None
     ) -> object:
-        answers.append(
-            future is not None and not future.exception() and bool(future.result())
-        )
-        return result(trace, task, reading, future)
+        has_answer = False
+        if future is not None and future.exception() is None:
+            has_answer = future.result() is not None
+        done_by_worker.append(has_answer)
+        return original_result(trace, task, reading, future)
 
-    monkeypatch.setattr(parallel, "_result", noted)
-    yield answers
+    monkeypatch.setattr(parallel, "_result", note_and_return_result)
+    return done_by_worker
 
 
 def outcome(
@@ -123,15 +124,17 @@ def outcome(
     ids=" ".join,
 )
 def test_the_same_to_the_byte(
-    options: list[str], capsys: pytest.CaptureFixture[str], asked: list[bool]
+    options: list[str],
+    capsys: pytest.CaptureFixture[str],
+    was_done_by_worker: list[bool],
 ) -> None:
     Path("rules.toml").write_text(
         '[[rule]]\ncategory = "Mine"\npattern = "gemm"\nexamples = ["my_gemm"]\n'
     )
     alone = outcome([*options, "--jobs", "1"], capsys)
-    assert not asked
+    assert not was_done_by_worker
     together = outcome([*options, "--jobs", "2"], capsys)
-    assert asked == [True] * 6
+    assert was_done_by_worker == [True] * 6
     assert together == alone
     assert alone[0] == 1
     assert "rank4.json: " in alone[2]
@@ -182,7 +185,7 @@ def test_a_worker_that_is_killed_is_an_error_of_its_trace_alone(
 
 def test_where_no_process_can_be_started_all_is_done_here(
     capsys: pytest.CaptureFixture[str],
-    asked: list[bool],
+    was_done_by_worker: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = ["-o", "out", "--format", "json"]
@@ -193,24 +196,26 @@ def test_where_no_process_can_be_started_all_is_done_here(
 
     monkeypatch.setattr(ProcessPoolExecutor, "submit", refused)
     assert outcome([*options, "--jobs", "2"], capsys) == alone
-    assert asked == [False] * 6
+    assert was_done_by_worker == [False] * 6
 
 
-def test_comparing(capsys: pytest.CaptureFixture[str], asked: list[bool]) -> None:
+def test_comparing(
+    capsys: pytest.CaptureFixture[str], was_done_by_worker: list[bool]
+) -> None:
     options = ["-o", "out", "--compare"]
     alone = outcome([*options, "--jobs", "1"], capsys)
     assert outcome([*options, "--jobs", "2"], capsys) == alone
-    assert asked == [True] * 6
+    assert was_done_by_worker == [True] * 6
 
 
 def test_small_traces_are_done_here(
     capsys: pytest.CaptureFixture[str],
-    asked: list[bool],
+    was_done_by_worker: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parallel, "WORTHWHILE_BYTES", 10**6)
     outcome(["-o", "out", "--jobs", "2"], capsys)
-    assert not asked
+    assert not was_done_by_worker
 
 
 def test_a_worker_imports_nothing_from_the_working_folder_and_runs_no_script_again(

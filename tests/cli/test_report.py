@@ -17,7 +17,7 @@ from tests.support.comparison_helpers import GEMM, measured, needs_html, trainin
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
 from tracelens_ext.cli.comparison_blocks import comparison_blocks
-from tracelens_ext.cli.load import find_traces, without_repetitions
+from tracelens_ext.cli.named_traces import find_traces, without_repetitions
 from tracelens_ext.cli.outputs import report_stems
 from tracelens_ext.cli.screen import show_blocks
 from tracelens_ext.report.manifest import MANIFEST, made_here

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.fleet_helpers import needs_fleet, write_ranks
 from tracelens_ext.cli import run
-from tracelens_ext.cli.app import made_command, offered_commands
+from tracelens_ext.cli.app import build_command, offered_commands
 from tracelens_ext.cli.screen import console, show_notes
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_every_command_is_shown_here() -> None:
     named = [each if isinstance(each, str) else str(each.values[0]) for each in OTHERS]
     words = {*COMMANDS, *named, *NOT_RUN}
     for name in offered_commands():
-        of_several = getattr(made_command(offered_commands()[name]), "commands", [""])
+        of_several = getattr(build_command(offered_commands()[name]), "commands", [""])
         for each in of_several:
             command = f"{name} {each}".strip()
             assert any(f"{line} ".startswith(f"{command} ") for line in words), command
@@ -167,7 +167,7 @@ def test_every_help_ends_with_examples_that_can_be_typed(
     assert not re.search(r"<(int|str|float|path|list)|list\[|[{]TRACE", shown)
     for example in examples:
         words = shlex.split(re.split(r" [|>] (?=[a-z])", example)[0])
-        command = made_command(offered_commands()[words.pop(0)])
+        command = build_command(offered_commands()[words.pop(0)])
         while hasattr(command, "commands") and words:
             command = command.commands[words.pop(0)]
         with command.make_context(name, words):

@@ -19,7 +19,7 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.analysis.iterations.selection import EventFilter
 from tracelens_ext.cli import run
-from tracelens_ext.cli.app import made_command, offered_commands
+from tracelens_ext.cli.app import build_command, offered_commands
 from tracelens_ext.compatibility.earlier_names import (
     VARIABLE,
     earlier_document,
@@ -223,7 +223,7 @@ def test_an_old_option_works_and_one_line_names_the_new_one(
         "--format json": ["compare", "trace.json", "slower.json", "--format", "json"],
     }
     if renamed.old == "--waits":  # its file needs pyarrow
-        parameters = made_command(offered_commands()["what-if"]).params
+        parameters = build_command(offered_commands()["what-if"]).params
         assert renamed.new in [name for option in parameters for name in option.opts]
         return
     assert run(arguments[renamed.old]) == 0

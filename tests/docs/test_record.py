@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from tests.support.docs_helpers import commands_of, page_text
-from tracelens_ext.cli.app import made_command, offered_commands
+from tracelens_ext.cli.app import build_command, offered_commands
 
 COMMANDS = [
     command.removeprefix("record ")
@@ -25,7 +25,7 @@ def test_every_way_to_record_has_an_example() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_understood(command: str) -> None:
     words = shlex.split(command)
-    record = made_command(offered_commands()["record"])
+    record = build_command(offered_commands()["record"])
     context = record.make_context("record", list(words))
     program = words[words.index("--") + 1 :]
     assert list(context.params["command"]) == program

@@ -18,7 +18,7 @@ from docs.scripts.generated_pages import (
     with_links_of_site,
 )
 from tests.support.docs_helpers import DOCS, page_text
-from tracelens_ext.cli.app import made_command
+from tracelens_ext.cli.app import build_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def sections(text: str) -> dict[str, str]:
 
 def all_commands() -> Iterator[tuple[str, Any]]:
     for command in built_in_commands().values():
-        made = made_command(command)
+        made = build_command(command)
         yield command.name, made
         for name, part in getattr(made, "commands", {}).items():
             yield f"{command.name} {name}", part

@@ -22,7 +22,7 @@ from tracelens_ext.analysis.nsys_statistics.statistics import (
     memory_totals,
 )
 from tracelens_ext.cli import run
-from tracelens_ext.cli.load import find_traces
+from tracelens_ext.cli.named_traces import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache
@@ -371,7 +371,7 @@ def _projections(table: Path) -> list[tuple[int, ...]]:
     names = ("projectedstart", "projectedduration")
     return [
         row
-        for piece in open_report(table, NsysCsvReport.RANGES).pieces
+        for piece in open_report(table, NsysCsvReport.RANGES).batches
         for row in zip(
             *(piece.required(n, piece.nanoseconds(n)) for n in names), strict=True
         )

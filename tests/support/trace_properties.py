@@ -402,7 +402,8 @@ def a_profile_is_safe(data: bytes) -> None:
 
 def a_snapshot_is_safe(data: bytes) -> None:
     """A snapshot of an allocator: its tables, which hold all memory, or one of our errors."""
-    from tracelens_ext.analysis.memory.snapshot import read_snapshot, snapshot_tables
+    from tracelens_ext.analysis.memory.snapshot import read_snapshot
+    from tracelens_ext.analysis.memory.snapshot_tables import snapshot_tables
 
     def check(path: Path) -> None:
         segments = snapshot_tables(read_snapshot(path))["memory_segments"]

@@ -1,8 +1,10 @@
-"""The command line: what every command has in common. Nothing else prints, and nothing else exits.
+"""Runs a command of the command line, reports its errors, and exits.
 
-Being told to stop (Ctrl-C, a closed terminal, `kill`) raises `KeyboardInterrupt` in the main
-thread, so that everything half written is removed by the `finally` that knows of it. A second
-Ctrl-C does not disturb that; a third ends the program at once.
+Only this package prints, and only this module exits.
+
+A signal that asks the program to stop (Ctrl-C, a closed terminal, `kill`) raises
+`KeyboardInterrupt` in the main thread, so that the `finally` blocks of writers remove half-written
+files. A second signal does not disturb them; a third ends the program at once.
 """
 
 from __future__ import annotations
@@ -17,36 +19,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-_INTERRUPTED = 130  # typer answers it too
-#: Exit codes are 128 and the number of the signal, as shells have it.
+#: Exit code after a Ctrl-C. typer returns it, too, when it catches the `KeyboardInterrupt`.
+_INTERRUPTED = 130
+#: Like a shell, the program exits with 128 plus the number of the signal that stopped it.
 _BASE_EXIT_CODE = 128
-#: The signal at which the program ends at once, whatever is half written.
-_LAST_SIGNAL = 3
-#: New objects before the garbage collector looks: a command makes tables, hardly any cycles, and
-#: by default a fifth of a small trace's time goes into looking. Importing the libraries alone makes
-#: fewer than this.
+#: The number of signals after which the program ends at once and leaves half-written files.
+_MOST_SIGNALS = 3
+#: The garbage collector runs after this many new objects. Commands make tables and hardly any
+#: reference cycles, and with Python's default, collecting takes a fifth of the time of a small
+#: trace. Importing the libraries makes fewer objects than this.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _MIN_MEMORY_BYTES = 1 << 28
 _MIN_COLUMNS = 20
-_CRAMPED = "cannot be analyzed with so little memory (ulimit -v); allow at least 256 MB"
-_NO_MEMORY = (
+_TOO_LITTLE_MEMORY = (
+    "cannot be analyzed with so little memory (ulimit -v); allow at least 256 MB"
+)
+_OUT_OF_MEMORY = (
     "there is not enough memory for this; free some memory, or analyze fewer traces "
     "at once"
 )
 
 
 class Stopping:
-    """The signals that end a run, and which of them came."""
+    """Receives the signals that stop a run, and remembers the first one."""
 
     def __init__(self) -> None:
         self._first_signal = 0
-        self._signals = 0
+        self._signal_count = 0
         self._process = os.getpid()
 
     def listen(self) -> None:
-        """Take over the signals; those that are ignored (as under `nohup`) stay so."""
+        """Handle the signals, except those that are ignored, as under `nohup`."""
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            # Windows has no SIGHUP; other threads than the main one cannot.
+            # Windows has no SIGHUP, and only the main thread can set handlers.
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 number = getattr(signal, name)
                 is_ignored = signal.getsignal(number) == signal.SIG_IGN
@@ -55,50 +60,56 @@ class Stopping:
 
     @property
     def message(self) -> str:
-        """What happened, in a word."""
-        return "terminated" if self._first_signal == signal.SIGTERM else "interrupted"
+        """The message that says what stopped the run."""
+        if self._first_signal == signal.SIGTERM:
+            return "terminated"
+        return "interrupted"
 
     @property
     def exit_code(self) -> int:
-        """What the program exits with after it."""
+        """The exit code that says which signal stopped the run."""
         return _BASE_EXIT_CODE + (self._first_signal or signal.SIGINT)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        self._signals += 1
+        self._signal_count += 1
         exit_code = _BASE_EXIT_CODE + number
-        is_worker = os.getpid() != self._process  # that inherited this: it just ends
-        if is_worker or self._signals >= _LAST_SIGNAL:
+        # A worker process inherits this handler; it has nothing to clean up.
+        is_worker = os.getpid() != self._process
+        if is_worker or self._signal_count >= _MOST_SIGNALS:
             os._exit(exit_code)
-        if self._signals == 1:
+        if self._signal_count == 1:
             self._first_signal = number
             raise KeyboardInterrupt
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 when all is well, 1 for bad input, 2 for bad usage."""
-    # Threads for matrices, of which there are none here, need memory, and SIGINT if they get none.
+    # No command multiplies matrices. OpenBLAS would start threads for that all the same; they take
+    # memory, and where the memory is limited OpenBLAS raises SIGINT.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stopping = Stopping()
     stopping.listen()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
-    if sys.stderr is None:  # closed
+    is_stderr_closed = sys.stderr is None
+    if is_stderr_closed:
         sys.stderr = io.StringIO()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names that this terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            # Names in a trace may hold characters that the terminal cannot show.
             stream.reconfigure(errors="backslashreplace")
     code = run(arguments, stopping)
-    gc.freeze()  # the process ends: there is nothing worth collecting
+    gc.freeze()  # the process ends, so the collection at exit would be wasted time
     sys.exit(code)
 
 
 def run(
     arguments: Sequence[str] | None = None, stopping: Stopping | None = None
 ) -> int:
-    """Run a command, and return the exit code. Errors are one line on standard error.
+    """Run a command and return the exit code. An error is one line on standard error.
 
     Args:
-        arguments: Those of the command line; by default those of the process.
-        stopping: Knows which signal interrupted the command; without it that is a Ctrl-C.
+        arguments: the arguments of the command line; by default those of this process.
+        stopping: knows which signal stopped the command; without it, a Ctrl-C is assumed.
     """
     if sys.stdout is None:
         return _fail(
@@ -106,7 +117,7 @@ def run(
         )
     columns = os.environ.get("COLUMNS", "")
     if columns and not (columns.isdecimal() and int(columns) >= _MIN_COLUMNS):
-        del os.environ["COLUMNS"]  # nothing can be shown in so few
+        del os.environ["COLUMNS"]  # not a width in which anything can be shown
     with contextlib.suppress(KeyboardInterrupt):
         if arguments is None:
             arguments = sys.argv[1:]
@@ -118,13 +129,17 @@ def run(
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Run a command, and return the exit code; a Ctrl-C goes through."""
+    """Run a command and return the exit code.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped the command.
+    """
     from tracelens_ext.cli.app import app
     from tracelens_ext.errors import TracelensError
 
     needs_memory = not {"-h", "--help", "--version"} & set(arguments)
-    if needs_memory and _is_cramped():
-        sys.stderr.write(f"tracelens-ext: {_file_in(arguments)}{_CRAMPED}\n")
+    if needs_memory and _has_too_little_memory():
+        sys.stderr.write(f"tracelens-ext: {_file_in(arguments)}{_TOO_LITTLE_MEMORY}\n")
         return 1
     try:
         outcome = app(
@@ -134,7 +149,7 @@ def _run(arguments: Sequence[str]) -> int:
     except TracelensError as error:
         return _fail(str(error), error.exit_code)
     except MemoryError:
-        return _fail(f"{_file_in(arguments)}{_NO_MEMORY}", 1)
+        return _fail(f"{_file_in(arguments)}{_OUT_OF_MEMORY}", 1)
     except BrokenPipeError:
         _abandon_output()
         return 1
@@ -153,7 +168,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _fail_for_system(error: OSError) -> int:
-    """Report an error about a path that was only looked at, or about standard output."""
+    """Report an error of the operating system: about a path, or about standard output.
+
+    Errors about files that are read or written have become `TracelensError`s before.
+    """
     if error.filename is None:
         _abandon_output()
         return _fail(f"cannot write to standard output: {error.strerror or error}", 1)
@@ -164,15 +182,15 @@ def _fail_for_system(error: OSError) -> int:
 def _fail_unexpectedly(error: Exception, arguments: Sequence[str]) -> int:
     """Report an error that no part of the command expected: a bug, or too little memory."""
     if isinstance(error, ImportError) and "failed to map segment" in str(error):
-        return _fail(f"{_file_in(arguments)}{_NO_MEMORY}", 1)
+        return _fail(f"{_file_in(arguments)}{_OUT_OF_MEMORY}", 1)
     from tracelens_ext.isolation import DEBUG_VARIABLE, failure_message
 
     message = failure_message("The result", error)
     return _fail(f"internal error: {message} with what {DEBUG_VARIABLE}=1 shows", 1)
 
 
-def _is_cramped() -> bool:
-    """Return whether the memory of the process is limited to less than the libraries need."""
+def _has_too_little_memory() -> bool:
+    """Return whether `ulimit -v` gives the process less memory than the libraries need."""
     try:
         import resource
     except ImportError:  # Windows has no such limits
@@ -182,7 +200,7 @@ def _is_cramped() -> bool:
 
 
 def _file_in(arguments: Sequence[str]) -> str:
-    """Return the first file that arguments name, for the beginning of a message."""
+    """Return the beginning of a message: the first argument that is a file, or nothing."""
     for argument in arguments:
         if Path(argument).is_file():
             return f"{argument}: "
@@ -190,12 +208,16 @@ def _file_in(arguments: Sequence[str]) -> str:
 
 
 def _abandon_output() -> None:
-    """Keep Python from writing what is left when it exits, and from complaining then."""
+    """Discard what is still in the buffer of standard output, which Python would flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_exit_code(error: Exception) -> int | None:
-    """Report an error of the command line itself, such as an unknown option; its exit code."""
+    """Report an error of click, such as an unknown option, and return the exit code.
+
+    Any other error is left alone, and None returned. click is not imported here: it is slow, and
+    typer may have its own copy of it.
+    """
     format_message = getattr(error, "format_message", None)
     code = getattr(error, "exit_code", None)
     if not isinstance(code, int) or not callable(format_message):
@@ -215,7 +237,7 @@ def _usage_exit_code(error: Exception) -> int | None:
 
 
 def _option_hint(option: str) -> str:
-    """Return what to write in place of an option of another tool; empty if nothing is known."""
+    """Return what replaces an option of TraceLens; empty if it has no replacement."""
     from tracelens_ext.cli.app import report_options
     from tracelens_ext.compatibility.tracelens import option_hint
 

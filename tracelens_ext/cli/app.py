@@ -1,4 +1,4 @@
-"""The program: the commands that plugins offer, our own too."""
+"""The program and its commands, all of which plugins offer, the built-in ones as well."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from tracelens_ext.hooks import (
 )
 from tracelens_ext.hooks.registry import one_line
 
-_GROUPS = ("Inspect", "Diagnose", "Compare", "Manage")
-_OLD_GROUPS = new_names(Kind.GROUP)
+#: The headings under which `--help` lists the commands, in this order.
+_HEADINGS = ("Inspect", "Diagnose", "Compare", "Manage")
+#: Earlier name of a heading → its current name.
+_RENAMED_HEADINGS = new_names(Kind.GROUP)
 _EXAMPLES = (
     "trace.json.gz",
     "report trace.json.gz --html report.html",
     "kernels --help",
 )
-#: Signs in what is no name of a command.
-_PATH_SIGN = re.compile(r"[./\\*?]")
+#: Characters that occur in paths and patterns of paths, but not in names of commands.
+_PATH_CHARACTER = re.compile(r"[./\\*?]")
 _SETTINGS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
     "add_completion": False,
@@ -44,52 +46,88 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def _check(item: object) -> None:
-    """Refuse what a plugin offers as a command and is none."""
-    if not isinstance(item, Command):
-        kind = type(item).__name__
-        raise PluginAnswerError(
-            f"tracelens_commands: expected Command objects, got {kind}"
-        )
-    if item.group in _OLD_GROUPS:
-        return
-    if item.group not in _GROUPS:
-        groups = ", ".join(_GROUPS)
-        raise PluginAnswerError(f"command {item.name!r}: the group is one of {groups}")
-
-
-def _is_a_strangers(offered: Offered[Command]) -> bool:
-    return not offered.plugin.own
-
-
 def offered_commands(registry: PluginRegistry | None = None) -> dict[str, Command]:
-    """Return the commands by name, our own first."""
+    """Return all commands by name, the built-in ones first.
+
+    A command of a plugin that cannot be used is left out, and the registry notes why.
+    """
     registry = registry or default_registry()
+    offers = registry.offers("tracelens_commands", _check_command)
     commands: dict[str, Command] = {}
-    for offered in sorted(
-        registry.offers("tracelens_commands", _check), key=_is_a_strangers
-    ):
+    for offered in sorted(offers, key=_is_of_other_plugin):
         command = offered.item
         with registry.guard(offered.plugin.name):
             if command.name in commands:
                 raise PluginAnswerError(
                     f"command {command.name!r}: there is one already"
                 )
-            commands[command.name] = _in_current_group(command)
+            commands[command.name] = _with_current_heading(command)
     return commands
 
 
-def _in_current_group(command: Command) -> Command:
-    """Return a command whose group has the name of now."""
-    group = _OLD_GROUPS.get(command.group)
-    if group is None:
+def _check_command(item: object) -> None:
+    """Check that what a plugin offers as a command can be used as one.
+
+    Raises:
+        PluginAnswerError: it is not a `Command`, or there is no heading of its name.
+    """
+    if not isinstance(item, Command):
+        kind = type(item).__name__
+        raise PluginAnswerError(
+            f"tracelens_commands: expected Command objects, got {kind}"
+        )
+    if item.group not in _HEADINGS and item.group not in _RENAMED_HEADINGS:
+        headings = ", ".join(_HEADINGS)
+        raise PluginAnswerError(
+            f"command {item.name!r}: the group is one of {headings}"
+        )
+
+
+def _is_of_other_plugin(offered: Offered[Command]) -> bool:
+    """Return False for a built-in command, so that those come first when sorted."""
+    return not offered.plugin.own
+
+
+def _with_current_heading(command: Command) -> Command:
+    """Replace the earlier name of a heading, and warn of it."""
+    heading = _RENAMED_HEADINGS.get(command.group)
+    if heading is None:
         return command
-    warn_of_old_name(f"the group {command.group} of the command {command.name}", group)
-    return replace(command, group=group)
+    warn_of_old_name(
+        f"the group {command.group} of the command {command.name}", heading
+    )
+    return replace(command, group=heading)
+
+
+@cache
+def build_command(command: Command) -> Any:  # noqa: ANN401  # of click, or of typer's copy
+    """Build the click command, or the click group with subcommands, that runs a command."""
+    implementation = _implementation(command)
+    container = typer.Typer(**_SETTINGS)
+    if isinstance(implementation, typer.Typer):
+        _prepare_subcommands(implementation)
+        container.add_typer(implementation, name=command.name)
+    else:
+        function = with_option_groups(implementation)
+        container.command(command.name, cls=CarefulCommand)(function)
+    built: Any = get_group(container).commands[command.name]
+    # There is no docstring to take the help from under `python -OO`.
+    built.help = built.help or command.summary
+    built.help_sections = command.help_sections
+    if command.runs_program:
+        built.allow_interspersed_args = False
+    subcommands = getattr(built, "commands", {}).values()
+    for part in [built] + list(subcommands):
+        _complete_help(part, command)
+    return built
 
 
 def _implementation(command: Command) -> Callable[..., None] | typer.Typer:
-    """Return the function of a command, or its `typer.Typer`; imported now if it is named."""
+    """Return the function of a command, or its `typer.Typer`; import it if only its name is given.
+
+    Raises:
+        PluginAnswerError: it cannot be imported.
+    """
     if not isinstance(command.function, str):
         return command.function  # type: ignore[no-any-return]
     module, _, name = command.function.partition(":")
@@ -101,98 +139,82 @@ def _implementation(command: Command) -> Callable[..., None] | typer.Typer:
         ) from error
 
 
-@cache
-def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
-    """Return a command, or a group of them, as click has it."""
-    implementation = _implementation(command)
-    alone = typer.Typer(**_SETTINGS)
-    if isinstance(implementation, typer.Typer):
-        _prepare_group(implementation)
-        alone.add_typer(implementation, name=command.name)
-    else:
-        function = with_option_groups(implementation)
-        alone.command(command.name, cls=CarefulCommand)(function)
-    made: Any = get_group(alone).commands[command.name]
-    # without docstrings, as under `python -OO`
-    made.help = made.help or command.summary
-    made.help_sections = command.help_sections
-    if command.runs_program:
-        made.allow_interspersed_args = False
-    parts = [made]
-    parts.extend(getattr(made, "commands", {}).values())
-    for part in parts:
-        # click keeps the help option that a command is first asked for, by whomever
-        part.get_help_option(typer.Context(part, **_SETTINGS["context_settings"]))
-        part.epilog = _examples_text(command.examples)
-        # click cuts it at the width
-        part.short_help = (part.help or "").split("\n\n")[0]
-    return made
-
-
-def _prepare_group(group: typer.Typer) -> None:
-    """Give the commands of a group their options, and careful parsing."""
-    callback = group.registered_callback
+def _prepare_subcommands(commands: typer.Typer) -> None:
+    """Give subcommands the options that they share with others, and careful parsing."""
+    callback = commands.registered_callback
     if callback is not None and callback.callback is not None:
         callback.callback = with_option_groups(callback.callback)
-    for registered in group.registered_commands:
+    for registered in commands.registered_commands:
         registered.cls = CarefulCommand
         if registered.callback is not None:
             registered.callback = with_option_groups(registered.callback)
 
 
+def _complete_help(built: Any, command: Command) -> None:  # noqa: ANN401  # of click, or of typer's copy
+    """Complete what `--help` shows of a click command or subcommand."""
+    # click keeps the help option from the first call, which need not be one with these settings.
+    built.get_help_option(typer.Context(built, **_SETTINGS["context_settings"]))
+    built.epilog = _examples_text(command.examples)
+    # Without a short help, click would cut the first paragraph at the width of the list.
+    built.short_help = (built.help or "").split("\n\n")[0]
+
+
 def _examples_text(examples: Sequence[str]) -> str:
-    """Return the end of a help text."""
+    """Return the section of a help text that shows examples; empty without any."""
     if not examples:
         return ""
-    lines = ["\b", "Examples:"]
+    keep_line_breaks = "\b"  # for click
+    lines = [keep_line_breaks, "Examples:"]
     lines += [f"  tracelens-ext {example}" for example in examples]
     return "\n".join(lines)
 
 
-class _Group(TyperGroup):
-    """All commands; what is wrong in the file of one does not keep the others from working."""
+class _Program(TyperGroup):
+    """The program with all its commands.
+
+    A command is built when it is needed: an error in the file of one leaves the others working, and
+    `--help` imports none of them.
+    """
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401  # whatever a group takes
         super().__init__(**attributes)
         self.offered = offered_commands()
-        self.commands = dict.fromkeys(self.offered)  # type: ignore[assignment]  # for suggestions
+        # click suggests names from these keys when a name is misspelled.
+        self.commands = dict.fromkeys(self.offered)  # type: ignore[assignment]
 
-    def get_command(self, _: Any, name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
-        """Return the command, made now; None if no command has that name."""
+    def get_command(self, _: Any, name: str) -> Any:  # noqa: ANN401  # of click, or of typer's copy
+        """Return a command, built now, or None if no command has that name."""
         if name not in self.offered:
             return None
-        return made_command(self.offered[name])
+        return build_command(self.offered[name])
 
-    def get_params(self, ctx: Any) -> Any:  # noqa: ANN401  # likewise
-        """Return the options; help lists those about completion in a line at its end."""
+    def get_params(self, ctx: Any) -> Any:  # noqa: ANN401  # of click, or of typer's copy
+        """Return the options; those for shell completion are hidden, as the epilog names them."""
         parameters: list[Any] = super().get_params(ctx)
         for parameter in parameters:
             if parameter.name.endswith("_completion"):
                 parameter.hidden = True
         return parameters
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  # likewise
-        """Return the command; for a trace what its report shows, without a file of it."""
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  # of click, or of typer's copy
+        """Find the command that arguments name; a path stands for `report --no-workbook PATH`."""
         first = args[0]
-        if first not in self.offered and (
-            _PATH_SIGN.search(first) or Path(first).exists()
-        ):
+        if first not in self.offered and _looks_like_path(first):
             args = ["report", "--no-workbook"] + args
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, _: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
-        """Write the commands by group, a line each."""
+    def format_commands(self, _: Any, formatter: Any) -> None:  # noqa: ANN401  # of click, or of typer's copy
+        """Write the commands by heading, one line each."""
         width = max(map(len, self.offered))
-        for group in _GROUPS:
-            with formatter.section(group):
+        for heading in _HEADINGS:
+            with formatter.section(heading):
                 for command in self.offered.values():
-                    if command.group != group:
-                        continue
-                    line = f"  {command.name:{width}}  {command.summary}\n"
-                    formatter.write(line)
+                    if command.group == heading:
+                        line = f"  {command.name:{width}}  {command.summary}\n"
+                        formatter.write(line)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
-        """Write what the commands that read traces have in common."""
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # of click, or of typer's copy
+        """Write the options that all commands share that read traces, and the examples."""
         records = [
             help_record(option, ctx)
             for option in self.get_command(ctx, "kernels").params
@@ -207,8 +229,12 @@ class _Group(TyperGroup):
         super().format_epilog(ctx, formatter)
 
 
+def _looks_like_path(argument: str) -> bool:
+    return bool(_PATH_CHARACTER.search(argument)) or Path(argument).exists()
+
+
 app = typer.Typer(
-    cls=_Group,
+    cls=_Program,
     epilog=_examples_text(_EXAMPLES),
     help="Find out where the GPU time in a trace went and what would save the most of "
     "it.",
@@ -219,7 +245,7 @@ app = typer.Typer(
 
 def report_options() -> list[str]:
     """Return the names of the options of `report`."""
-    command = made_command(offered_commands()["report"])
+    command = build_command(offered_commands()["report"])
     return [name for parameter in command.params for name in parameter.opts]
 
 

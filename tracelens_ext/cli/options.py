@@ -1,8 +1,8 @@
-"""Options that several commands share, as typer has them: annotated types, and groups of them.
+"""The options that several commands share.
 
-A command names an alias (`force: Force = False`), or takes a whole group as one argument
-(`analysis: AnalysisOptions`): `with_option_groups` makes each annotated field of the dataclass an
-option of its own. `ReportOptions` describes its options in the metadata of its fields.
+A command can use an alias from here (`force: Force = False`). Or it takes a dataclass as one
+parameter (`analysis: AnalysisOptions`), and `with_option_groups` makes an option of each annotated
+field. `ReportOptions` has no annotations; it describes its options in the metadata of its fields.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _size_of(text: str) -> int:
-    """Return the size that `--max-bytes` gives."""
+    """Return the size in bytes that the value of `--max-bytes` stands for."""
     from tracelens_ext.readers.cache.folder import parse_size
 
     size = parse_size(text)
@@ -40,7 +40,7 @@ def _size_of(text: str) -> int:
 
 
 def _check_device_peaks(name: str | None) -> str | None:
-    """Refuse peaks that cannot be read, before a trace is read that takes long."""
+    """Check that the peaks can be read, before minutes are spent on reading a trace."""
     if name is not None:
         from tracelens_ext.roofline.peaks import read_peaks
 
@@ -132,7 +132,7 @@ UserRules = Annotated[
 
 @dataclass(frozen=True)
 class ReadingFlags(ReadingOptions):
-    """The options of every command that reads traces: how they are read."""
+    """How traces are read: the options of every command that reads them."""
 
     allow_truncated: Annotated[
         bool,
@@ -200,7 +200,7 @@ class ReadingFlags(ReadingOptions):
 
 @dataclass(frozen=True)
 class GraphReadingFlags(ReadingFlags):
-    """The same for commands that look into CUDA graphs."""
+    """How traces are read by commands that look into CUDA graphs."""
 
     kernel_annotations: Annotated[
         str | None,
@@ -236,7 +236,7 @@ class RuleOptions:
     ] = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return them as `TreePerfAnalyzer` and `KernelCategorizer.create` take them."""
+        """Return the arguments for `TreePerfAnalyzer` and `KernelCategorizer.create`."""
         return {
             "rules": self.rules or (),
             "categorizer": self.categorizer,
@@ -247,7 +247,10 @@ class RuleOptions:
 
 @dataclass(frozen=True)
 class AnalysisOptions(RuleOptions):
-    """How traces are read and analyzed. What is not annotated, commands choose themselves."""
+    """How traces are read and analyzed.
+
+    Fields without an annotation are no options: each command decides about them itself.
+    """
 
     capture: Capture = None
     kernel_categories: bool = True
@@ -270,7 +273,7 @@ class AnalysisOptions(RuleOptions):
 
 @dataclass(frozen=True)
 class SelectionOptions:
-    """Which GPU events are asked about."""
+    """Which GPU events a command analyzes."""
 
     step: Step = None
     step_by: Annotated[
@@ -283,7 +286,7 @@ class SelectionOptions:
     device: Device = None
 
     def selection(self, category: str | None = None) -> EventFilter:
-        """Return what they select."""
+        """Return a filter for the selected GPU events, perhaps only those of a category."""
         from tracelens_ext.analysis.iterations.selection import EventFilter
 
         if self.step_by is not None and self.step is None:
@@ -299,18 +302,20 @@ class SelectionOptions:
 
 
 def selected_text(selection: EventFilter, work: GpuEvents) -> str:
-    """Return what is selected in words, and what is left out for want of a launch.
+    """Describe a selection, and the GPU events that it misses because their launch is unknown.
 
-    It is empty where all GPU events are selected.
+    Empty if all GPU events are selected.
     """
-    left_out = selection.left_out(work)
-    if not left_out:
+    missed_events = selection.left_out(work)
+    if not missed_events:
         return selection.text
-    return f"{selection.text}. {left_out} Use --step-by time to include it by time."
+    return (
+        f"{selection.text}. {missed_events} Use --step-by time to include it by time."
+    )
 
 
 def given_options(group: DataclassInstance) -> list[str]:
-    """Return the options of a group that have other values than their defaults, as written."""
+    """Return the names of the options in a group whose values differ from the defaults."""
     return [
         f"--{field.name.replace('_', '-')}"
         for field in fields(group)
@@ -318,12 +323,12 @@ def given_options(group: DataclassInstance) -> list[str]:
     ]
 
 
-#: The options about reading.
+#: The fields that are options for reading traces.
 READING_NAMES = {field.name for field in fields(ReadingFlags)} - {"folders"}
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command in which options stand for each parameter that is a dataclass.
+    """Replace each parameter of a command that is a dataclass by the options in its fields.
 
     `def longest(trace: Path, *, rules: RuleOptions)` becomes `def longest(*, trace: Path, rules:
     …, categorizer: …, maps: …, disable_pack: …)`. Fields that are not `Annotated` are no options.
@@ -338,24 +343,28 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _options_of(group)
 
     @functools.wraps(command)
-    def call(**values: Any) -> None:  # noqa: ANN401  # whatever the options are
+    def call(**values: Any) -> None:  # noqa: ANN401  # of any type
         arguments = {}
         for name, parameter in signature.parameters.items():
             group = _group(parameter.annotation)
-            arguments[name] = values[name] if group is None else _made(group, values)
+            if group is None:
+                arguments[name] = values[name]
+            else:
+                arguments[name] = _group_from_values(group, values)
         command(**arguments)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {
-        described.name: described.annotation for described in parameters
+        parameter.name: parameter.annotation for parameter in parameters
     }
     return call
 
 
 def _group(annotation: Any) -> type[DataclassInstance] | None:  # noqa: ANN401  # any type
-    """Return the dataclass whose fields stand for a parameter; None for an option of its own.
+    """Return the dataclass whose fields are the options of a parameter; None for a plain option.
 
-    `Annotated[ReadingOptions, GraphReadingFlags]` names the dataclass that has the options.
+    `Annotated[ReadingOptions, GraphReadingFlags]` has the type `ReadingOptions`, and its options
+    are the fields of `GraphReadingFlags`.
     """
     if annotation is ReadingOptions:
         return ReadingFlags
@@ -366,7 +375,7 @@ def _group(annotation: Any) -> type[DataclassInstance] | None:  # noqa: ANN401  
 
 
 def _options_of(group: type[DataclassInstance]) -> list[inspect.Parameter]:
-    """Return the options that stand for a dataclass, groups within it included."""
+    """Return the options of a dataclass, with those of dataclasses within it."""
     annotations = get_type_hints(group, include_extras=True)
     options: list[inspect.Parameter] = []
     for field in fields(group):
@@ -389,39 +398,41 @@ def _options_of(group: type[DataclassInstance]) -> list[inspect.Parameter]:
 
 
 def _described_option(field: Field[Any], annotation: object) -> Any:  # noqa: ANN401  # typer's, which has no public type
-    """Return the option of a field of `ReportOptions`, which describes itself in its metadata.
+    """Return the option for a field of `ReportOptions`, as its metadata describes it.
 
-    The layer of reports knows no command line, so it says there what `--help` is to say.
+    The layer of reports does not know the command line, so the help text is in the metadata.
     """
-    described = field.metadata
+    description = field.metadata
     name = field.name.replace("_", "-")
     flags = [f"--{name}"]
     if annotation == bool | None or field.default is True:
         flags = [f"--{name}/--no-{name}"]
-    text = described["meaning"]
-    shown_default = described.get("shown_default")
+    help_text = description["meaning"]
+    shown_default = description.get("shown_default")
     if shown_default is not None:
-        text += f"  [default: {shown_default}]"
+        help_text += f"  [default: {shown_default}]"
     callback = _check_device_peaks if field.name == "device_peaks" else None
     return typer.Option(
         *flags,
-        metavar=described.get("metavar"),
-        min=described.get("least"),
-        max=described.get("most"),
-        help=text,
+        metavar=description.get("metavar"),
+        min=description.get("least"),
+        max=description.get("most"),
+        help=help_text,
         show_default=shown_default is None and field.default != "",
         callback=callback,
     )
 
 
-def _made(group: type[DataclassInstance], values: dict[str, Any]) -> DataclassInstance:
-    """Return a dataclass of the values of its options."""
+def _group_from_values(
+    group: type[DataclassInstance], values: dict[str, Any]
+) -> DataclassInstance:
+    """Return an instance of a dataclass, given the values of all options of a command."""
     annotations = get_type_hints(group, include_extras=True)
     arguments = {}
     for field in fields(group):
         inner = _group(annotations[field.name])
         if inner is not None:
-            arguments[field.name] = _made(inner, values)
+            arguments[field.name] = _group_from_values(inner, values)
         elif field.name in values:
             arguments[field.name] = values[field.name]
     return group(**arguments)

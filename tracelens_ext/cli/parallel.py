@@ -1,181 +1,247 @@
-"""Work on several traces in processes of their own, with the same outcome as in this one.
+"""Works on several traces in worker processes, with the same outcome as in this process alone.
 
-Each worker is a `ProcessPoolExecutor` of one process: when it dies, the trace that it worked on is
-known, and the other traces go on. Workers are spawned, not forked: this process has threads
-(numerical libraries, progress bars), and a fork copies their locks in whatever state they are.
-A spawned process imports the libraries again, half a second; `WORTHWHILE_BYTES` allows for it.
+Each worker is a `ProcessPoolExecutor` of one process: when the process dies, it is known which
+trace it worked on, and the other traces go on. Workers are spawned, not forked: this process has
+threads (numerical libraries, progress bars), and a fork copies their locks in whatever state they
+are. A spawned process needs half a second to import the libraries; `WORTHWHILE_BYTES` allows for
+that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import signal
 import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Generic, NamedTuple
 
-from tracelens_ext.cli.load import several_progress
+from tracelens_ext.cli.progress import Advance, several_progress
 from tracelens_ext.cli.screen import print_line
+from tracelens_ext.cli.worker_process import (
+    Answer,
+    ReadingProgress,
+    Result,
+    Task,
+    answer,
+    start_worker,
+)
 from tracelens_ext.errors import OutputError, TraceError
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
-from tracelens_ext.settings import Progress, ReadingOptions
+from tracelens_ext.settings import ReadingOptions
 
-T = TypeVar("T")
-#: What to do with one trace: how it is read, and who is told how far that is.
-Task = Callable[[ReadingOptions, Progress | None], T]
-#: Text of a worker on standard error; its result, or the message of the trace's error; or None
-#: when this process should do the work itself.
-Answer = tuple[str, T | None, str | None] | None
-
-#: Together the traces must have so many bytes of text to be worth the start of processes.
+#: Traces with fewer bytes of text than this, all together, are not worth starting processes for.
 WORTHWHILE_BYTES = 200 * 10**6
-_LOOK_EVERY_S = 0.1
+#: How often the progress bars are updated.
+_UPDATE_INTERVAL_S = 0.1
 _context = get_context("spawn")
 
 
 @contextlib.contextmanager
 def each_trace(
-    traces: Sequence[Path], tasks: Sequence[Task[T]], reading: ReadingOptions
-) -> Iterator[Iterator[Callable[[], T]]]:
-    """Work on traces in several processes, if there are cores for them and it pays.
+    traces: Sequence[Path], tasks: Sequence[Task[Result]], reading: ReadingOptions
+) -> Iterator[Iterator[Callable[[], Result]]]:
+    """Work on traces in several processes if that is quicker and there is memory for it.
 
-    The processes are gone when the block is left, however that comes about. A task, which can be
-    pickled as its result can, gets `reading` with as many threads as each may use. Yields an
-    iterator over the traces in their order, which waits for each: a function that prints what the
-    task printed to standard error, and then returns its result or raises its error.
+    The processes are gone when the block is left, even by an exception.
+
+    Args:
+        traces: the files.
+        tasks: what to do with each trace. Tasks and their results have to be picklable. A task is
+            called with `reading`, in which `jobs` is the share of one process.
+        reading: how to read the traces.
+
+    Yields:
+        An iterator with a function for each trace, in their order. The iterator waits until the
+        trace is done; the function prints to standard error what the task printed, and returns its
+        result or raises its error.
     """
-    count, jobs = _worker_count(traces, reading.jobs)
-    if count == 1:
+    division = _divide_work(traces, reading.jobs)
+    if division.workers == 1:
         yield (partial(task, reading, None) for task in tasks)
         return
-    with contextlib.closing(
-        _results(
-            traces=traces, tasks=tasks, reading=replace(reading, jobs=jobs), count=count
-        )
-    ) as results:
-        yield results
+    reading_in_worker = replace(reading, jobs=division.jobs_of_worker)
+    pool = _WorkerPool(tasks, reading_in_worker)
+    try:
+        pool.start(division.workers)
+        yield _results(traces, tasks, reading_in_worker, pool)
+    finally:
+        pool.shut_down()
 
 
-def _worker_count(
-    traces: Sequence[Path], wanted_workers: int | None
-) -> tuple[int, int]:
-    """How many processes work on traces, and how many processes each of them may use."""
+class _Division(NamedTuple):
+    """How many workers share the traces, and how many processes each of them may use."""
+
+    workers: int  #: 1 if this process does all the work
+    jobs_of_worker: int
+
+
+def _divide_work(traces: Sequence[Path], wanted_jobs: int | None) -> _Division:
+    """Divide the processes that may be used; `wanted_jobs` is the option `--jobs`."""
     sizes = []
     for trace in traces:
         with contextlib.suppress(OSError):
-            sizes.append(
-                text_bytes(trace.stat().st_size, compressed=trace.suffix == ".gz")
-            )
-    jobs = wanted_workers or cores()
+            size = trace.stat().st_size
+            sizes.append(text_bytes(size, compressed=trace.suffix == ".gz"))
+    jobs = wanted_jobs or cores()
     if sum(sizes) < WORTHWHILE_BYTES or os.name != "posix":
-        return 1, jobs
-    count = min(jobs, len(traces))
-    if wanted_workers is None:
-        count = min(count, traces_at_once(max(sizes)))
-    return count, max(1, jobs // count)
+        return _Division(workers=1, jobs_of_worker=jobs)
+    workers = min(jobs, len(traces))
+    if wanted_jobs is None:
+        workers = min(workers, traces_at_once(max(sizes)))
+    return _Division(workers, jobs_of_worker=max(1, jobs // workers))
 
 
 def _results(
     traces: Sequence[Path],
-    tasks: Sequence[Task[T]],
+    tasks: Sequence[Task[Result]],
     reading: ReadingOptions,
-    count: int,
-) -> Generator[Callable[[], T], None, None]:
-    """As `each_trace` yields them, of so many processes; they end with this generator."""
-    waiting = deque(range(len(tasks)))
-    over = dict[int, Future[Answer[T]] | None]()
-    running: dict[Future[Answer[T]], tuple[int, ProcessPoolExecutor]] = {}
-    bytes_read = _context.RawArray("q", 2 * len(tasks))  # so far, and the file's size
-    their_end, this_end = _context.Pipe(duplex=False)
-    pools: list[ProcessPoolExecutor] = []
+    pool: _WorkerPool[Result],
+) -> Iterator[Callable[[], Result]]:
+    """Yield the function that `each_trace` promises for each trace, when the trace is done."""
+    with several_progress([trace.name for trace in traces]) as advance:
+        for number, (trace, task) in enumerate(zip(traces, tasks, strict=True)):
+            future = pool.wait_for(number, advance)
+            yield partial(_result, trace, task, reading, future)
 
-    def give(pool: ProcessPoolExecutor | None = None) -> None:
-        """Hand the next trace to a worker that has none, or to a new one."""
-        if not waiting:
+
+class _Running(NamedTuple, Generic[Result]):
+    """A trace that a worker is working on."""
+
+    trace: int  #: an index into the traces
+    worker: ProcessPoolExecutor
+
+
+class _WorkerPool(Generic[Result]):
+    """Workers that share traces, which are numbered from 0 in the order of their tasks."""
+
+    def __init__(self, tasks: Sequence[Task[Result]], reading: ReadingOptions) -> None:
+        self._tasks = tasks
+        self._reading = reading
+        self._waiting = deque(range(len(tasks)))
+        self._running: dict[Future[Answer[Result] | None], _Running[Result]] = {}
+        #: The traces that are done, with None where no worker could be started for one.
+        self._done: dict[int, Future[Answer[Result] | None] | None] = {}
+        self._workers: list[ProcessPoolExecutor] = []
+        self._progress_numbers = _context.RawArray("q", 2 * len(tasks))
+        self._progress = ReadingProgress(self._progress_numbers)
+        # Workers hold the receiving end, and notice when this process, with the sending end, ends.
+        self._receiving_end, self._sending_end = _context.Pipe(duplex=False)
+
+    def start(self, count: int) -> None:
+        """Start some workers, each with a trace."""
+        for _ in range(count):
+            self._start_next_trace()
+
+    def wait_for(
+        self, trace: int, advance: Advance | None
+    ) -> Future[Answer[Result] | None] | None:
+        """Wait until a trace is done, and keep all workers busy meanwhile.
+
+        Returns:
+            The future with the answer of the worker; None if no worker could be started.
+        """
+        interval = None if advance is None else _UPDATE_INTERVAL_S
+        while trace not in self._done and self._running:
+            wait(self._running, interval, FIRST_COMPLETED)
+            if advance is not None:
+                self._show_progress(advance)
+            self._take_finished_traces()
+        return self._done.pop(trace, None)
+
+    def shut_down(self) -> None:
+        """End all workers; tasks that they are working on are stopped."""
+        self._sending_end.close()
+        for worker in self._workers:
+            worker.shutdown(cancel_futures=True)
+        self._receiving_end.close()
+
+    def _start_next_trace(self, worker: ProcessPoolExecutor | None = None) -> None:
+        """Hand the next trace, if there is one, to an idle worker, or to a new one."""
+        if not self._waiting:
             return
-        number = waiting.popleft()
+        trace = self._waiting.popleft()
+        task = self._tasks[trace]
         try:
             with _worker_starting():
-                if pool is None:
-                    pool = ProcessPoolExecutor(
-                        1, _context, _begin, (their_end, bytes_read)
-                    )
-                    pools.append(pool)
-                running[pool.submit(_answer, tasks[number], number, reading)] = (
-                    number,
-                    pool,
-                )
-        except OSError:  # no process can be started
-            over[number] = None
+                if worker is None:
+                    worker = self._new_worker()
+                future = worker.submit(answer, task, trace, self._reading)
+        except OSError:
+            # The system allows no more processes: this process will do the task.
+            self._done[trace] = None
+        else:
+            self._running[future] = _Running(trace, worker)
 
-    try:
-        for _ in range(count):
-            give()
-        with several_progress([trace.name for trace in traces]) as advance:
-            for number, (task, trace) in enumerate(zip(tasks, traces, strict=True)):
-                while number not in over and running:
-                    wait(running, _LOOK_EVERY_S if advance else None, FIRST_COMPLETED)
-                    for future, (at, pool) in list(running.items()):
-                        done, size = bytes_read[2 * at : 2 * at + 2]
-                        ended = future.done()
-                        if advance:
-                            advance(at, None if ended else done, size or None)
-                        if ended:
-                            over[at] = future
-                            del running[future]
-                            died = isinstance(future.exception(), BrokenProcessPool)
-                            give(None if died else pool)
-                yield partial(_result, trace, task, reading, over.pop(number, None))
-    finally:
-        this_end.close()
-        for each in pools:
-            each.shutdown(cancel_futures=True)
-        their_end.close()
+    def _new_worker(self) -> ProcessPoolExecutor:
+        worker = ProcessPoolExecutor(
+            max_workers=1,
+            mp_context=_context,
+            initializer=start_worker,
+            initargs=(self._receiving_end, self._progress_numbers),
+        )
+        self._workers.append(worker)
+        return worker
+
+    def _show_progress(self, advance: Advance) -> None:
+        for future, running in self._running.items():
+            trace = running.trace
+            bytes_read = None if future.done() else self._progress.bytes_read(trace)
+            advance(trace, bytes_read, self._progress.size(trace))
+
+    def _take_finished_traces(self) -> None:
+        """Note which traces are done, and give their workers the next ones."""
+        for future, running in list(self._running.items()):
+            if not future.done():
+                continue
+            self._done[running.trace] = future
+            del self._running[future]
+            has_died = isinstance(future.exception(), BrokenProcessPool)
+            self._start_next_trace(None if has_died else running.worker)
 
 
 def _result(
     trace: Path,
-    task: Task[T],
+    task: Task[Result],
     reading: ReadingOptions,
-    future: Future[Answer[T]] | None,
-) -> T:
-    """Print what a worker printed, and return its result or raise the trace's error."""
+    future: Future[Answer[Result] | None] | None,
+) -> Result:
+    """Print what a worker printed, and return its result or raise the error of the trace.
+
+    Without an answer from a worker, the task is done here.
+    """
     try:
-        answer = future.result() if future is not None else None
+        worker_answer = future.result() if future is not None else None
     except BrokenProcessPool:
         raise TraceError(
             path=trace,
             problem="its worker process died (killed, or out of memory)",
             remedy="try again with more free memory or fewer --jobs",
         ) from None
-    if answer is None:
+    if worker_answer is None:
         return task(reading, None)
-    printed, result, error = answer
-    for line in printed.splitlines():
+    for line in worker_answer.printed.splitlines():
         print_line(line, error=True)
-    if error is not None:
-        raise OutputError(error)
-    return result  # type: ignore[return-value]  # no error: it is there
+    if worker_answer.error is not None:
+        raise OutputError(worker_answer.error)
+    # A result may be None itself, so its type does not tell that it is there.
+    return worker_answer.result  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
 def _worker_starting() -> Iterator[None]:
     """Start a process in this block that does not import the main program.
 
-    That may be a script, which would do all its work again.
+    The main program may be a script without `if __name__ == "__main__"`, which would do all its
+    work again.
     """
     main = sys.modules["__main__"]
     try:
@@ -184,50 +250,3 @@ def _worker_starting() -> Iterator[None]:
             yield
     finally:
         sys.modules["__main__"] = main
-
-
-# In a worker.
-
-_bytes_read: Any = None
-
-
-def _begin(parent: Connection, bytes_read: object) -> None:
-    """Prepare this process: it ends, and removes what is half written, when its parent is gone."""
-    global _bytes_read
-    _bytes_read = bytes_read
-    signal.signal(signal.SIGTERM, _stop)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    watcher = threading.Thread(target=_stop_with, args=(parent,), daemon=True)
-    watcher.start()
-
-
-def _stop_with(parent: Connection) -> None:
-    with contextlib.suppress(EOFError, OSError):
-        parent.recv()  # nothing is ever sent
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _stop(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit
-
-
-def _answer(task: Task[T], number: int, reading: ReadingOptions) -> Answer[T]:
-    """Do a task; None when the process that asked should meet the error itself."""
-    printed = io.StringIO()
-
-    def note_progress(done: int, size: int | None) -> None:
-        _bytes_read[2 * number : 2 * number + 2] = done, size or 0
-
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            result = task(reading, note_progress)
-        return printed.getvalue(), result, None
-    except (TraceError, OutputError) as error:
-        return printed.getvalue(), None, str(error)
-    except SystemExit:  # an executor would go on with the next task
-        os._exit(1)
-    except Exception:  # noqa: BLE001  # whatever it is
-        return None

@@ -45,9 +45,9 @@ def snapshot_report(
         reading: How they are read.
         device: Only this device; None for all.
     """
-    from tracelens_ext.analysis.memory.snapshot import (
+    from tracelens_ext.analysis.memory.snapshot import read_snapshot
+    from tracelens_ext.analysis.memory.snapshot_tables import (
         compare_snapshots,
-        read_snapshot,
         snapshot_tables,
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.analysis.collectives import collective_calls
+from tracelens_ext.analysis.collective_tables import collective_calls
 from tracelens_ext.analysis.timeline.timeline import gpu_timeline
 from tracelens_ext.distributed.extract import RANK_TABLES, rank_tables
 from tracelens_ext.distributed.pipeline.extract import PIPELINE_TABLES, pipeline_tables

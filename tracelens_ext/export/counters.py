@@ -198,7 +198,7 @@ def _memory_counters(
     """Yield how much memory is allocated on each device and on the host."""
     memory = read_memory_events(gpu_events.trace)
     for index, device in enumerate(memory.devices.tolist()):
-        is_of_device = memory.place == index
+        is_of_device = memory.device_index == index
         process = target.own_process
         if device in target.process_of_device:
             process = target.process_of_device[device]

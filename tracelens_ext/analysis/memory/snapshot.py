@@ -1,9 +1,9 @@
 """Snapshots of PyTorch's CUDA allocator, as `torch.cuda.memory._dump_snapshot` pickles them.
 
-A snapshot has the segments with their blocks at the end, and for each device the last events before
-it. Format: `torch/csrc/cuda/memory_snapshot.cpp`. A block is held from `alloc` to `free_completed`;
-sizes are those that were requested. Nothing in the file is run: only plain containers, texts and
-numbers are unpickled.
+A snapshot contains the segments of the allocator with their blocks at the time of the dump, and the
+last events of each device before it. Format: `torch/csrc/cuda/memory_snapshot.cpp`. A block is in
+use from `alloc` to `free_completed`; its size is the requested one. Only plain containers, texts
+and numbers are unpickled, so nothing in the file is executed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from tracelens_ext.analysis.memory.blocks import BEFORE
 from tracelens_ext.analysis.memory.events import MemoryEvents
-from tracelens_ext.analysis.memory.usage import BEFORE, blocks_of, by_owner
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner
@@ -28,30 +28,34 @@ from tracelens_ext.readers.plain_pickle import unpickled
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Int64Array
-from tracelens_ext.trace.grouping import percent, sums
+from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
+#: Stands for the frame of memory that no Python frame of the user's program allocated.
 NO_FRAME = "(no frame)"
 _REMEDY: Final = "record it with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
-#: Sizes beyond this, 256 TB, cannot be right.
+#: Sizes of 256 TB or more cannot be right.
 _MOST_BYTES: Final = 2**48
-#: Times beyond this (µs, thousands of years) cannot be right; in ns smaller ones fit in 64 bits.
+#: Whole: a float could not hold the times of a snapshot exactly.
+_NS_PER_US: Final = 1000
+#: Times of this many µs (thousands of years) or more cannot be right. Smaller times fit in 64 bits
+#: as ns.
 _MOST_TIME: Final = _MOST_BYTES * 2**10
+#: Actions of events.
 _ALLOCATES: Final = "alloc"
 _FREES: Final = "free_completed"
-#: Events in which the allocator gets memory from the driver, or gives it back, and their sign.
-_RESERVES: Final = {
+#: Actions with which the allocator gets memory from the driver (1) or returns it (-1).
+_SEGMENT_ACTIONS: Final = {
     "segment_alloc": 1,
     "segment_map": 1,
     "segment_free": -1,
     "segment_unmap": -1,
 }
+#: States of blocks that are in use.
 _HELD_STATES: Final = frozenset({"active_allocated", "active_pending_free"})
-#: Files of packages and of Python's own library.
-_NOT_USERS: Final = re.compile(
+#: Files of packages and of Python's own library, which are not the user's program.
+_LIBRARY_FILE: Final = re.compile(
     r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]"
 )
-_NS_PER_US: Final = 1000
 
 
 class Segment(NamedTuple):
@@ -66,62 +70,59 @@ class Segment(NamedTuple):
 
 
 class _HeldBlock(NamedTuple):
-    """A block that is held at the end."""
+    """A block that is in use at the end."""
 
     device: int
     address: int
-    size: int
-    frame: int
+    size: int  #: bytes
+    frame: int  #: code of the Python frame that allocated it
 
 
 class _Event(NamedTuple):
-    """An allocation or a free; times are µs."""
+    """An allocation or a free."""
 
     device: int
     address: int
-    size: int
-    time: int
-    frame: int
-    frees: bool
+    size: int  #: bytes
+    time: int  #: µs
+    frame: int  #: code of the Python frame that allocated, `NONE` for a free
+    is_free: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a snapshot says.
+    """The content of a snapshot, in which times are ns since the first recorded event.
 
     Attributes:
         path: the file.
-        events: the k allocations and frees. What was held before the first event of a device is
-            allocated before it.
-        frame: who allocated, an index into `frames`, of each event, (k,).
-        frames: the Python frames.
-        recorded: which events the file has, (k,).
+        events: k allocations and frees. Blocks that were in use before the first event of a device
+            have allocations that were made up and precede it.
+        frame: the frame that allocated, as an index into `frames`; `NONE` for a free, (k,).
+        frames: labels of Python frames.
+        recorded: mask of the events that are in the file, and not made up, (k,).
         segments: the segments at the end.
-        segment_changes: columns `device`, `time`, ns, and `bytes`: when the allocator got memory
-            from the driver (more than 0), or gave it back (less).
-        iterations: by device, when the steps of the profiler began, ns, ascending.
-        dropped: events without a usable size, address or time.
+        segment_changes: changes of the reserved memory, with the columns `device`, `time` and
+            `bytes`: above 0, the allocator got memory from the driver; below 0, it returned memory.
+        iterations: device → start of each step of the profiler, ascending.
+        dropped: number of events without a valid size, address or time.
     """
 
     path: str
     events: MemoryEvents
     frame: Int64Array
     frames: list[str]
-    recorded: np.ndarray
+    recorded: BoolArray
     segments: list[Segment]
     segment_changes: pd.DataFrame
     iterations: dict[int, Int64Array]
     dropped: int
 
 
-# Reading.
-
-
 def is_snapshot(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a file may be a pickle, by its name or its first bytes.
+    """Return True if a file may be a pickle, by its name or its first bytes.
 
-    What is not a regular file is not looked into: opening a pipe waits for who writes to it, and
-    what is read of it is gone.
+    Only regular files are opened. Opening a pipe would wait for a writer, and the bytes that are
+    read from a pipe are gone.
     """
     name = Path(path).name.lower().removesuffix(".gz")
     if name.endswith((".pickle", ".pkl")):
@@ -149,20 +150,9 @@ def read_snapshot(
             what="memory snapshot",
             remedy=_REMEDY,
         )
-        if isinstance(content, dict) and {"entries", "pg_config"} <= content.keys():
-            raise TraceFormatError(
-                source.path,
-                "is a dump of PyTorch's flight recorder, not a memory snapshot",
-                f"run: tracelens-ext ranks {shlex.quote(source.path)}",
-            )
-        if not isinstance(content, dict) or not isinstance(
-            content.get("device_traces"), list
-        ):
-            raise TraceFormatError(
-                source.path, "is a pickle, but not a memory snapshot", _REMEDY
-            )
+        dictionary = _checked_content(source.path, content)
         try:
-            return _read(source.path, content)
+            return _snapshot_of(source.path, dictionary)
         except (
             TypeError,
             ValueError,
@@ -176,9 +166,24 @@ def read_snapshot(
             ) from None
 
 
-def _read(path: str, content: dict[str, Any]) -> Snapshot:
-    """Return the snapshot of the dicts of a file."""
-    frames = _SnapshotFrames()
+def _checked_content(path: str, content: object) -> dict[str, Any]:
+    """Return the content of a pickle; raise a `TraceFormatError` if it is not a snapshot."""
+    if not isinstance(content, dict):
+        raise TraceFormatError(path, "is a pickle, but not a memory snapshot", _REMEDY)
+    if {"entries", "pg_config"} <= content.keys():
+        raise TraceFormatError(
+            path,
+            "is a dump of PyTorch's flight recorder, not a memory snapshot",
+            f"run: tracelens-ext ranks {shlex.quote(path)}",
+        )
+    if not isinstance(content.get("device_traces"), list):
+        raise TraceFormatError(path, "is a pickle, but not a memory snapshot", _REMEDY)
+    return content
+
+
+def _snapshot_of(path: str, content: dict[str, Any]) -> Snapshot:
+    """Return the snapshot that the dictionaries of a file describe."""
+    frames = _FrameLabels()
     recorded_segments = content.get("segments") or []
     segments = [segment for segment in recorded_segments if isinstance(segment, dict)]
     held_blocks = _held_blocks(segments, frames)
@@ -187,10 +192,10 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     has_address = all_events["address"] >= 0
     has_time = all_events["time"].abs() < _MOST_TIME
     is_usable = has_size & has_address & has_time
-    events = _with_older(
+    events = _with_older_allocations(
         events=all_events[is_usable],
         held_blocks=held_blocks,
-        before_code=frames.names[BEFORE],
+        before_code=frames.labels[BEFORE],
     )
     is_recorded = events["recorded"].to_numpy(dtype=bool)
     time_ns = events["time"].to_numpy() * _NS_PER_US
@@ -203,7 +208,7 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
         path=path,
         events=_memory_events(events, time_since_start),
         frame=events["frame"].to_numpy(),
-        frames=list(frames.names),
+        frames=list(frames.labels),
         recorded=is_recorded,
         segments=[_segment(segment) for segment in segments],
         segment_changes=_segment_changes(content["device_traces"], start_ns),
@@ -213,15 +218,15 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
 
 
 def _held_blocks(
-    segments: Sequence[dict[str, Any]], frames: _SnapshotFrames
+    segments: Sequence[dict[str, Any]], frames: _FrameLabels
 ) -> list[_HeldBlock]:
-    """Return the blocks that are held at the end."""
-    held = []
+    """Return the blocks that are in use at the end."""
+    held_blocks = []
     for segment in segments:
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] in _HELD_STATES:
-                held.append(
+                held_blocks.append(
                     _HeldBlock(
                         device=segment.get("device", 0),
                         address=block.get("address", address),
@@ -230,13 +235,13 @@ def _held_blocks(
                     )
                 )
             address += block["size"]
-    return held
+    return held_blocks
 
 
 def _allocations_and_frees(
-    device_traces: Sequence[Any], frames: _SnapshotFrames
+    device_traces: Sequence[Any], frames: _FrameLabels
 ) -> pd.DataFrame:
-    """Return a row for each allocation and free of the devices, in their order."""
+    """Return a row for each allocation and free, by device and in the order of the file."""
     events = []
     for device, trace in enumerate(device_traces):
         for event in trace:
@@ -251,19 +256,19 @@ def _allocations_and_frees(
                     size=event.get("size", NONE),
                     time=event.get("time_us", 0),
                     frame=NONE if is_free else frames.code(event),
-                    frees=is_free,
+                    is_free=is_free,
                 )
             )
     frame = pd.DataFrame(events, columns=list(_Event._fields), dtype=np.int64)
-    return frame.astype({"frees": bool})
+    return frame.astype({"is_free": bool})
 
 
 def _segment_changes(device_traces: Sequence[Any], start_ns: int) -> pd.DataFrame:
-    """Return a row for each segment that a device got or gave back; see `Snapshot`."""
+    """Return a row for each change of the reserved memory; see `Snapshot.segment_changes`."""
     rows = []
     for device, trace in enumerate(device_traces):
         for event in trace:
-            sign = _RESERVES.get(event["action"])
+            sign = _SEGMENT_ACTIONS.get(event["action"])
             size = event.get("size", NONE)
             time = event.get("time_us", 0)
             if sign is None or not 0 <= size < _MOST_BYTES or abs(time) >= _MOST_TIME:
@@ -272,35 +277,41 @@ def _segment_changes(device_traces: Sequence[Any], start_ns: int) -> pd.DataFram
     return pd.DataFrame(rows, columns=["device", "time", "bytes"], dtype=np.int64)
 
 
-def _with_older(
+def _with_older_allocations(
     events: pd.DataFrame, held_blocks: Sequence[_HeldBlock], before_code: int
 ) -> pd.DataFrame:
-    """Return the events, and as allocations before them what was held before a device's first.
+    """Return the events, preceded by allocations of the blocks that were in use before them.
 
-    That is what is freed without having been allocated, and blocks of the end that no event has
-    allocated. The former have the frame of `before_code`.
+    Two kinds of blocks must have been in use before the first event of their device:
+
+    * blocks that are freed without having been allocated, whose frame gets `before_code`;
+    * blocks in use at the end that no event allocates, whose frame the file has.
     """
-    place = ["device", "address"]
-    is_free = events["frees"]
-    is_first_of_address = ~events.duplicated(place)
-    freed_first = events[is_free & is_first_of_address].sort_values(place)
+    block = ["device", "address"]
+    is_free = events["is_free"]
+    is_first_of_address = ~events.duplicated(block)
+    freed_first = events[is_free & is_first_of_address].sort_values(block)
     freed_first = freed_first.assign(frame=before_code, recorded=False)
 
-    is_last_of_address = ~events.duplicated(place, keep="last")
+    is_last_of_address = ~events.duplicated(block, keep="last")
     allocated_last = events[~is_free & is_last_of_address]
-    seen = set(zip(allocated_last["device"], allocated_last["address"], strict=True))
-    older_blocks = [
-        block
-        for block in held_blocks
-        if (block.device, block.address) not in seen and _is_plausible(block)
-    ]
+    recorded_blocks = set(
+        zip(allocated_last["device"], allocated_last["address"], strict=True)
+    )
+    older_blocks = []
+    for held_block in held_blocks:
+        is_recorded = (held_block.device, held_block.address) in recorded_blocks
+        if not is_recorded and _is_plausible(held_block):
+            older_blocks.append(held_block)
     held_throughout = pd.DataFrame(
         older_blocks, columns=list(_HeldBlock._fields), dtype=np.int64
     )
     held_throughout = held_throughout.assign(time=0, recorded=False)
 
     all_events = pd.concat([freed_first, held_throughout, events.assign(recorded=True)])
-    all_events["frees"] = all_events["frees"].eq(True) & all_events["recorded"]
+    # Whatever is not recorded is an allocation.
+    is_free = all_events["is_free"].eq(True) & all_events["recorded"]
+    all_events["is_free"] = is_free
     return all_events.sort_values("device", kind="stable")
 
 
@@ -309,52 +320,63 @@ def _is_plausible(block: _HeldBlock) -> bool:
 
 
 def _memory_events(events: pd.DataFrame, time_ns: Int64Array) -> MemoryEvents:
-    """Return the columns that the events of a snapshot share with those of a trace."""
+    """Return the events as memory events, without what only a trace has."""
     unknown = np.full(len(events), NONE, dtype=np.int64)
-    devices, place = np.unique(events["device"].to_numpy(), return_inverse=True)
+    devices, device_index = np.unique(events["device"].to_numpy(), return_inverse=True)
     return MemoryEvents(
         row=unknown,
         time=time_ns,
         thread=unknown,
-        size=np.where(events["frees"], -events["size"], events["size"]),
+        size=np.where(events["is_free"], -events["size"], events["size"]),
         address=events["address"].to_numpy(),
         total=unknown,
         reserved=unknown,
-        place=place.reshape(-1),
+        device_index=device_index.reshape(-1),
         devices=devices,
-        unusable=0,
+        unusable_count=0,
     )
 
 
-class _SnapshotFrames:
-    """The innermost Python frames of the user's own code, each looked at once."""
+class _FrameLabels:
+    """Labels of the innermost frames of the user's program, each computed once.
+
+    Blocks and events with the same stack share one list of frames, and stacks share frames. Both
+    are recognized by their `id`, which stays valid because the file's content is kept meanwhile.
+    """
 
     def __init__(self) -> None:
-        self.names: Interner[str] = Interner()
+        self.labels: Interner[str] = Interner()
         self._code_of_stack = dict[int, int]()
         self._label_of_frame = dict[int, str]()
 
     def code(self, holder: dict[str, Any]) -> int:
-        """Return the code of the frame of a block or an event."""
+        """Return the code of the label for a block or an event."""
         stack = holder.get("frames") or ()
         if id(stack) not in self._code_of_stack:
-            labels = map(self._label, stack)
-            innermost = next(filter(None, labels), NO_FRAME)
-            self._code_of_stack[id(stack)] = self.names[innermost]
+            innermost = next(self._user_labels(stack), NO_FRAME)
+            self._code_of_stack[id(stack)] = self.labels[innermost]
         return self._code_of_stack[id(stack)]
 
-    def _label(self, frame: dict[str, Any]) -> str:
-        """Return `FILE(LINE): NAME`; empty for a frame that is not Python or not the user's."""
-        if id(frame) not in self._label_of_frame:
-            self._label_of_frame[id(frame)] = _frame_label(frame)
-        return self._label_of_frame[id(frame)]
+    def _user_labels(self, stack: Sequence[dict[str, Any]]) -> Iterator[str]:
+        """Yield the labels of the frames of the user's program, innermost first."""
+        for frame in stack:
+            if id(frame) not in self._label_of_frame:
+                self._label_of_frame[id(frame)] = _frame_label(frame)
+            label = self._label_of_frame[id(frame)]
+            if label:
+                yield label
 
 
 def _frame_label(frame: dict[str, Any]) -> str:
+    """Return `FILE(LINE): NAME`; empty for a frame that is not Python or not the user's."""
     file = frame.get("filename")
     line = frame.get("line")
     name = frame.get("name")
-    if not isinstance(file, str) or not file.endswith(".py") or _NOT_USERS.search(file):
+    if (
+        not isinstance(file, str)
+        or not file.endswith(".py")
+        or _LIBRARY_FILE.search(file)
+    ):
         return ""
     if isinstance(line, int) and isinstance(name, str):
         return encodable(f"{file}({line}): {name}")
@@ -378,288 +400,15 @@ def _segment(segment: dict[str, Any]) -> Segment:
 def _iterations(
     annotations: Sequence[dict[str, Any]], start_ns: int
 ) -> dict[int, Int64Array]:
-    """Return when each device began the steps of the profiler, ns."""
-    begins: dict[int, list[int]] = {}
+    """Return the start of each step of the profiler on each device; see `Snapshot`."""
+    starts: dict[int, list[int]] = {}
     for annotation in annotations:
         is_step = str(annotation.get("name")).startswith("ProfilerStep#")
         if is_step and annotation.get("stage") == "START":
             device = int(annotation.get("device", 0))
-            begin = annotation["time_us"] * _NS_PER_US - start_ns
-            begins.setdefault(device, []).append(begin)
+            start = annotation["time_us"] * _NS_PER_US - start_ns
+            starts.setdefault(device, []).append(start)
     return {
         device: np.array(sorted(times), dtype=np.int64)
-        for device, times in begins.items()
+        for device, times in starts.items()
     }
-
-
-# Tables.
-
-#: The share of the reserved memory that must be unused for a finding.
-_LEAST_UNUSED = 0.2
-_LEAST_ITERATIONS = 3
-#: Growth is measured over so many iterations at the end.
-_MOST_ITERATIONS = 50
-_MEGABYTE: Final = 1e6
-
-
-def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
-    """Return `memory_peaks`, `memory_at_peak`, `memory_at_end`, `memory_segments`, `findings`."""
-    segments = pd.DataFrame(snapshot.segments, columns=list(Segment._fields))
-    tables = {
-        "memory_peaks": _peaks(snapshot, segments),
-        "memory_at_peak": _held_at(snapshot, snapshot.events.peak),
-        "memory_at_end": _held_at(snapshot, snapshot.events.last),
-        "memory_segments": _segment_table(segments),
-    }
-    tables["findings"] = _findings(snapshot, tables)
-    return tables
-
-
-def _peaks(snapshot: Snapshot, segments: pd.DataFrame) -> pd.DataFrame:
-    events = snapshot.events
-    device_count = len(events.devices)
-
-    def count_recorded(chosen: BoolArray) -> Int64Array:
-        return np.bincount(
-            events.place[snapshot.recorded & chosen], minlength=device_count
-        )
-
-    reserved_by_device = segments.groupby("device")["total_bytes"].sum()
-    reserved = reserved_by_device.reindex(events.devices, fill_value=0).to_numpy()
-    peak_level = events.level[events.peak]
-    reserved_at_peak = np.maximum(
-        reserved - _reserved_later(snapshot, events.time[events.peak]), peak_level
-    )
-    return pd.DataFrame(
-        {
-            "device": events.devices,
-            "allocations": count_recorded(events.size > 0),
-            "frees": count_recorded(events.size < 0),
-            "peak_allocated_bytes": peak_level,
-            "peak_at_ms": events.time[events.peak] / NS_PER_MS,
-            "end_total_bytes": events.level[events.last],
-            "reserved_at_peak_bytes": reserved_at_peak,
-            "unused_at_peak_bytes": reserved_at_peak - peak_level,
-            "reserved_bytes": reserved,
-        }
-    )
-
-
-def _reserved_later(snapshot: Snapshot, peak_time: Int64Array) -> Int64Array:
-    """Return how much each device reserved after its peak, less what it gave back, bytes."""
-    changes = snapshot.segment_changes
-    devices = snapshot.events.devices
-    place = np.searchsorted(devices, changes["device"].to_numpy())
-    is_known = np.isin(changes["device"].to_numpy(), devices)
-    place = place[is_known]
-    times = changes["time"].to_numpy()[is_known]
-    amounts = changes["bytes"].to_numpy()[is_known]
-    is_later = times > peak_time[place]
-    return sums(
-        group_index=place[is_later], values=amounts[is_later], group_count=len(devices)
-    )
-
-
-def _segment_table(segments: pd.DataFrame) -> pd.DataFrame:
-    sizes = ["total_bytes", "allocated_bytes", "active_bytes"]
-    groups = segments.groupby(["device", "segment_type", "stream"])[sizes]
-    table = groups.sum()
-    table.insert(0, "segments", groups.size())
-    return table.reset_index()
-
-
-def _held_at(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
-    """Return what is held after an event of each device, by frame, the most first."""
-    events = snapshot.events
-    owners = {"python_frame": (snapshot.frame, snapshot.frames)}
-    table = by_owner(owners, blocks_of(events, owners, events.alive_at(moments)))
-    table = table.sort_values(
-        ["place", "bytes"], ascending=[True, False], ignore_index=True
-    )
-    place = table.pop("place").to_numpy()
-    table.insert(0, "device", events.devices[place])
-    table["% of all"] = percent(table["bytes"].to_numpy(), events.level[moments][place])
-    return table
-
-
-class _Growth(NamedTuple):
-    """A frame whose blocks grow with each iteration."""
-
-    frame: str
-    bytes_per_iteration: int
-    iterations: int
-
-
-def _growth(snapshot: Snapshot, place: int) -> _Growth | None:
-    """Return the frame of a device whose blocks grow most, and in each iteration; None without."""
-    events = snapshot.events
-    first = events.first[place]
-    last = events.last[place]
-    device = int(events.devices[place])
-    no_iterations = np.empty(0, dtype=np.int64)
-    begins = snapshot.iterations.get(device, no_iterations)
-    begins = begins[-_MOST_ITERATIONS:]
-    times = events.time[first : last + 1]
-    first_in_iteration = np.searchsorted(times, begins) + first
-    last_before_begin = first_in_iteration - 1
-    moments = last_before_begin[last_before_begin >= first]
-    if len(moments) < _LEAST_ITERATIONS:
-        return None
-    birth = events.blocks.birth
-    death = events.blocks.death
-    is_of_device = (events.place[birth] == place) & snapshot.recorded[birth]
-    birth = birth[is_of_device]
-    death = death[is_of_device]
-    held_by_frame = []
-    for moment in moments.tolist():
-        is_born = birth <= moment
-        is_not_freed = (death < 0) | (death > moment)
-        alive = birth[is_born & is_not_freed]
-        held_by_frame.append(
-            sums(
-                group_index=snapshot.frame[alive],
-                values=events.size[alive],
-                group_count=len(snapshot.frames),
-            )
-        )
-    changes = np.diff(held_by_frame, axis=0)
-    grows_each_time = (changes > 0).all(axis=0)
-    total_change = held_by_frame[-1] - held_by_frame[0]
-    growth = np.where(grows_each_time, total_change, 0)
-    most = int(growth.argmax())
-    if growth[most] == 0:
-        return None
-    return _Growth(
-        frame=snapshot.frames[most],
-        bytes_per_iteration=int(growth[most]) // (len(moments) - 1),
-        iterations=len(moments),
-    )
-
-
-class _SnapshotFinding(NamedTuple):
-    """A row of the table of findings."""
-
-    finding: str
-    device: int
-    title: str
-    bytes: int
-    python_frame: str
-    advice: str
-
-
-def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return what to look at, by device; the largest frames that can be changed are named."""
-    findings = []
-    for place, peak in enumerate(tables["memory_peaks"].to_dict("records")):
-        findings.append(_peak_finding(peak, tables["memory_at_peak"]))
-        unused = peak["unused_at_peak_bytes"]
-        if unused > _LEAST_UNUSED * peak["reserved_at_peak_bytes"]:
-            findings.append(
-                _SnapshotFinding(
-                    finding="fragmentation",
-                    device=peak["device"],
-                    title=f"Fragmented memory at the peak: {unused / _MEGABYTE:,.0f} MB",
-                    bytes=unused,
-                    python_frame="",
-                    advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-                )
-            )
-        cached = peak["reserved_bytes"] - peak["end_total_bytes"]
-        if cached > _LEAST_UNUSED * peak["reserved_bytes"]:
-            findings.append(
-                _SnapshotFinding(
-                    finding="cache",
-                    device=peak["device"],
-                    title="Memory still cached for later allocations at the end: "
-                    f"{cached / _MEGABYTE:,.0f} MB",
-                    bytes=cached,
-                    python_frame="",
-                    advice="Release it with torch.cuda.empty_cache() if another program "
-                    "needs it.",
-                )
-            )
-        growth = _growth(snapshot, place)
-        if growth is not None:
-            more = f"{growth.bytes_per_iteration / _MEGABYTE:,.1f} MB"
-            findings.append(
-                _SnapshotFinding(
-                    finding="leak",
-                    device=peak["device"],
-                    title=f"Memory grows by {more} in each of {growth.iterations} "
-                    "iterations",
-                    bytes=growth.bytes_per_iteration,
-                    python_frame=growth.frame,
-                    advice="Drop the references that keep these blocks alive.",
-                )
-            )
-    return pd.DataFrame(findings, columns=list(_SnapshotFinding._fields))
-
-
-def _peak_finding(peak: dict[Any, Any], held_at_peak: pd.DataFrame) -> _SnapshotFinding:
-    """Return the finding about the peak of a device."""
-    is_of_device = held_at_peak["device"] == peak["device"]
-    is_frame = ~held_at_peak["python_frame"].str.startswith("(")
-    held_by_frames = held_at_peak[is_of_device & is_frame]
-    frame = NO_FRAME
-    size = 0
-    if len(held_by_frames):
-        frame = held_by_frames["python_frame"].iloc[0]
-        size = int(held_by_frames["bytes"].iloc[0])
-    peak_mb = peak["peak_allocated_bytes"] / _MEGABYTE
-    return _SnapshotFinding(
-        finding="memory-peak",
-        device=peak["device"],
-        title=f"Peak memory: {peak_mb:,.0f} MB, of which one frame allocated "
-        f"{size / _MEGABYTE:,.0f} MB",
-        bytes=size,
-        python_frame=frame,
-        advice="Allocate less there, or free it earlier.",
-    )
-
-
-def compare_snapshots(first: Snapshot, second: Snapshot) -> dict[str, pd.DataFrame]:
-    """Return peaks, and what was held at them and at the end by frame, of two snapshots."""
-    first_tables = snapshot_tables(first)
-    second_tables = snapshot_tables(second)
-    result = {
-        "memory_peaks": _side_by_side(
-            first_tables=first_tables,
-            second_tables=second_tables,
-            name="memory_peaks",
-            keys=["device"],
-        )
-    }
-    for name in ("memory_at_peak", "memory_at_end"):
-        keys = ["device", "python_frame"]
-        table = _side_by_side(
-            first_tables=first_tables,
-            second_tables=second_tables,
-            name=name,
-            keys=keys,
-            compared=["blocks", "bytes"],
-        )
-        change = table["bytes B - A"].abs()
-        largest_change_first = np.lexsort((-change, table["device"]))
-        result[name] = table.iloc[largest_change_first].reset_index(drop=True)
-    return result
-
-
-def _side_by_side(
-    first_tables: dict[str, pd.DataFrame],
-    second_tables: dict[str, pd.DataFrame],
-    name: str,
-    keys: list[str],
-    compared: Sequence[str] | None = None,
-) -> pd.DataFrame:
-    """Return columns of a table of two snapshots, `A`, `B` and their difference; all by default."""
-    first = first_tables[name].set_index(keys)
-    second = second_tables[name].set_index(keys)
-    columns: dict[str, pd.Series] = {}
-    for column in first.columns if compared is None else compared:
-        pair = pd.concat(
-            [first[column], second[column]], axis=1, keys=["A", "B"]
-        ).fillna(0)
-        columns[f"{column} A"] = pair["A"]
-        columns[f"{column} B"] = pair["B"]
-        columns[f"{column} B - A"] = pair["B"] - pair["A"]
-    return pd.DataFrame(columns).reset_index()

@@ -121,7 +121,7 @@ def chart(
     Writes result.html (the chart, and its numbers in a table) and result.csv (which kernels make
     up each category).
     """
-    from tracelens_ext.cli.load import check_files
+    from tracelens_ext.cli.named_traces import check_files
     from tracelens_ext.compare.engine_chart.page import check_results, write_results
     from tracelens_ext.compare.engine_chart.runs import grouped
     from tracelens_ext.compare.engine_chart.specification import (
@@ -183,7 +183,8 @@ def _measured_runs(
     split: str,
 ) -> list[EngineRun]:
     """Read traces one after the other; only the measures stay in memory."""
-    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import show_problems
     from tracelens_ext.compare.engine_chart.runs import measure
 
     shown_problems: set[str] = set()

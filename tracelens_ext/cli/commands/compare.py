@@ -127,7 +127,7 @@ class ComparisonOptions:
 
     def paths(self, traces: Sequence[str]) -> list[Path]:
         """Return what is compared, the baseline first."""
-        from tracelens_ext.cli.load import find_traces
+        from tracelens_ext.cli.named_traces import find_traces
         from tracelens_ext.compare.finished_reports import history_in
 
         named = find_traces(traces, or_reports=True)
@@ -187,7 +187,8 @@ class ComparisonOptions:
         *,
         with_reports: bool,
     ) -> Measurement:
-        from tracelens_ext.cli.load import analyze, show_problems
+        from tracelens_ext.cli.load import analyze
+        from tracelens_ext.cli.messages import show_problems
         from tracelens_ext.compare.finished_reports import with_reference
         from tracelens_ext.compare.report import measured_for_comparison
 

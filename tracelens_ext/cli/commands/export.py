@@ -89,7 +89,8 @@ def export(
     analysis: AnalysisOptions,
 ) -> None:
     """Write a trace of any format for Perfetto (ui.perfetto.dev), or as an SQLite database."""
-    from tracelens_ext.cli.load import analyze, find_traces, recording_notes
+    from tracelens_ext.cli.load import analyze, recording_notes
+    from tracelens_ext.cli.named_traces import find_traces
     from tracelens_ext.export.choice import Choice, parse_window
     from tracelens_ext.report.manifest import check_output
 

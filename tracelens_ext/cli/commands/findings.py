@@ -56,12 +56,8 @@ def findings(
     analysis: AnalysisOptions,
 ) -> None:
     """Show what would save the most time: how much, why, where, and what to change."""
-    from tracelens_ext.cli.load import (
-        find_traces,
-        show_problems,
-        tell_errors,
-        without_repetitions,
-    )
+    from tracelens_ext.cli.messages import show_problems, tell_errors
+    from tracelens_ext.cli.named_traces import find_traces, without_repetitions
     from tracelens_ext.cli.parallel import each_trace
     from tracelens_ext.report.formats import nested_json_text
 
@@ -125,7 +121,7 @@ def _findings_of(
     from tracelens_ext.cli.load import analyze, recording_notes
 
     analysis = replace(analysis, reading=reading)
-    analyzer = analyze(path, analysis, without_tpu=True, progress=progress)
+    analyzer = analyze(path, analysis, refuses_tpu=True, progress=progress)
     trace_findings = analyzer.findings(device_peaks)
     failures = analyzer.failures.messages
     return _TraceFindings(

@@ -122,7 +122,8 @@ def fleet(
     reading: ReadingFlags,
 ) -> None:
     """Analyze the traces of all ranks: which are slow, and which ones collectives wait for."""
-    from tracelens_ext.cli.load import chosen_cache, show_problems
+    from tracelens_ext.cli.load import chosen_cache
+    from tracelens_ext.cli.messages import show_problems
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
@@ -178,7 +179,7 @@ def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
         return
     from rich.progress import MofNCompleteColumn
 
-    from tracelens_ext.cli.load import progress_bars
+    from tracelens_ext.cli.progress import progress_bars
 
     bar = progress_bars(MofNCompleteColumn())
     task = bar.add_task("Analysing traces", total=None)

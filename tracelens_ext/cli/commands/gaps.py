@@ -88,7 +88,7 @@ def gaps(
     outputs = [output] if output else []
     check_texts(outputs, trace, force=force, json=json, every_gap=all)
     analysis = AnalysisOptions(kernel_categories=False, reading=reading)
-    analyzer = analyze(trace, analysis, without_tpu=True)
+    analyzer = analyze(trace, analysis, refuses_tpu=True)
     gap_report = GapReport(analyzer=analyzer, selection=selection, options=options)
     notes = list(gap_report.notes) if json else []
     notes += recording_notes(analyzer, for_json=json)

@@ -110,7 +110,8 @@ def kernels(
 ) -> None:
     """List kernels by count or duration; with --gaps, also the idle time between them."""
     from tracelens_ext.cli.gap_report import GapReport
-    from tracelens_ext.cli.load import analyze, recording_notes, show_plugin_problems
+    from tracelens_ext.cli.load import analyze, recording_notes
+    from tracelens_ext.cli.messages import show_plugin_problems
     from tracelens_ext.cli.outputs import check_texts
 
     wants_gaps = gaps or gap_output is not None
@@ -120,7 +121,7 @@ def kernels(
     outputs = [path for path in (output, gap_output) if path]
     check_texts(outputs, trace, force=force, json=json, every_gap=options.all)
     analyzer = analyze(
-        trace, replace(analysis, python_frames=sources), without_tpu=True
+        trace, replace(analysis, python_frames=sources), refuses_tpu=True
     )
     kernel_report = _KernelReport.of(analyzer, selection, sort, with_sources=sources)
     tables = dict(kernel_report.tables)

@@ -274,7 +274,7 @@ def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
     Doubts, and all problems but that of a single input, are told on standard error.
     """
     from tracelens_ext.analysis.nsys_statistics.inputs import statistics_of
-    from tracelens_ext.cli.load import check_files
+    from tracelens_ext.cli.named_traces import check_files
 
     results = _Results()
     for spec in inputs.specs:
@@ -301,7 +301,8 @@ def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
 
 def _read(path: Path, reading: ReadingOptions) -> Trace:
     """Read a trace with a progress bar."""
-    from tracelens_ext.cli.load import chosen_cache, reading_of, tell_dropped
+    from tracelens_ext.cli.load import chosen_cache, reading_of
+    from tracelens_ext.cli.messages import tell_dropped
     from tracelens_ext.readers import read_trace
 
     with reading_of(path) as progress:

@@ -81,12 +81,8 @@ def phases(
     from tracelens_ext.analysis.cuda_graphs.tables import capture_notes
     from tracelens_ext.analysis.serving.phases import phase_notes
     from tracelens_ext.analysis.serving.steps import parse_user_phases
-    from tracelens_ext.cli.load import (
-        analyze,
-        computed_tables,
-        recording_notes,
-        show_plugin_problems,
-    )
+    from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
+    from tracelens_ext.cli.messages import show_plugin_problems
 
     own = tuple(phase or ())
     parse_user_phases(own)  # raises before a trace is read, which may take long

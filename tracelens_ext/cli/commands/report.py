@@ -174,7 +174,11 @@ class _ReportRun:
 
     def report_on_all(self, arguments: Sequence[str]) -> int:
         """Report on all traces, and return how many could not be."""
-        from tracelens_ext.cli.load import check_files, find_traces, without_repetitions
+        from tracelens_ext.cli.named_traces import (
+            check_files,
+            find_traces,
+            without_repetitions,
+        )
 
         self.outputs.check_extras()
         named = find_traces(arguments)
@@ -193,7 +197,7 @@ class _ReportRun:
         return 0
 
     def _report_on_one(self, trace: Path) -> None:
-        from tracelens_ext.cli.load import show_problems
+        from tracelens_ext.cli.messages import show_problems
 
         try:
             result = self.analyze(trace, self.outputs.for_one(trace), [trace])
@@ -211,7 +215,7 @@ class _ReportRun:
 
     def _report_on_ranks(self, trace: Path, ranks: Sequence[int]) -> None:
         """Report on each of the ranks that were merged into a file."""
-        from tracelens_ext.cli.load import show_problems
+        from tracelens_ext.cli.messages import show_problems
 
         names = [with_rank(trace, rank) for rank in ranks]
         rows = []
@@ -238,7 +242,7 @@ class _ReportRun:
         self, traces: Sequence[Path], problems: Sequence[TraceError]
     ) -> int:
         """Report on several traces, whatever becomes of each; return how many could not be."""
-        from tracelens_ext.cli.load import show_problems, tell_errors
+        from tracelens_ext.cli.messages import show_problems, tell_errors
         from tracelens_ext.cli.parallel import each_trace
 
         shown_problems = set[str]()

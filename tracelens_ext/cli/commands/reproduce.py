@@ -160,7 +160,8 @@ def _recorded_operations(
     trace: Path, choice: OperationChoice, analysis: AnalysisOptions
 ) -> Specification:
     """Return the chosen operations of a trace."""
-    from tracelens_ext.cli.load import analyze, show_plugin_problems
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import show_plugin_problems
     from tracelens_ext.reproduce.selection import select_operations
 
     analyzer = analyze(trace, analysis)
@@ -173,7 +174,8 @@ def _changed_operations(
     traces: list[Path], choice: OperationChoice, analysis: AnalysisOptions
 ) -> Specification:
     """Return the operations whose GPU time differs most between two traces."""
-    from tracelens_ext.cli.load import analyze, show_plugin_problems
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import show_plugin_problems
     from tracelens_ext.reproduce.changes import select_changes
 
     if choice.row is not None or choice.finding is not None:

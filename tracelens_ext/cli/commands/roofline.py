@@ -98,12 +98,8 @@ def roofline(
 ) -> None:
     """Show how far each operation is from the hardware limits, and how much time that costs."""
     from tracelens_ext.analysis.iterations.selection import EventFilter
-    from tracelens_ext.cli.load import (
-        analyze,
-        computed_tables,
-        recording_notes,
-        show_plugin_problems,
-    )
+    from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
+    from tracelens_ext.cli.messages import show_plugin_problems
     from tracelens_ext.roofline.summary import advice, modelled, roofline_facts
 
     analysis = AnalysisOptions(

@@ -174,7 +174,8 @@ def suggest(
     from tracelens_ext.analysis.timeline.overview import whole_graphs
     from tracelens_ext.categorize import UNCATEGORIZED
     from tracelens_ext.categorize.drafts import draft_rules, group_unknown
-    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.cli.load import analyze
+    from tracelens_ext.cli.messages import show_problems
     from tracelens_ext.report.formats import json_safe
 
     if output is not None and output.exists():

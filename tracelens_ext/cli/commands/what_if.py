@@ -85,7 +85,8 @@ def what_if(
     analysis: AnalysisOptions,
 ) -> None:
     """Predict the wall time if kernels, copies or the CPU were faster or removed."""
-    from tracelens_ext.cli.load import analyze, recording_notes, show_plugin_problems
+    from tracelens_ext.cli.load import analyze, recording_notes
+    from tracelens_ext.cli.messages import show_plugin_problems
     from tracelens_ext.cli.outputs import check_texts
     from tracelens_ext.findings.engine import tell_claims
     from tracelens_ext.report.formats import nested_json_text
