@@ -1,4 +1,4 @@
-"""The usual delays of each device (latency, gap, tail), and delays that nothing in a file explains."""
+"""The usual delays of each device (latency, gap, tail), and delays that nothing explains."""
 
 from __future__ import annotations
 
