@@ -115,7 +115,7 @@ def _fill_events(
     connection: sqlite3.Connection, gpu_events: GpuEvents, name_id: Int64Array
 ) -> None:
     trace = gpu_events.trace
-    rank = rank_hints(trace.metadata, trace.provenance.path, devices=()).known
+    rank = rank_hints(trace.metadata, trace.provenance.path, devices=()).known_rank
     threads = [f"{process}/{thread}" for process, thread in trace.threads]
     columns = {
         "id": range(len(trace)),
