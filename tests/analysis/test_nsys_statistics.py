@@ -31,15 +31,13 @@ from tests.support.statistics_helpers import (
 from tracelens_ext import StatisticClassifier, read_trace
 from tracelens_ext.analysis.nsys_statistics.configuration import load_configuration
 from tracelens_ext.analysis.nsys_statistics.inputs import event_totals
-from tracelens_ext.analysis.nsys_statistics.layout import fixed
-from tracelens_ext.analysis.nsys_statistics.statistics import (
+from tracelens_ext.analysis.nsys_statistics.kernel_classes import (
     Classifier,
-    ClassStatistics,
-    Total,
     collective_of,
-    compute,
-    memory_totals,
 )
+from tracelens_ext.analysis.nsys_statistics.layout import fixed
+from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.analysis.nsys_statistics.totals import Total, memory_totals
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.statistics_helpers import GPA, SPECIFICATION, TAG
+from tracelens_ext.analysis.nsys_statistics.commented_json import plain_json
 from tracelens_ext.analysis.nsys_statistics.configuration import (
     InputSpec,
     load_class_map,
     load_configuration,
-    plain_json,
 )
 from tracelens_ext.errors import ConfigurationError
 

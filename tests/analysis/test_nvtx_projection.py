@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.make_trace import TraceMaker
 from tests.support.statistics_helpers import TWO_GPUS
 from tracelens_ext import CallTree, read_trace
-from tracelens_ext.analysis.nsys_statistics.inputs import project_ranges
+from tracelens_ext.analysis.nsys_statistics.nvtx_ranges import project_ranges
 from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.trace.linking import link
 
