@@ -96,7 +96,7 @@ class Questions:
         return {
             "facts": dict(
                 overview(
-                    work=analyzer.work,
+                    gpu_events=analyzer.work,
                     covered=analyzer.coverage,
                     products=recognized_products(analyzer.trace),
                 )
