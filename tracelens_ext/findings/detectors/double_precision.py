@@ -15,6 +15,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
 )
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import Device
@@ -45,6 +46,7 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_saving=LeastSaving.SLOWER,
 )
 
 #: First template arguments, and operations on doubles; parameters of functions are no data.

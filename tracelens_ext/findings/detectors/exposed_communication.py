@@ -14,6 +14,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
     Remedy,
     VariantText,
 )
@@ -184,6 +185,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
+    least_saving=LeastSaving.HALF,
 )
 
 #: The kinds of collectives, by the variant of the text; the first that fits counts.

@@ -21,6 +21,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
     VariantText,
 )
 from tracelens_ext.trace import NONE, Float64Array, Int64Array
@@ -94,6 +95,7 @@ TEXT: Final = FindingText(
             reason="kernels follow each other as in an activation or norm computed in parts",
         ),
     },
+    least_saving=LeastSaving.SLOWER,
 )
 
 

@@ -17,6 +17,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
 )
 
 TEXT: Final = FindingText(
@@ -62,6 +63,7 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_saving=LeastSaving.HALF,
 )
 
 #: FlashAttention 2, of PyTorch or its own package; not of split keys, which memory limits.

@@ -15,6 +15,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
     VariantText,
 )
 from tracelens_ext.roofline.operation import Operation, Tensor
@@ -66,6 +67,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
+    least_saving=LeastSaving.HALF,
 )
 
 #: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.

@@ -15,6 +15,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
 )
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.peaks import DevicePeaks
@@ -91,6 +92,7 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
         "rate": EvidenceText(what="their rate", unit="TFLOP/s", see="roofline"),
     },
+    least_saving=LeastSaving.SLOWER,
 )
 
 #: Queries of a head that one block computes.

@@ -23,6 +23,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
     VariantText,
 )
 from tracelens_ext.findings.transfer_facts import (
@@ -96,6 +97,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
+    least_saving=LeastSaving.SLOWER,
 )
 
 #: Less than this share of the link is far below it. Smaller messages take their latency.

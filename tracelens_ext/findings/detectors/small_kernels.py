@@ -15,6 +15,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
     Remedy,
 )
 from tracelens_ext.trace import NS_PER_US
@@ -81,6 +82,7 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_saving=LeastSaving.HALF,
 )
 
 #: A launch takes the CPU about this long (the call 3 µs, PyTorch around it more), and the GPU two

@@ -20,6 +20,7 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
+    LeastSaving,
     Remedy,
 )
 from tracelens_ext.trace import NONE
@@ -51,6 +52,7 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText("their time", "ms", "kernels"),
         "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
     },
+    least_saving=LeastSaving.HALF,
 )
 
 #: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.
