@@ -27,12 +27,7 @@ from tracelens_ext.findings.finding import (
     saving_text,
 )
 from tracelens_ext.findings.program_facts import ProgramFacts
-from tracelens_ext.findings.texts import (
-    FindingText,
-    LeastSaving,
-    VariantText,
-    first_fitting,
-)
+from tracelens_ext.findings.texts import FindingText, VariantText, first_fitting
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow
@@ -54,9 +49,6 @@ from tracelens_ext.trace.sorted_groups import by_group_and_time, items_before
 MOST_ELEMENTS: Final = 2**62
 #: What kernels that are bound by memory reach of its bandwidth.
 MEMORY_SHARE: Final = 0.7
-#: What is saved at least, as shares of the attributed time, or of the speed that was assumed.
-_HALF: Final = 0.5
-_SLOWER_SPEED: Final = 2 / 3
 #: What a finding says.
 _TEXTS: Final = ("title", "advice", "snippet", "confidence", "reason")
 _AMD: Final = ("hip", "roc")
@@ -342,8 +334,9 @@ class Inspection:
         if claim is not None:
             saving_ms = claim.attributed_ms
             share_percent = self.share_percent(claim)
-            if low_ms is None:
-                low_ms = self._least_saving_ms(claim, text.least_saving)
+            low_ms, assumed_high_ms = self._range_ms(claim, text, low_ms)
+            if high_ms is None:
+                high_ms = assumed_high_ms
         chosen_texts = _ChosenTexts(self, text, variant, texts)
         chosen_texts.fill(
             {"saving": saving_text(saving_ms, share_percent), "share": share_percent},
@@ -361,6 +354,7 @@ class Inspection:
             saving_ms = 0.0
             share_percent = 0.0
             low_ms = None
+            high_ms = None
         page = chosen_texts.template("documentation")
         return Finding(
             id=detector,
@@ -421,16 +415,20 @@ class Inspection:
             values=values,
         )
 
-    def _least_saving_ms(self, claim: Claim, least: LeastSaving) -> float | None:
-        """Return what a fix saves at least of an attributed time, ms; None for all of it."""
-        if least is LeastSaving.HALF:
-            return _HALF * claim.attributed_ms
-        if least is LeastSaving.SLOWER:
-            time_ms = self.wall.mean_ms(self.work.duration[claim.events])
-            remaining_ms = time_ms - claim.attributed_ms
-            longer_ms = (1 / _SLOWER_SPEED - 1) * remaining_ms
-            return max(claim.attributed_ms - longer_ms, 0.0)
-        return None
+    def _range_ms(
+        self, claim: Claim, text: FindingText, low_ms: float | None
+    ) -> tuple[float | None, float | None]:
+        """Return the least and the most that a fix saves, ms; None for the attributed time.
+
+        No more goes than the GPU events take.
+        """
+        if low_ms is None and text.least_share < 1:
+            low_ms = text.least_share * claim.attributed_ms
+        if text.most_share <= 1:
+            return low_ms, None
+        time_ms = self.wall.mean_ms(self.work.duration[claim.events])
+        most_ms = min(text.most_share * claim.attributed_ms, time_ms)
+        return low_ms, max(most_ms, claim.attributed_ms)
 
     def size_of(self, claim: Claim) -> dict[str, float | None]:
         """Return how many GPU events a claim has something of, and how long they take."""

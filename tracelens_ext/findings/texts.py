@@ -30,17 +30,6 @@ class Remedy(Enum):
     REMOVES_EXTRA_LAUNCHES = "extra launches go"
 
 
-class LeastSaving(Enum):
-    """What a fix saves at least, if the attributed time is what it saves at best."""
-
-    #: All of it: what goes is recorded.
-    ALL = "all"
-    #: Half of it: how much goes depends on the code.
-    HALF = "half"
-    #: What is left if the GPU events reach two thirds of the speed that was assumed only.
-    SLOWER = "slower than assumed"
-
-
 @dataclass(frozen=True)
 class EvidenceText:
     """What a number is that supports a finding.
@@ -153,7 +142,9 @@ class FindingText:
         advice_for: what to change, by kind of program, where that is something else; `other` is for
             kinds that are not named, except those of PyTorch.
         informs_only: whether it claims no time.
-        least_saving: what the fix saves at least, unless the detector tells.
+        least_share: the share of the attributed time that the fix saves at least, where that rests
+            on an assumed speed or depends on the code; unless the detector tells.
+        most_share: the share that it may save if the speed that is assumed is too low.
     """
 
     title: str = ""
@@ -167,4 +158,5 @@ class FindingText:
     variants: Mapping[str, VariantText] = field(default_factory=dict)
     advice_for: Mapping[str, Advice] = field(default_factory=dict)
     informs_only: bool = False
-    least_saving: LeastSaving = LeastSaving.ALL
+    least_share: float = 1.0
+    most_share: float = 1.0

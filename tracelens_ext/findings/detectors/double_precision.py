@@ -15,7 +15,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
 )
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import Device
@@ -46,7 +45,7 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
-    least_saving=LeastSaving.SLOWER,
+    least_share=0.5,
 )
 
 #: First template arguments, and operations on doubles; parameters of functions are no data.

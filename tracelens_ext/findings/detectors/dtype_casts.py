@@ -13,12 +13,7 @@ from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import bytes_of_row
 from tracelens_ext.findings.program_facts import Fact
-from tracelens_ext.findings.texts import (
-    AdviceVariant,
-    EvidenceText,
-    FindingText,
-    LeastSaving,
-)
+from tracelens_ext.findings.texts import AdviceVariant, EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.roofline.operation import Operation
@@ -61,7 +56,7 @@ TEXT: Final = FindingText(
             what="bytes that they move", unit="GB", see="roofline"
         ),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 _CASTS: Final = ("copy_", "_to_copy", "to", "_foreach_copy_")

@@ -14,7 +14,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
     Remedy,
     VariantText,
 )
@@ -185,7 +184,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 #: The kinds of collectives, by the variant of the text; the first that fits counts.

@@ -13,7 +13,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
     Remedy,
 )
 from tracelens_ext.findings.transfer_facts import (
@@ -120,7 +119,7 @@ TEXT: Final = FindingText(
         "rate_to_host": EvidenceText("rate from the device", "GB/s", "kernels"),
         "idle_ms": EvidenceText("idle time while the CPU waits", "ms", "gap_summary"),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 

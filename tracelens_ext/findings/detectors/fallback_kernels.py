@@ -21,7 +21,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
     VariantText,
 )
 from tracelens_ext.trace import NONE, Float64Array, Int64Array
@@ -95,7 +94,7 @@ TEXT: Final = FindingText(
             reason="kernels follow each other as in an activation or norm computed in parts",
         ),
     },
-    least_saving=LeastSaving.SLOWER,
+    least_share=0.5,
 )
 
 

@@ -17,7 +17,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
 )
 
 TEXT: Final = FindingText(
@@ -63,7 +62,8 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
+    most_share=1.5,
 )
 
 #: FlashAttention 2, of PyTorch or its own package; not of split keys, which memory limits.

@@ -17,7 +17,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
 )
 from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
 from tracelens_ext.trace import Device
@@ -52,7 +51,7 @@ TEXT: Final = FindingText(
             what="multiprocessors", unit="units", see="roofline"
         ),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 

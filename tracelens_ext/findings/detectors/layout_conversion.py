@@ -15,7 +15,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
     VariantText,
 )
 from tracelens_ext.roofline.operation import Operation, Tensor
@@ -67,7 +66,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 #: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.

@@ -12,12 +12,7 @@ from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import bytes_of_row, optimizer_steps
 from tracelens_ext.findings.program_facts import Fact
-from tracelens_ext.findings.texts import (
-    AdviceVariant,
-    EvidenceText,
-    FindingText,
-    LeastSaving,
-)
+from tracelens_ext.findings.texts import AdviceVariant, EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
@@ -68,7 +63,8 @@ TEXT: Final = FindingText(
             what="bytes that they move", unit="GB", see="roofline"
         ),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.

@@ -23,7 +23,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
 )
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import BoolArray, Device
@@ -120,7 +119,7 @@ TEXT: Final = FindingText(
         "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 _DOUBLE: Final = re.compile(r"dgemm")

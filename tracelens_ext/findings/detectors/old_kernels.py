@@ -21,7 +21,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
 )
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
@@ -51,7 +50,7 @@ TEXT: Final = FindingText(
         "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
-    least_saving=LeastSaving.SLOWER,
+    least_share=0.5,
 )
 
 #: Generations of kernels, by compute capability.

@@ -15,7 +15,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
 )
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.peaks import DevicePeaks
@@ -92,7 +91,8 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
         "rate": EvidenceText(what="their rate", unit="TFLOP/s", see="roofline"),
     },
-    least_saving=LeastSaving.SLOWER,
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Queries of a head that one block computes.

@@ -15,12 +15,7 @@ from tracelens_ext.findings.gemm_times import (
     needed_ns_of_events,
 )
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import (
-    EvidenceText,
-    FindingText,
-    LeastSaving,
-    VariantText,
-)
+from tracelens_ext.findings.texts import EvidenceText, FindingText, VariantText
 from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
@@ -43,7 +38,8 @@ TEXT: Final = FindingText(
             values={"why": "; nothing recorded shows why these do not"},
         ),
     },
-    least_saving=LeastSaving.SLOWER,
+    least_share=0.5,
+    most_share=1.1,
 )
 
 _TF32: Final = 'torch.set_float32_matmul_precision("high")'

@@ -17,7 +17,7 @@ from tracelens_ext.findings.attribution import MOST_PLACES, ranked
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText, LeastSaving, Remedy
+from tracelens_ext.findings.texts import EvidenceText, FindingText, Remedy
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array, IntArray
@@ -46,7 +46,7 @@ TEXT: Final = FindingText(
             "more in a slow iteration than usual", "kernels", "iterations"
         ),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 _WALL: Final = "wall_time_ms"

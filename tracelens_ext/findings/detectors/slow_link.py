@@ -23,7 +23,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
     VariantText,
 )
 from tracelens_ext.findings.transfer_facts import (
@@ -97,7 +96,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
-    least_saving=LeastSaving.SLOWER,
+    least_share=0.5,
 )
 
 #: Less than this share of the link is far below it. Smaller messages take their latency.

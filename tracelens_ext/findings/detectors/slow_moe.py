@@ -11,7 +11,7 @@ from tracelens_ext.findings.gemm_times import (
     FAR,
 )
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText, LeastSaving
+from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
 
 TEXT: Final = FindingText(
@@ -26,7 +26,7 @@ TEXT: Final = FindingText(
         "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
-    least_saving=LeastSaving.SLOWER,
+    least_share=0.5,
 )
 
 _GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)

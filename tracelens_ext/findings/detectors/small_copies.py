@@ -15,7 +15,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
     Remedy,
 )
 from tracelens_ext.findings.transfer_facts import (
@@ -54,7 +53,7 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
         "launches": EvidenceText(what="launches of them", unit="calls", see="kernels"),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 #: A copy without a known size is small if it is as short as this.

@@ -15,7 +15,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
     Remedy,
 )
 from tracelens_ext.trace import NS_PER_US
@@ -82,7 +81,7 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 #: A launch takes the CPU about this long (the call 3 µs, PyTorch around it more), and the GPU two

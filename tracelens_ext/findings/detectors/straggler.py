@@ -14,7 +14,7 @@ from tracelens_ext.findings.attribution import places_of
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.texts import EvidenceText, FindingText, LeastSaving
+from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.findings.transfer_facts import (
     named_collectives,
 )
@@ -44,7 +44,7 @@ TEXT: Final = FindingText(
             what="device {name} busy meanwhile", unit="ms", see="kernels"
         ),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
 )
 
 _SAME: Final = [

@@ -17,7 +17,6 @@ from tracelens_ext.findings.texts import (
     AdviceVariant,
     EvidenceText,
     FindingText,
-    LeastSaving,
 )
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.trace import Float64Array, Int64Array
@@ -47,7 +46,8 @@ TEXT: Final = FindingText(
         "events": EvidenceText(what="slow products", unit="GPU events", see="kernels"),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
-    least_saving=LeastSaving.HALF,
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Fewer others tell nothing; what is shorter is measured too coarsely.
