@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.modules import has_modules, nn_modules
+from tracelens_ext.analysis.module_tables import nn_modules
+from tracelens_ext.analysis.modules import has_modules
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.intervals import union_length

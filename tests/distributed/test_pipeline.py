@@ -17,6 +17,8 @@ from tests.support.fleet_helpers import needs_fleet
 from tests.support.pipeline_jobs import PipelineJob, Simulation
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
+from tracelens_ext.distributed import run_fleet
+from tracelens_ext.distributed.pipeline.averages import AverageIteration
 from tracelens_ext.distributed.pipeline.chart import stage_timeline
 from tracelens_ext.distributed.pipeline.extract import (
     ACTIVITY,
@@ -33,7 +35,10 @@ from tracelens_ext.distributed.pipeline.tables import (
     PipelineJob as FoundPipelines,
 )
 from tracelens_ext.distributed.pipeline.tables import analyze_pipelines
-from tracelens_ext.distributed.pipeline.verdicts import find_pipeline_verdicts
+from tracelens_ext.distributed.pipeline.verdicts import (
+    find_pipeline_verdicts,
+    verdicts_on,
+)
 from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
 from tracelens_ext.distributed.verdicts import VerdictKind
 from tracelens_ext.errors import UsageError
@@ -126,6 +131,15 @@ def test_the_time_of_each_stage_is_what_was_simulated(tmp_path: Path) -> None:
         PipelineJob(groups="pair", peers="none", clock_offset_us=-2000.0),
         PipelineJob(data_parallel=2, optimizer_us=4000.0, labels="record"),
         PipelineJob(iterations=1, has_iterations=False, micro_batches=4),
+        PipelineJob(micro_batches=1),
+        PipelineJob(groups="none", peers="none", iterations=1),
+        PipelineJob(
+            schedule="interleaved",
+            is_batched=True,
+            micro_batches=16,
+            iterations=1,
+            link_factors={frozenset((1, 2)): 6.0},
+        ),
     ],
 )
 def test_variants_of_recordings_have_their_true_times(
@@ -198,6 +212,66 @@ def test_micro_batches_that_pass_together_or_queue_are_all_counted(
 ) -> None:
     found, _ = simulated(tmp_path, job)
     assert found.table()["micro_batches"].tolist() == [8, 8]
+
+
+@pytest.mark.slow
+def test_two_stages_with_several_possible_numbers_of_chunks(tmp_path: Path) -> None:
+    """84 transfers are 12 micro-batches of 4 chunks, or 28 of 2."""
+    job = PipelineJob(
+        stages=2, schedule="interleaved", chunks=4, micro_batches=12, iterations=1
+    )
+    found, _ = simulated(tmp_path, job)
+    (iteration,) = found.iterations
+    assert iteration.schedule.micro_batches == 12
+    assert iteration.schedule.chunks == 4
+
+
+@pytest.mark.slow
+def test_clocks_follow_the_links_that_tell_most(tmp_path: Path) -> None:
+    """The kernels of the first and the last stage end far apart: their link tells little."""
+    job = PipelineJob(
+        schedule="interleaved",
+        is_batched=True,
+        micro_batches=16,
+        iterations=1,
+        stage_factors={2: 1.5},
+        noise=0.0,
+        clock_offset_us=30_000.0,
+    )
+    found, truth = simulated(tmp_path, job)
+    expected = [truth[stage, 3]["bubble"] for stage in range(4)]
+    assert found.table()["bubble_ms"].tolist() == pytest.approx(expected, rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_stages_are_named_where_traces_lack_partners_and_groups(tmp_path: Path) -> None:
+    job = PipelineJob(
+        stages=3, tensor_parallel=2, groups="none", peers="none", iterations=1
+    )
+    found, _ = simulated(tmp_path, job)
+    assert found.iterations == ()
+    stages = [[0, 1], [2, 3], [4, 5]]
+    found = pipelines_in(tmp_path, stages)
+    assert found.table()["micro_batches"].tolist() == [8, 8, 8]
+    assert found.stage_of_rank == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
+
+
+def test_an_announced_shape_holds_its_sender_up_and_the_tensor_does_not() -> None:
+    calls = [
+        ("send", 0, 1, 1000, 1010),  # the shape; then the rank computes again
+        ("recv", 1, 0, 0, 1010),
+        ("send", 0, 1, 1010, 1110),
+        ("recv", 1, 0, 1010, 1110),
+        ("send", 1, 0, 2110, 2210),
+        ("recv", 0, 1, 2010, 2210),
+    ]
+    elements = [3.0, 3.0, 9000.0, 9000.0, 9000.0, 9000.0]
+    work = [(0, 0, 1000), (0, 1010, 2010), (1, 1110, 2110), (0, 2210, 3000)]
+    found = analyze_pipelines(
+        exchanges(calls).assign(elements=elements), of_ranks(computation(work))
+    )
+    (first, _) = found.table().to_dict("records")
+    assert first["transfer_ms"] == pytest.approx(0.010 + 0.100)
 
 
 @pytest.mark.slow
@@ -282,6 +356,11 @@ def test_a_slow_stage_is_named_where_moving_its_work_does_not_help(
     [
         (PipelineJob(stages=2, micro_batches=4), ["too_few_micro_batches"]),
         (PipelineJob(stages=2, micro_batches=16), []),
+        (PipelineJob(stages=2, micro_batches=16, transfer_us=100.0), []),
+        (
+            PipelineJob(stages=8, micro_batches=4, stage_factors={5: 1.5}),
+            ["uneven_stage", "too_few_micro_batches"],
+        ),
         (PipelineJob(stage_factors={2: 1.3}), ["uneven_stage"]),
         (PipelineJob(link_factors={frozenset((0, 1)): 5.0}), ["slow_transfer"]),
         (
@@ -299,6 +378,43 @@ def test_the_verdict_is_what_was_put_in(
     for verdict in verdicts:
         assert verdict.ms is not None
         assert re.search(r"error [+-]0\.\d %", verdict.evidence)
+
+
+def average(**changes: object) -> AverageIteration:
+    """Return an iteration of three even stages with enough micro-batches."""
+    even = AverageIteration(
+        schedule=Schedule(ScheduleKind.ONE_FORWARD_ONE_BACKWARD, 3, 16),
+        window=3e8,
+        computation=np.full(3, 2.4e8),
+        transfer=np.array([1e5, 1e5]),
+        message_bytes=np.full(2, 8e6),
+        transfer_share=0.01,
+        bubble_share=0.1,
+        ranks_of_stage=[[0], [1], [2]],
+    )
+    return replace(even, **changes)
+
+
+def kinds(iteration: AverageIteration) -> list[str]:
+    """Return the kinds of the verdicts on an iteration."""
+    return [verdict.verdict.value for verdict in verdicts_on(iteration)]
+
+
+def test_a_link_that_carries_more_bytes_is_not_slow() -> None:
+    transfer = np.array([1e5, 5e5])
+    sizes = np.array([8e6, 40e6])
+    assert kinds(average(transfer=transfer)) == ["slow_transfer"]
+    assert kinds(average(transfer=transfer, message_bytes=sizes)) == []
+
+
+def test_slow_transfers_are_shown_with_their_bandwidth() -> None:
+    slow = average(transfer=np.full(2, 1e6))
+    (verdict,) = verdicts_on(slow)
+    assert verdict.verdict is VerdictKind.SLOW_TRANSFER
+    assert verdict.rank is None, "no link is slower than the others"
+    assert "1.000 ms each, 8.0 GB/s" in verdict.evidence
+    (verdict,) = verdicts_on(replace(slow, message_bytes=np.full(2, np.nan)))
+    assert "GB/s" not in verdict.evidence
 
 
 def test_a_job_without_sends_has_no_pipeline(tmp_path: Path) -> None:
@@ -325,6 +441,58 @@ def test_the_example_of_the_page_is_what_the_program_prints(
     lines = [line.rstrip() for line in printed.splitlines()]
     for line in example.splitlines():
         assert line in lines
+
+
+@pytest.mark.slow
+@needs_fleet
+def test_ranks_of_a_long_stage_are_not_called_slow_as_well(tmp_path: Path) -> None:
+    """With a process group for each two neighbors, the middle stages have equal places in them."""
+    job = PipelineJob(
+        groups="pair",
+        tensor_parallel=2,
+        micro_batches=16,
+        iterations=1,
+        stage_factors={1: 1.6},
+    )
+    Simulation(job).write(tmp_path / "run")
+    result = run_fleet([str(tmp_path / "run")], tmp_path / "results", workers=0)
+    assert result.tables["verdicts"]["verdict"].tolist() == ["uneven_stage"]
+
+
+@needs_fleet
+@pytest.mark.parametrize(
+    ("job", "named", "reason"),
+    [
+        (
+            PipelineJob(labels="absent"),
+            None,
+            "do not record what their SendRecv kernels exchange",
+        ),
+        (
+            PipelineJob(peers="none", groups="none", tensor_parallel=2),
+            None,
+            "Name the stages with --pipeline-stages",
+        ),
+        (
+            PipelineJob(peers="none", groups="none", tensor_parallel=2),
+            "3",
+            "No sends and receives connect the given pipeline stages",
+        ),
+    ],
+)
+def test_a_note_says_why_no_stages_are_found(
+    job: PipelineJob, named: str | None, reason: str, tmp_path: Path
+) -> None:
+    small = replace(job, micro_batches=2, iterations=1)
+    Simulation(small).write(tmp_path / "run")
+    result = run_fleet(
+        [str(tmp_path / "run")],
+        tmp_path / "results",
+        workers=0,
+        pipeline_stages=named,
+    )
+    assert len(result.tables["pipeline_stages"]) == 0
+    assert reason in " ".join(result.notes)
 
 
 def exchanges(

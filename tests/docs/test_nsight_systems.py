@@ -12,8 +12,7 @@ from tests.support.docs_helpers import code_blocks, commands_of, page_text
 from tests.support.nsys_export_maker import training
 from tests.support.nsys_report_maker import steps
 from tracelens_ext.cli import run
-from tracelens_ext.readers.nsys import export_schema as nsys_places
-from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
+from tracelens_ext.readers.nsys import export_schema, export_trace
 
 _TEXT = page_text("nsight-systems.md").partition("\n## GPU time by class of kernel\n")[
     0
@@ -71,5 +70,5 @@ def test_python() -> None:
 
 def test_the_table_names_what_is_read() -> None:
     listed = re.findall(r"`((?:CUPTI_|NVTX_|CUBLAS_|CUDNN_)[A-Z_]+)`", _TEXT)
-    read = {*nsys_sqlite._CUDA_TABLES, *nsys_sqlite._LIBRARIES, nsys_places.NVTX}
+    read = {*export_trace._CUDA_TABLES, *export_trace._LIBRARIES, export_schema.NVTX}
     assert {*listed, "CUPTI_ACTIVITY_KIND_MEMSET"} == read

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.call_tree_chart import MOST_NODES, call_tree
+from tracelens_ext.analysis.call_tree_chart import MAX_NODES, call_tree
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
 from tracelens_ext.analysis.timeline.timeline_bins import timeline_bins
@@ -379,7 +379,7 @@ def test_bins_and_nodes_add_up_to_the_durations(
     axis = timeline_bins(work)
     tree = call_tree(work)
     assert int(axis["gpu_time_ns"].sum()) == total
-    assert len(tree) <= MOST_NODES
+    assert len(tree) <= MAX_NODES
     sums = tree.groupby("parent")["gpu_time_ns"].sum().to_dict()
     assert sums.pop(-1) == total
     nodes = dict(zip(tree["node"], tree["gpu_time_ns"], strict=True))

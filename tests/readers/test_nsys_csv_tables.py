@@ -45,7 +45,7 @@ TEXTS = {
 
 def kernels(source: TableSource) -> list[tuple[str, int | None, int | None]]:
     rows: list[tuple[str, int | None, int | None]] = []
-    for piece in open_report(source, NsysCsvReport.KERNELS).pieces:
+    for piece in open_report(source, NsysCsvReport.KERNELS).batches:
         columns = (
             piece.texts("name"),
             piece.nanoseconds("totaltime"),
@@ -265,7 +265,7 @@ def test_errors_are_one_line_and_name_the_file(
 def test_numbers_that_must_be_there(tmp_path: Path) -> None:
     for cell, what in (("", "no number"), ("-5", "a negative number")):
         path = written(tmp_path, KERNELS.replace("2000000", cell))
-        (piece,) = open_report(path, NsysCsvReport.KERNELS).pieces
+        (piece,) = open_report(path, NsysCsvReport.KERNELS).batches
         with pytest.raises(
             TraceFormatError, match=f"line 4 has {what} in the column 'totaltime'"
         ):
@@ -277,7 +277,7 @@ def test_long_cells_are_read(tmp_path: Path) -> None:
     table = open_report(
         written(tmp_path, KERNELS.replace("loop_FUSION_2", long)), NsysCsvReport.KERNELS
     )
-    assert long in next(table.pieces).texts("name")
+    assert long in next(table.batches).texts("name")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_damaged_tables_are_read_or_refused(
         text = text[:at] + character + text[at + 1 :]
     source = ByteSource(io.BytesIO(text.encode()))
     try:
-        for piece in open_report(source, NsysCsvReport.KERNELS).pieces:
+        for piece in open_report(source, NsysCsvReport.KERNELS).batches:
             piece.required("totaltime", piece.nanoseconds("totaltime"))
     except TracelensError as error:
         assert "\n" not in str(error)

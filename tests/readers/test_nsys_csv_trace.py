@@ -11,7 +11,7 @@ from tests.support.make_trace import rows_read
 from tests.support.statistics_helpers import GPU_TRACE, KERNELS
 from tracelens_ext import TreePerfAnalyzer, read_trace
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.nsys.csv_tables import read
+from tracelens_ext.readers.nsys.csv_trace import read
 from tracelens_ext.trace import NONE, Device, EventKind
 
 if TYPE_CHECKING:

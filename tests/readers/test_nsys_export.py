@@ -371,7 +371,7 @@ def _projections(table: Path) -> list[tuple[int, ...]]:
     names = ("projectedstart", "projectedduration")
     return [
         row
-        for piece in open_report(table, NsysCsvReport.RANGES).pieces
+        for piece in open_report(table, NsysCsvReport.RANGES).batches
         for row in zip(
             *(piece.required(n, piece.nanoseconds(n)) for n in names), strict=True
         )

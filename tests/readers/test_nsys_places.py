@@ -19,7 +19,7 @@ from tests.support.nsys_export_maker import (
     training,
 )
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.readers.nsys.export_schema import DEVICES_A_MACHINE
+from tracelens_ext.readers.nsys.export_schema import DEVICES_PER_MACHINE
 from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.trace import NONE, Device
 from tracelens_ext.trace.call_tree import CallTree
@@ -159,10 +159,10 @@ def test_several_machines_in_a_report() -> None:
             "TARGET_INFO_GPU", vmId=machine << 48, id=0, name=f"GPU of {machine}"
         )
     trace = read(maker)
-    assert trace.device.tolist() == [0, DEVICES_A_MACHINE]
+    assert trace.device.tolist() == [0, DEVICES_PER_MACHINE]
     assert [(device.ordinal, device.name) for device in trace.devices] == [
         (0, "GPU of 1"),
-        (DEVICES_A_MACHINE, "GPU of 2"),
+        (DEVICES_PER_MACHINE, "GPU of 2"),
     ]
     assert {process for process, _ in trace.threads} == {PID, f"{PID} on machine 2"}
     assert CallTree(trace).launch_of_gpu.tolist() == [0, 1]

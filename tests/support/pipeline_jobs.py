@@ -52,8 +52,10 @@ class PipelineJob:
     noise: float = 0.005
     seed: int = 1
     peers: str = "global"  #: or `relative`, `annotation`, `none`
-    groups: str = "pipeline"  #: or `pair`: a process group for each two neighbors
-    #: or `record`; `before` (recorded before a bare batch); `none` (batches tell nothing)
+    #: or `pair`, a process group for each two neighbors; or `none`, not recorded
+    groups: str = "pipeline"
+    #: or `record`; `before` (recorded before a bare batch); `none` (batches tell nothing);
+    #: `absent` (no exchange tells anything)
     labels: str = "kernel"
     clock_offset_us: float = 0.0  #: how far the clocks of neighboring stages are apart
     optimizer_us: float = 0.0
@@ -630,7 +632,7 @@ class _RankDocument:
         stream = 20 + 2 * exchange.parts[0].peer + (0 if sends else 1)
         is_batch = len(records) > 1 or self.job.labels == "before"
         if is_batch:
-            if self.job.labels == "none":
+            if self.job.labels in ("none", "absent"):
                 records = []
             for arguments in records:
                 self.host_time += 1_000
@@ -642,6 +644,8 @@ class _RankDocument:
             self._kernel(SEND_RECV, span.start, span.end, correlation, stream, {})
             return
         arguments = records[0]
+        if self.job.labels == "absent":
+            arguments = {}
         name = "record_param_comms"
         correlation = self._launch(name, span.start, arguments)
         if self.job.peers == "annotation":
@@ -682,6 +686,9 @@ class _RankDocument:
             arguments[key] = ranks.index(peer_rank)
         self.counts[name] += 1
         arguments["Seq"] = self.counts[name]
+        if self.job.groups == "none":
+            for key in ("Name", "Description", "Ranks"):
+                del arguments[f"Process Group {key}"]
         return arguments
 
     def _arguments(self, kind: str, name: str, ranks: list[int]) -> dict[str, Any]:

@@ -191,7 +191,7 @@ class GapReport:
         return lines
 
     def _histogram(self, bins: int, units_per_us: float = 1.0) -> tuple[Histogram, str]:
-        """Return a histogram of the gaps, and why its bins differ in width; empty if they do not."""
+        """Return a histogram of the gaps, and why its bins differ in width (or an empty text)."""
         from tracelens_ext.analysis.idle_time.histogram import telling_histogram
 
         lengths = self._stream_gaps.gaps.duration / 1e3 * units_per_us
@@ -217,7 +217,7 @@ class GapReport:
         return notes
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
-        """Return a line for each bin of the histogram, and one about the gaps outside of all bins."""
+        """Return a line for each bin of the histogram, and one about gaps outside of the bins."""
         from tracelens_ext.analysis.idle_time.histogram import histogram_lines
 
         end_us = self._options.hist_max

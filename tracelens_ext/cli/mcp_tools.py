@@ -104,7 +104,7 @@ class TraceTools:
         verdict = [summary_sentence(findings)]
         verdict.extend(finding.title for finding in findings.findings[:_VERDICTS])
         facts = overview(
-            work=analyzer.work,
+            gpu_events=analyzer.work,
             covered=analyzer.coverage,
             products=recognized_products(analyzer.trace),
         )

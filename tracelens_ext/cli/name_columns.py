@@ -28,7 +28,7 @@ def sign(text: str, console: Console) -> str:
 
 
 def name_room(numbers: pd.DataFrame, console: Console, most: int = LONGEST_NAME) -> int:
-    """Return the width that columns of numbers leave for a column of names, at most `most` cells."""
+    """Return the width that columns of numbers leave for a column of names, up to `most` cells."""
     from rich.console import Console as RichConsole
 
     # Headers are folded if names would otherwise have less than the minimum width.
@@ -42,7 +42,7 @@ def name_room(numbers: pd.DataFrame, console: Console, most: int = LONGEST_NAME)
 
 
 def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
-    """Return a mark such as ` ×3` for each name that several kernels share, and no mark for others."""
+    """Return a mark such as ` ×3` for each name that several kernels share; empty for others."""
     times = sign("×", console)
     return [f" {times}{count}" if count > 1 else "" for count in table["full_names"]]
 

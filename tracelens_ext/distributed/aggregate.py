@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -109,6 +109,8 @@ class JobSettings:
     )  #: the number of ranks of the job; None if no trace records it
     failed_ranks: Sequence[int] = ()  #: ranks whose traces could not be read
     ranks_per_node: int | None = None  #: None to tell the nodes by the devices
+    #: the stage of each rank of a pipeline; empty without one
+    stage_of_rank: Mapping[int, int] = field(default_factory=dict)
 
 
 class _JobCalls(NamedTuple):
@@ -180,7 +182,11 @@ def job_tables(
             stuck=stuck,
             root_causes=root_causes.table,
             iterations=iterations,
-            place_of_rank=_places(calls, communication),
+            place_of_rank=_places(
+                calls=calls,
+                communication=communication,
+                stage_of_rank=settings.stage_of_rank,
+            ),
             world_size=settings.world_size,
             failed_ranks=settings.failed_ranks,
         )
@@ -312,10 +318,20 @@ def _ranks_per_node(kernels: pd.DataFrame) -> int | None:
     return most_devices if is_counted_by_node else None
 
 
+class _Place(NamedTuple):
+    """What ranks that do the same work have in common."""
+
+    stage: int | None  #: the stage of a pipeline; None if the job has none
+    #: the index of the rank in each group for sends and receives, and the size of the group
+    positions: tuple[tuple[int, int], ...]
+
+
 def _places(
-    calls: pd.DataFrame, communication: Sequence[Mapping[str, Any]]
-) -> dict[int, list[tuple[int, int]]]:
-    """Return the place of each rank: its index in each group for sends and receives, and its size.
+    calls: pd.DataFrame,
+    communication: Sequence[Mapping[str, Any]],
+    stage_of_rank: Mapping[int, int],
+) -> dict[int, _Place]:
+    """Return the place of each rank.
 
     Ranks with equal places do the same work and can be compared. Ranks with different places may
     be different stages of a pipeline, which wait for one another by design.
@@ -323,18 +339,21 @@ def _places(
     keys_of_pairs = set(calls.loc[calls["collective"] == PAIR, "key"])
     keys_of_calls = set(calls["key"])
     has_unnamed = bool((calls["matched_by"] == MatchedBy.UNNAMED).any())
-    place_of_rank: dict[int, list[tuple[int, int]]] = {}
+    place_of_rank: dict[int, _Place] = {}
     for about in communication:
-        place = []
+        positions = []
         for key, (index, size, is_whole_job) in about["positions"].items():
             may_be_unnamed = (
                 has_unnamed and key not in keys_of_calls and not is_whole_job
             )
             if key in keys_of_pairs or may_be_unnamed:
-                place.append((index, size))
-        place.sort()
+                positions.append((index, size))
+        positions.sort()
         for rank in about["ranks"]:
-            place_of_rank[rank] = place
+            place_of_rank[rank] = _Place(
+                stage=stage_of_rank.get(rank),
+                positions=tuple(positions),
+            )
     return place_of_rank
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +22,8 @@ from tracelens_ext.distributed.pipeline.extract import (
     ACTIVITY,
     CALLS,
     PIPELINE_TABLES,
+    has_unknown_exchanges,
+    has_unknown_partners,
 )
 from tracelens_ext.distributed.pipeline.stage_names import StageNames
 from tracelens_ext.distributed.pipeline.tables import (
@@ -122,16 +124,23 @@ class _JobTask:
         if overlap is not None:
             tables["overlap"] = overlap
         iterations = self._all_parts("rank_iterations")
+        pipelines = PipelineJob()
+        with failures.isolate(f"The table {STAGES_TABLE}"):
+            pipelines = self._pipelines(failures)
         if matched_groups and iterations is not None:
             tables_of_calls = job_tables(
                 groups=matched_groups,
                 iterations=iterations,
                 communication=list(self.communication.values()),
-                settings=self.settings,
+                settings=replace(self.settings, stage_of_rank=pipelines.stage_of_rank),
                 failures=failures,
             )
             tables.update(tables_of_calls)
-        pipelines = self._add_pipelines(tables, failures)
+        _add_pipelines(
+            tables=tables,
+            pipelines=pipelines,
+            failures=failures,
+        )
         for name, frame in tables.items():
             self.store.put_table(name, frame)
         has_html = find_spec("jinja2") is not None and find_spec("plotly") is not None
@@ -148,26 +157,8 @@ class _JobTask:
         small_tables = {name: tables[name] for name in _SMALL_TABLES if name in tables}
         return RankTables(small_tables, failures.messages)
 
-    def _add_pipelines(
-        self, tables: dict[str, pd.DataFrame], failures: PartFailures
-    ) -> PipelineJob:
-        """Add the table of pipeline stages, add pipeline verdicts; return the pipelines."""
-        pipelines = PipelineJob()
-        with failures.isolate(f"The table {STAGES_TABLE}"):
-            pipelines = self._pipelines(failures)
-        tables[STAGES_TABLE] = pipelines.table()
-        with failures.isolate("The verdicts on the pipeline"):
-            verdicts = verdict_table(find_pipeline_verdicts(pipelines))
-            if len(verdicts):
-                earlier_verdicts = tables.get("verdicts", verdicts[:0])
-                non_empty = [
-                    table for table in (earlier_verdicts, verdicts) if len(table)
-                ]
-                tables["verdicts"] = pd.concat(non_empty, ignore_index=True)
-        return pipelines
-
     def _pipelines(self, failures: PartFailures) -> PipelineJob:
-        """Return the pipelines of the job; note a failure if the given stages have none."""
+        """Return the pipelines of the job; note a failure if stages cannot be found."""
         calls = self._all_parts(CALLS)
         pipelines = PipelineJob()
         if calls is not None and len(calls):
@@ -182,12 +173,35 @@ class _JobTask:
                     activity_of=self._activity_of,
                     stages=stages,
                 )
-        if self.stage_names is not None and not pipelines.iterations:
-            failures.messages.append(
+        if not pipelines.iterations:
+            reason = self._why_without_stages(calls)
+            if reason:
+                failures.messages.append(reason)
+        return pipelines
+
+    def _why_without_stages(self, calls: pd.DataFrame | None) -> str:
+        """Return why no stages were found; empty if the job does not seem to have any.
+
+        Args:
+            calls: `pipeline_calls` of all ranks; None if no trace has that table.
+        """
+        if calls is not None and has_unknown_exchanges(calls):
+            return (
+                "If the job has a pipeline, its stages cannot be found: the traces do not "
+                "record what their SendRecv kernels exchange. Recent versions of PyTorch "
+                "record it if CPU activity is profiled too"
+            )
+        if self.stage_names is not None:
+            return (
                 "No sends and receives connect the given pipeline stages; check "
                 "--pipeline-stages, or leave it out"
             )
-        return pipelines
+        if calls is not None and has_unknown_partners(calls):
+            return (
+                "If the job has a pipeline, its stages cannot be found: the traces do not "
+                "record which ranks send to each other. Name the stages with --pipeline-stages"
+            )
+        return ""
 
     def _activity_of(self, ranks: Sequence[int]) -> pd.DataFrame:
         """Return the rows of `pipeline_activity` of some ranks."""
@@ -220,6 +234,19 @@ class _JobTask:
         non_empty = [frame for frame in frames if len(frame)]
         joined: pd.DataFrame = pd.concat(non_empty or frames[:1], ignore_index=True)
         return joined
+
+
+def _add_pipelines(
+    tables: dict[str, pd.DataFrame], pipelines: PipelineJob, failures: PartFailures
+) -> None:
+    """Add the table of pipeline stages to the tables, and pipeline verdicts to `verdicts`."""
+    tables[STAGES_TABLE] = pipelines.table()
+    with failures.isolate("The verdicts on the pipeline"):
+        verdicts = verdict_table(find_pipeline_verdicts(pipelines))
+        if len(verdicts):
+            earlier_verdicts = tables.get("verdicts", verdicts[:0])
+            non_empty = [table for table in (earlier_verdicts, verdicts) if len(table)]
+            tables["verdicts"] = pd.concat(non_empty, ignore_index=True)
 
 
 def match_ranks(

@@ -125,7 +125,7 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     spans = (iterations.process, iterations.start, iterations.end)
     iteration[host] = numbers[iteration_at(spans, process, trace.ts[host])]
     threads = [f"{process}/{thread}" for process, thread in trace.threads]
-    rank = rank_hints(trace.metadata, trace.provenance.path, devices=()).known
+    rank = rank_hints(trace.metadata, trace.provenance.path, devices=()).known_rank
     columns = (device, stream, trace.correlation, parent, iteration)
     on, streams, *last = (
         [None if value == NONE else value for value in column.tolist()]

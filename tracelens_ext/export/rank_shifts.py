@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.rank_numbers import number_ranks, rank_hints
+from tracelens_ext.distributed.rank_numbers import assign_ranks, rank_hints
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_US, Trace
@@ -83,7 +83,7 @@ def _ranks(traces: Sequence[Trace], names: Sequence[str]) -> list[int]:
         devices = np.unique(trace.device).tolist()
         hint = rank_hints(metadata=trace.metadata, url=name, devices=devices)
         hints.append(hint)
-    return [ranks.first for ranks in number_ranks(hints)]
+    return [ranks.first for ranks in assign_ranks(hints)]
 
 
 def _read_clocks(path: Path) -> dict[int, _Clock]:

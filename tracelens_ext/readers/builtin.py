@@ -224,7 +224,7 @@ READERS: list[Reader] = [
     ),
     FormatReader(
         name="nsys stats cuda_gpu_trace (CSV)",
-        module="nsys.csv_tables",
+        module="nsys.csv_trace",
         fits=_is_nsys_table,
         how_to_record=f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
     ),

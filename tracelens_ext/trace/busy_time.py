@@ -13,26 +13,33 @@ from tracelens_ext.trace.grouping import inverse_permutation
 from tracelens_ext.trace.intervals import begins_run, stable_order
 from tracelens_ext.trace.nesting import ROOT, depths, lowest_common, preorder, summed_up
 
+#: A time later than all times of a trace; negative, earlier than all.
 _NEVER: Final = 2**62
 
 
 class BusyTime:
-    """Busy-time unions over groups of one set of intervals, without a Python loop over either."""
+    """Lengths of the unions of groups of intervals: overlaps within a group count once.
+
+    The intervals are sorted once, for any number of ways to group them.
+    """
 
     def __init__(self, start: Int64Array, end: Int64Array) -> None:
         self._by_start = np.argsort(start, kind="stable")
         self._start = start[self._by_start]
-        # Running maxima are taken of ranks: those leave room in 64 bits for the group's number.
+        # `by_owner` adds the number of the group to what it takes maxima of. The ranks of ends are
+        # small, so the sum fits in 64 bits; the ends themselves would not leave room.
         self._ends, self._end_rank = np.unique(end[self._by_start], return_inverse=True)
 
-    def by_owner(self, owner: IntArray, owners: int) -> Int64Array:
-        """Return the length of the union of each owner's intervals, ns, (owners,).
+    def by_owner(self, owner: IntArray, owner_count: int) -> Int64Array:
+        """Return the length of the union of each owner's intervals, ns, (owner_count,).
 
-        The owner of an interval is a number below `owners`; `NONE` means no owner.
+        Args:
+            owner: index of the owner of each interval, `NONE` for an interval without one.
+            owner_count: the number of owners.
         """
         owner_by_start = owner[self._by_start]
         intervals = np.flatnonzero(owner_by_start != NONE)
-        busy_ns = np.zeros(owners, dtype=np.int64)
+        busy_ns = np.zeros(owner_count, dtype=np.int64)
         if not len(intervals):
             return busy_ns
         by_group = stable_order(owner_by_start[intervals])
@@ -40,30 +47,33 @@ class BusyTime:
         group = owner_by_start[intervals]
         is_first = begins_run(group)
 
-        # The latest end so far within each group: ranks of later groups are larger.
+        # The latest end so far within each group, by one running maximum over all groups: each
+        # group's ranks are raised above all ranks of the group before, and lowered again.
         rank = self._end_rank[intervals]
         rank_offset = np.cumsum(is_first) * len(self._ends)
         highest_rank = np.maximum.accumulate(rank + rank_offset) - rank_offset
         latest_end = self._ends[highest_rank]
 
+        # Each interval adds the part of it that lies behind the latest end before it.
         start = self._start[intervals]
         covered_until = start.copy()
         covered_until[1:] = np.maximum(latest_end[:-1], start[1:])
         covered_until = np.where(is_first, start, covered_until)
-        gain = np.maximum(self._ends[rank] - covered_until, 0)
+        added_ns = np.maximum(self._ends[rank] - covered_until, 0)
         first = np.flatnonzero(is_first)
-        busy_ns[group[first]] = np.add.reduceat(gain, first)
+        # reduceat sums from the first interval of each group to the last one of the group.
+        busy_ns[group[first]] = np.add.reduceat(added_ns, first)
         return busy_ns
 
     def by_subtree(self, parent: Int32Array, owner: IntArray) -> Int64Array:
-        """Return the length of the union of the intervals of each node of a forest and all below.
+        """Return the length of the union of the intervals at and below each node of a forest.
 
         Args:
-            parent: the parent of each node, `ROOT` without one, (m,).
-            owner: the node that each interval belongs to, `NONE` for none.
+            parent: the parent of each node, `ROOT` for a node without one, (m,).
+            owner: the node that each interval belongs to, `NONE` for an interval without one.
 
         Returns:
-            ns, (m,).
+            The length for each node, ns, (m,).
         """
         owner_by_start = owner[self._by_start]
         end_by_start = self._ends[self._end_rank]
@@ -74,6 +84,8 @@ class BusyTime:
         start = self._start[intervals]
         end = end_by_start[intervals]
 
+        # The sum of all lengths at and below a node counts overlaps twice. For each overlap of two
+        # intervals, its length is subtracted once at the lowest node that has both below it.
         busy_ns = np.zeros(len(parent), dtype=np.int64)
         np.add.at(busy_ns, node_of_interval, end - start)
         depth = depths(parent)
@@ -98,7 +110,7 @@ class BusyTime:
 
 
 def _runs_alone(start: Int64Array, end: Int64Array) -> BoolArray:
-    """Return which intervals, ascending by start, overlap no other one."""
+    """Return True for each interval that overlaps no other; intervals are sorted by start."""
     next_start = np.append(start[1:], _NEVER)
     latest_end = np.maximum.accumulate(end)
     latest_end_before = np.full(len(end), -_NEVER)
@@ -109,33 +121,43 @@ def _runs_alone(start: Int64Array, end: Int64Array) -> BoolArray:
 
 
 class _NeighborPairs(NamedTuple):
-    """Pairs of places next to one another among those whose intervals run at a time."""
+    """Pairs of places that are neighbors among the places with an interval that runs."""
 
-    one: Int64Array
-    other: Int64Array
-    shared_ns: Int64Array  #: for how long they are next to one another
+    one: Int64Array  #: the place of each pair that comes first
+    other: Int64Array  #: the place behind it
+    shared_ns: Int64Array  #: how long the two are neighbors
 
 
 def _find_neighbors(
     place: Int64Array, start: Int64Array, end: Int64Array
 ) -> _NeighborPairs:
-    """Find which places are next to one another among those whose intervals run, and how long.
+    """Find which places are neighbors among the places with an interval that runs, and how long.
 
-    A moment at which intervals run at several nodes counts at each of them; taken off where the
-    paths of neighbors meet, it counts once in whatever is above any. Places are in preorder.
+    A moment at which intervals run at several nodes is counted at each of these nodes. Subtracting
+    it once for each pair of neighbors in preorder, at the node where the paths of the two meet,
+    leaves it counted once in every node that has any of them below it.
+
+    This is a sweep over all starts and ends in order of time. It keeps the places that run now, and
+    for each the time since when it has had the place behind it as its neighbor.
+
+    Args:
+        place: the place in preorder of each interval's node, (k,).
+        start: ns, (k,).
+        end: ns, later than the start, (k,).
     """
     time = np.concatenate((end, start))
-    order = np.argsort(time, kind="stable")  # at one moment ends come first
+    order = np.argsort(time, kind="stable")  # of equal times, ends come first
     is_start = (order >= len(end)).tolist()
     places = np.tile(place, 2)[order].tolist()
 
-    running: list[int] = []  # places, ascending
-    since: list[int] = []  # when each got the neighbor behind it
+    running: list[int] = []  # the places that run now, ascending
+    since: list[int] = []  # since when each has had its neighbor behind it
     shared: dict[tuple[int, int], int] = defaultdict(int)
     for now, starts, changed in zip(
         time[order].tolist(), is_start, places, strict=True
     ):
         index = bisect_left(running, changed)
+        # The place before the changed one gets another neighbor: its time with the old one ends.
         if index and index < len(running):
             shared[running[index - 1], running[index]] += now - since[index - 1]
         if index:

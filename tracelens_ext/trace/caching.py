@@ -1,4 +1,4 @@
-"""What several tables ask of the same events is computed once."""
+"""A decorator that computes once what several tables need of the same object."""
 
 from __future__ import annotations
 
@@ -9,34 +9,32 @@ from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 Subject = TypeVar("Subject")
-Further = ParamSpec("Further")
-Answer = TypeVar("Answer")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def cached_per_object(
-    compute: Callable[Concatenate[Subject, Further], Answer],
-) -> Callable[Concatenate[Subject, Further], Answer]:
-    """Remember what a function answers about an object, as long as the object lives.
+    compute: Callable[Concatenate[Subject, Parameters], Result],
+) -> Callable[Concatenate[Subject, Parameters], Result]:
+    """Cache the results of a function for its first argument, as long as that object lives.
 
-    The answer must not refer to that object: the two would keep each other alive. Further arguments
-    must be hashable; one that is left out is the same as its default.
+    A result must not refer to the object: the cache would keep the object alive. Further arguments
+    must be hashable. An argument that is left out counts as given with its default.
     """
     parameters = signature(compute)
-    answers_about: WeakKeyDictionary[Subject, dict[Hashable, Answer]] = (
-        WeakKeyDictionary()
-    )
+    results_of: WeakKeyDictionary[Subject, dict[Hashable, Result]] = WeakKeyDictionary()
 
     @wraps(compute)
     def cached(
-        subject: Subject, /, *further: Further.args, **named: Further.kwargs
-    ) -> Answer:
-        answers = answers_about.setdefault(subject, {})
-        arguments = parameters.bind(subject, *further, **named)
+        subject: Subject, /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        results = results_of.setdefault(subject, {})
+        arguments = parameters.bind(subject, *args, **kwargs)
         arguments.apply_defaults()
-        _, *further_values = arguments.arguments.values()
-        key = tuple(further_values)
-        if key not in answers:
-            answers[key] = compute(subject, *further, **named)
-        return answers[key]
+        _, *parameter_values = arguments.arguments.values()
+        key = tuple(parameter_values)
+        if key not in results:
+            results[key] = compute(subject, *args, **kwargs)
+        return results[key]
 
     return cached

@@ -1,10 +1,11 @@
-"""`CallTree`: who encloses whom on a host thread, and which launch started which GPU work.
+"""`CallTree`: which host event encloses which, and which launch started which GPU event.
 
-Host events (CPU ops, annotations, runtime calls and, when asked for, Python frames) nest by time
-on their thread. A GPU event hangs under the launch that carries its correlation id; a graph launch
-owns every GPU event of its graph. Where the capture of a graph is known (`Trace.replays`), its
-events are below the graph launch, and a GPU event hangs under the captured launch that it replays.
-GPU events without a launch in the trace stay, unlinked.
+Host events (CPU ops, annotations, runtime calls and, on request, Python frames) nest by time on
+their thread. The parent of a GPU event is the launch with the same correlation id; a graph launch
+is the parent of all GPU events of its graph. If the capture of the graph is known
+(`Trace.replays`), the captured host events are below the graph launch, and the parent of a GPU
+event is the captured launch that it replays. GPU events without a launch in the trace remain in the
+tree as unlinked events.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ from tracelens_ext.trace.nesting import (
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
+#: Labels of GPU events for which the trace has no launch, and whose launch is a graph launch.
 UNLINKED = "(unlinked)"
 GRAPH = "graph"
 
+#: How the names of Python frames of `nn.Module`s begin.
 _MODULE_PREFIX = "nn.Module: "
 
 
@@ -50,17 +53,24 @@ class CallTree:
     """The call tree of a trace.
 
     An event is identified by its row in the trace. Arrays whose names end in `_of_gpu` have one
-    entry for each event of `trace.gpu_rows`, in that order. `links` are those of a tree of the same
-    trace (without replays) and the same frames.
+    entry for each event of `trace.gpu_rows`, in that order.
 
-    Raises MergedRanksError where several ranks in the file reuse each other's correlation ids.
+    Args:
+        trace: the trace.
+        add_python_func: True for a tree with the Python frames of the trace.
+        links: the `links` of an earlier tree of the same trace without replays, with the same
+            `add_python_func`. They save the time that finding them takes.
+
+    Raises:
+        MergedRanksError: several ranks in the file reuse each other's correlation ids.
     """
 
     #: the host events in tree order: thread by thread, parents first, (m,)
     rows: Int64Array
-    #: position in `rows` → that of the parent, `ROOT` without, (m,)
+    #: position in `rows` of the parent of each host event, `ROOT` for an outermost event, (m,)
     parent_position: Int32Array
-    #: row of each GPU event's launch, `NONE` when unlinked; that of a graph for its events, (g,)
+    #: row of each GPU event's launch, `NONE` for an unlinked event, (g,); the launch of a graph is
+    #: the launch of all of the graph's events
     launch_of_gpu: Int64Array
 
     def __init__(
@@ -87,11 +97,12 @@ class CallTree:
         return short_repr("CallTree", f"{host_events}, {linked}; {self.trace!r}")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the outermost events by the GPU work below them."""
+        """Return what a notebook shows: the outermost events by the number of GPU events below."""
         from tracelens_ext.lazy import pd
 
         roots = np.flatnonzero(self.parent_position == ROOT)
         launch = self.launch_position_of_gpu[self.linked]
+        # In tree order, the outermost event around a launch is the last root before the launch.
         roots_before = np.searchsorted(roots, launch, side="right")
         root_rows = self.rows[roots[roots_before - 1]]
         codes = self.trace.name[root_rows].tolist()
@@ -109,8 +120,8 @@ class CallTree:
         trace = self.trace
         rows = trace.rows_of(*self._kinds)
         is_launch = np.isin(trace.kind[rows], LAUNCH_KINDS)
-        # The parent of two equal intervals has the lower External id; a frame without one encloses,
-        # a call without one is enclosed.
+        # Of two equal intervals, the one with the lower External id is the parent. Without an id
+        # (-1), a Python frame or annotation is the parent, and a call is the child.
         tie = trace.external_id[rows]
         is_call_without_id = is_launch & (tie == NONE)
         tie = np.where(is_call_without_id, np.iinfo(np.int64).max, tie)
@@ -134,34 +145,38 @@ class CallTree:
         return CallTree(trace, add_python_func=self.add_python_func, links=links)
 
     def _add_replays(self, replays: Replays) -> None:
-        """Put the events of captures below the launches of their graphs."""
+        """Insert the host events of captures below the launches of their graphs."""
         first_row = self.trace.recorded
         is_in_tree = np.isin(self.trace.kind[first_row:], self._kinds)
-        places = np.flatnonzero(is_in_tree)
-        place_above = nearest_marked(replays.parent, is_in_tree)[places]
-        index_of_place = np.full(len(is_in_tree), NONE, dtype=np.int64)
-        index_of_place[places] = np.arange(len(places))
-        owner = self.position[replays.graph_launch[places]].astype(np.int64)
+        # A replayed event of a kind that is not in the tree is left out: its children hang under
+        # the nearest event above it that is in the tree.
+        replayed = np.flatnonzero(is_in_tree)
+        replayed_above = nearest_marked(replays.parent, is_in_tree)[replayed]
+        index_in_tree = np.full(len(is_in_tree), NONE, dtype=np.int64)
+        index_in_tree[replayed] = np.arange(len(replayed))
+        owner = self.position[replays.graph_launch[replayed]].astype(np.int64)
         inserted = insert_below(
             self.rows,
             self.parent_position,
-            new=first_row + places,
-            above=values_at(index_of_place, place_above),
+            new=first_row + replayed,
+            above=values_at(index_in_tree, replayed_above),
             owner=owner,
         )
         self.rows = inserted.rows
         self.parent_position = inserted.parent
-        del self.position  # of the tree without them
+        del (
+            self.position
+        )  # the cached positions in the tree without the inserted events
 
     @property
     def links(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything that takes time to find, by the names of the attributes."""
+        """The attributes that take time to find, by name, for a later tree of the same trace."""
         names = ("rows", "parent_position", "launch_of_gpu", "cpu_op_of_gpu")
         return {name: getattr(self, name) for name in names}
 
     @cached_property
     def position(self) -> Int32Array:
-        """Row → position in `rows`, `NONE` for what is no host event of the tree, (n,)."""
+        """Position in `rows` of each event of the trace, `NONE` if the tree lacks it, (n,)."""
         position = np.full(len(self.trace), NONE, dtype=np.int32)
         position[self.rows] = np.arange(len(self.rows), dtype=np.int32)
         return position
@@ -180,9 +195,9 @@ class CallTree:
 
     @cached_property
     def parent_of_gpu(self) -> Int64Array:
-        """Row of the call that each GPU event hangs under, `NONE` when unlinked, (g,).
+        """Row of the parent of each GPU event, `NONE` for an unlinked event, (g,).
 
-        The captured launch that it replays, where that is known; else its launch.
+        The parent is the captured launch that the event replays, if known; else its launch.
         """
         replays = self.trace.replays
         if replays is None:
@@ -192,7 +207,7 @@ class CallTree:
 
     @cached_property
     def launch_position_of_gpu(self) -> Int32Array:
-        """Position in `rows` of `parent_of_gpu`, `NONE` when unlinked, (g,)."""
+        """Position in `rows` of `parent_of_gpu`, `NONE` for an unlinked event, (g,)."""
         return values_at(self.position, self.parent_of_gpu)
 
     @cached_property
@@ -204,7 +219,8 @@ class CallTree:
     def is_operation(self) -> BoolArray:
         """True for positions of events to which tables attribute GPU work, (m,).
 
-        Annotations that stand for operations are some, unless a CPU op encloses them.
+        These are the CPU ops, and annotations outside of them in traces whose annotations stand for
+        operations.
         """
         kind = self.trace.kind[self.rows]
         is_op: BoolArray = kind == EventKind.CPU_OP
@@ -215,14 +231,14 @@ class CallTree:
 
     @cached_property
     def cpu_op_of_gpu(self) -> Int64Array:
-        """Row of the innermost CPU op around `parent_of_gpu`, `NONE` without, (g,)."""
+        """Row of the innermost CPU op around `parent_of_gpu`, `NONE` if there is none, (g,)."""
         op_above = nearest_marked(self.parent_position, self.is_operation)
         position = values_at(op_above, self.launch_position_of_gpu, missing=ROOT)
         return values_at(self.rows, position)
 
     @property
     def op_of_gpu(self) -> Int64Array:
-        """Row of the innermost CPU op around each launch, else of the launch, else `NONE`, (g,)."""
+        """Row of `cpu_op_of_gpu`; the launch if there is no CPU op, `NONE` if unlinked, (g,)."""
         return np.where(
             self.cpu_op_of_gpu != NONE, self.cpu_op_of_gpu, self.launch_of_gpu
         )
@@ -244,12 +260,12 @@ class CallTree:
 
     @cached_property
     def by_opaque_graph(self) -> BoolArray:
-        """True for GPU events of a graph launch, without a captured operation, (g,)."""
+        """True for GPU events of a graph launch whose capture tells no operation for them, (g,)."""
         return self.by_graph & ~self.has_captured_op
 
     @cached_property
     def by_unknown_graph(self) -> BoolArray:
-        """True for GPU events of a graph launch of which nothing tells what they are, (g,)."""
+        """True for GPU events of a graph launch for which no captured launch is known, (g,)."""
         replays = self.trace.replays
         if replays is None:
             return self.by_opaque_graph
@@ -258,10 +274,10 @@ class CallTree:
 
     @cached_property
     def cpu_op_label_of_gpu(self) -> tuple[Int32Array, list[str]]:
-        """The column `cpu_op` of our tables for each GPU event: codes, (g,), and labels.
+        """The column `cpu_op` of tables for each GPU event: codes, (g,), and their labels.
 
-        `graph` if a graph launch started it and its capture is not known; else the innermost CPU
-        op; else the name of the launch; else `(unlinked)`.
+        The label is `graph` for an event of a graph launch whose capture tells no operation, else
+        the innermost CPU op, else the name of the launch, and `(unlinked)` without a launch.
         """
         names = self.trace.names
         graph_code = len(names)
@@ -278,7 +294,8 @@ class CallTree:
     def module_of_gpu(self) -> list[str]:
         """Return the `nn.Module`s around each GPU event's launch, outermost first, joined by `/`.
 
-        Empty where there is none. Needs a tree with Python frames, recorded `with_stack=True`.
+        The text is empty for an event outside of all modules. Only a tree with Python frames has
+        modules, and only traces that were recorded with `with_stack=True` have Python frames.
         """
         names = self.trace.names
         is_module_name = self.trace.names_matching(
@@ -288,7 +305,7 @@ class CallTree:
         is_module = is_module_name[name_codes]
         module_above = nearest_marked(self.parent_position, is_module)
         path_of_module: dict[int, str] = {ROOT: ""}
-        for position in np.flatnonzero(is_module).tolist():  # parents come first
+        for position in np.flatnonzero(is_module).tolist():  # parents before children
             name = names[name_codes[position]]
             path = name.removeprefix(_MODULE_PREFIX)
             path_above = path_of_module[int(module_above[position])]
@@ -298,7 +315,7 @@ class CallTree:
         modules = values_at(module_above, self.launch_position_of_gpu, missing=ROOT)
         return [path_of_module[module] for module in modules.tolist()]
 
-    # Walking, one event at a time.
+    # Navigation from event to event.
 
     def parent(self, row: int) -> int | None:
         """Return the event that encloses a host event, or the launch of a GPU event."""
@@ -315,14 +332,14 @@ class CallTree:
         return int(launch[0])
 
     def ancestors(self, row: int) -> Iterator[int]:
-        """Yield the events above one, from the innermost outwards."""
+        """Yield the events that enclose an event, the innermost first."""
         row_above = self.parent(row)
         while row_above is not None:
             yield row_above
             row_above = self.parent(row_above)
 
     def children(self, row: int) -> list[int]:
-        """Return the host events directly below, by start, then the GPU events of a launch."""
+        """Return the host events right below an event, by start, then the GPU events it started."""
         position = int(self.position[row])
         if position == NONE:
             return []
@@ -344,12 +361,12 @@ class CallTree:
         return rows
 
     def roots(self) -> list[int]:
-        """Return the host events that no other encloses, thread by thread."""
+        """Return the outermost host events, thread by thread."""
         rows: list[int] = self.rows[self.parent_position == ROOT].tolist()
         return rows
 
     def gpu_events(self, row: int) -> list[int]:
-        """Return all GPU events that a host event, or anything below it, started, by start."""
+        """Return all GPU events that a host event, or an event below it, started, by start."""
         host_events = np.array(self.subtree(row))
         started = self._started_by(host_events)
         start = self.trace.ts[started]
@@ -358,26 +375,25 @@ class CallTree:
         return by_start
 
     @cached_property
-    def _by_launch(self) -> _StartedWork:
-        """The linked GPU events in order of `parent_of_gpu`."""
-        places = np.flatnonzero(self.linked)
-        places = places[np.argsort(self.parent_of_gpu[places], kind="stable")]
-        return _StartedWork(places, self.parent_of_gpu[places])
+    def _linked_by_parent(self) -> _LinkedEvents:
+        """The linked GPU events in the order of `parent_of_gpu`."""
+        gpu_index = np.flatnonzero(self.linked)
+        by_parent = np.argsort(self.parent_of_gpu[gpu_index], kind="stable")
+        gpu_index = gpu_index[by_parent]
+        return _LinkedEvents(gpu_index, self.parent_of_gpu[gpu_index])
 
     def _started_by(self, rows: IntArray) -> IntArray:
-        """Return the GPU events that hang under some calls, call by call."""
-        calls = self._by_launch.calls
-        first = np.searchsorted(calls, rows, "left").tolist()
-        behind = np.searchsorted(calls, rows, "right").tolist()
+        """Return the rows of the GPU events whose parents are in `rows`, parent by parent."""
+        linked = self._linked_by_parent
+        first = np.searchsorted(linked.parent, rows, "left").tolist()
+        end = np.searchsorted(linked.parent, rows, "right").tolist()
         started = [np.empty(0, dtype=np.int64)]
-        for begin, end in zip(first, behind, strict=True):
-            places = self._by_launch.places[begin:end]
-            started.append(places)
-        all_places = np.concatenate(started)
-        return self.trace.gpu_rows[all_places]
+        for first_of_parent, end_of_parent in zip(first, end, strict=True):
+            started.append(linked.gpu_index[first_of_parent:end_of_parent])
+        return self.trace.gpu_rows[np.concatenate(started)]
 
     def format_subtree(self, row: int, *, max_depth: int | None = None) -> str:
-        """Return the tree below an event as indented text: name, kind and duration a line."""
+        """Return the tree below an event as indented lines with name, kind and duration."""
         lines: list[str] = []
         stack = [(row, 0)]
         while stack:
@@ -396,7 +412,7 @@ class CallTree:
     def print_subtree(
         self, row: int, *, max_depth: int | None = None, file: TextIO | None = None
     ) -> None:
-        """Write `format_subtree` to a file, standard output unless told otherwise."""
+        """Write `format_subtree` to a file, by default to standard output."""
         text = self.format_subtree(row, max_depth=max_depth)
         output = file or sys.stdout
         output.write(text)
@@ -408,14 +424,15 @@ class CallTree:
     def forward_of_backward(self) -> dict[int, int]:
         """Row of a backward CPU op → row of the forward op that made its autograd node.
 
-        PyTorch gives both one sequence number; the backward op, and no op that merely runs under
-        the node, names the forward thread. Of several forward ops the last to start before made it.
+        PyTorch gives both ops the same sequence number. Only the backward op of the node names the
+        forward thread; ops that merely run below it do not. If several forward ops have the number,
+        the last one that started before the backward op made the node.
         """
         trace = self.trace
-        number = trace.arg("Sequence number")
-        has_number = number.values >= 0
-        rows = number.rows[has_number]
-        sequence = number.values[has_number]
+        sequence_number = trace.arg("Sequence number")
+        has_number = sequence_number.values >= 0
+        rows = sequence_number.rows[has_number]
+        sequence = sequence_number.values[has_number]
         forward_thread = trace.arg("Fwd thread id").at(rows)
         is_backward = forward_thread > 0
         order = np.lexsort((is_backward, trace.ts[rows], sequence))
@@ -423,8 +440,10 @@ class CallTree:
         sequence = sequence[order]
         is_backward = is_backward[order]
 
-        place_of_forward = np.where(is_backward, NONE, np.arange(len(rows)))
-        last_forward = np.maximum.accumulate(place_of_forward)
+        # The ops are sorted by number and time. The last forward op before each op is the running
+        # maximum of the indices of forward ops.
+        index_of_forward = np.where(is_backward, NONE, np.arange(len(rows)))
+        last_forward = np.maximum.accumulate(index_of_forward)
         has_forward = last_forward != NONE
         backward = np.flatnonzero(is_backward & has_forward)
         forward = last_forward[backward]
@@ -434,8 +453,8 @@ class CallTree:
         return dict(zip(backward_rows, forward_rows, strict=True))
 
 
-class _StartedWork(NamedTuple):
-    """Linked GPU events in order of the call that they hang under."""
+class _LinkedEvents(NamedTuple):
+    """The linked GPU events in the order of their parents, k of them."""
 
-    places: Int64Array  #: in `trace.gpu_rows`
-    calls: Int64Array  #: rows of the calls, ascending
+    gpu_index: Int64Array  #: index of each event in `trace.gpu_rows`, (k,)
+    parent: Int64Array  #: row of the parent of each event, ascending, (k,)

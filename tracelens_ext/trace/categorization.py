@@ -1,7 +1,7 @@
-"""What the data model needs of whoever categorizes kernels.
+"""The interface of a categorizer of kernels, as far as the data model uses it.
 
-The categorizer itself is in a package above this one, which hands it over when it makes the
-`GpuEvents`; nothing here imports it.
+The categorizer itself is in a package above this one, which passes it in when it creates
+`GpuEvents`, so nothing here imports it.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ class CategoryDecisions(Protocol):
 
     @property
     def category(self) -> Sequence[str]:
-        """The category of each kernel, `UNCATEGORIZED` where no rule matched."""
+        """The category of each kernel; `UNCATEGORIZED` if no rule matched."""
         ...
 
     @property
     def known(self) -> Sequence[bool]:
-        """False where no rule matched, or only the catch-all of a map."""
+        """False for a kernel that no rule matched except the catch-all rule of a map."""
         ...
 
 
 class Categorizer(Protocol):
-    """Gives kernels, and CPU operations, their categories by name."""
+    """Assigns categories to kernels and CPU operations by their names."""
 
     @property
     def is_builtin(self) -> bool:
-        """True if it asks the built-in rule packs and nothing else."""
+        """True if the categorizer uses the built-in rule packs and nothing else."""
         ...
 
     def categorize(
         self, names: Collection[str], cpu_ops: Collection[str | None] | None = None, /
     ) -> CategoryDecisions:
-        """Return the categories of kernels, given the operations that launched them."""
+        """Return the category of each kernel, given the operation that launched it, if known."""
         ...
 
     def categorize_ops(self, op_names: Collection[str], /) -> Sequence[str]:
-        """Return the categories of CPU operations."""
+        """Return the category of each CPU operation."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Categorizers:
-    """The categorizers of a run; those that may not be needed are made when they are."""
+    """The categorizers of a run. Functions create those that the run may not need."""
 
-    #: what the user chose; None if kernels get no categories
+    #: the categorizer that the user chose; None if kernels get no categories
     chosen: Categorizer | None
-    #: the built-in packs alone, whatever was chosen
+    #: creates a categorizer with the built-in packs alone, whatever the user chose
     make_builtin: Callable[[], Categorizer]
-    make_default: Callable[[], Categorizer]  #: what is used when nothing was chosen
+    #: creates the categorizer that is used if the user chose none
+    make_default: Callable[[], Categorizer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,6 @@ class Categories:
     """The category of each GPU event."""
 
     code: Int32Array  #: index into `labels`, shape (g,)
-    labels: list[str]  #: the categories that occur
-    #: False where no rule knows an event, or only a map's catch-all, shape (g,)
+    labels: list[str]  #: the names of the categories that occur
+    #: False for an event that no rule matched except the catch-all rule of a map, shape (g,)
     known: BoolArray

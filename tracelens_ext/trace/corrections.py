@@ -1,6 +1,6 @@
-"""What profilers record that cannot be, put right: events written twice, and impossible ends.
+"""Correct what profilers record wrongly: events that are written twice, and impossible ends.
 
-Every reader's trace passes through `corrected`, so that all formats and all analyses agree.
+The trace of every reader passes through `corrected`, so all formats and analyses agree.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tracelens_ext.trace.trace import HOST_KINDS, NONE, Trace
 if TYPE_CHECKING:
     from tracelens_ext.trace.trace import BoolArray, Int64Array, IntArray
 
-#: Why events are dropped that are equal to another one in every field.
+#: The reason for which duplicates of events are dropped, as the provenance names it.
 WRITTEN_TWICE: Final = "written twice (equal in every field)"
 
 
 def corrected(trace: Trace, *, streams_run_in_order: bool = True) -> Trace:
     """Return a trace without events that were written twice, and without impossible ends.
 
-    A trace without such events is returned as it is; nothing of the one that is given changes.
+    A trace without such events is returned as it is. The given trace never changes.
 
     Args:
         trace: the trace.
-        streams_run_in_order: False where events may contain others of their stream, as on the
-            hardware queues of AMD; then ends stay as they are.
+        streams_run_in_order: False if an event may contain others of its stream, as on the hardware
+            queues of AMD. Then ends are not corrected.
     """
     if not len(trace.gpu_rows):
         return trace
@@ -40,7 +40,7 @@ def corrected(trace: Trace, *, streams_run_in_order: bool = True) -> Trace:
         is_copy |= _host_events_written_twice(trace)
         trace = _without(trace, is_copy)
         streams = _by_stream(trace)
-    # What GPU events of several ranks seem to do on one stream, they do on several.
+    # In a file of several ranks, a stream may mix the events of different GPUs.
     if not streams_run_in_order or reuses_ids(trace):
         return trace
     return _with_possible_ends(trace, streams)
@@ -48,10 +48,10 @@ def corrected(trace: Trace, *, streams_run_in_order: bool = True) -> Trace:
 
 @dataclass(frozen=True, eq=False)
 class _Streams:
-    """The GPU events by stream, start and end, g of them."""
+    """The g GPU events of a trace, sorted by stream, start and end."""
 
-    rows: Int64Array  #: of the trace, (g,)
-    stream: Int64Array  #: a number for the stream of each, ascending, (g,)
+    rows: Int64Array  #: row of each event in the trace, (g,)
+    stream: Int64Array  #: a number for the stream of each event, ascending, (g,)
     start: Int64Array  #: ns, (g,)
     end: Int64Array  #: ns, (g,)
 
@@ -61,7 +61,9 @@ def _by_stream(trace: Trace) -> _Streams:
     stream = _number_streams(trace)
     start = trace.ts[rows]
     end = trace.end_of(rows)
-    order = np.argsort(start, kind="stable")  # traces are nearly sorted by start
+    # Traces are nearly sorted by start, so two stable sorts are quick. Only a trace in which events
+    # of a stream start together needs the other keys.
+    order = np.argsort(start, kind="stable")
     order = order[stable_order(stream[order])]
     starts_with_next = np.diff(start[order]) == 0
     starts_with_next &= np.diff(stream[order]) == 0
@@ -75,33 +77,36 @@ def _by_stream(trace: Trace) -> _Streams:
 def _number_streams(trace: Trace) -> Int64Array:
     """Return a number for the stream (process, device and stream) of each GPU event, (g,).
 
-    In most traces all events of a thread are of one stream, so that few have to be compared.
+    In most traces all GPU events of a thread are on one stream. Then numbering the few threads is
+    enough; otherwise all events are grouped.
     """
     thread = trace.thread[trace.gpu_rows]
-    place = np.zeros(len(trace.threads), dtype=np.int64)
-    place[thread] = np.arange(len(thread))  # of the last event of each thread
-    is_usual = trace.device == trace.device[place[thread]]
-    is_usual &= trace.stream == trace.stream[place[thread]]
+    last_of_thread = np.zeros(len(trace.threads), dtype=np.int64)
+    last_of_thread[thread] = np.arange(len(thread))
+    is_on_stream_of_last = trace.device == trace.device[last_of_thread[thread]]
+    is_on_stream_of_last &= trace.stream == trace.stream[last_of_thread[thread]]
     process = trace.process_of_thread
-    if not is_usual.all():
-        _, number = number_groups([process[thread], trace.device, trace.stream])
-        return number
-    numbers: dict[tuple[int, int, int], int] = {}
-    devices = trace.device[place].tolist()
-    streams = trace.stream[place].tolist()
+    if not is_on_stream_of_last.all():
+        _, stream_number = number_groups([process[thread], trace.device, trace.stream])
+        return stream_number
+    number_of_stream: dict[tuple[int, int, int], int] = {}
+    devices = trace.device[last_of_thread].tolist()
+    streams = trace.stream[last_of_thread].tolist()
     number_of_thread = [
-        numbers.setdefault(key, len(numbers))
-        for key in zip(process.tolist(), devices, streams, strict=True)
+        number_of_stream.setdefault(stream, len(number_of_stream))
+        for stream in zip(process.tolist(), devices, streams, strict=True)
     ]
     return np.array(number_of_thread, dtype=np.int64)[thread]
 
 
 def _written_twice(trace: Trace, streams: _Streams) -> BoolArray:
-    """Return which events are GPU events equal to one before them, (n,).
+    """Return True for each GPU event that equals an earlier one in every field, (n,).
 
-    Those without a correlation id stay: nothing but their times tells them apart.
+    Events without a correlation id are never counted as duplicates, since two different ones may
+    have the same times.
     """
     is_copy = np.zeros(len(trace), dtype=bool)
+    # Few events have the times of their neighbor; only these are compared in every field.
     is_alike = np.diff(streams.start) == 0
     is_alike &= np.diff(streams.end) == 0
     is_alike &= np.diff(streams.stream) == 0
@@ -128,10 +133,10 @@ def _written_twice(trace: Trace, streams: _Streams) -> BoolArray:
 
 
 def _host_events_written_twice(trace: Trace) -> BoolArray:
-    """Return which host events with an id are equal to one before them, (n,).
+    """Return True for each host event with an id that equals an earlier one in every field, (n,).
 
-    Asked only about traces in which GPU events were written twice. Events without an id stay: two
-    Python frames may take the same time to the microsecond.
+    Only traces whose GPU events were written twice are checked. Events without an id are never
+    counted as duplicates: two Python frames may take the same time to the microsecond.
     """
     is_copy = np.zeros(len(trace), dtype=bool)
     rows = trace.rows_of(*HOST_KINDS)
@@ -151,21 +156,21 @@ def _host_events_written_twice(trace: Trace) -> BoolArray:
 
 
 def _equal_to_one_before(columns: list[IntArray], rows: Int64Array) -> BoolArray:
-    """Return which entries of columns equal another one whose row is smaller."""
+    """Return True for each entry that equals an entry with a smaller row in all columns."""
     if not len(rows):
         return np.zeros(0, dtype=bool)
     order = np.argsort(rows)
     ordered_columns = [column[order] for column in columns]
-    _, number = number_groups(ordered_columns)
-    by_number = np.argsort(number, kind="stable")
-    equals_one_before = np.diff(number[by_number]) == 0
+    _, group_index = number_groups(ordered_columns)
+    by_group = np.argsort(group_index, kind="stable")
+    equals_one_before = np.diff(group_index[by_group]) == 0
     is_repeated = np.zeros(len(rows), dtype=bool)
-    is_repeated[order[by_number[1:]]] = equals_one_before
+    is_repeated[order[by_group[1:]]] = equals_one_before
     return is_repeated
 
 
 def _without(trace: Trace, is_copy: BoolArray) -> Trace:
-    """Return a trace without some events, which its provenance counts as dropped."""
+    """Return a trace without the copies of events, which its provenance counts as dropped."""
     kept = ~is_copy
     new_row = np.cumsum(kept) - 1
     args = {name: column.selected(kept, new_row) for name, column in trace.args.items()}
@@ -184,10 +189,11 @@ def _without(trace: Trace, is_copy: BoolArray) -> Trace:
 
 
 def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
-    """End each GPU event that contains the next of its stream where that one starts.
+    """Return a trace in which no GPU event contains the whole next event of its stream.
 
-    Work on one stream runs in order, so such an end is wrong: some ROCm profilers write stale
-    durations, of up to seconds. Overlaps that do not contain an event stay.
+    Work on a stream runs in order, so the end of such an event is wrong: some ROCm profilers write
+    stale durations of up to seconds. The event gets the start of the next one as its end. Events
+    that overlap the next one without containing it stay as they are.
     """
     end = possible_ends(
         stream=streams.stream,
@@ -215,10 +221,10 @@ def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
 def possible_ends(
     stream: IntArray, start: Int64Array, end: Int64Array, launch: IntArray
 ) -> Int64Array:
-    """Return the ends of events, those that contain the next event of their stream cut.
+    """Return the end of each event, cut for events that contain the next event of their stream.
 
-    Events are compared with the next event of another launch: those of one graph launch may run
-    side by side. An example of one stream, whose events are of three launches:
+    An event is compared with the next event of another launch, since events of one graph launch may
+    run side by side. An example of one stream with events of three launches:
 
         launch  start  end
         1       0      90    contains the next one: ends at 10
@@ -229,12 +235,14 @@ def possible_ends(
         stream: a number for the stream of each event, ascending, (g,).
         start: ns, ascending within a stream, (g,).
         end: ns, ascending among events that start together, (g,).
-        launch: the correlation id of each; 0 or less where it is not known, (g,).
+        launch: the correlation id of each event; 0 or less if not known, (g,).
 
     Returns:
-        The end of each, ns, (g,).
+        The end of each event, ns, (g,).
     """
     possible = end.copy()
+    # A run is a series of neighbors of one launch. The next event of another launch is the first
+    # one of the next run.
     is_first_of_run = np.ones(len(start), dtype=bool)
     is_first_of_run[1:] = (np.diff(launch) != 0) | (np.diff(stream) != 0)
     first_of_run = np.flatnonzero(is_first_of_run)
@@ -252,7 +260,8 @@ def possible_ends(
         is_wrong &= possible[following] <= possible[unsettled]
         wrong = unsettled[is_wrong]
         possible[wrong] = start[next_event[wrong]]
-        # An event that was cut may lie within one of the launch before it now.
+        # An event that is shorter now may lie within an event of the run before it, which has to be
+        # checked again if the shortened event is the first of its run.
         runs_before = run[wrong[is_first_of_run[wrong]]] - 1
         runs_before = runs_before[runs_before >= 0]
         unsettled = _members(first_of_run[runs_before], end_of_run[runs_before])
@@ -261,10 +270,10 @@ def possible_ends(
 
 
 def _members(first: Int64Array, end: Int64Array) -> Int64Array:
-    """Return all indices of ranges: 3, 4, 8 for those from 3 to 5 and from 8 to 9."""
+    """Return all indices in ranges: 3, 4 and 8 for a range from 3 to 5 and one from 8 to 9."""
     count = end - first
     total = int(count.sum())
-    skipped = np.cumsum(count) - count
-    offset = np.arange(total) - np.repeat(skipped, count)
+    members_before = np.cumsum(count) - count
+    offset = np.arange(total) - np.repeat(members_before, count)  # within each range
     members: Int64Array = np.repeat(first, count) + offset
     return members

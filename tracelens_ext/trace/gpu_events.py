@@ -1,4 +1,4 @@
-"""The GPU events of a trace: their columns, the tracks they ran on, and when those were idle."""
+"""The GPU events of a trace as columns, the tracks that they run on, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tracelens_ext.trace.intervals import covered
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
+#: Categories that analyses treat in a way of their own.
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"
 
@@ -29,26 +30,28 @@ KIND_LABELS = {
     EventKind.MEMCPY: "memcpy",
     EventKind.MEMSET: "memset",
 }
-#: What tables call each kind of event.
+#: The name of each `EventKind` in tables, by its number.
 KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 
-#: How older ROCm profilers record a copy: as a kernel. (They are kernels in the kernel tables,
-#: as the profiler says, and copies on the timeline, as the hardware says.)
+#: Names of copies that older ROCm profilers record as kernels. The kernel tables list them as
+#: kernels, like the profiler; the timeline counts them as copies, which is what the GPU does.
 _COPY_RECORDED_AS_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 
 class LabeledCodes(NamedTuple):
-    """A column of texts as codes."""
+    """A column of texts for the GPU events, as codes."""
 
     code: Int32Array  #: index into `labels` of each GPU event, (g,)
-    labels: list[str]  #: what the codes stand for
+    labels: list[str]  #: the text that each code stands for
 
 
 class GpuEvents:
-    """The GPU events of a trace (g of them, in file order) as columns.
+    """The g GPU events of a trace as columns, in file order.
 
-    Without a chosen categorizer there are no categories. If `include_unlinked` is False, events
-    without a launch in the trace do not count in the timeline.
+    Args:
+        tree: the call tree of the trace.
+        categorizers: the categorizers of the run; without a chosen one, there are no categories.
+        include_unlinked: False to leave events without a launch in the trace out of the timeline.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class GpuEvents:
 
     @property
     def category_key(self) -> dict[str, tuple[Int32Array, list[str]]]:
-        """The column `kernel_category`, as `group_labelled` takes it; none without categories."""
+        """The column `kernel_category` for `group_by_labels`; empty without categories."""
         categories = self.categories
         if categories is None:
             return {}
@@ -126,19 +129,28 @@ class GpuEvents:
 
     @cached_property
     def op_categorizer(self) -> Categorizer:
-        """What gives operations their categories, also where kernels have none."""
+        """The categorizer for operations, which have categories even if kernels have none."""
         return self.categorizer or self._categorizers.make_default()
 
     @cached_property
-    def is_communication(self) -> BoolArray:
-        """True for what the built-in packs call communication, whatever was chosen, (g,)."""
+    def builtin_categories(self) -> Categories:
+        """The category of each event by the built-in packs, whatever the user chose."""
         categories = self.categories
         if (
             categories is None
             or self.categorizer is None
             or not self.categorizer.is_builtin
         ):
-            categories = self._categorize(self._categorizers.make_builtin())
+            return self._categorize(self._categorizers.make_builtin())
+        return categories
+
+    @cached_property
+    def is_communication(self) -> BoolArray:
+        """True for kernels that the built-in packs categorize as communication, (g,).
+
+        This holds whatever categorizer the user chose: other rules may have other categories.
+        """
+        categories = self.builtin_categories
         is_label = np.array([label == COMMUNICATION for label in categories.labels])
         result: BoolArray = is_label[categories.code] & self.is_kernel
         return result
@@ -153,12 +165,12 @@ class GpuEvents:
         return is_copy
 
     def _categorize(self, categorizer: Categorizer) -> Categories:
-        """Ask once for each distinct pair of a kernel's name and the CPU op that launched it.
+        """Categorize each distinct pair of a kernel name and the CPU op that launched the kernel.
 
-        The CPU op says what a kernel is for. It is not asked about: the kernels of a graph whose
-        capture is not known, as the op around the graph launch says nothing of each of them;
-        copies, whose names say it all; and annotations, which users name as they like. Memcpys and
-        memsets are memory ops, unless a rule matches, be it the catch-all of a map.
+        The CPU op tells what a kernel is for. It is not passed on for the kernels of a graph whose
+        capture is not known, because the op around the graph launch tells nothing about a single
+        kernel; for copies, whose names tell enough; and if it is an annotation, because users name
+        these as they like. Memcpys and memsets without a matching rule are memory ops.
         """
         trace = self.trace
         operation = self.tree.cpu_op_of_gpu
@@ -170,7 +182,7 @@ class GpuEvents:
         first, pair_of_event = number_groups([self.name, op_name])
 
         kernel_names = [trace.names[code] for code in self.name[first].tolist()]
-        texts_of_op_names = trace.names + [None]  # the last is that of `NONE`, -1
+        texts_of_op_names = trace.names + [None]  # `NONE` is -1, the index of the last
         op_names = [texts_of_op_names[code] for code in op_name[first].tolist()]
         decisions = categorizer.categorize(kernel_names, op_names)
 
@@ -186,6 +198,8 @@ class GpuEvents:
         return Categories(code=code, labels=labels, known=is_known | is_memory_op)
 
 
+# Names of copies tell the kinds of memory in PyTorch (`Memcpy HtoD (Pageable -> Device)`), and the
+# arguments `MEMORY_KINDS` tell them in Nsight Systems.
 _PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
 _NAMES_MEMORY_KIND = re.compile(r".*(?:Pageable|Pinned|Managed)", re.IGNORECASE)
 _PAGEABLE_KIND = 0
@@ -196,11 +210,11 @@ class PageableCopies(NamedTuple):
     """The GPU events that copy from or to pageable memory."""
 
     is_pageable: BoolArray  #: (g,)
-    is_known: BoolArray  #: True where the trace says which kind of memory it is, (g,)
+    is_known: BoolArray  #: True if the trace tells the kind of memory, (g,)
 
 
 def pageable_copies(gpu_events: GpuEvents) -> PageableCopies:
-    """Return which GPU events copy from or to pageable memory, and of which it is known."""
+    """Return which GPU events copy from or to pageable memory, and for which that is known."""
     trace = gpu_events.trace
     name = gpu_events.name
     is_pageable = trace.names_matching(_PAGEABLE.match)[name]
@@ -214,7 +228,7 @@ def pageable_copies(gpu_events: GpuEvents) -> PageableCopies:
 
 
 def gigabytes_per_second(gpu_events: GpuEvents, events: Int64Array) -> float:
-    """Return how fast some GPU events moved their bytes together; NaN without recorded sizes."""
+    """Return the bytes of some GPU events by their total time, GB/s; NaN without recorded sizes."""
     size = gpu_events.trace.arg("bytes").at(gpu_events.rows[events])
     has_size = size > 0
     duration = gpu_events.duration[events]
@@ -230,21 +244,24 @@ Scope = Literal["stream", "device"]
 
 @dataclass(frozen=True, eq=False)
 class GpuTracks:
-    """What is idle or busy as a whole: the streams of a trace, or its devices, p of them."""
+    """The p tracks of a trace: its streams, or its devices. A track is busy or idle as a whole."""
 
-    scope: Scope  #: which of the two
-    process: list[int | str]  #: the process of each as the trace spells it, p of them
-    #: number of the device, `NONE` where the trace does not say, (p,)
+    scope: Scope  #: whether the tracks are streams or devices
+    process: list[
+        int | str
+    ]  #: the process of each track as the trace spells it, p of them
+    #: number of each track's device, `NONE` if the trace does not tell, (p,)
     device: Int64Array
-    stream: Int64Array  #: number of the stream; `NONE` also for a whole device, (p,)
-    of_gpu: Int64Array  #: the track of each GPU event, (g,)
+    #: number of each track's stream, `NONE` for a whole device or if the trace does not tell, (p,)
+    stream: Int64Array
+    of_gpu: Int64Array  #: index of the track of each GPU event, (g,)
 
     def __len__(self) -> int:
         return len(self.process)
 
     @property
     def device_labels(self) -> list[int | str]:
-        """What the devices are called: by their number, with the process where two have one."""
+        """The number of each track's device, with the process if several tracks have the number."""
         numbers: list[int] = self.device.tolist()
         labels: list[int | str] = []
         for number, process in zip(numbers, self.process, strict=True):
@@ -257,7 +274,7 @@ class GpuTracks:
 
 @cached_per_object
 def find_tracks(gpu_events: GpuEvents, scope: Scope) -> GpuTracks:
-    """Return the streams, or the devices (all streams of one together), of the GPU events."""
+    """Return the streams of the GPU events, or the devices, each with all of its streams."""
     trace = gpu_events.trace
     thread = trace.thread[gpu_events.rows]
     process = trace.process_of_thread[thread]
@@ -265,7 +282,7 @@ def find_tracks(gpu_events: GpuEvents, scope: Scope) -> GpuTracks:
     if scope == "stream":
         keys.append(trace.stream)
     elif trace.conventions.gpu_by_process:
-        keys = [trace.device]  # two processes may share one
+        keys = [trace.device]  # processes may share a device
     first, track_of_event = number_groups(keys)
 
     processes = []
@@ -293,11 +310,11 @@ def busy_within(
     Args:
         gpu_events: all GPU events of the trace.
         device_index: the device of each window, an index into the tracks of devices, (k,).
-        start: where each window starts, ns, (k,).
-        end: where it ends, ns, (k,).
+        start: when each window starts, ns, (k,).
+        end: when each window ends, ns, (k,).
 
     Returns:
-        Busy time within each window, ns, (k,).
+        The busy time of the device in each window, ns, (k,).
     """
     device_of_event = find_tracks(gpu_events, "device").of_gpu
     busy_ns = np.zeros(len(device_index), dtype=np.int64)
@@ -313,23 +330,24 @@ def busy_within(
     return busy_ns
 
 
-#: Sums of gaps, ns, fit in 64 bits below this, 146 years; streams count one by one.
+#: The largest sum of all gaps, ns: 146 years. Sums below it fit in 64 bits.
 _MOST_IN_ALL = 2**62
 
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """The gaps of all tracks, k of them, by track, then by time."""
+    """The k gaps of all tracks, sorted by track, then by time."""
 
     tracks: GpuTracks  #: the streams or devices
-    track: Int64Array  #: of each gap, an index into those, (k,)
-    #: when the event before ended, ns since the trace's first event, (k,)
+    track: Int64Array  #: index of the track of each gap, (k,)
+    #: when the event before the gap ended, ns since the trace's first event, (k,)
     start: Int64Array
-    end: Int64Array  #: when the event after started, (k,)
-    before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
-    #: the event that ended the gap, a place in `trace.gpu_rows`, (k,)
+    end: Int64Array  #: when the event after the gap started, as `start`, (k,)
+    #: the event that ended last before the gap, an index into `trace.gpu_rows`, (k,)
+    before: Int64Array
+    #: the event that ended the gap, an index into `trace.gpu_rows`, (k,)
     after: Int64Array
-    #: how much of the gap other streams of the device were busy, ns, (k,)
+    #: how long other streams of the device were busy during the gap, ns, (k,)
     overlapped: Int64Array
 
     def __len__(self) -> int:
@@ -341,7 +359,7 @@ class Gaps:
         return self.end - self.start
 
     def chosen(self, selected: BoolArray | IntArray) -> Gaps:
-        """Return the selected gaps, by a mask or by their indices."""
+        """Return the gaps that a mask or their indices select."""
         columns = {}
         for field in fields(self):
             if field.name == "tracks":
@@ -352,29 +370,36 @@ class Gaps:
 
 
 class Holes(NamedTuple):
-    """Times in which no interval runs, in order of time."""
+    """Times during which no interval runs, in order of time, k of them."""
 
-    before: Int64Array  #: the interval that ended last before each (of equals the last)
-    after: Int64Array  #: the interval that ends each
+    #: index of the interval that ended last before each hole; the last one of equal ends, (k,)
+    before: Int64Array
+    after: (
+        Int64Array  #: index of the interval that starts at the end of each hole, (k,)
+    )
 
 
 def holes(start: Int64Array, end: Int64Array, order: Int64Array | None = None) -> Holes:
-    """Return the times between the first start and the last end in which no interval runs.
+    """Return the times between the first start and the last end during which no interval runs.
 
     Args:
-        start: where each interval starts.
-        end: where it ends.
-        order: indices of the intervals that count, by start; all of them by default.
+        start: when each interval starts, (n,).
+        end: when each interval ends, (n,).
+        order: indices of the intervals to look at, sorted by start; all of them by default.
     """
     if order is None:
         order = np.argsort(start, kind="stable")
     ordered_end = end[order]
     latest_end = np.maximum.accumulate(ordered_end)
-    place_before = np.flatnonzero(start[order[1:]] > latest_end[:-1])
+    position_before = np.flatnonzero(start[order[1:]] > latest_end[:-1])
+    # The position of the interval with the latest end so far: the running maximum of the positions
+    # at which an interval reaches the latest end.
     is_latest = ordered_end == latest_end
-    latest_place = np.maximum.accumulate(np.where(is_latest, np.arange(len(order)), 0))
+    position_if_latest = np.where(is_latest, np.arange(len(order)), 0)
+    latest_position = np.maximum.accumulate(position_if_latest)
     return Holes(
-        before=order[latest_place[place_before]], after=order[place_before + 1]
+        before=order[latest_position[position_before]],
+        after=order[position_before + 1],
     )
 
 
@@ -382,10 +407,12 @@ def holes(start: Int64Array, end: Int64Array, order: Int64Array | None = None) -
 def find_gaps(gpu_events: GpuEvents, scope: Scope) -> Gaps:
     """Return the gaps between successive GPU events of each stream, or of each device.
 
-    All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
-    Events that overlap count as one interval of work: the one that ended last is the one before.
+    All events count, including unlinked ones. The gaps of a device are the idle time of its
+    timeline. Events that overlap count as one interval; the event of the interval that ended last
+    is the event before the gap.
 
-    Raises TraceFormatError where gaps are so long that their sum does not fit in 64 bits.
+    Raises:
+        TraceFormatError: the gaps are so long that their sum does not fit in 64 bits.
     """
     tracks = find_tracks(gpu_events, scope)
     order = np.lexsort((gpu_events.end, gpu_events.start, tracks.of_gpu))

@@ -1,4 +1,4 @@
-"""When intervals run, and when none does; sorting of integers. Times are int64 nanoseconds."""
+"""Unions, overlaps and gaps of time intervals (int64 ns), and quick sorting of integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Union(NamedTuple):
-    """Intervals that are ascending and apart."""
+    """Intervals in ascending order that do not touch or overlap one another."""
 
     start: Int64Array
     end: Int64Array
@@ -24,7 +24,9 @@ def union(start: Int64Array, end: Int64Array) -> Union:
     ordered_end = end[order]
     latest_end = np.maximum.accumulate(ordered_end)
     next_start = ordered_start[1:]
-    is_last = np.ones(len(order), dtype=bool)  # what follows is apart
+    # An interval is the last one of its part of the union if the next one starts after all ends so
+    # far. The interval behind a last one is the first one of its part; the roll marks these.
+    is_last = np.ones(len(order), dtype=bool)
     is_last[:-1] = next_start > latest_end[:-1]
     is_first = np.roll(is_last, 1)
     return Union(start=ordered_start[is_first], end=latest_end[is_last])
@@ -39,7 +41,17 @@ def union_length(start: Int64Array, end: Int64Array) -> int:
 def covered(
     start: Int64Array, end: Int64Array, window_start: Int64Array, window_end: Int64Array
 ) -> Int64Array:
-    """Return how much of each window, which may overlap, the union of intervals covers."""
+    """Return how much of each window the union of intervals covers; windows may overlap.
+
+    Args:
+        start: where each interval starts, (n,).
+        end: where each interval ends, (n,).
+        window_start: where each window starts, (k,).
+        window_end: where each window ends, (k,).
+
+    Returns:
+        The covered length of each window, (k,).
+    """
     parts = union(start, end)
     if not len(parts.start):
         return np.zeros(len(window_start), dtype=np.int64)
@@ -47,27 +59,28 @@ def covered(
     length_before[1:] = np.cumsum(parts.end - parts.start)
 
     def covered_until(time: Int64Array) -> Int64Array:
-        begun = np.searchsorted(parts.start, time, side="right")
-        latest = np.maximum(begun, 1) - 1
+        """Return how much the union covers from its beginning to each time."""
+        started_parts = np.searchsorted(parts.start, time, side="right")
+        latest = np.maximum(started_parts, 1) - 1
         end_of_latest = parts.end[latest]
         still_to_run = np.maximum(end_of_latest - time, 0)
-        length = length_before[begun] - still_to_run
-        return np.where(begun > 0, length, 0)
+        length = length_before[started_parts] - still_to_run
+        return np.where(started_parts > 0, length, 0)
 
     return covered_until(window_end) - covered_until(window_start)
 
 
 def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return the part of each event during which no earlier one runs; they add up to the union.
+    """Return how long each interval runs while no earlier one does; the sum is the union's length.
 
-    Of two events the one that starts first is the earlier; of two that start together, the one that
-    comes first in the arrays.
+    An interval is earlier than another if it starts first, or, if both start together, if it comes
+    first in the arrays. Intervals from 0 to 10, 5 to 12 and 6 to 8: 10, 2 and 0.
     """
     order = np.argsort(start, kind="stable")
     ordered_start = start[order]
     ordered_end = end[order]
     latest_end = np.maximum.accumulate(ordered_end)
-    covered_until = ordered_start.copy()  # before the first event nothing is covered
+    covered_until = ordered_start.copy()  # nothing is covered before the first interval
     covered_until[1:] = latest_end[:-1]
     begin = np.maximum(ordered_start, covered_until)
     share = np.zeros(len(start), dtype=np.int64)
@@ -77,7 +90,7 @@ def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
 
 
 class Outside(NamedTuple):
-    """Parts of windows that lie outside of other intervals, by window and time."""
+    """The parts of windows that lie outside of other intervals, by window, then by time."""
 
     start: Int64Array
     end: Int64Array
@@ -85,7 +98,7 @@ class Outside(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """Parts of windows that lie inside of other intervals, by window and time."""
+    """The parts of windows that lie inside of other intervals, by window, then by time."""
 
     start: Int64Array
     end: Int64Array
@@ -96,14 +109,16 @@ class Inside(NamedTuple):
 def outside(
     start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
 ) -> Outside:
-    """Return what of some windows lies outside of other intervals.
+    """Return the parts of windows that lie outside of other intervals.
 
     Args:
-        start: where each window starts.
-        end: where it ends.
-        first: where each of the others starts; they are ascending and apart.
-        last: where it ends.
+        start: where each window starts, (k,).
+        end: where each window ends, (k,).
+        first: where each of the other intervals starts; they ascend and do not overlap, (n,).
+        last: where each of the other intervals ends, (n,).
     """
+    # What is outside of the intervals is inside of the gaps between them: from the smallest int64
+    # to the first start, from each end to the next start, and from the last end to the largest.
     limits = np.iinfo(np.int64)
     parts = inside(
         start=start,
@@ -117,14 +132,17 @@ def outside(
 def inside(
     start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
 ) -> Inside:
-    """Return what of some windows lies inside of other intervals; arguments as of `outside`.
+    """Return the parts of windows that lie inside of other intervals; arguments as of `outside`.
 
-    A window from 0 to 10, and others from 1 to 3 and from 8 to 20: parts from 1 to 3 and from 8 to
-    10, each of window 0, of the others 0 and 1.
+    A window from 0 to 10 and others from 1 to 3 and from 8 to 20 have two parts in common: from 1
+    to 3 in window 0 and other interval 0, and from 8 to 10 in window 0 and other interval 1.
     """
+    # The other intervals that overlap a window are neighbors: from `first_other` to `other_behind`.
     first_other = np.searchsorted(last, start, side="right")
     other_behind = np.searchsorted(first, end, side="left")
     count = np.maximum(other_behind - first_other, 0)
+    # One entry for each pair of a window and an interval that overlaps it: windows that overlap
+    # 2, 0 and 1 others give the windows [0, 0, 2], at the places [0, 1, 0] within their window.
     window = np.repeat(np.arange(len(start)), count)
     parts_before = np.cumsum(count) - count
     first_of_window = np.repeat(parts_before, count)
@@ -142,15 +160,15 @@ def inside(
 
 
 def overlaps_any(start: Int64Array, end: Int64Array, others: Union) -> BoolArray:
-    """Return which intervals overlap one of others, or end when one of those starts."""
-    begun = np.searchsorted(others.start, end, side="right")
-    ended_before = np.searchsorted(others.end, start, side="right")
-    overlaps: BoolArray = begun > ended_before
+    """Return True for each interval that overlaps one of the others, or ends when one starts."""
+    started_by_end = np.searchsorted(others.start, end, side="right")
+    ended_by_start = np.searchsorted(others.end, start, side="right")
+    overlaps: BoolArray = started_by_end > ended_by_start
     return overlaps
 
 
 def stable_order(numbers: IntArray) -> Int64Array:
-    """Return a stable argsort; numpy sorts numbers of 16 bits by radix, in linear time."""
+    """Return a stable argsort, in linear time if the numbers fit in 16 bits (by radix sort)."""
     least = numbers.min(initial=0)
     largest = numbers.max(initial=0)
     fits = least >= 0 and largest < 1 << 16
@@ -162,14 +180,14 @@ def stable_order(numbers: IntArray) -> Int64Array:
 def distinct(numbers: IntArray) -> Int64Array:
     """Return each number once, ascending.
 
-    `np.unique` hashes numbers, which takes ten times as long.
+    `np.unique` takes ten times as long because it hashes the numbers.
     """
     ordered: Int64Array = np.sort(numbers)
     return ordered[begins_run(ordered)]
 
 
 def begins_run(numbers: IntArray) -> BoolArray:
-    """Return which numbers differ from the one before them; the first one does."""
+    """Return True for each number that differs from the one before it: [4, 4, 7] → [T, F, T]."""
     begins = np.ones(len(numbers), dtype=bool)
     begins[1:] = numbers[1:] != numbers[:-1]
     return begins

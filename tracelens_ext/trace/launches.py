@@ -1,4 +1,4 @@
-"""The launches of GPU work, and the device and the operation that calls are about."""
+"""The launches of GPU work, and the device and the operation that a host call belongs to."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Launches:
-    """The launches of kernels, graphs and copies in a trace, by time, l of them."""
+    """The l launches of kernels, graphs and copies in a trace, by time."""
 
-    rows: Int64Array  #: (l,)
-    lost: BoolArray  #: True if no GPU event is theirs, (l,)
-    is_graph: BoolArray  #: (l,)
-    is_kernel: BoolArray  #: (l,)
-    #: the device, as in `find_tracks`, `NONE` where it is not known, (l,)
+    rows: Int64Array  #: row of each launch in the trace, (l,)
+    lost: BoolArray  #: True for a launch whose GPU events are not in the trace, (l,)
+    is_graph: BoolArray  #: True for a launch of a graph, (l,)
+    is_kernel: BoolArray  #: True for a launch of a kernel, (l,)
+    #: index of the device of each launch in `find_tracks`, `NONE` if not known, (l,)
     device_index: Int64Array
 
 
@@ -39,8 +39,8 @@ class Launches:
 def find_launches(gpu_events: GpuEvents) -> Launches:
     """Find the launches of a trace.
 
-    Left out are those that a thread calls while it captures a stream, as they start nothing; those
-    within another launch; and copies where the file holds no copy at all.
+    The result leaves out launches during the capture of a stream, which start nothing; launches
+    within another launch; and calls that copy, if the file has no copy on a GPU at all.
     """
     trace = gpu_events.trace
     is_graph_name = trace.names_matching(is_graph_launch)
@@ -57,7 +57,7 @@ def find_launches(gpu_events: GpuEvents) -> Launches:
     rows = calls[np.argsort(trace.ts[calls], kind="stable")]
 
     has_work = np.isin(rows, gpu_events.tree.launch_of_gpu)
-    # of two calls with one id, one has the work
+    # If two calls have the same id, only one is the launch of the event. The other has work, too.
     if not trace.conventions.gpu_by_process:
         has_work |= np.isin(trace.correlation[rows], trace.correlation[gpu_events.rows])
     name = trace.name[rows]
@@ -71,24 +71,24 @@ def find_launches(gpu_events: GpuEvents) -> Launches:
 
 
 def _are_captured(trace: Trace, calls: Int64Array) -> BoolArray:
-    """Return which calls are made while their thread captures a stream."""
+    """Return True for each call that is made while its thread captures a stream."""
     capture = captures(trace)
     start = trace.ts[calls]
-    latest = last_before(
+    latest_capture = last_before(
         group=trace.thread[capture.begin],
         time=trace.ts[capture.begin],
         query_group=trace.thread[calls],
         query_time=start,
     )
     end_of_capture = values_at(
-        trace.end_of(capture.end), latest, missing=np.iinfo(np.int64).min
+        trace.end_of(capture.end), latest_capture, missing=np.iinfo(np.int64).min
     )
     captured: BoolArray = start < end_of_capture
     return captured
 
 
 def _are_within_another(gpu_events: GpuEvents, calls: Int64Array) -> BoolArray:
-    """Return which calls are called by another one of them."""
+    """Return True for each call whose parent in the call tree is one of the calls, too."""
     tree = gpu_events.tree
     position = tree.position[calls]
     is_call = np.zeros(len(tree.rows), dtype=bool)
@@ -104,14 +104,14 @@ def begins_capture(call: str) -> bool:
 
 
 class Captures(NamedTuple):
-    """The captures of streams, by thread and time."""
+    """The c captures of streams, by thread and time."""
 
-    begin: Int64Array  #: rows of the calls that begin them
-    end: Int64Array  #: rows of the calls that end them
+    begin: Int64Array  #: row of the call that begins each capture, (c,)
+    end: Int64Array  #: row of the call that ends each capture, (c,)
 
 
 def captures(trace: Trace) -> Captures:
-    """Find the captures of streams of which begin and end follow one another on a thread."""
+    """Find the captures of streams: a call that begins one, and next on its thread its end."""
     calls = trace.rows_of(*LAUNCH_KINDS)
     edges = calls[trace.named(trace.name[calls], CAPTURES.match)]
     edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
@@ -122,10 +122,11 @@ def captures(trace: Trace) -> Captures:
 
 
 def device_index_of_calls(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array:
-    """Return the device that host events are about, an index into the tracks of devices.
+    """Return the device that each host event most likely uses, an index into the device tracks.
 
-    That is the device of the last launch with work on the thread of the event, else of the next one
-    there; else the same of all threads of the process; else `NONE`.
+    This is the device of the last linked launch on the thread of the event, or else of the next
+    one. A thread without linked launches takes the nearest launch of its process; if the process
+    has none either, the result is `NONE`.
     """
     trace = gpu_events.trace
     is_linked = gpu_events.tree.linked
@@ -157,9 +158,16 @@ def device_index_of_calls(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array
 def _nearest_launch(
     trace: Trace, group_of_thread: IntArray, launches: Int64Array, rows: Int64Array
 ) -> Int64Array:
-    """Return the last launch of an event's group of threads, else the next; an index, or `NONE`.
+    """Return the last launch up to each event in its group of threads, or else the next launch.
 
-    Launches are sorted by group and time.
+    Args:
+        trace: the trace.
+        group_of_thread: the group of each of the trace's threads.
+        launches: rows of the launches, sorted by group and time, (l,).
+        rows: rows of the events, (k,).
+
+    Returns:
+        Indices into `launches`, `NONE` for an event whose group has no launch, (k,).
     """
     group_of_launch = group_of_thread[trace.thread[launches]]
     launch_time = trace.ts[launches]
@@ -176,17 +184,18 @@ def _nearest_launch(
 
 
 def place_of(gpu_events: GpuEvents, row: int) -> str:
-    """Return the innermost operation around a call, else the annotation or Python frame.
+    """Return the name of the innermost operation around a runtime or driver call.
 
-    The name of the event where there is neither, or where it is no call.
+    Without an operation it is the innermost annotation or Python frame, and without these, or for
+    an event that is not such a call, it is the event itself.
     """
     trace = gpu_events.trace
     if trace.kind[row] not in LAUNCH_KINDS:
         return trace.name_of(row)
     rows_above = list(gpu_events.tree.ancestors(row))
-    operations = (EventKind.CPU_OP,)
-    others = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
-    for kinds in (operations, others):
+    operation_kinds = (EventKind.CPU_OP,)
+    scope_kinds = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
+    for kinds in (operation_kinds, scope_kinds):
         for row_above in rows_above:
             if trace.kind[row_above] in kinds:
                 return trace.name_of(row_above)

@@ -1,8 +1,8 @@
-"""Look-ups for indices of which some stand for nothing.
+"""Look-ups by index for columns in which some indices are missing.
 
-An index column holds `NONE` where an event has no launch, no parent, no iteration, and a search
-among n items answers n for "after the last one". Used as they are, the first would read the last
-value and the second would raise an error.
+An index column holds `NONE` (-1) for an event without a launch, a parent or an iteration. A search
+among n items returns n for a position behind the last item. As an index, -1 would read the last
+value, and n would raise an error.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 def values_at(
     values: npt.NDArray[Scalar], index: IntArray, missing: float = NONE
 ) -> npt.NDArray[Scalar]:
-    """Return the values at some indices, and `missing` for each index outside of the array.
+    """Return the value at each index, and `missing` for each index outside the array.
 
     >>> values_at(np.array([10, 20, 30]), np.array([2, NONE, 0, 3]))
     array([30, -1, 10, -1])
 
     Args:
-        values: what is looked up, shape (n,); it may be empty.
-        index: of any shape; below 0 (`NONE`) and from n on, an index stands for nothing.
-        missing: what stands for nothing is answered with; it must fit the type of `values`.
+        values: the values to look up, shape (n,); may be empty.
+        index: indices, of any shape. An index below 0, or of n or more, is missing.
+        missing: the result for a missing index; it must fit the dtype of `values`.
 
     Returns:
-        An array of the shape of `index` and the type of `values`.
+        An array of the shape of `index` and the dtype of `values`.
     """
     is_missing = ~is_within(values, index)
     if not len(values):
@@ -45,6 +45,6 @@ def values_at(
 
 
 def is_within(values: npt.NDArray[Scalar], index: IntArray) -> BoolArray:
-    """Tell which indices have a value in an array; shape of `index`."""
+    """Return True for each index that is inside the array; shape of `index`."""
     within: BoolArray = (index >= 0) & (index < len(values))
     return within

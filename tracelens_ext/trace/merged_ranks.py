@@ -1,9 +1,11 @@
-"""Ranks that were merged into one file: told apart, and taken out of it as traces of their own.
+"""Find the ranks that were merged into one file.
 
-Processes are labeled by those who merge (SGLang writes `[TP00] 83` and `[TP01] 83`, others
-`rank 3`, `83_0`), or named so by metadata events. Without labels every process that launches GPU
-work is a rank where correlation ids repeat, if it is certain which GPU is whose: ranks that stand
-one after another in the file, or launches that only one of the processes can have made.
+Programs that merge traces label the processes (SGLang writes `[TP00] 83` and `[TP01] 83`, others
+`rank 3` or `83_0`), or metadata events name the processes so.
+
+Without labels, processes that launch GPU work are ranks if they use the same correlation ids, and
+if it is certain which GPU belongs to which process: because the events of the ranks follow one
+another in the file, or because only one of the processes can have made the launches.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from tracelens_ext.trace.trace import (
     Trace,
 )
 
+# Labels of processes, with the text of the rank and the process without it as groups:
+# `[TP00] 83`, `rank 3: python` and `83_0`.
 _IN_BRACKETS: Final = re.compile(
     r"\[([^\[\]]{1,40}\d[^\[\]]{0,40})\]\s*(.*)", re.DOTALL
 )
@@ -32,43 +36,45 @@ _RANK_FIRST: Final = re.compile(
     r"(rank[ _:.-]?\d{1,7})(?!\d)[\s:,/_-]*(.*)", re.DOTALL | re.IGNORECASE
 )
 _RANK_LAST: Final = re.compile(r"(.+)_(\d{1,7})", re.DOTALL)
+#: The number of a rank anywhere in a text.
 _RANK: Final = re.compile(r"rank[ _:.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
-#: A place in a kind of parallelism, such as `TP00`, `dp-1`.
+#: A position along an axis of parallelism, such as `TP00` or `dp-1`.
 _PLACE: Final = re.compile(r"([A-Za-z]+)[-_ ]?(\d{1,7})(?!\d)")
-#: Kinds of parallelism that make ranks, the outermost first.
+#: The axes of parallelism that multiply to the number of ranks, the outermost first.
 _AXES: Final = ("PP", "DP", "TP")
-#: Share of the GPU events of a device that must have a launch before them in its process.
-_LEAST_SHARE: Final = 0.99
-#: Share of the launches of a process that must have a GPU event beside them in the file.
+#: A device belongs to a process if at least this share of its GPU events has a launch there.
+_LEAST_LAUNCHED: Final = 0.99
+#: Ranks follow one another if this share of the launches of each has a GPU event in its part.
 _LEAST_STARTED: Final = 0.9
-#: Clocks of CPU and GPU may differ by this, ns.
-_CLOCKS_NS: Final = 1_000_000
+#: A GPU event may seem to start this much before its launch, as clocks differ, ns.
+_CLOCK_TOLERANCE_NS: Final = 1_000_000
+#: The most ranks that a message names.
 MOST_NAMED: Final = 8
 
 
 class Label(NamedTuple):
-    """What the label of a process says."""
+    """The label of a process, in parts."""
 
     rank_text: str  #: `TP00-DP01`, `rank 3`
-    process: int | str  #: the process without it
+    process: int | str  #: the process without the label
 
 
 @dataclass(frozen=True, eq=False)
 class MergedRank:
-    """A rank in a file of several."""
+    """One of the ranks in a file."""
 
-    number: int  #: its rank
-    label: str  #: what the file calls it; empty where it has no label
+    number: int  #: the number of the rank
+    label: str  #: the label of its processes in the file; empty if they have none
     processes: tuple[int | str, ...]  #: its processes, as the file spells them
-    #: which events are its own, (n,), where GPUs of several ranks have the same process; None: all
-    #: events of its processes
+    #: True for each event of the rank, (n,); None if the rank has all events of its processes
     rows: BoolArray | None = None
 
 
 def find_merged_ranks(trace: Trace) -> tuple[MergedRank, ...]:
-    """Return the ranks that share a file, in the order of their numbers; none of an ordinary file.
+    """Return the ranks that share a file, in the order of their numbers.
 
-    None are returned either where it is not certain which events are of which rank.
+    The result is empty for an ordinary file, and if it is not certain which events belong to which
+    rank.
     """
     if trace.conventions.gpu_by_process:
         return ()
@@ -82,25 +88,25 @@ def find_merged_ranks(trace: Trace) -> tuple[MergedRank, ...]:
 
 
 def label_of(process: int | str) -> Label | None:
-    """Return the label of a process; None for a process without one."""
+    """Return the label of a process, or of a name of it; None if there is no label."""
     if not isinstance(process, str):
         return None
     match = _IN_BRACKETS.fullmatch(process) or _RANK_FIRST.fullmatch(process)
     if match is None:
         return None
     words = match[1].split()
-    number = _process_number(match[2])
-    return Label(" ".join(words), number)
+    return Label(" ".join(words), _process_number(match[2]))
 
 
 def _process_number(text: str) -> int | str:
+    """Return the number in a text that fits in 64 bits, else the text."""
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
     return text
 
 
 def labels_of_processes(trace: Trace) -> dict[int | str, Label]:
-    """Return the labels of processes, as far as they have any; none if all say the same."""
+    """Return the labels of processes that have one; empty if all labels name the same rank."""
     process_of_thread = [process for process, _ in trace.threads]
     processes = list(dict.fromkeys(process_of_thread))
     labels = {}
@@ -111,7 +117,7 @@ def labels_of_processes(trace: Trace) -> dict[int | str, Label]:
         if label is not None:
             labels[process] = label
     if not labels:
-        labels = _labels_at_the_end(processes)
+        labels = _labels_of_suffixes(processes)
     rank_texts = {label.rank_text for label in labels.values()}
     if len(rank_texts) < 2:
         return {}
@@ -128,8 +134,8 @@ def _label_by_name(trace: Trace, process: int | str) -> Label | None:
     return None
 
 
-def _labels_at_the_end(processes: Sequence[int | str]) -> dict[int | str, Label]:
-    """Return the labels of processes such as `83_0`, if all have such a label."""
+def _labels_of_suffixes(processes: Sequence[int | str]) -> dict[int | str, Label]:
+    """Return the labels of processes such as `83_0`; empty unless all have such a suffix."""
     labels: dict[int | str, Label] = {}
     for process in processes:
         match = _RANK_LAST.fullmatch(str(process))
@@ -150,7 +156,7 @@ def _by_label(
     texts = [
         text
         for text, processes in processes_of_label.items()
-        if _has_events_of_gpus_or_launches(trace, processes)
+        if _have_launches_or_gpu_events(trace, processes)
     ]
     if len(texts) < 2:
         return ()
@@ -161,9 +167,7 @@ def _by_label(
     return tuple(sorted(ranks, key=lambda rank: rank.number))
 
 
-def _has_events_of_gpus_or_launches(
-    trace: Trace, processes: Sequence[int | str]
-) -> bool:
+def _have_launches_or_gpu_events(trace: Trace, processes: Sequence[int | str]) -> bool:
     is_of_process = is_of_processes(trace, processes)
     launches = trace.rows_of(*LAUNCH_KINDS)
     rows = np.concatenate((trace.gpu_rows, launches))
@@ -174,39 +178,44 @@ def _has_events_of_gpus_or_launches(
 def _numbers_of_labels(texts: Sequence[str]) -> list[int]:
     """Return the rank of each label.
 
-    `rank 3` is 3. Of SGLang's labels the place on the only axis is the rank; of several it counts
-    on from the innermost, which is tensor parallelism. Other labels are numbered in their order.
+    `rank 3` is rank 3. SGLang's labels have a position along one axis of parallelism or several;
+    with several axes, ranks count up along the innermost one (tensor parallelism) first: of
+    `PP1-TP0` in a world of two times two, the rank is 2. Other labels are numbered in their order.
     """
     ranks = [_RANK.search(text) for text in texts]
     if all(ranks):
         numbers = [int(match[1]) for match in ranks if match is not None]
         if len(set(numbers)) == len(numbers):
             return numbers
-    places = [_places(text) for text in texts]
+    positions = [_positions_on_axes(text) for text in texts]
     for axes in (("TP",), ("PP", "TP"), _AXES, ("PP",), ("DP",), ("EP",)):
-        numbers = _numbers_on_axes(places, axes)
+        numbers = _numbers_on_axes(positions, axes)
         if len(set(numbers)) == len(texts):
             return numbers
     return list(range(len(texts)))
 
 
-def _places(text: str) -> dict[str, int]:
+def _positions_on_axes(text: str) -> dict[str, int]:
+    """Return the position along each axis that a label names: `TP00-DP01` → TP 0, DP 1."""
     return {axis.upper(): int(number) for axis, number in _PLACE.findall(text)}
 
 
 def _numbers_on_axes(
-    places: Sequence[Mapping[str, int]], axes: Sequence[str]
+    positions: Sequence[Mapping[str, int]], axes: Sequence[str]
 ) -> list[int]:
-    """Return the number of each place, counted with the last axis fastest; empty without one."""
-    for place in places:
-        if any(axis not in place for axis in axes):
+    """Return the rank of each position, counted up along the last axis first.
+
+    The result is empty if a position lacks an axis.
+    """
+    for position in positions:
+        if any(axis not in position for axis in axes):
             return []
-    numbers = [0] * len(places)
+    numbers = [0] * len(positions)
     for axis in axes:
-        size = max(place[axis] for place in places) + 1
+        size = max(position[axis] for position in positions) + 1
         numbers = [
-            number * size + place[axis]
-            for number, place in zip(numbers, places, strict=True)
+            number * size + position[axis]
+            for number, position in zip(numbers, positions, strict=True)
         ]
     return numbers
 
@@ -221,21 +230,22 @@ def _by_process(trace: Trace) -> tuple[MergedRank, ...]:
         return ()
     host_of_gpu = processes.hosts_of_gpus()
     if set(host_of_gpu.values()) != set(processes.hosts):
-        return _by_place(trace, processes)
+        return _by_part_of_file(trace, processes)
     numbers = _recorded_ranks(trace, len(processes.hosts))
     ranks = []
     for number, host in zip(numbers, processes.hosts_in_file_order, strict=True):
-        codes = [host, *(gpu for gpu, owner in host_of_gpu.items() if owner == host)]
+        codes = [host]
+        codes += [gpu for gpu, owner in host_of_gpu.items() if owner == host]
         codes += processes.others_beside(host)
         names = tuple(processes.names[code] for code in dict.fromkeys(codes))
         ranks.append(MergedRank(number=number, label="", processes=names))
     return tuple(sorted(ranks, key=lambda rank: rank.number))
 
 
-def _by_place(trace: Trace, processes: _Processes) -> tuple[MergedRank, ...]:
-    """Return the ranks of a file in which their events stand one after another, if they do.
+def _by_part_of_file(trace: Trace, processes: _Processes) -> tuple[MergedRank, ...]:
+    """Return the ranks of a file if the events of one rank follow those of another.
 
-    Their GPUs may have the same process, as where every rank sees one GPU, with the number 0.
+    The GPUs of the ranks may have the same process: if every rank sees one GPU, its number is 0.
     """
     host_of_row = processes.hosts_of_rows()
     if host_of_row is None:
@@ -253,16 +263,17 @@ def _by_place(trace: Trace, processes: _Processes) -> tuple[MergedRank, ...]:
 
 
 def reuses_ids(trace: Trace) -> bool:
-    """Tell if processes of a trace reuse each other's correlation ids, as merged ranks do.
+    """Return True if processes of a trace reuse each other's correlation ids, as merged ranks do.
 
-    Where GPU events are filed under the processes that launched them, ids count within these.
+    A trace whose GPU events belong to the launching processes is no such trace: there, ids are
+    unique within a process only.
     """
     processes = _Processes(trace)
     return processes.reuse_ids and not processes.launch_on_themselves
 
 
 def _recorded_ranks(trace: Trace, count: int) -> list[int]:
-    """Return the ranks that `distributedInfo` lists for the parts of a file, else their places."""
+    """Return the ranks in the `distributedInfo` of a file's parts, else 0 to count - 1."""
     numbers = []
     for info in listed_infos(trace.metadata):
         rank = info.get("rank")
@@ -275,19 +286,22 @@ def _recorded_ranks(trace: Trace, count: int) -> list[int]:
 
 
 class _RowRange(NamedTuple):
-    """From the first to the last event of a process, as rows."""
+    """The rows of the first and the last event of a process."""
 
     first: int
     last: int
 
 
 class _Processes:
-    """The processes of a trace, which launches they make, and where they stand in the file.
+    """The processes of a trace: which launches they make, and where in the file their events are.
+
+    A process is identified by its code in `Trace.process_of_thread`. A host is a process that makes
+    launches.
 
     Attributes:
-        names: the processes as the file spells them, by code.
-        hosts: codes of those that make launches, ascending.
-        reuse_ids: True if launches of two of them have the same correlation id.
+        names: the name of each process as the file spells it, by code.
+        hosts: the codes of the hosts, ascending.
+        reuse_ids: True if launches of two hosts have the same correlation id.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -299,7 +313,7 @@ class _Processes:
         launches = trace.rows_of(*LAUNCH_KINDS)
         launching_processes = np.count_nonzero(np.bincount(self._codes(launches)))
         if launching_processes < 2:
-            # The trace is an ordinary one, for which the rest would cost time for nothing.
+            # This is an ordinary trace. Without launches, the work below takes no time.
             launches = launches[:0]
         else:
             ids_of_gpu = trace.correlation[self._gpu_rows]
@@ -314,10 +328,11 @@ class _Processes:
 
     @property
     def launch_on_themselves(self) -> bool:
-        """Tell if GPU events are filed under processes that launch."""
+        """True if GPU events belong to the processes that launched them."""
         return bool(np.isin(self.hosts, self._gpu_process).any())
 
     def _codes(self, rows: Int64Array) -> Int64Array:
+        """Return the process of each event."""
         trace = self._trace
         return trace.process_of_thread[trace.thread[rows]].astype(np.int64)
 
@@ -341,12 +356,12 @@ class _Processes:
 
     @cached_property
     def _stand_apart(self) -> bool:
-        """Tell if each host's events end before the next host's begin."""
+        """True if all events of a host come before those of the next host in the file."""
         ranges = [self._ranges[host] for host in self.hosts_in_file_order]
         return all(before.last < after.first for before, after in pairwise(ranges))
 
     def hosts_of_gpus(self) -> dict[int, int]:
-        """Return the host of each process with GPU events; none if one of them is not certain."""
+        """Return the host of each process with GPU events; empty if any of them is uncertain."""
         owners = {}
         for gpu in np.unique(self._gpu_process).tolist():
             if gpu in self.hosts:
@@ -358,12 +373,13 @@ class _Processes:
         return owners
 
     def _host_of_gpu(self, gpu: int) -> int | None:
+        """Return the host that launched the events of a process; None if that is uncertain."""
         is_of_gpu = self._gpu_process == gpu
         events = self._gpu_rows[is_of_gpu]
         possible = []
         for host in self.hosts:
             share = self._launched_share(host, events)
-            if share >= _LEAST_SHARE:
+            if share >= _LEAST_LAUNCHED:
                 possible.append(host)
         if self._stand_apart:
             beside = self._host_beside(events)
@@ -373,38 +389,41 @@ class _Processes:
         return possible[0]
 
     def hosts_of_rows(self) -> Int64Array | None:
-        """Return the host among whose events each event stands, (n,); None if that is not certain.
+        """Return the host of each event by its place in the file, (n,); None if that is uncertain.
 
-        Between two hosts an event is of the first, unless only the second can have launched it.
+        An event between the events of two hosts belongs to the first, unless only the second can
+        have launched it.
         """
         if not self._stand_apart:
             return None
         hosts = self.hosts_in_file_order
         starts = [self._ranges[host].first for host in hosts]
         rows = np.arange(len(self._trace))
-        place = np.maximum(np.searchsorted(starts, rows, "right") - 1, 0)
-        place_of_event = place[self._gpu_rows]
+        # The part of the file, an index into `hosts`, that each event is in.
+        part = np.maximum(np.searchsorted(starts, rows, "right") - 1, 0)
+        part_of_event = part[self._gpu_rows]
+        # Whether each host could have launched each GPU event, (hosts, events).
         could_launch = np.array(
             [self._could_launch(host, self._gpu_rows) for host in hosts]
         )
-        next_place = np.minimum(place_of_event + 1, len(hosts) - 1)
+        next_part = np.minimum(part_of_event + 1, len(hosts) - 1)
         events = np.arange(len(self._gpu_rows))
         ends = np.array([self._ranges[host].last for host in hosts])
-        is_between = self._gpu_rows > ends[place_of_event]
-        belongs_to_next = is_between & ~could_launch[place_of_event, events]
-        belongs_to_next &= could_launch[next_place, events]
-        place_of_event = np.where(belongs_to_next, next_place, place_of_event)
-        if could_launch[place_of_event, events].mean() < _LEAST_SHARE:
+        is_between = self._gpu_rows > ends[part_of_event]
+        belongs_to_next = is_between & ~could_launch[part_of_event, events]
+        belongs_to_next &= could_launch[next_part, events]
+        part_of_event = np.where(belongs_to_next, next_part, part_of_event)
+        if could_launch[part_of_event, events].mean() < _LEAST_LAUNCHED:
             return None
-        place[self._gpu_rows] = place_of_event
-        host_of_row = np.array(hosts, dtype=np.int64)[place]
+        part[self._gpu_rows] = part_of_event
+        host_of_row = np.array(hosts, dtype=np.int64)[part]
         for host in hosts:
             if self._started_share(host, host_of_row) < _LEAST_STARTED:
                 return None
         return host_of_row
 
     def _started_share(self, host: int, host_of_row: Int64Array) -> float:
-        """Return the share of the launches of a host of which a GPU event is its own."""
+        """Return the share of a host's launches that have a GPU event of the same host."""
         trace = self._trace
         is_launch_of_host = self._launch_process == host
         launches = self._launches[is_launch_of_host]
@@ -414,34 +433,35 @@ class _Processes:
         return float(has_event.mean())
 
     def _launched_share(self, host: int, events: Int64Array) -> float:
-        """Return the share of GPU events that a launch of a process may have started."""
+        """Return the share of GPU events that a launch of a host may have started."""
         return float(self._could_launch(host, events).mean())
 
     def _could_launch(self, host: int, events: Int64Array) -> BoolArray:
-        """Return which GPU events a launch of a process may have started, shape of `events`."""
+        """Return True for GPU events that a host may have launched, shape of `events`."""
         trace = self._trace
         is_of_host = self._launch_process == host
         launches = self._launches[is_of_host]
-        ids = trace.correlation[launches]
-        wanted = trace.correlation[events]
-        last_place = len(ids) - 1
-        place = np.minimum(np.searchsorted(ids, wanted), last_place)
-        earliest_start = trace.ts[launches[place]] - _CLOCKS_NS
-        could_launch: BoolArray = ids[place] == wanted
+        # Launches are sorted by id, then by time: the search finds the first one with each id.
+        launch_ids = trace.correlation[launches]
+        event_ids = trace.correlation[events]
+        found = np.searchsorted(launch_ids, event_ids)
+        found = np.minimum(found, len(launch_ids) - 1)
+        earliest_start = trace.ts[launches[found]] - _CLOCK_TOLERANCE_NS
+        could_launch: BoolArray = launch_ids[found] == event_ids
         could_launch &= trace.ts[events] >= earliest_start
         return could_launch
 
     def _host_beside(self, events: Int64Array) -> int:
-        """Return the host among whose events in the file most of some events stand."""
+        """Return the host whose part of the file has the most of some events."""
         hosts = self.hosts_in_file_order
         starts = [self._ranges[host].first for host in hosts]
-        hosts_begun = np.searchsorted(starts, events, "right")
-        place = np.maximum(hosts_begun - 1, 0)
-        most_frequent = int(np.bincount(place).argmax())
+        hosts_so_far = np.searchsorted(starts, events, "right")
+        part = np.maximum(hosts_so_far - 1, 0)
+        most_frequent = int(np.bincount(part).argmax())
         return hosts[most_frequent]
 
     def others_beside(self, host: int) -> list[int]:
-        """Return the processes without launches or GPU events that stand among those of a host."""
+        """Return processes without launches and GPU events whose events are in a host's part."""
         if not self._stand_apart:
             return []
         gpus = set(np.unique(self._gpu_process).tolist())
@@ -455,14 +475,14 @@ class _Processes:
 
 
 def is_of_processes(trace: Trace, processes: Sequence[int | str]) -> BoolArray:
-    """Return which of the threads of a trace are of some processes, (len(threads),)."""
+    """Return True for each thread of a trace that belongs to the processes, (len(threads),)."""
     wanted = set(processes)
     is_wanted = [process in wanted for process, _ in trace.threads]
     return np.array(is_wanted, dtype=bool)
 
 
 def listed_infos(metadata: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Return the `distributedInfo` of the parts of a file, where it is a list."""
+    """Return the `distributedInfo` of the parts of a file; empty unless it is a list."""
     listed = metadata.get("distributedInfo")
     if not isinstance(listed, list):
         return []
@@ -470,7 +490,7 @@ def listed_infos(metadata: Mapping[str, object]) -> list[Mapping[str, object]]:
 
 
 def rank_labels(ranks: Sequence[MergedRank]) -> str:
-    """Return the numbers of ranks, with their labels, for a message."""
+    """Return the numbers of ranks with their labels, as text for a message."""
     texts = []
     for rank in ranks[:MOST_NAMED]:
         text = str(rank.number)

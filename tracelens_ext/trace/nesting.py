@@ -1,14 +1,17 @@
-"""Nest intervals: the parent of every event on its thread, without a Python loop.
+"""Nest intervals, and compute properties of the forests that they form, without a Python loop.
 
-Sorted by thread, start and longest first, the parent of an event is the nearest earlier event of
-its thread that ends no sooner. Every event starts with its predecessor as the candidate. If the
-candidate ends too soon, the candidate's own candidate is tried, until all fit. The events that such
-a jump skips end even sooner, so none of them can be the parent. The jumps double in length, so a
-few passes are enough. An event that ends so little later than the sibling before it that only the
-clock can be the reason is nested again, as if it ended in time.
+`nest` finds the parent of every event. In order of thread, start, and longest first, the parent of
+an event is the nearest earlier event of its thread that does not end before the event does. Each
+event begins with its predecessor as the candidate for its parent. While a candidate ends too soon,
+it is replaced by its own candidate. The events that this jump skips end even sooner, so none of
+them can be the parent. The jumps double in length, so a few passes over all events are enough.
 
-A forest is given by the parent of each node, `ROOT` without one. Functions that say "in tree order"
-need every parent before its children, and all that is below a node right behind it.
+Clocks are not exact. An event that ends only slightly later than the sibling before it is nested
+again as if it ended together with that sibling.
+
+A forest is given by the parent of each node, `ROOT` for a node without a parent. "In tree order"
+means that every parent comes before its children, and that all nodes below a node follow it
+directly.
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ import numpy as np
 from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 from tracelens_ext.trace.intervals import stable_order
 
+#: The parent of a node without a parent.
 ROOT = -1
-#: How long an event may end after its parent, ns: profilers round times to µs.
+#: An event may end this much after its parent, ns, because profilers round times to µs.
 LATE_END_NS: Final = 1_000
-#: How often ends are cut: intervals may be late within such that are late themselves.
+#: The most rounds of cutting ends. A cut interval may contain another one that ends late.
 _MOST_CUTS: Final = 4
-#: Below so many nodes a level, numpy takes longer for a level than a loop for its nodes.
+#: With fewer nodes per level, a Python loop over nodes is quicker than numpy over levels.
 _NARROW: Final = 50
 
 AnyInt = TypeVar("AnyInt", "Int32Array", "Int64Array")
@@ -34,10 +38,10 @@ AnyInt = TypeVar("AnyInt", "Int32Array", "Int64Array")
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
-    """Intervals in tree order: thread by thread, parents before their children."""
+    """The m intervals in tree order: thread by thread, parents before their children."""
 
-    order: Int32Array  #: position in tree order → index of the interval, shape (m,)
-    #: position → position of the parent, `ROOT` without one, shape (m,)
+    order: Int32Array  #: index of the interval at each position in tree order, (m,)
+    #: position of the parent of the interval at each position, `ROOT` without a parent, (m,)
     parent: Int32Array
 
 
@@ -50,16 +54,17 @@ def nest(
 ) -> Nesting:
     """Nest intervals by time on their threads.
 
-    Those that overlap without nesting are siblings, unless the later one lies mostly within the
-    other and ends at most `LATE_END_NS` after it.
+    Intervals that overlap without nesting are siblings, except if the later one lies mostly within
+    the earlier one and ends at most `LATE_END_NS` after it. Then it is a child.
 
     Args:
-        thread: not negative, (m,).
+        thread: the thread of each interval, not negative, (m,).
         start: ns, (m,).
         end: ns, (m,).
-        tie: of two equal intervals the one with the lower number is the parent, with equal numbers
-            the first one, (m,).
-        childless: of two equal intervals that are both marked neither is the parent, (m,).
+        tie: a number that decides between two equal intervals: the one with the lower number is the
+            parent, or the first one if the numbers are equal, (m,).
+        childless: True for intervals that cannot contain an equal interval that is marked, too:
+            two such intervals are siblings, (m,).
     """
     cut_end = end
     strict = _nest_strictly(
@@ -87,10 +92,10 @@ def nest(
 
 
 class _StrictNesting(NamedTuple):
-    """Intervals that are within their parents."""
+    """A nesting in which every interval lies within its parent."""
 
     nesting: Nesting
-    #: False if no interval overlaps the one before it without being within it
+    #: True if some intervals overlap without one being within the other
     has_overlaps: bool
 
 
@@ -101,19 +106,21 @@ def _nest_strictly(
     tie: Int64Array,
     childless: BoolArray,
 ) -> _StrictNesting:
-    """Nest intervals; those that overlap are siblings. Arguments as of `nest`."""
+    """Nest intervals so that all that only overlap are siblings. Arguments as of `nest`."""
     order = _tree_order(thread=thread, start=start, end=end, tie=tie)
     ordered_start = start[order]
     ordered_end = end[order]
     ordered_childless = childless[order]
 
-    # Equal intervals that have no children follow one another.
+    # A twin is a childless interval that equals the one before it: in tree order, equal intervals
+    # are neighbors.
     is_twin = np.zeros(len(order), dtype=bool)
     is_twin[1:] = ordered_childless[1:]
     is_twin[1:] &= ordered_start[1:] == ordered_start[:-1]
     is_twin[1:] &= ordered_end[1:] == ordered_end[:-1]
 
     has_overlaps = False
+    # The first candidate of each interval is its predecessor on the thread.
     candidate = np.arange(-1, len(order) - 1, dtype=np.int32)
     candidate[np.diff(thread[order], prepend=-1) != 0] = ROOT
     unsettled = np.flatnonzero(candidate != ROOT)
@@ -121,13 +128,14 @@ def _nest_strictly(
         parent = candidate[unsettled]
         is_outside = ordered_end[parent] < ordered_end[unsettled]
 
-        twins = np.flatnonzero(is_twin[unsettled])
-        one = unsettled[twins]
-        other = parent[twins]
-        is_equal = ordered_childless[other]
-        is_equal &= ordered_start[one] == ordered_start[other]
-        is_equal &= ordered_end[one] == ordered_end[other]
-        is_outside[twins] |= is_equal
+        # A twin cannot be below an equal childless interval either.
+        twin_index = np.flatnonzero(is_twin[unsettled])
+        twin = unsettled[twin_index]
+        parent_of_twin = parent[twin_index]
+        is_equal = ordered_childless[parent_of_twin]
+        is_equal &= ordered_start[twin] == ordered_start[parent_of_twin]
+        is_equal &= ordered_end[twin] == ordered_end[parent_of_twin]
+        is_outside[twin_index] |= is_equal
 
         unsettled = unsettled[is_outside]
         parent = parent[is_outside]
@@ -139,6 +147,7 @@ def _nest_strictly(
 
 def _siblings_before(nesting: Nesting, thread: Int32Array) -> Int64Array:
     """Return the position of the sibling before each position, `ROOT` without one, (m,)."""
+    # Sorted by parent, siblings are neighbors in tree order.
     parent = nesting.parent
     by_parent = np.argsort(parent, kind="stable")
     ordered_thread = thread[nesting.order]
@@ -158,21 +167,22 @@ def _ends_late(
     cut_end: Int64Array,
     end: Int64Array,
 ) -> BoolArray:
-    """Return which positions hold intervals that end a little after the sibling before them.
+    """Return True for each position whose interval ends slightly after the sibling before it.
 
-    An interval is not compared with a sibling that is late itself: of many that overlap like the
-    steps of a staircase, each would end a little later than the one before.
+    An interval is not compared with a sibling that is late itself. Otherwise many intervals that
+    overlap like the steps of a staircase would all be late.
     """
     sibling = _siblings_before(nesting, thread)
-    places = np.flatnonzero(sibling != ROOT)
-    intervals = nesting.order[places]
-    end_of_sibling = cut_end[nesting.order[sibling[places]]]
-    within = end_of_sibling - start[intervals]
-    late = end[intervals] - end_of_sibling
+    positions = np.flatnonzero(sibling != ROOT)
+    intervals = nesting.order[positions]
+    end_of_sibling = cut_end[nesting.order[sibling[positions]]]
+    time_within_sibling = end_of_sibling - start[intervals]
+    time_after_sibling = end[intervals] - end_of_sibling
     is_late = np.zeros(len(sibling), dtype=bool)
-    is_late[places] = (late <= LATE_END_NS) & (late < within)
-    is_late[places] &= cut_end[intervals] > end_of_sibling
-    is_late[places] &= ~is_late[sibling[places]]
+    is_late[positions] = time_after_sibling <= LATE_END_NS
+    is_late[positions] &= time_after_sibling < time_within_sibling
+    is_late[positions] &= cut_end[intervals] > end_of_sibling
+    is_late[positions] &= ~is_late[sibling[positions]]
     return is_late
 
 
@@ -183,22 +193,25 @@ def _with_cut_ends(
     cut_end: Int64Array,
     is_late: BoolArray,
 ) -> Int64Array:
-    """Return the ends of intervals, late ones and what is within them cut at the sibling's end."""
+    """Return the ends of intervals, with late intervals cut at the end of the sibling before them.
+
+    The intervals within a late interval are cut there, too.
+    """
     ordered_end = cut_end[nesting.order]
     sibling = _siblings_before(nesting, thread)
-    wanted_end = ordered_end.copy()
-    wanted_end[is_late] = ordered_end[sibling[is_late]]
-    wanted_end = ends_within(nesting.parent, wanted_end)
-    # what only begins when the sibling has ended
-    is_left = wanted_end <= start[nesting.order]
-    wanted_end[is_left] = ordered_end[is_left]
+    new_end = ordered_end.copy()
+    new_end[is_late] = ordered_end[sibling[is_late]]
+    new_end = ends_within(nesting.parent, new_end)
+    # An interval that starts after the cut keeps its end: it will not be within the sibling.
+    starts_after_cut = new_end <= start[nesting.order]
+    new_end[starts_after_cut] = ordered_end[starts_after_cut]
     result = cut_end.copy()
-    result[nesting.order] = wanted_end
+    result[nesting.order] = new_end
     return result
 
 
 def ends_within(parent: IntArray, end: Int64Array) -> Int64Array:
-    """Return where nested intervals end, those that end late cut where their parents end, (m,)."""
+    """Return the ends of nested intervals, cut at the ends of their parents, (m,)."""
     cut_end = end.copy()
     nodes = np.flatnonzero(parent != ROOT)
     while True:
@@ -215,14 +228,15 @@ def _tree_order(
 ) -> Int32Array:
     """Return the order by thread, start, longest first, tie, index.
 
-    Traces are nearly sorted by start already, so that a stable sort by start takes little time, and
-    only intervals that start together need the other keys.
+    Traces are nearly sorted by start already, so a stable sort by start takes little time. Only
+    intervals that start together on a thread are sorted by the other keys.
     """
     order = np.argsort(start, kind="stable")
     order = order[stable_order(thread[order])]
     starts_with_next = np.diff(start[order]) == 0
     starts_with_next &= np.diff(thread[order]) == 0
     if starts_with_next.any():
+        # A run is a series of neighbors that start together.
         starts_with_other = np.zeros(len(order), dtype=bool)
         starts_with_other[:-1] |= starts_with_next
         starts_with_other[1:] |= starts_with_next
@@ -237,7 +251,11 @@ def _tree_order(
 
 
 def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
-    """Return the nearest marked ancestor of each node, `ROOT` without one, (m,)."""
+    """Return the nearest marked ancestor of each node, `ROOT` if none is marked, (m,).
+
+    In each pass, a node whose candidate is not marked takes over the candidate of that candidate,
+    so the distance doubles from pass to pass.
+    """
     nearest = parent.copy()
     unsettled = np.flatnonzero(nearest != ROOT)
     while len(unsettled):
@@ -251,12 +269,12 @@ def nearest_marked(parent: Int32Array, marked: BoolArray) -> Int32Array:
 
 
 def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int64Array:
-    """Return the nearest marked ancestor of some nodes, `ROOT` without one."""
+    """Return the nearest marked ancestor of some nodes, `ROOT` if none is marked."""
     return nearest_marked(parent, marked)[nodes].astype(np.int64)
 
 
 def at_or_above(parent: Int32Array, nodes: IntArray) -> BoolArray:
-    """Return which nodes of a forest are some nodes, or their ancestors, (m,)."""
+    """Return True for the given nodes of a forest and all of their ancestors, (m,)."""
     is_reached = np.zeros(len(parent), dtype=bool)
     while len(nodes):
         is_reached[nodes] = True
@@ -268,10 +286,10 @@ def at_or_above(parent: Int32Array, nodes: IntArray) -> BoolArray:
 
 
 def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:
-    """Return the sum of the values of each node and of its ancestors, (m,).
+    """Return the sum of the values of each node and all of its ancestors, (m,).
 
-    In each pass a node adds the sum of the node that its jump leads to, and jumps as far again: the
-    first pass adds the parent, the second the two above that, the third the four above those.
+    In each pass, a node adds the sum of the node that its jump leads to, and its jump doubles. The
+    first pass adds the parent, the second the two nodes above it, the third the four above these.
     """
     path_sum = values.copy()
     jump = parent.copy()
@@ -286,13 +304,13 @@ def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:
 
 
 def depths(parent: Int32Array) -> Int32Array:
-    """Return how many ancestors each node has, (m,)."""
+    """Return the number of ancestors of each node, (m,)."""
     has_parent = (parent != ROOT).astype(np.int32)
     return path_sums(parent, has_parent)
 
 
 def levels(depth: Int32Array) -> list[Int64Array]:
-    """Return the nodes of each depth that occurs, roots first, each level in ascending order."""
+    """Return the nodes of each depth, the roots first, ascending within a depth."""
     if not len(depth):
         return []
     order = np.argsort(depth, kind="stable")
@@ -304,12 +322,12 @@ def levels(depth: Int32Array) -> list[Int64Array]:
 
 
 def is_narrow(depth: Int32Array) -> bool:
-    """Return True for a forest with so few nodes a level that a loop over nodes is quicker."""
+    """Return True for a forest with so few nodes per level that a loop over nodes is quicker."""
     return len(depth) < _NARROW * int(depth.max(initial=0))
 
 
 def summed_up(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64Array:
-    """Return the sum of each node's value and those of all nodes below it, (m,)."""
+    """Return the sum of the values of each node and all nodes below it, (m,)."""
     if is_narrow(depth):
         return _summed_up_one_by_one(parent, depth, values)
     subtree_sum: Int64Array = values.astype(np.int64)
@@ -336,19 +354,22 @@ def _summed_up_one_by_one(
 
 
 def preorder(parent: Int32Array, size: Int64Array, siblings: Int64Array) -> Int64Array:
-    """Return the place of each node where all that is below a node follows it, (m,).
+    """Return the place of each node in preorder: a node, then all nodes below it, (m,).
 
-    Three nodes, of which 1 and 2 are below 0, and 2 comes first:
+    Of three nodes, 1 and 2 are below 0, and 2 comes before 1:
 
         parent [-1, 0, 0], size [3, 1, 1], siblings [0, 2, 1]: places [0, 2, 1]
 
     Args:
-        parent: of each node, (m,).
-        size: how many nodes are at and below each, (m,).
-        siblings: all nodes by parent, those of one parent in the order that is wanted, (m,).
+        parent: the parent of each node, (m,).
+        size: the number of nodes at and below each node, (m,).
+        siblings: all nodes sorted by parent; nodes of one parent in the order that they will have,
+            (m,).
     """
+    # The place of a node is that of its parent, plus 1, plus the sizes of the siblings before it.
+    # The sum of these offsets along the path from the root is the place.
     ordered_size = size[siblings]
-    size_before = np.cumsum(ordered_size) - ordered_size
+    size_before = np.cumsum(ordered_size) - ordered_size  # also of earlier parents
     parent_of_sibling = parent[siblings]
     first = np.flatnonzero(np.diff(parent_of_sibling, prepend=ROOT - 1))
     count = np.diff(np.append(first, len(siblings)))
@@ -363,18 +384,19 @@ def preorder(parent: Int32Array, size: Int64Array, siblings: Int64Array) -> Int6
 def lowest_common(
     parent: Int32Array, depth: Int32Array, one: Int64Array, other: Int64Array
 ) -> Int64Array:
-    """Return the lowest node at or above both nodes of each pair, `ROOT` without one.
+    """Return the lowest node at or above both nodes of each pair, `ROOT` if there is none.
 
-    The deeper node of a pair climbs to the depth of the other. Then both climb as far as they can
-    without meeting, by jumps of 2^k nodes, the longest first; their parent is the answer.
+    The deeper node of a pair climbs to the depth of the other node. Then both climb as far as they
+    can without meeting, by jumps of 2^k nodes, the longest first. The parent of both is the result.
 
     Args:
-        parent: of each node, (m,).
-        depth: how many ancestors each node has, (m,).
-        one: a node of each pair, (k,).
-        other: the other node, (k,).
+        parent: the parent of each node, (m,).
+        depth: the number of ancestors of each node, (m,).
+        one: the first node of each pair, (k,).
+        other: the second node of each pair, (k,).
     """
-    jumps = [np.append(parent, ROOT)]  # the last entry is that of `ROOT`, -1
+    # Entry k has the node 2^k above each node. The last item is for `ROOT`, which is -1.
+    jumps = [np.append(parent, ROOT)]
     while (jumps[-1] != ROOT).any():
         jumps.append(jumps[-1][jumps[-1]])
     is_higher = depth[one] < depth[other]
@@ -395,16 +417,16 @@ def lowest_common(
 
 
 def subtree_ends(parent: Int32Array, depth: Int32Array) -> Int64Array:
-    """Return one past the last position of each subtree of a forest in tree order, (m,)."""
+    """Return the position behind each node's subtree, for a forest in tree order, (m,)."""
     size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
     return np.arange(len(parent)) + size
 
 
 class Inserted(NamedTuple):
-    """A forest in tree order, with further events."""
+    """A forest in tree order into which events were inserted."""
 
     rows: Int64Array  #: the event at each position
-    parent: Int32Array  #: the position of its parent, `ROOT` without one
+    parent: Int32Array  #: the position of each parent, `ROOT` for an event without one
 
 
 def insert_below(
@@ -414,20 +436,24 @@ def insert_below(
     above: Int64Array,
     owner: Int64Array,
 ) -> Inserted:
-    """Put further events into a forest in tree order, each below a node and before its children.
+    """Insert events into a forest in tree order, each below a node and before its children.
 
-    Two new events, 8 and 9, below the first of two nodes, 9 within 8:
+    Events 8 and 9 are inserted below the first of two nodes, and 9 is below 8:
 
         rows [5, 6], parent [-1, -1], new [8, 9], above [-1, 0], owner [0, 0]:
         rows [5, 8, 9, 6], parent [-1, 0, 1, -1]
 
     Args:
         rows: the event at each position, (m,).
-        parent: the position of its parent, (m,).
-        new: the events that are put in, those of one owner one after another, parents first, (k,).
-        above: the parent of each, an index into `new`; `ROOT` for one right below its owner, (k,).
-        owner: the position of the event that each goes below, (k,).
+        parent: the position of the parent of each event, (m,).
+        new: the events to insert, parents before children; events with the same owner are
+            neighbors, (k,).
+        above: index in `new` of the parent of each new event, `ROOT` for an event directly below
+            its owner, (k,).
+        owner: the position in the forest of the event that each new event goes below, (k,).
     """
+    # A new event comes right behind its owner and all new events before it. An old event moves up
+    # by the number of new events whose owners come before it.
     order = np.argsort(owner, kind="stable")
     place_of_new = np.empty(len(new), dtype=np.int64)
     place_of_new[order] = owner[order] + 1 + np.arange(len(new))

@@ -1,4 +1,4 @@
-"""One of the ranks that share a file, taken out of it as a trace of its own."""
+"""Extract one of the ranks that were merged into a file as a trace of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rank_of_merged_file(trace: Trace, number: int) -> Trace:
     """Return the events of one rank of a file.
 
     Raises:
-        UsageError: the file does not hold that rank.
+        UsageError: the file does not contain that rank.
     """
     ranks = find_merged_ranks(trace)
     for rank in ranks:
@@ -43,12 +43,12 @@ def rank_of_merged_file(trace: Trace, number: int) -> Trace:
     if not ranks and recorded in (None, number):
         return trace
     numbers = ", ".join(str(rank.number) for rank in ranks[:MOST_NAMED])
-    held = f"contains the ranks {numbers}" if ranks else f"is of rank {recorded}"
-    raise UsageError(f"{trace.provenance.path}: {held}, not rank {number}")
+    content = f"contains the ranks {numbers}" if ranks else f"is of rank {recorded}"
+    raise UsageError(f"{trace.provenance.path}: {content}, not rank {number}")
 
 
 def trace_of_rank(trace: Trace, rank: MergedRank) -> Trace:
-    """Return the events of one rank as a trace of their own, as if it had been read alone."""
+    """Return the events of one rank as a trace, as if the rank had a file of its own."""
     is_kept = rank.rows
     if is_kept is None:
         is_kept = is_of_processes(trace, rank.processes)[trace.thread]
@@ -56,9 +56,10 @@ def trace_of_rank(trace: Trace, rank: MergedRank) -> Trace:
     new_row = (np.cumsum(is_kept) - 1).astype(np.int32)
     start = trace.ts[rows]
     first = int(start.min(initial=2**62)) if len(rows) else 0
-    names = _Used.of(trace.name[rows])
-    threads = _Used.of(trace.thread[rows])
-    categories = _Used.of(trace.category[rows])
+    names = _UsedCodes.of(trace.name[rows])
+    threads = _UsedCodes.of(trace.thread[rows])
+    categories = _UsedCodes.of(trace.category[rows])
+    # The process of each label is spelled without it: `83` instead of `[TP00] 83`.
     labels = labels_of_processes(trace)
     spelled = {process: process for process, _ in trace.threads}
     spelled |= {process: label.process for process, label in labels.items()}
@@ -92,22 +93,25 @@ def trace_of_rank(trace: Trace, rank: MergedRank) -> Trace:
     return corrected(of_rank)
 
 
-class _Used(NamedTuple):
-    """The codes of a column that occur, numbered anew in the order of their first rows."""
+class _UsedCodes(NamedTuple):
+    """The codes that occur in a column, renumbered from 0 in the order of their first rows.
 
-    old_codes: list[int]
-    new_codes: Any  #: as the column, (m,), int32
+    A column [7, 5, 7] has the old codes [7, 5] and the new codes [0, 1, 0].
+    """
+
+    old_codes: list[int]  #: the old code of each new code
+    new_codes: Any  #: the column in new codes, int32, (m,)
 
     @classmethod
-    def of(cls, column: IntArray) -> _Used:
-        """Number the codes of a column anew."""
-        distinct, first, place = np.unique(
+    def of(cls, column: IntArray) -> _UsedCodes:
+        """Renumber the codes of a column."""
+        distinct, first, rank = np.unique(
             column, return_index=True, return_inverse=True
         )
         order = np.argsort(first, kind="stable")
-        number = np.empty(len(distinct), dtype=np.int32)
-        number[order] = np.arange(len(distinct), dtype=np.int32)
-        return cls(distinct[order].tolist(), number[place])
+        new_code_of_rank = np.empty(len(distinct), dtype=np.int32)
+        new_code_of_rank[order] = np.arange(len(distinct), dtype=np.int32)
+        return cls(distinct[order].tolist(), new_code_of_rank[rank])
 
 
 def _arguments_of(
@@ -136,8 +140,8 @@ def _texts_of(
 def _metadata_of(metadata: Mapping[str, object], number: int) -> dict[str, object]:
     """Return the metadata of one rank.
 
-    Where the file has the `distributedInfo` of one part, what holds for all ranks is kept of it:
-    the size of the world, and the process groups that the rank is in.
+    If the file has the `distributedInfo` of another rank only, the result keeps what holds for all
+    ranks: the size of the world, and the process groups that contain the rank.
     """
     for info in listed_infos(metadata):
         if info.get("rank") == number:
@@ -146,13 +150,15 @@ def _metadata_of(metadata: Mapping[str, object], number: int) -> dict[str, objec
     if shared.get("rank") != number:
         groups = shared.get("pg_config")
         if isinstance(groups, list):
-            shared["pg_config"] = [group for group in groups if _has(group, number)]
+            shared["pg_config"] = [
+                group for group in groups if _group_contains(group, number)
+            ]
         else:
             shared.pop("pg_config", None)
     return {**metadata, "distributedInfo": {**shared, "rank": number}}
 
 
-def _has(group: object, rank: int) -> bool:
+def _group_contains(group: object, rank: int) -> bool:
     if not isinstance(group, dict):
         return False
     members = group.get("ranks")
@@ -162,12 +168,15 @@ def _has(group: object, rank: int) -> bool:
 
 
 def _provenance_of(whole: Provenance, rank: MergedRank, count: int) -> Provenance:
-    """Return where the events of a rank come from; what the whole file lost is in its notes."""
+    """Return the provenance of the events of one rank.
+
+    Dropped and unread events of the file are not known by rank; they are in the notes.
+    """
     notes = list(whole.all_notes)
-    called = f" ({one_line(rank.label)})" if rank.label else ""
+    label = f" ({one_line(rank.label)})" if rank.label else ""
     notes.append(
         "The file contains several ranks; these are the events of rank "
-        f"{rank.number}{called}."
+        f"{rank.number}{label}."
     )
     return replace(
         whole,

@@ -1,7 +1,7 @@
-"""What calls of runtimes and drivers do, by their names.
+"""Patterns for the names of runtime and driver calls, by what the calls do.
 
-CUDA and HIP call things alike. The others are Level Zero (`ze…`), the unified runtime of SYCL
-(`ur…`, before that `pi…`) for Intel's GPUs, and the runtimes of MTIA and of HPUs (`syn…`).
+CUDA and HIP name their calls alike. The other names are of Level Zero (`ze…`) and SYCL's unified
+runtime (`ur…`, formerly `pi…`) for Intel's GPUs, and of the runtimes of MTIA and of HPUs (`syn…`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 _CUDA: Final = r"(?:cuda|hip|cu)"
 
-#: Start a kernel; `…LaunchHostFunc` starts none.
+#: Calls that start a kernel. `…LaunchHostFunc` starts none.
 LAUNCHES_KERNEL: Final = re.compile(
     rf"{_CUDA}\w*?Launch(?:\w*Kernel|ByPtr|Grid|$)"
     r"|(?:ur|pi)EnqueueKernelLaunch"
@@ -19,7 +19,7 @@ LAUNCHES_KERNEL: Final = re.compile(
     r"|mtiaLaunchKernel"
     r"|synLaunch"
 )
-#: Start a copy, or make one.
+#: Calls that start a copy, or do it themselves.
 COPIES: Final = re.compile(
     rf"{_CUDA}Memcpy"
     r"|urEnqueue(?:USMMemcpy|Mem\w*Copy)"
@@ -27,14 +27,14 @@ COPIES: Final = re.compile(
     r"|zeCommandListAppendMemoryCopy"
     r"|mtiaMemcpy|enqueueCommand memcpy"
 )
-#: Begin, or end, the capture of a stream, as the first group says.
+#: Calls that begin or end the capture of a stream; the first group is `Begin` or `End`.
 CAPTURES: Final = re.compile(rf"{_CUDA}Stream(Begin|End)Capture")
 
-#: Return when all work of a device is done.
+#: Calls that return when all work of a device is done.
 WAITS_FOR_DEVICE: Final = re.compile(
     rf"{_CUDA}(?:Device|Ctx|Thread)Synchronize|synDeviceSynchronize|synchronize$"
 )
-#: Return when all work of a stream, or of a queue, is done.
+#: Calls that return when all work of a stream or queue is done.
 WAITS_FOR_STREAM: Final = re.compile(
     rf"{_CUDA}StreamSynchronize"
     r"|(?:ur|pi)QueueFinish"
@@ -42,22 +42,22 @@ WAITS_FOR_STREAM: Final = re.compile(
     r"|synStreamSynchronize"
     r"|synchronizeStream"
 )
-#: Return when an event has happened on the device.
+#: Calls that return when the device has reached an event.
 WAITS_FOR_EVENT: Final = re.compile(
     rf"{_CUDA}EventSynchronize|urEventWait|piEventsWait|zeEventHostSynchronize|synEventSynchronize"
 )
-#: Return when the copy is done; those that are called asynchronous return at once.
+#: Calls that return when a copy is done. Calls with `Async` in their names return at once.
 WAITS_FOR_COPY: Final = re.compile(rf"{_CUDA}Memcpy(?!.*Async)")
-#: Let a stream wait for an event.
+#: Calls that make a stream wait for an event.
 STREAM_WAITS_FOR_EVENT: Final = re.compile(
     rf"{_CUDA}StreamWaitEvent|synStreamWaitEvent|enqueueCommand waitOnEvent"
 )
-#: Let a stream wait for a number in memory.
+#: Calls that make a stream wait for a number in memory.
 STREAM_WAITS_FOR_VALUE: Final = re.compile(rf"{_CUDA}StreamWaitValue")
-#: Record an event on a stream.
+#: Calls that record an event on a stream.
 RECORDS_EVENT: Final = re.compile(rf"{_CUDA}EventRecord|synEventRecord|recordEvent")
 
-#: Categories of the events that say which stream or event a call waited for.
+#: Categories of the trace events that tell for which stream or event a call waited.
 SYNC_CATEGORIES: Final = ("cuda_sync", "xpu_sync")
 
 

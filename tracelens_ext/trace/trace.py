@@ -1,7 +1,8 @@
 """`Trace`: the columnar event table that every reader fills and every analysis reads.
 
-One row an event, in file order; a column is a numpy array. Texts are interned: a column holds
-codes, a list holds the distinct texts. Arguments that only some events have are `ArgColumn`s.
+Each event is a row, in file order; each column is a numpy array. A column of texts holds codes,
+which are indices into a list of the distinct texts. Arguments that only some events have are
+`ArgColumn`s.
 Times are int64 nanoseconds since the trace's first event.
 """
 
@@ -29,12 +30,12 @@ Float64Array = npt.NDArray[np.float64]
 NS_PER_US = 1e3
 NS_PER_MS = 1e6
 
-#: What an integer column holds where an event has no such number.
+#: The value of an integer column for an event that has no such number.
 NONE = -1
 
 
 class EventKind(IntEnum):
-    """What an event is, whatever its format calls it; those of host threads come first."""
+    """The kind of an event, in all formats; the kinds of host events come first."""
 
     CPU_OP = 0
     USER_ANNOTATION = 1
@@ -67,12 +68,12 @@ GPU_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 
 @dataclass(frozen=True, eq=False)
 class ArgColumn:
-    """An argument that some events have."""
+    """An argument that k of the events have."""
 
-    rows: Int32Array  #: the events that have it, ascending, shape (k,)
-    #: shape (k,): the number itself or, when `texts` is given, an index into it
+    rows: Int32Array  #: the events with the argument, ascending, (k,)
+    #: the number that is the argument or, with `texts`, an index into them, (k,)
     values: Int64Array
-    #: the distinct raw JSON texts; analyses parse those that they need
+    #: the distinct raw JSON texts, which analyses parse if they need them; None for numbers
     texts: list[str] | None = None
 
     def dense(self, length: int, missing: int = NONE) -> Int64Array:
@@ -82,109 +83,111 @@ class ArgColumn:
         return values
 
     def at(self, rows: npt.NDArray[np.integer], missing: int = NONE) -> Int64Array:
-        """Return the values of some events, `missing` where one has none; shape of `rows`."""
+        """Return the argument of each event, `missing` if it has none; shape of `rows`."""
         if not len(self.rows):
             return np.full(len(rows), missing, dtype=np.int64)
-        last_place = len(self.rows) - 1
-        place = np.searchsorted(self.rows, rows)
-        place = np.minimum(place, last_place)
-        is_given = self.rows[place] == rows
-        values = self.values[place]
-        return np.where(is_given, values, missing)
+        index = np.searchsorted(self.rows, rows)
+        index = np.minimum(index, len(self.rows) - 1)
+        has_argument = self.rows[index] == rows
+        return np.where(has_argument, self.values[index], missing)
 
     def selected(self, is_kept: BoolArray, new_row: IntArray) -> ArgColumn:
-        """Return the column of some of the events, under their new rows; both of shape (n,)."""
-        having = is_kept[self.rows]
-        rows = new_row[self.rows[having]].astype(np.int32, copy=False)
-        return ArgColumn(rows=rows, values=self.values[having], texts=self.texts)
+        """Return the column for a part of the events.
+
+        Args:
+            is_kept: True for each event of the part, (n,).
+            new_row: the row that each event has in the part, (n,).
+        """
+        is_selected = is_kept[self.rows]
+        rows = new_row[self.rows[is_selected]].astype(np.int32, copy=False)
+        return ArgColumn(rows=rows, values=self.values[is_selected], texts=self.texts)
 
 
 def no_arg(texts: bool = False) -> ArgColumn:
-    """Return an argument that no event has."""
+    """Return the column of an argument that no event has."""
     rows = np.empty(0, dtype=np.int32)
     values = np.empty(0, dtype=np.int64)
     return ArgColumn(rows=rows, values=values, texts=[] if texts else None)
 
 
-#: Arguments of copies: the kind of memory that is read and written, in the numbers of
-#: Nsight Systems (0 pageable, 1 pinned, 2 device, 3 array, 4 managed); PyTorch says it in the name.
+#: Arguments of copies: the kinds of memory that they read and write, in the numbers of Nsight
+#: Systems (0 pageable, 1 pinned, 2 device, 3 array, 4 managed). PyTorch has the kinds in the name.
 MEMORY_KINDS = ("srcKind", "dstKind")
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that the trace describes; a number is 0 if the trace does not say."""
+    """A GPU that the trace describes. Numbers are 0 if the trace does not tell them."""
 
-    ordinal: int  #: its number
-    name: str  #: as the profiler gives it; empty, or of no use, for some
-    units: int = 0  #: compute units (multiprocessors)
-    warp: int = 0  #: threads of a warp or wave
-    memory_bytes: int = 0  #: size of its memory
-    clock_hz: int = 0  #: the highest clock of its compute units
-    bandwidth: int = 0  #: bytes a second that its memory can move
+    ordinal: int  #: the number of the device
+    name: str  #: as the profiler writes it; some write nothing, or nothing useful
+    units: int = 0  #: number of compute units (multiprocessors)
+    warp: int = 0  #: threads per warp or wave
+    memory_bytes: int = 0  #: size of the memory
+    clock_hz: int = 0  #: the highest clock rate of the compute units
+    bandwidth: int = 0  #: peak memory bandwidth, bytes per second
     capability: int = 0  #: ten times NVIDIA's compute capability, such as 86 for 8.6
 
 
 @dataclass(frozen=True)
 class Conventions:
-    """What the columns of a trace mean, as far as profilers differ."""
+    """The meaning of columns that differs between profilers."""
 
-    #: the entry in `threads` of a GPU event is (process, stream) and names the process that
-    #: launched it; correlation ids count within a process
+    #: True if the entry of a GPU event in `threads` is (process, stream), with the process that
+    #: launched the event, and correlation ids are unique within a process only
     gpu_by_process: bool = False
-    #: annotations stand for operations as CPU ops do, because the trace has no CPU ops, or few
+    #: True if annotations stand for operations because the trace has no CPU ops, or few
     annotations_are_operations: bool = False
-    #: what ran, where rule packs may be usual for it (`RulePack.usual_for`), such as `JAX`
+    #: the framework of the program, such as `JAX`, if rule packs name it in
+    #: `RulePack.usual_for`
     framework: str = ""
 
 
-#: More digits may not fit in 64 bits.
+#: Numbers of so many digits may not fit in 64 bits.
 _MOST_DIGITS: Final = 19
-#: How far the number of a program stands left of that of its instruction.
+#: Number of bits by which `Trace.instructions` shifts a program, to leave room for its instruction.
 PROGRAM_SHIFT: Final = 32
-#: The word for a CUDA graph that was recorded as one GPU event: nothing is known of its kernels.
+#: The category of a GPU event that stands for a whole CUDA graph, whose kernels are unknown.
 WHOLE_GRAPH = "cuda_graph"
 
 
-#: How notes begin that say what of a file is lost.
+#: How notes about the lost part of a damaged file begin.
 SALVAGED: Final = "Salvaged "
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a trace came from, and what became of each of its events."""
+    """The origin of a trace, and how many of its events were used, dropped or not read."""
 
     path: str = "<memory>"  #: the file as the user named it, or `<memory>`
-    format: str = ""  #: what the reader calls the format
-    bytes_read: int = 0  #: size of the text, decompressed
-    #: events in the file; always rows + metadata events + the sum of `dropped`
+    format: str = ""  #: the name of the format, from the reader
+    bytes_read: int = 0  #: size of the decompressed text
+    #: number of events in the file: always rows + metadata events + the sum of `dropped`
     present: int = 0
-    metadata_events: int = 0  #: those that only name processes and threads
-    #: reason → number of events that could not be used
+    #: number of events that only name processes and threads
+    metadata_events: int = 0
+    #: reason → number of events that could not be used for this reason
     dropped: dict[str, int] = field(default_factory=dict)
-    #: what else the user should know about the file, a sentence each
+    #: further sentences about the file that the user should read
     notes: tuple[str, ...] = ()
-    #: kind of event, in the words of the file → number of events that no table shows
+    #: kind of event as the file names it → number of events of a kind that no table shows
     unread: dict[str, int] = field(default_factory=dict)
 
     @property
     def dropped_text(self) -> str:
-        """How many events were dropped for which reason; empty for none."""
+        """The number of dropped events for each reason, as text; empty if none were dropped."""
         parts = [f"{count:,} {reason}" for reason, count in self.dropped.items()]
         return "; ".join(parts)
 
     @property
     def unread_text(self) -> str:
-        """How many events of which kind no table shows; empty for none."""
+        """The number of unread events of each kind, as text; empty if all were read."""
         parts = [f"{count:,} {kind}" for kind, count in self.unread.items()]
         return ", ".join(parts)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """Everything that the user should know about the file and its events, a sentence each.
-
-        These are the `notes`, and what was dropped or is not read.
-        """
+        """All sentences about the file: `notes`, and how many events were dropped or not read."""
         sentences = list(self.notes)
         if self.dropped:
             count = sum(self.dropped.values())
@@ -200,68 +203,70 @@ class Provenance:
 
     @property
     def salvaged(self) -> str:
-        """What is known of what a cut or damage took away; empty for a whole file."""
+        """The notes about the lost part of a damaged file; empty for an intact file."""
         notes = [note for note in self.notes if note.startswith(SALVAGED)]
         return " ".join(notes)
 
 
 @dataclass(frozen=True, eq=False)
 class Replays:
-    """The events of a trace that are from captures of CUDA graphs: its last rows, r of them.
+    """The r events from captures of CUDA graphs, which are the last rows of a trace.
 
-    They are the host events around the launches that a graph was captured from, once for each
-    launch of the graph that replays them, parents before children. They took no time there.
+    A graph is captured from launches and the host events around them. Each launch of the graph adds
+    these host events to the trace again, parents before children, although they take no time there.
     """
 
-    #: the event around each, an index into them; `NONE` for the outermost, (r,)
+    #: index among these events of the event around each; `NONE` for an outermost event, (r,)
     parent: Int32Array
-    graph_launch: Int64Array  #: row of the launch that replays each, (r,)
-    #: row of the captured launch that each GPU event replays, `NONE` where it is not known, (g,)
+    graph_launch: Int64Array  #: row of the graph launch that replays each event, (r,)
+    #: row of the captured launch that each GPU event replays, `NONE` if not known, (g,)
     launch_of_gpu: Int64Array
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The events of one trace, in file order, n of them."""
+    """The n events of a trace, in file order."""
 
     ts: Int64Array  #: start, ns since the trace's first event, (n,)
-    dur: Int64Array  #: duration in ns, (n,); 0 for flows and instants
+    dur: Int64Array  #: duration, ns, 0 for flows and instants, (n,)
     name: Int32Array  #: index into `names`, (n,)
     kind: npt.NDArray[np.uint8]  #: an `EventKind`, (n,)
     thread: Int32Array  #: index into `threads`, (n,)
-    #: id that a launch shares with its GPU events, `NONE` without, (n,)
+    #: id that a launch shares with its GPU events, `NONE` for an event without one, (n,)
     correlation: Int64Array
-    #: id of the CPU op, or of the one around a launch, `NONE` without, (n,)
+    #: id of a CPU op or of the CPU op around a launch, `NONE` for an event without one, (n,)
     external_id: Int64Array
     category: Int32Array  #: index into `categories`, (n,)
     names: list[str]  #: the distinct event names
-    #: (process, thread) as the trace spells them; of a GPU event (device, stream), unless
-    #: `conventions` tells otherwise
+    #: (process, thread) as the trace spells them, or (device, stream) for GPU events, unless
+    #: `conventions.gpu_by_process` is set
     threads: list[tuple[int | str, int | str]]
-    categories: list[str]  #: the trace's own words for the kinds of events
-    args: Mapping[str, ArgColumn]  #: further arguments by their name in the trace
+    categories: list[
+        str
+    ]  #: the distinct names of kinds of events, as the trace spells them
+    args: Mapping[str, ArgColumn]  #: further arguments of events, by name
     #: absolute time of the first event in ns, in the clock of the trace
     base_ns: int = 0
     devices: tuple[Device, ...] = ()  #: the GPUs that the trace describes
-    #: the document's other top-level members
+    #: the other top-level members of the document
     metadata: Mapping[str, object] = field(default_factory=dict)
-    #: process → the name that a metadata event gives it
+    #: process → its name from a metadata event
     process_names: Mapping[int | str, str] = field(default_factory=dict)
-    #: process → its label, such as `CPU` or `GPU 0`
+    #: process → its label from a metadata event, such as `CPU` or `GPU 0`
     process_labels: Mapping[int | str, str] = field(default_factory=dict)
-    #: entry of `threads` → the name that a metadata event gives it
+    #: entry of `threads` → its name from a metadata event
     thread_names: Mapping[tuple[int | str, int | str], str] = field(
         default_factory=dict
     )
-    #: the file, and what became of its events
+    #: the file, and how many of its events were dropped or not read
     provenance: Provenance = field(default_factory=Provenance)
     #: what `threads`, correlation ids and annotations mean
     conventions: Conventions = field(default_factory=Conventions)
-    replays: Replays | None = None  #: the events that captures of graphs add
-    #: compiled ones, each as the message `HloProto` of XLA
+    replays: Replays | None = None  #: the events from captures of CUDA graphs
+    #: the compiled programs, each an `HloProto` message of XLA
     programs: tuple[bytes, ...] = ()
-    #: of operations: which program, shifted by `PROGRAM_SHIFT`, and which of its instructions, in
-    #: their order there
+    #: the instruction of operations: index of the program, shifted left by `PROGRAM_SHIFT`, plus
+    #: index of the instruction in the program
     instructions: ArgColumn = field(default_factory=no_arg)
 
     def __len__(self) -> int:
@@ -278,13 +283,13 @@ class Trace:
         return self.ts + self.dur
 
     def end_of(self, rows: npt.NDArray[np.integer]) -> Int64Array:
-        """Return the end of some events; `end` adds up all of them, which are millions."""
+        """Return the end of some events; quicker than `end`, which computes all of them."""
         ends: Int64Array = self.ts[rows] + self.dur[rows]
         return ends
 
     @property
     def recorded(self) -> int:
-        """How many events the file holds; the rows from here on are `replays`."""
+        """The number of events in the file; the rows from this one on are the `replays`."""
         if self.replays is None:
             return len(self)
         return len(self) - len(self.replays.parent)
@@ -293,7 +298,7 @@ class Trace:
         """Return the recorded events of these kinds, in file order."""
         is_wanted = np.zeros(self.recorded, dtype=bool)
         recorded_kind = self.kind[: self.recorded]
-        # comparing a few times takes less time than one look-up an event
+        # A few comparisons of whole columns take less time than a look-up for each event.
         for kind in kinds:
             is_wanted |= recorded_kind == kind
         return np.flatnonzero(is_wanted)
@@ -303,10 +308,10 @@ class Trace:
         return len(self.rows_of(*kinds))
 
     def described(self, number: int) -> Device | None:
-        """Return what the file says of a device; None where it says nothing.
+        """Return the description of a device in the file; None if there is none.
 
-        ROCm's numbers may be others than those of the description: then it is known where all
-        devices are equal.
+        ROCm may number the devices of events and of descriptions differently. If no description has
+        the number and all devices are equal, the result is the description of any of them.
         """
         for device in self.devices:
             if device.ordinal == number:
@@ -329,7 +334,7 @@ class Trace:
         return (EventKind.CPU_OP,)
 
     def arg(self, name: str) -> ArgColumn:
-        """Return the argument of that name; an empty column if no event has it."""
+        """Return the column of an argument; an empty column if no event has the argument."""
         column = self.args.get(name)
         return no_arg() if column is None else column
 
@@ -338,11 +343,11 @@ class Trace:
         return self.names[int(self.name[row])]
 
     def names_matching(self, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
-        """Return which of `names` pass a test, such as the `search` of a pattern."""
+        """Return True for each of `names` that passes a test, such as the `search` of a pattern."""
         return np.fromiter(map(test, self.names), bool, len(self.names))
 
     def named(self, codes: IntArray, test: Callable[[str], object]) -> BoolArray:
-        """Return which of some codes of `names` pass a test; each name is tested once."""
+        """Return True for each code whose name passes a test; every name is tested only once."""
         passes = np.zeros(len(self.names), dtype=bool)
         used_codes = np.flatnonzero(np.bincount(codes, minlength=1))
         for code in used_codes.tolist():
@@ -361,7 +366,7 @@ class Trace:
 
     @cached_property
     def process_of_thread(self) -> Int32Array:
-        """A small number for the process of each entry of `threads`, shape (len(threads),)."""
+        """The process of each entry of `threads` as a code from 0 on, shape (len(threads),)."""
         code_of_process: dict[int | str, int] = {}
         codes = [
             code_of_process.setdefault(process, len(code_of_process))
@@ -371,20 +376,23 @@ class Trace:
 
     @cached_property
     def device(self) -> Int64Array:
-        """Device of each of `gpu_rows`; `NONE` where the trace does not say."""
+        """Device of each of `gpu_rows`; `NONE` if the trace does not tell it."""
         processes = [process for process, _ in self.threads]
         return self._argument_or_number("device", processes)
 
     @cached_property
     def stream(self) -> Int64Array:
-        """Stream of each of `gpu_rows`; `NONE` where the trace does not say."""
+        """Stream of each of `gpu_rows`; `NONE` if the trace does not tell it."""
         threads = [thread for _, thread in self.threads]
         return self._argument_or_number("stream", threads)
 
     def _argument_or_number(
         self, argument: str, labels: Sequence[int | str]
     ) -> Int64Array:
-        """Return an argument of the GPU events, else the number in a label of their thread."""
+        """Return an argument of the GPU events.
+
+        An event without the argument has the number in the label of its thread.
+        """
         values = self.arg(argument).at(self.gpu_rows)
         unknown = np.flatnonzero(values == NONE)
         if len(unknown):
@@ -396,18 +404,21 @@ class Trace:
 
     @property
     def span_ns(self) -> int:
-        """From the first start to the last end of all events, ns."""
+        """Time from the first start to the last end of all events, ns."""
         return int(self.end.max()) if len(self) else 0
 
 
 def distributed_info(metadata: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what PyTorch notes of the rank and of its job; a trace may say anything."""
+    """Return PyTorch's description of the rank and its job; empty if it is missing or malformed."""
     info = metadata.get("distributedInfo")
     return info if isinstance(info, dict) else {}
 
 
 def _number(label: int | str) -> int:
-    """Return 7 for 7, '7' and 'stream 7'; `NONE` for a text without digits, or a huge number."""
+    """Return the number in a label: 7 for 7, '7' and 'stream 7'.
+
+    The result is `NONE` for a text without digits and for a number that may not fit in 64 bits.
+    """
     if isinstance(label, int):
         number = label
     else:

@@ -108,9 +108,9 @@ def _add_sizes(totals: Totals, sizes: TableSource, reading: ReadingOptions) -> N
         sizes, NsysCsvReport.MEMORY_SIZE, label="the table of sizes", reading=reading
     )
     total_of_name = {total.name: total for total in totals}
-    for piece in table.pieces:
-        sizes_of_rows = piece.required("total", piece.sizes("total"))
-        for name, size in zip(piece.texts("operation"), sizes_of_rows, strict=True):
+    for batch in table.batches:
+        sizes_of_rows = batch.required("total", batch.sizes("total"))
+        for name, size in zip(batch.texts("operation"), sizes_of_rows, strict=True):
             total = total_of_name.get(name)
             if total is not None:
                 total.size_bytes = (total.size_bytes or 0) + size
@@ -131,10 +131,10 @@ def range_total(
     )
     all_names: set[str] = set()
     durations_of_tag: list[int] = []
-    for piece in table.pieces:
-        names = piece.texts("name")
-        durations = piece.required(
-            "projectedduration", piece.nanoseconds("projectedduration")
+    for batch in table.batches:
+        names = batch.texts("name")
+        durations = batch.required(
+            "projectedduration", batch.nanoseconds("projectedduration")
         )
         has_tag = [name.removeprefix(":") == tag.removeprefix(":") for name in names]
         durations_of_tag += compress(durations, has_tag)
@@ -175,19 +175,19 @@ def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
     total_of_name: dict[str, Total] = {}
     longest_row = _LongestRow(0, None)
     last_line_is_cut_off = False
-    for piece in table.pieces:
-        names = piece.texts(name_column)
-        times = piece.required("totaltime", piece.nanoseconds("totaltime"))
-        counts = piece.required(count_column, piece.whole(count_column))
+    for batch in table.batches:
+        names = batch.texts(name_column)
+        times = batch.required("totaltime", batch.nanoseconds("totaltime"))
+        counts = batch.required(count_column, batch.whole(count_column))
         for name, time, count in zip(names, times, counts, strict=True):
             total = total_of_name.setdefault(
                 name, Total(name=name, time_ns=0, instances=0)
             )
             total.time_ns += time
             total.instances += count
-        rows = map(_LongestRow, times, piece.columns["time"])
+        rows = map(_LongestRow, times, batch.columns["time"])
         longest_row = max(longest_row, *rows, key=lambda row: row.time_ns)
-        last_line_is_cut_off = piece.unfinished
+        last_line_is_cut_off = batch.unfinished
     totals = Totals(total_of_name.values())
     totals.doubt = _missing_rows(
         source=table.source,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -43,23 +45,24 @@ def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
     """Return how far the clock of each rank is ahead of that of the lowest it is joined with, ns.
 
     Most pairs of kernels end together. The offset of two clocks is where most of the differences
-    of their ends lie; it is followed from rank to rank.
+    of their ends lie; it is followed from rank to rank, on the way with the smallest errors.
 
     Args:
         calls: sends and receives with `pair`.
     """
-    neighbors: dict[int, dict[int, int]] = {rank: {} for rank in calls["rank"].unique()}
+    neighbors: dict[int, dict[int, _Offset]] = {
+        int(rank): {} for rank in calls["rank"].unique()
+    }
     pairs = _pairs_of_ranks(both_sides(calls))
     for _, rows in pairs.groupby(["low", "high"], sort=True):
         low = int(rows["low"].iloc[0])
         high = int(rows["high"].iloc[0])
         offset = _clock_difference(rows)
         neighbors[low][high] = offset
-        neighbors[high][low] = -offset
+        neighbors[high][low] = _Offset(-offset.ns, offset.error)
     offsets: dict[int, int] = {}
     for root in sorted(neighbors):
         if root not in offsets:
-            offsets[root] = 0
             _follow(
                 root=root,
                 neighbors=neighbors,
@@ -68,18 +71,41 @@ def clock_offsets(calls: pd.DataFrame) -> dict[int, int]:
     return offsets
 
 
+class _Offset(NamedTuple):
+    """How far one clock is ahead of another one."""
+
+    ns: int
+    error: float  #: how wrong that may be, ns
+
+
+class _Step(NamedTuple):
+    """A way to the clock of a rank; steps with small errors sort first."""
+
+    error: float
+    rank: int
+    offset: int
+
+
 def _follow(
-    root: int, neighbors: dict[int, dict[int, int]], offsets: dict[int, int]
+    root: int, neighbors: Mapping[int, Mapping[int, _Offset]], offsets: dict[int, int]
 ) -> None:
-    """Set the offsets of all ranks that can be reached from one whose offset is known."""
-    reached = [root]
-    while reached:
-        rank = reached.pop()
-        for neighbor, difference in neighbors[rank].items():
-            if neighbor in offsets:
-                continue
-            offsets[neighbor] = offsets[rank] + difference
-            reached.append(neighbor)
+    """Set the offsets of a rank and of all that can be reached from it.
+
+    The next rank is always the one that the smallest error joins to those that are set.
+    """
+    steps = [_Step(error=0.0, rank=root, offset=0)]
+    while steps:
+        step = heapq.heappop(steps)
+        if step.rank in offsets:
+            continue
+        offsets[step.rank] = step.offset
+        for neighbor, difference in neighbors[step.rank].items():
+            next_step = _Step(
+                error=difference.error,
+                rank=neighbor,
+                offset=step.offset + difference.ns,
+            )
+            heapq.heappush(steps, next_step)
 
 
 def _pairs_of_ranks(both: pd.DataFrame) -> pd.DataFrame:
@@ -111,8 +137,8 @@ def _pairs_of_ranks(both: pd.DataFrame) -> pd.DataFrame:
     return pairs
 
 
-def _clock_difference(pairs: pd.DataFrame) -> int:
-    """Return how far the second of two clocks is ahead, ns.
+def _clock_difference(pairs: pd.DataFrame) -> _Offset:
+    """Return how far the second of two clocks is ahead.
 
     The kernel of a batch ends with its last transfer, and the other kernels of its transfers may
     end long before. So the most frequent difference of ends counts only if no kernel then ends
@@ -126,10 +152,12 @@ def _clock_difference(pairs: pd.DataFrame) -> int:
     possible = _possible_offsets(pairs)
     for offset in frequent:
         if possible.contains(offset):
-            return offset
+            error = min(float(SAME_END_NS), possible.half_width)
+            return _Offset(offset, error)
     if possible.is_limited:
-        return int((possible.lowest + possible.highest) / 2)
-    return frequent[0] if frequent else 0
+        middle = int((possible.lowest + possible.highest) / 2)
+        return _Offset(middle, possible.half_width)
+    return _Offset(frequent[0] if frequent else 0, np.inf)
 
 
 def _frequent_offsets(pairs: pd.DataFrame) -> list[int]:
@@ -171,6 +199,11 @@ class _PossibleOffsets(NamedTuple):
         if self.lowest > self.highest:
             return False
         return bool(np.isfinite(self.lowest) and np.isfinite(self.highest))
+
+    @property
+    def half_width(self) -> float:
+        """How far the middle may be from the offset, ns."""
+        return abs(self.highest - self.lowest) / 2
 
     def contains(self, offset: int) -> bool:
         """Tell whether an offset is possible."""

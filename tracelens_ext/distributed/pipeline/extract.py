@@ -225,6 +225,32 @@ def _optimizer_steps(gpu_events: GpuEvents) -> Int64Array:
     return steps
 
 
+def has_unknown_exchanges(calls: pd.DataFrame) -> bool:
+    """Tell whether there are sends or receives of which the trace records only the kernel.
+
+    Args:
+        calls: `pipeline_calls`.
+    """
+    is_unknown = (calls["direction"] == "") & ~_has_group(calls)
+    return bool(is_unknown.any())
+
+
+def has_unknown_partners(calls: pd.DataFrame) -> bool:
+    """Tell whether there are sends or receives without a record of the other rank or of the group.
+
+    Args:
+        calls: `pipeline_calls`.
+    """
+    is_unknown = calls["peer"].isna() & ~_has_group(calls)
+    return bool(is_unknown.any())
+
+
+def _has_group(calls: pd.DataFrame) -> pd.Series:
+    """Return which calls record anything about their process group."""
+    names: pd.Series = calls["group"] + calls["group_name"] + calls["description"]
+    return names != ""
+
+
 # Sends and receives.
 
 
@@ -238,7 +264,7 @@ class _Describing(NamedTuple):
 
 def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     """Return a row for each send and receive of some communication kernels."""
-    described = collectives.described_by(gpu_events, kernels)
+    described = collectives.describing_events(gpu_events, kernels)
     describing = _Describing(
         kernel=kernels,
         row=described,
@@ -304,7 +330,7 @@ def _rows_of(gpu_events: GpuEvents, describing: _Describing) -> pd.DataFrame:
         columns[column] = pd.Series(values, dtype="str")
     for column, argument in _NUMBERS.items():
         columns[column] = collectives.number_argument(
-            work=gpu_events, name=argument, rows=describing.row
+            gpu_events=gpu_events, name=argument, rows=describing.row
         )
     rows = pd.DataFrame(columns)
     # The annotation is the record itself where that has no arguments.
@@ -495,10 +521,10 @@ def _groups(
 ) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Return the ranks of the process group of each collective; empty for other kernels, (k,)."""
     is_communication = gpu_events.is_communication[kernels]
-    described = collectives.described_by(gpu_events, kernels[is_communication])
+    described = collectives.describing_events(gpu_events, kernels[is_communication])
     groups = np.full(len(kernels), "", dtype=object)
     groups[is_communication] = collectives.text_argument(
-        work=gpu_events,
+        gpu_events=gpu_events,
         name=_TEXTS["group"],
         rows=described,
     )

@@ -29,13 +29,17 @@ PIPELINE_GROUPS = r"(?i)pipe|(?:^|[_\W])pp(?:$|[_\W])"
 _ORDER = ["rank", "launch", "start"]
 
 
-def with_partners(calls: pd.DataFrame) -> pd.DataFrame:
+def with_partners(
+    calls: pd.DataFrame, stages: Sequence[Sequence[int]] = ()
+) -> pd.DataFrame:
     """Return the sends and receives of a job whose partner is known, with `peer` as its rank.
 
     Args:
         calls: `pipeline_calls` of all ranks.
+        stages: the ranks of each stage; empty if they are not named.
     """
     calls = _of_pipeline_groups(calls)
+    calls = _with_assumed_groups(calls, stages)
     calls = _with_ranks_of_job(calls)
     calls = _with_batches(calls)
     has_direction = calls["direction"].isin([SEND, RECEIVE])
@@ -61,6 +65,27 @@ def _ordered(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 # What the trace says.
+
+
+def _with_assumed_groups(
+    calls: pd.DataFrame, stages: Sequence[Sequence[int]]
+) -> pd.DataFrame:
+    """Return the calls with a group for the sends and receives that record neither group nor peer.
+
+    A replica of the named stages is such a group; without names, all ranks are one replica.
+    """
+    has_direction = calls["direction"].isin([SEND, RECEIVE])
+    has_group = calls["group"] != ""
+    is_unknown = has_direction & ~has_group & calls["peer"].isna()
+    if not is_unknown.any():
+        return calls
+    replicas: list[list[int]] = [sorted(calls["rank"].unique().tolist())]
+    if stages:
+        replicas = [list(ranks) for ranks in zip(*stages, strict=False)]
+    group = calls["group"].copy()
+    for ranks in replicas:
+        group[is_unknown & calls["rank"].isin(ranks)] = str(ranks)
+    return calls.assign(group=group)
 
 
 def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:

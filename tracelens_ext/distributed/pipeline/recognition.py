@@ -114,7 +114,7 @@ def recognize(
             micro_batches=micro_batches,
         )
     if count == 2 and _computes_two_chunks(iteration):
-        return _interleaved_on_two_stages(micro_batches)
+        return _interleaved_on_two_stages(iteration, micro_batches)
     kind = _kind_of_chain(
         stages=count,
         forward=forward[0],
@@ -243,28 +243,54 @@ def _computes_two_chunks(iteration: _Iteration) -> bool:
     return bool(second_pass <= _SAME_WORK_FACTOR * first_pass)
 
 
-def _interleaved_on_two_stages(transfers: int) -> Schedule:
+def _interleaved_on_two_stages(iteration: _Iteration, transfers: int) -> Schedule:
     """Return the interleaved schedule of two stages with so many transfers each way.
 
-    A stage passes on m micro-batches 2 v - 1 times; m is a multiple of the number of stages.
+    A stage passes on m micro-batches 2 v - 1 times; m is a multiple of the number of stages. Where
+    several numbers of chunks v are possible, the passes before the first backward pass tell: there
+    are 2 v of them in the warm-up of the first stage, and one more before the first backward pass.
     """
+    possible = []
     for chunks in range(2, _MAX_CHUNKS):
         times = 2 * chunks - 1
         micro_batches = transfers // times
         is_exact = micro_batches * times == transfers
         is_even = micro_batches % 2 == 0
         if micro_batches and is_exact and is_even:
-            return Schedule(
-                kind=ScheduleKind.INTERLEAVED,
-                stages=2,
-                micro_batches=micro_batches,
-                chunks=chunks,
+            possible.append(
+                Schedule(
+                    kind=ScheduleKind.INTERLEAVED,
+                    stages=2,
+                    micro_batches=micro_batches,
+                    chunks=chunks,
+                )
             )
-    return Schedule(
-        kind=ScheduleKind.UNKNOWN,
-        stages=2,
-        micro_batches=transfers,
-    )
+    if not possible:
+        return Schedule(
+            kind=ScheduleKind.UNKNOWN,
+            stages=2,
+            micro_batches=transfers,
+        )
+    likely_chunks = _first_forward_passes(iteration) // 2
+    for schedule in possible:
+        if schedule.chunks == likely_chunks:
+            return schedule
+    return possible[0]
+
+
+def _first_forward_passes(iteration: _Iteration) -> int:
+    """Return how many passes of the first stage are as short as its first one, up to a longer one.
+
+    A pass ends with a send. Backward passes take longer than forward passes.
+    """
+    rank = iteration.pipeline.ranks[0]
+    computation = iteration.computations[rank]
+    sends = _kernels_with_parts(iteration.calls_of(rank, SEND))
+    ends = whole_numbers(sends, "start")
+    starts = np.append(computation.start[:1], ends[:-1])
+    lengths = computation.time_within(starts, ends)
+    is_longer = lengths > _SAME_WORK_FACTOR * lengths[0]
+    return int(np.argmax(is_longer)) if is_longer.any() else len(lengths)
 
 
 def _kind_of_chain(

@@ -58,6 +58,13 @@ class Schedule:
         return 100.0 * more_stages / (work + more_stages)
 
     @property
+    def forward_share(self) -> float:
+        """The part of a micro-batch's computation that is its forward pass, by estimate."""
+        if self.kind is ScheduleKind.FORWARD_ONLY:
+            return 1.0
+        return _FORWARD_SHARE
+
+    @property
     def can_be_simulated(self) -> bool:
         """True if the order of the work of each stage is known."""
         if self.micro_batches == 0:
@@ -124,9 +131,7 @@ class _Run:
         self._schedule = schedule
         self._transfer = transfer
         self._length_of_work = computation / work_of_stage
-        self._forward_share = 1.0
-        if schedule.kind is not ScheduleKind.FORWARD_ONLY:
-            self._forward_share = _FORWARD_SHARE
+        self._forward_share = schedule.forward_share
         self._remaining = [deque(work_order(schedule, stage)) for stage in stages]
         self._done_at: dict[_Work, float] = {}
         self.free_at = [

@@ -64,6 +64,15 @@ class PipelineJob:
 
     iterations: Sequence[PipelineIteration] = field(default_factory=tuple)
 
+    @property
+    def stage_of_rank(self) -> dict[int, int]:
+        """The stage of each rank of a pipeline."""
+        stages: dict[int, int] = {}
+        for iteration in self.iterations:
+            ranks = iteration.pipeline.ranks
+            stages.update(zip(ranks, range(len(ranks)), strict=True))
+        return stages
+
     def table(self) -> pd.DataFrame:
         """Return the table `pipeline_stages`."""
         rows = []
@@ -98,7 +107,7 @@ def analyze_pipelines(
     """
     if not len(calls):
         return PipelineJob()
-    transfers = match_transfers(calls)
+    transfers = match_transfers(calls, stages)
     calls = transfers.calls
     if not len(calls):
         return PipelineJob()

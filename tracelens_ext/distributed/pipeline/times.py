@@ -39,6 +39,8 @@ _TOLERANCE_NS = 25_000
 #: in its warm-up, if any; this share of all sends shows it.
 _MIN_COVERED = 0.5
 _MIN_SHARE_OF_SENDS = 0.002
+#: A message with no more elements announces a tensor: its type and the sizes of its dimensions.
+_MAX_ELEMENTS_OF_SHAPE = 64
 #: Other communication with less than this under computation is not part of a backward pass.
 _MAX_COVERED = 0.5
 
@@ -164,7 +166,7 @@ def iteration_times(
     first = recorded[0]
     window_start = int(first.computation.start.min())
     window_end = max(rank.last_end for rank in recorded)
-    has_free_sends = _sends_beside_computation(recorded)
+    free_sends = _beside_other_work(recorded)
     times = []
     for rank_iteration in recorded:
         parts = _partition(
@@ -172,7 +174,7 @@ def iteration_times(
             rank=rank_iteration,
             window_start=window_start,
             window_end=window_end,
-            has_free_sends=has_free_sends,
+            free_sends=free_sends,
         )
         times.append(
             StageTimes(
@@ -244,20 +246,33 @@ def _end_of_pipeline(
     return int(ends.min(initial=np.iinfo(np.int64).max))
 
 
-def _sends_beside_computation(recorded: Sequence[_RankIteration]) -> bool:
-    """Tell whether sends run beside the computation, so that no stage waits for its own."""
-    count = 0
-    covered_count = 0
+def _beside_other_work(recorded: Sequence[_RankIteration]) -> set[bool]:
+    """Return which kinds of sends ranks do not wait for: those of data, or those of shapes.
+
+    Such sends run while their rank computes or receives with another kernel. Frameworks that
+    announce the shape of each tensor may wait for the announcement, but not for the tensor.
+
+    Returns:
+        The values of `is_small` (see `_kernels`) for which it is so.
+    """
+    parts = []
     for rank in recorded:
         kernels = _kernels(rank.calls)
+        receives = Intervals.of_rows(kernels[kernels["receives"]])
+        other_work = Intervals.joined(
+            start=np.append(rank.computation.start, receives.start),
+            end=np.append(rank.computation.end, receives.end),
+        )
         sends = kernels[~kernels["receives"]]
         start = whole_numbers(sends, "start")
         end = whole_numbers(sends, "end")
-        hidden = rank.computation.time_within(start, end)
+        hidden = other_work.time_within(start, end)
         is_covered = hidden > _MIN_COVERED * (end - start)
-        count += len(sends)
-        covered_count += int(is_covered.sum())
-    return covered_count > _MIN_SHARE_OF_SENDS * count
+        parts.append(sends.assign(is_covered=is_covered))
+    all_sends = pd.concat(parts)
+    covered_share = all_sends.groupby("is_small")["is_covered"].mean()
+    is_beside = covered_share > _MIN_SHARE_OF_SENDS
+    return {bool(is_small) for is_small in is_beside.index[is_beside]}
 
 
 # The partition.
@@ -276,7 +291,7 @@ def _partition(
     rank: _RankIteration,
     window_start: int,
     window_end: int,
-    has_free_sends: bool,
+    free_sends: set[bool],
 ) -> dict[TimeKind, Intervals]:
     """Return the intervals of each kind of time."""
     whole = window(window_start, window_end)
@@ -284,8 +299,8 @@ def _partition(
     not_computing = whole.without(computation)
     idle = not_computing.without(rank.communication)
     kernels = _kernels(rank.calls)
-    if has_free_sends:
-        kernels = kernels[kernels["receives"]].reset_index(drop=True)
+    is_free = ~kernels["receives"] & kernels["is_small"].isin(free_sends)
+    kernels = kernels[~is_free].reset_index(drop=True)
     regions = _governed(idle, kernels)
     transfers = Intervals(start=regions.begin, end=regions.end)
     transfers = transfers.clipped(window_start, window_end)
@@ -319,11 +334,15 @@ def _kernels(calls: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each kernel: that of the part that it waited for longest.
 
     Returns:
-        The calls with `receives`, true if a part of the kernel is a receive.
+        The calls with `receives`, true if a part of the kernel is a receive, and `is_small`, true
+        if it transfers no more than the shape of a tensor.
     """
     is_receive = calls["direction"] == RECEIVE
     of_kernel = is_receive.groupby(calls["kernel"])
-    calls = calls.assign(receives=of_kernel.transform("any"))
+    calls = calls.assign(
+        receives=of_kernel.transform("any"),
+        is_small=calls["elements"] <= _MAX_ELEMENTS_OF_SHAPE,
+    )
     decisive = calls[calls["is_decisive"]]
     return decisive.drop_duplicates("kernel").reset_index(drop=True)
 

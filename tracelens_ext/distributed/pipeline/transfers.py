@@ -6,6 +6,7 @@ begins with the later of the two kernels. A batch ends with the last of its tran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracelens_ext.distributed.pipeline.clock_offsets import both_sides, clock_offsets
@@ -29,13 +30,16 @@ class Transfers(NamedTuple):
     offset_of_rank: dict[int, int]  #: ns that each rank's clock is ahead
 
 
-def match_transfers(calls: pd.DataFrame) -> Transfers:
+def match_transfers(
+    calls: pd.DataFrame, stages: Sequence[Sequence[int]] = ()
+) -> Transfers:
     """Pair the sends and receives of a job.
 
     Args:
         calls: `pipeline_calls` of all ranks.
+        stages: the ranks of each stage; empty if they are not named.
     """
-    calls = with_partners(calls)
+    calls = with_partners(calls, stages)
     rank = calls["rank"]
     peer = calls["peer"]
     is_send = calls["direction"] == SEND
@@ -128,17 +132,20 @@ def _part_begins(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
 
 
 def _ends_its_kernel(calls: pd.DataFrame) -> pd.Series:
-    """Return which parts end their kernels: those that end last if each takes as long as usual."""
+    """Return which transfers end their kernels: those that end last if each is short.
+
+    Of the transfers of a batch, only the last one is known to take until the end of the kernel; the
+    others seem longer than they are. So the shortest one of a link tells how long they take.
+    """
     source = calls["source"]
     target = calls["target"]
     low = source.clip(upper=target)
     high = source.clip(lower=target)
     duration = calls["part_end"] - calls["part_begin"]
-    duration = duration.clip(lower=0)
-    known = duration.where(calls["other_start"].notna())
-    links = known.groupby([low, high], sort=False)
-    usual = links.transform("quantile", _USUAL_QUANTILE)
-    likely_end = calls["part_begin"] + usual.fillna(duration)
+    is_known = calls["other_start"].notna() & (duration > 0)
+    known = duration.where(is_known)
+    shortest = known.groupby([low, high], sort=False).transform("min")
+    likely_end = calls["part_begin"] + shortest.fillna(duration.clip(lower=0))
     return likely_end == _largest_of_kernel(calls, likely_end)
 
 

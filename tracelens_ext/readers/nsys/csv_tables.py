@@ -1,21 +1,24 @@
-"""Reader of the CSV tables that `nsys stats` makes, each recognized by the titles of its columns.
+"""Reads the CSV tables (reports) that `nsys stats` writes.
 
-Supported: `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`,
+Supports: `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum`, `cuda_gpu_mem_size_sum`,
 `nvtx_gpu_proj_trace` and `cuda_gpu_trace`, under these names and those of 2022 and before
-(`gpukernsum`, `gpumemtimesum`, `gpumemsizesum`, `nvtxgpuproj`, `gputrace`). A title tells the
-unit, `Total Time (ms)`; without one a time is in ns. Columns may stand in any order, messages
-before the header and after the table are skipped, and of a text that holds several reports (what
-`nsys stats` prints) the wanted one is taken. Other reports are refused by their names. A kernel
-table with a row for each grid and block size (`gpukernsum` of 2022, `cuda_gpu_kern_gb_sum`) is a
-kernel table, whose rows of one name are to be summed. The reports and their columns are described
-in the Nsight Systems Analysis Guide, "Statistical Reports".
+(`gpukernsum`, `gpumemtimesum`, `gpumemsizesum`, `nvtxgpuproj`, `gputrace`).
+
+* The titles of the columns say which report a table is. Columns may be in any order.
+* A title may have a unit, such as `Total Time (ms)`. Without a unit, times are in ns.
+* Messages before the header and after the table are skipped.
+* If a text contains several reports, as `nsys stats` prints them, the requested one is read.
+* A table with a row for each grid and block size (`gpukernsum` of 2022, `cuda_gpu_kern_gb_sum`) is
+  a kernel table. Its rows with the same name have to be summed.
+
+Ignores: nothing; other reports are refused by name.
+Format: the Nsight Systems Analysis Guide, "Statistical Reports".
 """
 
 from __future__ import annotations
 
 import csv
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,18 +26,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import chain, islice
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any, NamedTuple, TypeAlias
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import csv_rows
-from tracelens_ext.readers.builder import Interner, TraceBuilder, map_distinct_rows
-from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
-from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind, Int64Array, Trace
 
 Row = Sequence[csv_rows.Cell]
 Numbers = list[int | None]
@@ -44,12 +42,13 @@ Rows = Iterator[tuple[int, Row]]
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 
 _ROWS_AT_ONCE = 1 << 15
-_MOST_PREAMBLE_LINES = 1000
-_MAKE = "give a table written by `nsys stats --format csv`"
+#: A file with more lines before the first header does not contain a report.
+_MOST_LINES_BEFORE_HEADER = 1000
+_REMEDY = "give a table written by `nsys stats --format csv`"
 
 
 class NsysCsvReport(StrEnum):
-    """The reports that are read, by the names that `nsys stats` gives them."""
+    """The reports that are read, with the names that `nsys stats` gives them."""
 
     KERNELS = "cuda_gpu_kern_sum"
     MEMORY_TIME = "cuda_gpu_mem_time_sum"
@@ -58,14 +57,21 @@ class NsysCsvReport(StrEnum):
     GPU_TRACE = "cuda_gpu_trace"
 
 
-#: Another spelling of a title → its column, all without blanks, in lower case.
-_SPELLINGS = {"operations": "count", "instances": "count", "stream": "strm"}
-_SPELLINGS |= {"correlationid": "corrid", "projstart": "projectedstart"}
-_SPELLINGS |= {"projduration": "projectedduration"}
-#: Columns that are read where they are there.
+#: Other name of a column → its usual name. Names of columns are titles in lower case, without
+#: blanks and unit.
+_USUAL_NAME_OF = {
+    "operations": "count",
+    "instances": "count",
+    "stream": "strm",
+    "correlationid": "corrid",
+    "projstart": "projectedstart",
+    "projduration": "projectedduration",
+}
+#: Columns that are read if a report has them.
 _OPTIONAL = {"device", "strm", "srcmemkd", "dstmemkd", "time"}
-#: What has all these columns is that report; the first that fits, so the special come first.
-_RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
+#: Name of a report, and the columns that it must have. The first report whose columns are all
+#: present is that of a table, so reports with more specific columns come first.
+_RECOGNIZED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (NsysCsvReport.RANGES, ("name", "projectedstart", "projectedduration")),
     ("cuda_api_trace", ("start", "duration", "name", "result")),
     (NsysCsvReport.GPU_TRACE, ("start", "duration", "corrid", "name")),
@@ -85,34 +91,42 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Consecutive rows of a table, column by column."""
+class RowBatch:
+    """Consecutive rows of a table, column by column.
 
-    source: str  #: what messages call the table
-    #: where each row stands in the file, or its number among the rows
-    lines: Sequence[int]
-    #: the cells by column, named as its title without unit, blanks and case; else None each
+    The methods that return numbers raise TraceFormatError for a cell that is not a number.
+    """
+
+    source: str  #: the name of the table in messages
+    lines: Sequence[
+        int
+    ]  #: the line of each row in the file, or its number among the rows
+    #: the cells of each column; a column that the table does not have consists of None
     columns: Mapping[str, Sequence[csv_rows.Cell]]
-    #: the unit that a column's title tells, None without
+    #: the unit in the title of each column; None for a title without a unit
     units: Mapping[str, str | None]
-    unfinished: bool = False  #: True if the line of the last row does not end
+    unfinished: bool = False  #: True if the file ends within the line of the last row
 
     def nanoseconds(self, column: str) -> Numbers:
-        """The times of a column in ns; None for an empty cell."""
+        """Return the times in a column in ns; None for an empty cell."""
         return self._numbers(
             column, partial(csv_rows.nanoseconds, unit=self.units[column])
         )
 
     def sizes(self, column: str) -> Numbers:
-        """The sizes of a column in bytes; as `nanoseconds`."""
+        """Return the sizes in a column in bytes; None for an empty cell."""
         return self._numbers(column, partial(csv_rows.sizes, unit=self.units[column]))
 
     def whole(self, column: str) -> Numbers:
-        """The whole numbers of a column; None for an empty cell."""
+        """Return the whole numbers in a column; None for an empty cell."""
         return self._numbers(column, csv_rows.whole)
 
     def required(self, column: str, numbers: Sequence[int | None]) -> list[int]:
-        """Numbers of which none may be missing or negative."""
+        """Return the numbers of a column, after checking that none is missing or negative.
+
+        Raises:
+            TraceFormatError: a number is missing or negative.
+        """
         checked = []
         for line, number in zip(self.lines, numbers, strict=True):
             if number is None:
@@ -123,10 +137,11 @@ class Piece:
         return checked
 
     def texts(self, column: str) -> list[str]:
-        """The texts of a column."""
+        """Return the cells of a column as texts; an empty text for an empty cell."""
         return ["" if cell is None else str(cell) for cell in self.columns[column]]
 
     def _numbers(self, column: str, parse: Callable[[Row], Numbers]) -> Numbers:
+        """Return the numbers of a column; an error names the first cell that cannot be parsed."""
         try:
             return parse(self.columns[column])
         except csv_rows.UnknownUnitError as error:
@@ -141,8 +156,8 @@ class Piece:
                     raise self._bad_cell(line, column, f"{str(cell)[:40]!r}") from None
             raise
 
-    def _bad_cell(self, line: int, column: str, what: str) -> TraceFormatError:
-        problem = f"line {line} has {what} in the column {column!r}"
+    def _bad_cell(self, line: int, column: str, content: str) -> TraceFormatError:
+        problem = f"line {line} has {content} in the column {column!r}"
         remedy = (
             "write numbers plainly, or with commas between groups of three digits; "
             "create the table again"
@@ -152,10 +167,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class NsysCsvTable:
-    """A report, its rows still to be read, once."""
+    """An open report. Its rows can be read once."""
 
-    source: str  #: what messages call it
-    pieces: Iterator[Piece]  #: the rows, some thousands at a time
+    source: str  #: the name of the table in messages
+    batches: Iterator[RowBatch]  #: the rows, some thousands at a time
 
 
 def open_report(
@@ -165,101 +180,122 @@ def open_report(
     label: str = "table",
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> NsysCsvTable:
-    """Find a report in a CSV file (its path, or opened), a DataFrame or rows.
+    """Find a report in a table.
 
-    Raises TraceNotFoundError, or TraceFormatError where it holds no such report. `label` is what
-    messages call a table that is no file.
+    Args:
+        source: the path of a CSV file, an open file, a DataFrame or rows.
+        report: the report.
+        label: the name of the table in messages, if it is not a file.
+        reading: how files are read.
+
+    Raises:
+        TraceNotFoundError: the file cannot be opened.
+        TraceFormatError: the table does not contain the report.
     """
     if isinstance(source, str | os.PathLike):
         label = os.fspath(source)
         rows = _read_file(label, reading)
     elif isinstance(source, ByteSource):
         label = source.path
-        rows = csv_rows.rows_of(source, _MAKE)
+        rows = csv_rows.rows_of(source, _REMEDY)
     else:
         rows = enumerate(_given_rows(source, label), start=1)
-    return NsysCsvTable(
-        source=label,
-        pieces=_pieces(
-            rows=rows, titles=_header(rows, report, label), report=report, source=label
-        ),
-    )
+    titles = _find_header(rows, report, label)
+    batches = _row_batches(rows, titles, report, label)
+    return NsysCsvTable(source=label, batches=batches)
 
 
 def report_of(titles: Sequence[csv_rows.Cell]) -> str | None:
-    """The name of the report that has columns of these titles; None for no report."""
-    columns = _places(titles).keys()
-    return next((name for name, wanted in _RECOGNISED if columns >= set(wanted)), None)
-
-
-def report_in(head: bytes) -> str | None:
-    """The name of the report that a file begins with (behind messages), None for no report."""
-    if (encoding := csv_rows.encoding_of(head)) is None:
-        return None
-    with suppress(csv.Error):
-        named = map(report_of, csv.reader(head.decode(encoding, "replace").split("\n")))
-        return next(filter(None, named), None)
+    """Return the name of the report whose columns have these titles; None for no report."""
+    columns = _columns_of(titles).keys()
+    for name, required_columns in _RECOGNIZED:
+        if columns >= set(required_columns):
+            return name
     return None
 
 
-def _header(rows: Rows, report: NsysCsvReport, source: str) -> Row:
-    """The titles of the wanted report; what comes before it is skipped."""
-    seen: list[str] = []
-    header_may_come = True
-    preamble = 0
+def report_in(head: bytes) -> str | None:
+    """Return the name of the first report in the beginning of a file; None for no report."""
+    encoding = csv_rows.encoding_of(head)
+    if encoding is None:
+        return None
+    lines = head.decode(encoding, "replace").split("\n")
+    with suppress(csv.Error):
+        for row in csv.reader(lines):
+            report = report_of(row)
+            if report is not None:
+                return report
+    return None
+
+
+def _find_header(rows: Rows, report: NsysCsvReport, source: str) -> Row:
+    """Skip the rows before a report, and return its titles.
+
+    Raises:
+        TraceFormatError: there is no such report.
+    """
+    other_reports: list[str] = []
+    # The rows of another report are not headers, even if their cells look like titles.
+    is_in_other_report = False
+    lines_before_header = 0
     for _, row in rows:
-        header_may_come = header_may_come or len(row) <= 1
-        name = None if _is_blank(row) or not header_may_come else report_of(row)
+        if len(row) <= 1:
+            is_in_other_report = False
+        name = None
+        if not _is_blank(row) and not is_in_other_report:
+            name = report_of(row)
         if name == report:
             return row
         if name is not None:
-            seen.append(name)
-            header_may_come = False
-        elif (
-            not _is_blank(row)
-            and not seen
-            and (preamble := preamble + 1) > _MOST_PREAMBLE_LINES
-        ):
-            break
-    what = (
-        f"contains the report {seen[0]} instead of {report}"
-        if seen
-        else f"does not contain the report {report}"
-    )
+            other_reports.append(name)
+            is_in_other_report = True
+        elif not _is_blank(row) and not other_reports:
+            lines_before_header += 1
+            if lines_before_header > _MOST_LINES_BEFORE_HEADER:
+                break
+    problem = f"does not contain the report {report}"
+    if other_reports:
+        problem = f"contains the report {other_reports[0]} instead of {report}"
     remedy = (
         f"create it with: nsys stats -r {report} --format csv -o NAME FILE.nsys-rep"
     )
-    raise TraceFormatError(source, what, remedy)
+    raise TraceFormatError(source, problem, remedy)
 
 
-def _pieces(
+def _row_batches(
     rows: Rows, titles: Row, report: NsysCsvReport, source: str
-) -> Iterator[Piece]:
-    known_columns = set(dict(_RECOGNISED)[report]) | set(_OPTIONAL)
-    places = {
-        column: column_place
-        for column, column_place in _places(titles).items()
-        if column in known_columns
+) -> Iterator[RowBatch]:
+    """Yield the rows below the header of a report, some thousands at a time."""
+    known_columns = set(dict(_RECOGNIZED)[report]) | set(_OPTIONAL)
+    columns_to_read = {
+        name: column
+        for name, column in _columns_of(titles).items()
+        if name in known_columns
     }
-    units = {column: unit for column, (_, unit) in places.items()}
+    units = {name: column.unit for name, column in columns_to_read.items()}
     body = _body(rows, len(titles), source)
-    while some := list(islice(body, _ROWS_AT_ONCE)):
-        lines, cells = zip(*some, strict=True)
-        columns: dict[str, Any] = defaultdict(partial(list, [None] * len(lines)))
-        columns |= {
-            name: [row[place] for row in cells] for name, (place, _) in places.items()
-        }
-        yield Piece(
+    numbered_rows = list(islice(body, _ROWS_AT_ONCE))
+    while numbered_rows:
+        lines, rows_of_cells = zip(*numbered_rows, strict=True)
+        cells: dict[str, Any] = defaultdict(partial(list, [None] * len(lines)))
+        for name, column in columns_to_read.items():
+            cells[name] = [row[column.position] for row in rows_of_cells]
+        yield RowBatch(
             source=source,
             lines=lines,
-            columns=columns,
+            columns=cells,
             units=units,
-            unfinished=isinstance(cells[-1], csv_rows.UnfinishedRow),
+            unfinished=isinstance(rows_of_cells[-1], csv_rows.UnfinishedRow),
         )
+        numbered_rows = list(islice(body, _ROWS_AT_ONCE))
 
 
 def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
-    """The rows of a table, up to the messages or the next report behind it."""
+    """Yield the rows of a table, up to the messages or the next report after it.
+
+    Raises:
+        TraceFormatError: a row has more or fewer cells than the header.
+    """
     after_blank = False
     for line, row in rows:
         if len(row) == width and not after_blank:
@@ -280,31 +316,47 @@ def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
             )
 
 
-def _places(titles: Sequence[csv_rows.Cell]) -> dict[str, tuple[int, str | None]]:
-    """Column → its place and the unit that its title tells; spellings unified."""
-    places: dict[str, tuple[int, str | None]] = {}
-    for place, title in enumerate(titles):
-        name, _, behind_name = str(title).strip().partition("(")
-        unit = behind_name.rstrip(") ").strip()
-        letters = [letter for letter in name.casefold() if letter.isalnum()]
-        places.setdefault("".join(letters), (place, unit or None))
-    for other, column in _SPELLINGS.items():
-        if other in places:
-            places.setdefault(column, places[other])
-    return places
+class _Column(NamedTuple):
+    """A column of a table."""
+
+    position: int  #: its index in a row
+    unit: str | None  #: the unit in its title; None without a unit
+
+
+def _columns_of(titles: Sequence[csv_rows.Cell]) -> dict[str, _Column]:
+    """Return the columns of a table by name, given their titles.
+
+    Example: `Total Time (ms)` is the column `totaltime` with the unit `ms`. A column with another
+    name than the usual one is in the result under both names.
+    """
+    columns: dict[str, _Column] = {}
+    for position, title in enumerate(titles):
+        text, _, text_after = str(title).strip().partition("(")
+        unit = text_after.rstrip(") ").strip()
+        letters = [letter for letter in text.casefold() if letter.isalnum()]
+        columns.setdefault("".join(letters), _Column(position, unit or None))
+    for other_name, usual_name in _USUAL_NAME_OF.items():
+        if other_name in columns:
+            columns.setdefault(usual_name, columns[other_name])
+    return columns
 
 
 def _is_blank(row: Row) -> bool:
+    """Return True for a row without cells, or with one empty cell."""
     return not row or (len(row) == 1 and not str(row[0]).strip())
 
 
 def _read_file(path: str, reading: ReadingOptions) -> Rows:
     with ByteSource(path, reading=reading) as opened:
-        yield from csv_rows.rows_of(opened, _MAKE)
+        yield from csv_rows.rows_of(opened, _REMEDY)
 
 
 def _given_rows(source: object, label: str) -> Iterable[Row]:
-    """The header and the rows of a DataFrame, or of a list."""
+    """Return the header and the rows of a DataFrame, or of rows.
+
+    Raises:
+        TypeError: the source is neither of them.
+    """
     if isinstance(source, pd.DataFrame):
         return chain([list(source.columns)], source.itertuples(index=False, name=None))
     if isinstance(source, Iterable) and not isinstance(source, str | bytes | Mapping):
@@ -321,114 +373,3 @@ def _given_rows(source: object, label: str) -> Iterable[Row]:
             return rows
     expected = f"{label}: a table is a path, a DataFrame, or a list of rows"
     raise TypeError(f"{expected}, not {type(source).__name__}")
-
-
-FORMAT = "nsys stats cuda_gpu_trace (CSV)"
-
-_KINDS = (("[CUDA memcpy", EventKind.MEMCPY), ("[CUDA memset", EventKind.MEMSET))
-#: How tables spell the kinds of memory.
-_MEMORY = {"pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4}
-_ORDINAL = re.compile(r"(.*?)\s*\((\d{1,9})\)\s*", re.DOTALL)
-_MOST_ID = 2**62
-
-
-def read(source: TableSource | ByteSource) -> Trace:
-    """Read a `cuda_gpu_trace` table: GPU events without launches, in ns since the recording began.
-
-    `threads` are (device, stream). Grid and block sizes, registers and throughput are ignored.
-    """
-    table = open_report(source, NsysCsvReport.GPU_TRACE)
-    builder = TraceBuilder()
-    devices: dict[str, Device] = {}
-    for piece in table.pieces:
-        _add(piece, builder, devices)
-    if not builder.present:
-        remedy = "record it again with: nsys profile -t cuda,nvtx"
-        raise TraceFormatError(table.source, "contains no events", remedy)
-    described = {
-        device.ordinal: device for device in reversed(devices.values()) if device.name
-    }
-    return builder.finish(
-        devices=tuple(described[number] for number in sorted(described)),
-        path=table.source,
-        format_name=FORMAT,
-        bytes_read=source.bytes_read if isinstance(source, ByteSource) else 0,
-        notes=("The table has no launches, so all GPU events are unlinked.",),
-    )
-
-
-def _device_of(text: str, devices: dict[str, Device]) -> Device:
-    """Return the device that a text names.
-
-    `NVIDIA H100 (1)` is number 1; devices without a number get one in order of first sight.
-    """
-    match = _ORDINAL.fullmatch(text)
-    if match is not None:
-        return Device(ordinal=int(match[2]), name=match[1])
-    ordinal = 0
-    for other in devices:
-        if not _ORDINAL.fullmatch(other):
-            ordinal += 1
-    return Device(ordinal=ordinal, name=text)
-
-
-def _kind_of(name: str) -> EventKind:
-    """Return the kind of a GPU event with this name."""
-    for beginning, kind in _KINDS:
-        if name.startswith(beginning):
-            return kind
-    return EventKind.KERNEL
-
-
-def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> None:
-    names = piece.texts("name")
-    count = len(names)
-    device_texts = piece.texts("device")
-    for text in dict.fromkeys(device_texts):
-        if text not in devices:
-            devices[text] = _device_of(text, devices)
-    ordinals = [devices[text].ordinal for text in device_texts]
-    device = np.array(ordinals, dtype=np.int64)
-    stream = _ids(piece.whole("strm"))
-    distinct_names: Interner[str] = Interner()
-    name = distinct_names.codes(names, count)
-    kinds = [_kind_of(text) for text in distinct_names]
-    numbers = {
-        "correlation": _ids(piece.whole("corrid")),
-        "device": device,
-        "stream": stream,
-    }
-    for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):
-        if column in piece.columns:
-            codes = [_MEMORY.get(text.lower(), NONE) for text in piece.texts(column)]
-            numbers[argument] = np.array(codes, dtype=np.int64)
-    rows = np.arange(count)
-    builder.add(
-        {
-            "ts": _filled(piece.nanoseconds("start")),
-            "dur": _filled(piece.nanoseconds("duration")),
-            "name": builder.names.codes(distinct_names, len(distinct_names))[name],
-            "kind": np.array(kinds, dtype=np.int64)[name],
-            "thread": map_distinct_rows(
-                lambda *place: builder.threads[place], device, stream
-            ),
-            "category": builder.categories.codes(
-                (WORDS[kind] for kind in kinds), len(kinds)
-            )[name],
-        },
-        {argument: (rows, values) for argument, values in numbers.items()},
-        {},
-    )
-
-
-def _filled(values: Sequence[int | None]) -> Int64Array:
-    """Numbers; `MISSING_NS` for those that are missing: the builder counts out such times."""
-    return np.array(
-        [MISSING_NS if value is None else value for value in values], dtype=np.int64
-    )
-
-
-def _ids(values: Sequence[int | None]) -> Int64Array:
-    """Ids; `NONE` for one that is missing or no id."""
-    ids = _filled(values)
-    return np.where((ids < 0) | (ids >= _MOST_ID), NONE, ids)

@@ -1,8 +1,8 @@
-"""The diagnostics of Nsight Systems that explain why a recording has no GPU work.
+"""Selects the diagnostics of Nsight Systems that explain why a recording has no GPU work.
 
-A recording has diagnostics about everything that was collected: "CPU sampling was disabled", "the
-process was launched by the profiler". Where launches were recorded and no GPU work, only those
-about the collection of CUDA events explain it.
+A recording has diagnostics about everything that Nsight Systems collects, such as "CPU sampling was
+disabled" or "the process was launched by the profiler". Only those about the collection of CUDA
+events can explain missing GPU work.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ WARNING = "2"
 ERROR = "3"
 
 _MOST_QUOTED = 5
-#: What is said of the collection of CUDA events.
+#: Words of diagnostics about the collection of CUDA events.
 _ABOUT_CUDA = re.compile(
     r"CUDA|CUPTI|\bGPUs?\b|\bdriver\b|privilege|permission|\badmin|\binject",
     re.IGNORECASE,
 )
-#: What is collected apart from CUDA events, and may be missing for reasons of its own.
+#: Words of diagnostics about other data, which is collected independently of CUDA events.
 _ABOUT_OTHER_EVENTS = re.compile(
     r"\bCPU\b|sampling|perf_event|context switch|back-?trace|call ?stack|unwind|ftrace|\betw\b"
     r"|OS runtime|\bOSRT\b|NVTX|OpenGL|Vulkan|Direct3D|vsync|GPU metrics|nvvideo|network",
@@ -32,26 +32,26 @@ _FAILED = re.compile(
 
 
 def explanations(diagnostics: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the diagnostics that explain why no GPU work was recorded, each once.
+    """Return the distinct diagnostics that explain why no GPU work was recorded.
 
-    Warnings and errors about CUDA come first; where there are none, what is said for information
-    and speaks of a failure.
+    These are the warnings and errors about CUDA. If there are none, they are the mere pieces of
+    information about CUDA that mention a failure.
 
     Args:
-        diagnostics: the severity and the text of each, as the export has them.
+        diagnostics: severity and text of each diagnostic, as the export has them.
     """
-    severe: list[str] = []
-    informing: list[str] = []
+    warnings_and_errors: list[str] = []
+    reported_failures: list[str] = []
     for severity, text in diagnostics:
         text = text.strip()
         is_about_cuda = _ABOUT_CUDA.search(text) is not None
-        is_about_others = _ABOUT_OTHER_EVENTS.search(text) is not None
-        if is_about_others or not is_about_cuda:
+        is_about_other_data = _ABOUT_OTHER_EVENTS.search(text) is not None
+        if is_about_other_data or not is_about_cuda:
             continue
         if severity in (WARNING, ERROR):
-            severe.append(text)
+            warnings_and_errors.append(text)
         elif _FAILED.search(text):
-            informing.append(text)
-    explaining = severe or informing
-    distinct = list(dict.fromkeys(explaining))
+            reported_failures.append(text)
+    selected = warnings_and_errors or reported_failures
+    distinct = list(dict.fromkeys(selected))
     return distinct[:_MOST_QUOTED]

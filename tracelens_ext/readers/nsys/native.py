@@ -1,4 +1,4 @@
-"""The compiled decoder of reports, where it was built and is wanted."""
+"""Finds the compiled decoder of reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracelens_ext.readers.kineto import PURE_PYTHON
 
 
 def compiled_decoder() -> ModuleType | None:
-    """The compiled decoder; None where it was not built or is not wanted."""
+    """Return the compiled decoder; None if it was not built, or if the user wants pure Python."""
     if os.environ.get(PURE_PYTHON, "").strip() not in ("", "0"):
         return None
     try:

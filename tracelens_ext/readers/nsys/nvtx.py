@@ -1,7 +1,8 @@
-"""NVTX events of an Nsight Systems export: ranges, marks, names of domains and categories.
+"""Reads the NVTX events of an Nsight Systems export: ranges and marks.
 
-A range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx` wrote is the
-`CPU_OP` that it describes. Domain and category are arguments, where they are not the default.
+A range becomes a `USER_ANNOTATION` with the text of the range as its name. A range of PyTorch's
+`emit_nvtx` becomes the `CPU_OP` that its text describes. Domain and category become arguments,
+unless they are the default ones.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from tracelens_ext.readers.nsys.export_schema import (
 from tracelens_ext.readers.tables import MISSING, Equal, Tables
 from tracelens_ext.trace import NONE, EventKind, Int64Array
 
-#: The arguments of an event that have its domain and its category.
+#: Names of the arguments for the domain and the category of an event.
 DOMAIN = "NVTX domain"
 CATEGORY = "NVTX category"
 
-#: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
+#: Types of events, as `ENUM_NSYS_EVENT_TYPE` numbers them in all versions of the export.
 _NAMES_CATEGORY = 33
 _MARK = 34
 _NAMES_THREAD = 39
@@ -40,13 +41,18 @@ _PUSH_POP = 59
 _START_END = 60
 _NAMES_DOMAIN = 75
 _NAMES_DEVICES_AND_STREAMS = (76, 97, 98, 99)
+#: Events that give a name to something, and are not events of the program.
 _NAMING = (_NAMES_CATEGORY, _NAMES_THREAD, _NAMES_DOMAIN) + _NAMES_DEVICES_AND_STREAMS
-#: The trace's own word for an event's kind.
-_STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
+#: Type of an event → its category in the trace.
+_CATEGORY_OF_TYPE = {
+    _MARK: "nvtx_mark",
+    _PUSH_POP: "nvtx_push_pop",
+    _START_END: "nvtx_start_end",
+}
 _COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category")
 _NO_TEXT = b"(no text)"
 
-#: (process, id …) of a domain or category → its name as JSON text.
+#: Process and id of a domain, or process, domain and id of a category → its name as JSON text.
 _GroupNames = dict[tuple[int, ...], bytes]
 
 
@@ -54,7 +60,7 @@ class NvtxEvents:
     """Adds the NVTX events of an export to a trace.
 
     Attributes:
-        open_ranges: ranges that have no end so far, so they get no length.
+        open_ranges: number of ranges without an end, which become events without a length.
     """
 
     def __init__(
@@ -71,7 +77,8 @@ class NvtxEvents:
         category_names = self._group_names(_NAMES_CATEGORY, "domainId", "category")
         for chunk, texts in self._chunks(*_COLUMNS):
             is_naming = np.isin(chunk["eventType"], _NAMING)
-            rows = np.flatnonzero(np.isin(chunk["eventType"], list(_STYLES)))
+            has_category = np.isin(chunk["eventType"], list(_CATEGORY_OF_TYPE))
+            rows = np.flatnonzero(has_category)
             naming_count = int(is_naming.sum())
             other_count = len(texts) - len(rows) - naming_count
             self._builder.metadata_events += naming_count
@@ -90,9 +97,9 @@ class NvtxEvents:
         domain_names: _GroupNames,
         category_names: _GroupNames,
     ) -> None:
-        """Add ranges and marks, m of them."""
-        style = events["eventType"]
-        is_mark = style == _MARK
+        """Add m ranges and marks."""
+        event_type = events["eventType"]
+        is_mark = event_type == _MARK
         is_open = ~is_mark & (events["end"] == MISSING)
         self.open_ranges += int(is_open.sum())
         events["end"] = np.where(is_open | is_mark, events["start"], events["end"])
@@ -107,7 +114,7 @@ class NvtxEvents:
             ranges.name,
             np.where(is_mark, EventKind.INSTANT, ranges.kind),
             self._identities.cpu_threads(events["globalTid"]),
-            map_distinct_ids(style, self._style_codes),
+            map_distinct_ids(event_type, self._category_codes),
             {
                 "External id": ranges.call,
                 "Sequence number": ranges.sequence,
@@ -119,27 +126,36 @@ class NvtxEvents:
             },
         )
 
-    def _style_codes(self, styles: Int64Array) -> list[int]:
-        return [self._builder.categories[_STYLES[style]] for style in styles.tolist()]
+    def _category_codes(self, event_types: Int64Array) -> list[int]:
+        categories = self._builder.categories
+        return [
+            categories[_CATEGORY_OF_TYPE[number]] for number in event_types.tolist()
+        ]
 
     def _chunks(
         self, *columns: str, where: Equal | None = None
     ) -> Iterator[tuple[Columns, list[bytes]]]:
-        """Yield events, and the text of each: its own, else the registered one."""
+        """Yield chunks of NVTX events with the text of each event.
+
+        An event without a text of its own has the id of a string that the program registered.
+        """
         own_texts = self._database.texts(NVTX, "text", where)
         for chunk in self._database.chunks(NVTX, columns + ("textId",), where):
             texts = list(islice(own_texts, len(chunk["textId"])))
-            rows_without = [row for row, text in enumerate(texts) if not text]
-            if rows_without:
-                registered = self._database.look_up(
-                    *STRINGS, chunk["textId"][rows_without]
-                )
-                for row, registered_text in zip(rows_without, registered, strict=True):
-                    texts[row] = registered_text.encode() if registered_text else None
+            rows = [row for row, text in enumerate(texts) if not text]
+            if rows:
+                registered = self._database.look_up(*STRINGS, chunk["textId"][rows])
+                for row, registered_text in zip(rows, registered, strict=True):
+                    texts[row] = (registered_text or "").encode()
             yield chunk, [text or _NO_TEXT for text in texts]
 
     def _group_names(self, event_type: int, *id_columns: str) -> _GroupNames:
-        """Return what processes call their domains or categories."""
+        """Return the names that processes gave to domains or categories.
+
+        Args:
+            event_type: the type of the events that give such names.
+            id_columns: the columns that identify a domain or category within its process.
+        """
         names: _GroupNames = {}
         if "eventType" not in self._database.tables.get(NVTX, ()):
             return names
@@ -153,15 +169,23 @@ class NvtxEvents:
         return names
 
     def _group_codes(
-        self, names: _GroupNames, what: str, *key: Int64Array
+        self, names: _GroupNames, noun: str, *key_columns: Int64Array
     ) -> Int64Array:
-        """Return the text of each event's domain or category, `NONE` of the default one, (m,)."""
+        """Return the code of the name of the domain or category of each event, (m,).
 
-        def code(*ids: int) -> int:
-            group_id = ids[-1]
+        The code is `NONE` for the default domain or category.
+
+        Args:
+            names: the names that processes gave.
+            noun: "domain" or "category", for one without a name.
+            key_columns: the parts of the keys of `names`, each (m,).
+        """
+
+        def code(*key: int) -> int:
+            group_id = key[-1]
             if group_id in (MISSING, 0):
                 return NONE
-            name = names.get(ids) or msgspec.json.encode(f"{what} {group_id}")
+            name = names.get(key) or msgspec.json.encode(f"{noun} {group_id}")
             return self._builder.texts[name]
 
-        return map_distinct_rows(code, *key)
+        return map_distinct_rows(code, *key_columns)

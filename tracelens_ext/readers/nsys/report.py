@@ -1,10 +1,11 @@
-"""Reader for reports of Nsight Systems, `.nsys-rep` and the older `.qdrep`, without `nsys`.
+"""Reads reports of Nsight Systems (`.nsys-rep`, and the older `.qdrep`) without the program `nsys`.
 
-Supports: reports of 28 versions, 2020.3 to 2026.2: kernels, copies, memsets, graphs recorded whole,
-CUDA runtime and driver calls, NVTX ranges and marks, processes, threads and GPUs, what the profiler
-warns of. A trace is made of them as of an export (`sqlite.py`), and is the same.
-Ignores: samples, scheduling, calls of the operating system, counters. What else is not read is
-counted in the notes.
+Supports: reports of 28 versions, 2020.3 to 2026.2, with kernels, copies, memsets, graphs recorded
+whole, CUDA runtime and driver calls, NVTX ranges and marks, processes, threads, GPUs, and the
+warnings of the profiler. A report is decoded into the tables that its export would have. The code
+that reads exports (`export_trace.py`) makes the trace, so both give the same trace.
+Ignores: samples, scheduling, calls of the operating system, counters. Anything else that is not
+read is counted in the notes of the trace.
 Never reads: the environment, command lines, names of hosts and users, output of programs.
 Format: not documented by NVIDIA; `report_file.py` and `report_schema.py` describe it.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError, TraceNotFoundError
-from tracelens_ext.readers.nsys import sqlite
+from tracelens_ext.readers.nsys import conversion, export_trace
 from tracelens_ext.readers.nsys.report_file import MAGIC, DamagedReportError, ReportFile
 from tracelens_ext.readers.nsys.report_tables import NsysReportTables
 from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
@@ -28,24 +29,31 @@ _CONVERT = "convert it with Nsight Systems, using --nsys PROGRAM"
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a report; where the user names the program `nsys`, what that converts it to.
+    """Read a report. If the user names the program `nsys`, read what it converts the report to.
 
-    Raises TraceFormatError where it is no report or has no CUDA events, TraceCutOffError where it
-    is damaged or cut off, TraceTooLargeError.
+    Raises:
+        TraceFormatError: the file is not a report, or has no CUDA events.
+        TraceCutOffError: the report is damaged or cut off.
+        TraceTooLargeError: it unpacks to more bytes than the user allows.
     """
     if source.reading.nsys is not None:
-        return sqlite.read(source)
+        return conversion.read_converted(source)
     with ExitStack() as stack:
         content = source.file_or_bytes()
         try:
-            file, size = _opened(content, stack)
-            return _trace(source, file, size)
+            file, size = _open(content, stack)
+            return _read_report(source, file, size)
         except OSError as error:
             raise TraceNotFoundError.of(source.path, error) from None
 
 
-def _opened(content: Path | bytes, stack: ExitStack) -> tuple[BinaryIO, int]:
-    """The report as a file that can be read from anywhere, and its size."""
+def _open(content: Path | bytes, stack: ExitStack) -> tuple[BinaryIO, int]:
+    """Return a report as an open, seekable file, and its size in bytes.
+
+    Args:
+        content: the path of the report, or its bytes.
+        stack: closes the file when it is closed itself.
+    """
     if isinstance(content, bytes):
         return io.BytesIO(content), len(content)
     file = stack.enter_context(content.open("rb"))
@@ -53,7 +61,8 @@ def _opened(content: Path | bytes, stack: ExitStack) -> tuple[BinaryIO, int]:
     return file, size
 
 
-def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
+def _read_report(source: ByteSource, file: BinaryIO, size: int) -> Trace:
+    """Return the trace of an open report."""
     path = source.path
     try:
         report = ReportFile(file, size)
@@ -79,24 +88,26 @@ def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
             f"{damage.problem})"
         )
         if not source.reading.allow_truncated:
-            choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]
-            remedy = f"{', '.join(choices[:-1])}, or {choices[-1]}"
+            remedy = f"{AGAIN}, or {_CONVERT}"
+            if tables.events:
+                remedy = f"{AGAIN}, {SALVAGE}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         if not tables.events:
             remedy = f"no event precedes the damage; {AGAIN}, or {_CONVERT}"
             raise TraceCutOffError(path, problem, remedy)
         notes.insert(0, _salvage_note(tables, damage))
-    return sqlite.trace_of(
+    return export_trace.make_trace(
         tables=tables, format_name=FORMAT, progress=source.progress, notes=notes
     )
 
 
 def _salvage_note(tables: NsysReportTables, damage: DamagedReportError) -> str:
-    lost = "everything after it is lost"
+    """Return a sentence for the user about the damage and what was read in spite of it."""
+    loss = "everything after it is lost"
     if tables.names_are_lost:
-        lost += (
+        loss += (
             ", including the names of kernels and calls, which are stored at the end "
             "of a report"
         )
     where = f"byte {damage.offset:,}: {damage.problem}"
-    return f"{SALVAGED}({where}): {tables.events:,} events before it are here; {lost}."
+    return f"{SALVAGED}({where}): {tables.events:,} events before it are here; {loss}."

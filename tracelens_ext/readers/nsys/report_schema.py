@@ -1,9 +1,9 @@
-"""What is where in the events of an Nsight Systems report, and in which table of an export it is.
+"""Describes the messages in an Nsight Systems report, and the tables of an export they belong to.
 
-NVIDIA does not document this. It was learned by comparing reports of 28 versions (2020.3 to 2026.2)
-with their exports. Fields that are listed as ignored are known: they hold what no analysis needs.
-What is not listed is counted, and the notes of a trace say so; among that are the graph nodes of
-kernels (`graphNodeId`), which no known report has.
+NVIDIA does not document the format. It was learned by comparing reports of 28 versions (2020.3 to
+2026.2) with their exports. Fields that are listed as ignored are understood, but no analysis needs
+them. Fields that are not listed are counted, and the notes of a trace report them. The graph node
+of a kernel (`graphNodeId`) is not listed, because no known report has it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tracelens_ext.trace import BoolArray, Int64Array
 
 
 class Kind(IntEnum):
-    """Kinds of events, numbered as in the table `ENUM_NSYS_EVENT_TYPE` of exports.
+    """Known kinds of events, numbered as in the table `ENUM_NSYS_EVENT_TYPE` of exports.
 
-    These are known; those that are in none of `TABLES` hold what no analysis needs.
+    Kinds that none of `TABLES` selects are not needed by any analysis.
     """
 
     PROCESS = 27
@@ -80,14 +80,14 @@ class CallClass(IntEnum):
 
 
 class Activity(IntEnum):
-    """What work on the GPU is, as CUPTI numbers it."""
+    """Kinds of operations on memory, as CUPTI numbers them."""
 
     COPY = 1
     SET = 2
 
 
 class Severity(IntEnum):
-    """How grave a diagnostic of the profiler is."""
+    """The severities of the profiler's diagnostics that are read."""
 
     WARNING = 2
     ERROR = 3
@@ -162,7 +162,7 @@ _NVTX = Message(
     },
     texts={7: "nvtx.text"},
 )
-#: The program is what was called to begin the process, without its arguments.
+#: `process.program` is the program that the process was started with, without its arguments.
 _PROCESS = Message(
     "process",
     numbers={2: "process.globalPid"},
@@ -191,12 +191,14 @@ THREADS: Final = MessagePlan(
     )
 )
 
-#: Fields of a GPU, within those of a machine in the last message.
+#: Numbers of fields in the message of GPUs and streams: it has machines, these have parts, and
+#: these have GPUs.
 MACHINES = 1
 MACHINE_ID = 1
 MACHINE_PARTS = 2
 GPUS = 7
 GPU_NAME: Final = 2
+#: Number of a field of a GPU → its column in the table of GPUs.
 GPU_NUMBERS: Final = {
     1: "id",
     11: "totalMemory",
@@ -207,24 +209,27 @@ GPU_NUMBERS: Final = {
     41: "computeMajor",
     42: "computeMinor",
 }
-#: The version that wrote a report, in its section for the viewer.
+#: Number of the field with the version that wrote the report, in the section "UI Data".
 WRITTEN_BY: Final = 7
 
 
 @dataclass(frozen=True)
 class ExportTable:
-    """A table of an export, and the events that are its rows."""
+    """A table of an export, and the events of a report that are its rows."""
 
     name: str
+    #: given the columns of n events, returns whether each is a row of the table, (n,)
     rows: Callable[[Mapping[str, Int64Array]], BoolArray]
-    #: column of the table → column of the events
+    #: column of numbers of the table → column of the events
     numbers: Mapping[str, str]
+    #: column of texts of the table → column of the events
     texts: Mapping[str, str] = field(default_factory=dict)
-    #: True if its rows are read once, and can be released then
+    #: True if the table is read only once, so that its rows can be released after that
     read_once: bool = True
 
 
 def _named(prefix: str, *names: str) -> dict[str, str]:
+    """Return columns of a table and of events with the same names, apart from a prefix."""
     return {name: f"{prefix}.{name}" for name in names}
 
 
@@ -234,6 +239,8 @@ _ON_GPU = _named(
 
 
 def _calls_of(*classes: CallClass) -> Callable[[Mapping[str, Int64Array]], BoolArray]:
+    """Return a function that selects the calls of some classes."""
+
     def rows(events: Mapping[str, Int64Array]) -> BoolArray:
         is_call = np.isin(events["kind"], (Kind.CALL, Kind.PROCESS_EVENT))
         is_of_class: BoolArray = is_call & np.isin(events["call.eventClass"], classes)
@@ -243,6 +250,8 @@ def _calls_of(*classes: CallClass) -> Callable[[Mapping[str, Int64Array]], BoolA
 
 
 def _work_of(kind: Kind, activity: Activity | None = None) -> Callable[..., BoolArray]:
+    """Return a function that selects the GPU events of a kind, and of an activity if given."""
+
     def rows(events: Mapping[str, Int64Array]) -> BoolArray:
         is_work: BoolArray = events["kind"] == kind
         if activity is not None:
@@ -257,6 +266,7 @@ def _events_of(*kinds: Kind) -> Callable[[Mapping[str, Int64Array]], BoolArray]:
 
 
 def _severe(events: Mapping[str, Int64Array]) -> BoolArray:
+    """Select the diagnostics that are warnings or errors."""
     is_diagnostic = events["kind"] == Kind.DIAGNOSTIC
     severities = (Severity.WARNING, Severity.ERROR)
     is_severe: BoolArray = is_diagnostic & np.isin(
