@@ -37,6 +37,7 @@ from tracelens_ext.compatibility.earlier_names import (
 )
 from tracelens_ext.errors import UsageError
 from tracelens_ext.export import database
+from tracelens_ext.export.sql_query import query as query_events
 from tracelens_ext.findings.engine import tell_claims
 from tracelens_ext.findings.summary import summary_sentence
 from tracelens_ext.lazy import pd
@@ -67,7 +68,7 @@ _MOST_DEPTH = 100
 _MOST_CHANGES = 50
 _MOST_OPERATIONS = 50
 _SQL_SECONDS = 20
-_LONGEST_SQL_VALUE = 1_000_000
+_MOST_SQL_VALUE_BYTES = 1_000_000
 # How much of each list an answer holds.
 _VERDICTS = 5
 _LAUNCHERS = 20
@@ -313,12 +314,12 @@ class TraceTools:
 
     def sql(self, path: str, query: str) -> Answer:
         """Up to 200 rows of one SELECT about the events, or any table that open_trace names."""
-        rows, are_more = database.query(
+        rows, are_more = query_events(
             self._traces.analyzer(path),
             query,
             timeout=_SQL_SECONDS,
             limit=_MOST_ROWS,
-            longest=_LONGEST_SQL_VALUE,
+            max_value_bytes=_MOST_SQL_VALUE_BYTES,
         )
         next_call = "findings(path)"
         if are_more:
