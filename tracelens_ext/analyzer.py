@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays, find_replays
 from tracelens_ext.analysis.iterations.selection import EventFilter
-from tracelens_ext.analysis.kernels import kernels
+from tracelens_ext.analysis.kernels import kernel_events, kernels
 from tracelens_ext.analysis.memory.usage import Memory, find_memory, memory_blocks
-from tracelens_ext.analysis.modules import call_stacks, nn_modules
+from tracelens_ext.analysis.module_tables import nn_modules
+from tracelens_ext.analysis.modules import module_stacks
 from tracelens_ext.analysis.operations import summaries as op_tables
 from tracelens_ext.analysis.operations.launchers import (
     TEXT_COLUMNS,
@@ -32,7 +33,7 @@ from tracelens_ext.analysis.serving.inferred_steps import serving_steps
 from tracelens_ext.analysis.serving.steps import Steps, parse_user_phases
 from tracelens_ext.analysis.timeline.overview import (
     CategoryCoverage,
-    coverage,
+    measure_coverage,
     overview,
 )
 from tracelens_ext.categorize import (
@@ -234,7 +235,7 @@ class TreePerfAnalyzer(TableMethods):
     def coverage(self) -> CategoryCoverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
         with self.failures.base("The category coverage"):
-            return coverage(self.gpu_events)
+            return measure_coverage(self.gpu_events)
 
     def simulation(
         self,
@@ -379,8 +380,8 @@ class TreePerfAnalyzer(TableMethods):
             details = op_tables.kernel_details(self.gpu_events, self.launchers)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
-            stacks = call_stacks(
-                work=self.gpu_events,
+            stacks = module_stacks(
+                gpu_events=self.gpu_events,
                 launcher_of_gpu=self.launchers.of_gpu,
                 names=frame["name"].tolist(),
             )
@@ -472,7 +473,7 @@ class TreePerfAnalyzer(TableMethods):
             raise UsageError(
                 "nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)"
             )
-        return kernels.kernels(
+        return kernel_events.kernel_events(
             self.gpu_events,
             launcher_detail=launcher_detail,
             cpu_op_detail=cpu_op_detail,

@@ -22,7 +22,7 @@ def ordered_tables() -> list[Table]:
     They are imported here, as most commands need few of them.
     """
     from tracelens_ext.analysis.call_tree_chart import CALL_TREE
-    from tracelens_ext.analysis.collectives import COLL_ANALYSIS
+    from tracelens_ext.analysis.collective_tables import COLL_ANALYSIS
     from tracelens_ext.analysis.coverage.report_tables import RECORDING
     from tracelens_ext.analysis.cpu_time.tables import (
         CPU_DATA_LOADING,
@@ -72,7 +72,7 @@ def ordered_tables() -> list[Table]:
         MEMORY_OVER_TIME,
         MEMORY_PEAKS,
     )
-    from tracelens_ext.analysis.modules import NN_MODULES
+    from tracelens_ext.analysis.module_tables import NN_MODULES
     from tracelens_ext.analysis.operations.api_calls import API_CALLS
     from tracelens_ext.analysis.operations.tables import (
         CPU_OPS,

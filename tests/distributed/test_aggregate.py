@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.fleet_helpers import collective
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.collectives import collective_calls
+from tracelens_ext.analysis.collective_tables import collective_calls
 from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
 from tracelens_ext.distributed.reductions import spread
 from tracelens_ext.distributed.trace_tables import KEYED_TABLES, trace_tables

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.support.docs_helpers import code_blocks, page_text
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.call_tree_chart import MOST_NODES, call_tree
+from tracelens_ext.analysis.call_tree_chart import MAX_NODES, call_tree
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
 from tracelens_ext.analysis.timeline.timeline_bins import timeline_bins
@@ -379,7 +379,7 @@ def test_bins_and_nodes_add_up_to_the_durations(
     axis = timeline_bins(work)
     tree = call_tree(work)
     assert int(axis["gpu_time_ns"].sum()) == total
-    assert len(tree) <= MOST_NODES
+    assert len(tree) <= MAX_NODES
     sums = tree.groupby("parent")["gpu_time_ns"].sum().to_dict()
     assert sums.pop(-1) == total
     nodes = dict(zip(tree["node"], tree["gpu_time_ns"], strict=True))
@@ -461,6 +461,23 @@ def test_what_does_more_than_read_is_refused(
     assert said.count("\n") == 1
     assert why in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_leaves_out_iteration_numbers_that_sql_cannot_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    maker = TraceMaker()
+    maker.annotation(f"ProfilerStep#{10**20}", 0, 100)
+    maker.annotation("ProfilerStep#5", 200, 100)
+    maker.launched("in_10**20", 30, 10, correlation=1, at=15)
+    maker.launched("in_5", 230, 10, correlation=2, at=215)
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(maker.document()), encoding="utf-8")
+    rows = asked(trace, "select name, iteration from gpu_events order by ts_ns", capsys)
+    assert rows == [
+        {"name": "in_10**20", "iteration": None},
+        {"name": "in_5", "iteration": 5},
+    ]
 
 
 @pytest.mark.slow

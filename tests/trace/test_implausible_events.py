@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.make_trace import TraceMaker
 from tests.support.nsys_export_maker import ExportMaker
 from tests.support.rocprof_maker import RunMaker
-from tracelens_ext.analysis.timeline.overview import lone_event
+from tracelens_ext.analysis.timeline.overview import dominant_event
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.formats import read_document
@@ -94,7 +94,7 @@ def test_an_event_that_sets_most_of_the_span_is_named_on_the_first_screen(
     maker = TraceMaker()
     for i in range(12):
         maker.kernel("k", i * 10, 5)
-    assert not lone_event(read_document(maker.document()))
+    assert not dominant_event(read_document(maker.document()))
     maker.kernel("late", 10**9, 5)
     told = "late: without it 0.115 of 1,000,000.005 ms"
     path = tmp_path / "a.json"

@@ -1,1 +1,1 @@
-"""One module or package for each question that can be asked of a trace."""
+"""The analyses of a trace: one module or package for each question about it."""

@@ -1,4 +1,4 @@
-"""The call tree that a page draws: modules, the operations in them, and their largest kernels."""
+"""The call tree that a page draws: modules, the operations in them, and the largest kernels."""
 
 from __future__ import annotations
 
@@ -17,60 +17,63 @@ from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import NONE, BoolArray
 from tracelens_ext.trace.gpu_events import GpuEvents
 
-MOST_NODES = 1000
-#: Numbers of kernels that are tried, until the tree has few enough nodes.
-_KERNELS_SHOWN = (600, 300, 150, 75, 30, 10, 0)
+MAX_NODES = 1000
+#: Numbers of kernels to show, tried in this order until the tree has at most `MAX_NODES` nodes.
+_KERNEL_COUNTS = (600, 300, 150, 75, 30, 10, 0)
 
-#: Kind and label at each level.
+#: The kind and the label of a node and of all nodes above it, outermost first.
 NodePath = tuple[tuple[str, str], ...]
 
 
 class _TreeLeaf(NamedTuple):
-    """The GPU events of one kernel, in one operation of one module."""
+    """The GPU events of one kernel in one operation of one module."""
 
     path: NodePath
     category: str
-    duration: int  #: summed, ns
+    duration: int  #: sum of the durations of the events, ns
 
 
-def call_tree(work: GpuEvents) -> pd.DataFrame:
-    """The tree: modules, the operations in them, and their kernels; the largest kernels.
+def call_tree(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the tree of modules, operations and kernels, with a row per node.
 
-    A row a node, parents before children, at most `MOST_NODES`. What is not shown stands below what
-    encloses it as `other`, by category.
+    Parents come before their children. The tree has at most `MAX_NODES` nodes, so only the largest
+    kernels have one. The time of other kernels is in nodes `other`, one for each category, below
+    the innermost node that contains them.
     """
-    leaves = _leaves(work)
-    for kernel_count in _KERNELS_SHOWN:
+    leaves = _leaves(gpu_events)
+    for kernel_count in _KERNEL_COUNTS:
         nodes = _nodes(leaves, kernel_count)
-        if len(nodes) <= MOST_NODES:
+        if len(nodes) <= MAX_NODES:
             break
     nodes = {path: nodes[path] for path in sorted(nodes, key=len)}
-    main_category = [times.most_common(1)[0][0] for times in nodes.values()]
-    total = [times.total() for times in nodes.values()]
-    columns = {**numbered(nodes), "category": main_category, "gpu_time_ns": total}
+    columns: dict[str, object] = {}
+    columns |= node_columns(nodes)
+    columns["category"] = [times.most_common(1)[0][0] for times in nodes.values()]
+    columns["gpu_time_ns"] = [times.total() for times in nodes.values()]
     return pd.DataFrame(columns)
 
 
-def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
-    """Return the kernels in their operations and modules, the longest first.
+def _leaves(gpu_events: GpuEvents) -> list[_TreeLeaf]:
+    """Return the kernels within their operations and modules, longest first.
 
-    A kernel that no operation launched stands for itself: which API call did, tells little.
+    A kernel that was launched outside of operations is directly within its module; the name of the
+    runtime call that launched it is not shown.
     """
-    operation, operations = work.tree.cpu_op_label_of_gpu
-    operation = np.where(_launched_by_no_operation(work), NONE, operation)
-    module, modules = module_of_gpu(work)
+    operation, operations = gpu_events.tree.cpu_op_label_of_gpu
+    operation = np.where(_is_outside_operations(gpu_events), NONE, operation)
+    module, modules = module_of_gpu(gpu_events)
     categories = ["GPU work"]
-    category = np.zeros(len(work), dtype=np.int32)
-    if work.categories is not None:
-        categories = work.categories.labels
-        category = work.categories.code
+    category = np.zeros(len(gpu_events), dtype=np.int32)
+    if gpu_events.categories is not None:
+        categories = gpu_events.categories.labels
+        category = gpu_events.categories.code
     events = pd.DataFrame(
         {
             "module": module,
             "operation": operation,
-            "kernel": work.name,
+            "kernel": gpu_events.name,
             "category": category,
-            "duration": work.duration,
+            "duration": gpu_events.duration,
         }
     )
     keys = ["module", "operation", "kernel", "category"]
@@ -82,20 +85,21 @@ def _leaves(work: GpuEvents) -> list[_TreeLeaf]:
         durations.index.tolist(), durations.tolist(), strict=True
     ):
         module_code, operation_code, kernel_code, category_code = codes
-        above = path_of_module[module_code] if module_code != NONE else ()
+        path: NodePath = ()
+        if module_code != NONE:
+            path = path_of_module[module_code]
         if operation_code != NONE:
-            above += (("operation", operations[operation_code]),)
-        kernel_node = ("kernel", work.trace.names[kernel_code])
-        path = above + (kernel_node,)
+            path += (("operation", operations[operation_code]),)
+        path += (("kernel", gpu_events.trace.names[kernel_code]),)
         leaves.append(
             _TreeLeaf(path=path, category=categories[category_code], duration=duration)
         )
     return leaves
 
 
-def _launched_by_no_operation(work: GpuEvents) -> BoolArray:
-    """Tell which GPU events have a launch, but no operation around it and no graph, (g,)."""
-    tree = work.tree
+def _is_outside_operations(gpu_events: GpuEvents) -> BoolArray:
+    """Tell which GPU events have a launch outside of operations that launches no graph, (g,)."""
+    tree = gpu_events.tree
     has_no_operation = tree.cpu_op_of_gpu == NONE
     result: BoolArray = has_no_operation & tree.linked & ~tree.by_opaque_graph
     return result
@@ -105,43 +109,46 @@ def _module_path(path: str) -> NodePath:
     return tuple(("module", module) for module in path.split(SEPARATOR) if module)
 
 
-def _nodes(
-    leaves: list[_TreeLeaf], kernels_per_node: int
-) -> dict[NodePath, Counter[str]]:
-    """Return the ns by category of each node.
+def _nodes(leaves: list[_TreeLeaf], kernel_count: int) -> dict[NodePath, Counter[str]]:
+    """Return the nodes of the tree, and the time of each by category, ns.
 
-    Nodes are the first leaves and what encloses them, and `other` for all further leaves.
+    Args:
+        leaves: all leaves, longest first.
+        kernel_count: the number of leaves that become nodes, together with the nodes above them.
+            The others are added to nodes `other`.
     """
     nodes: dict[NodePath, Counter[str]] = {}
-    for leaf in leaves[:kernels_per_node]:
-        _add(nodes, leaf.path, leaf)
-    kept = frozenset(nodes)
-    for leaf in leaves[kernels_per_node:]:
+    for leaf in leaves[:kernel_count]:
+        _add_time(nodes, leaf.path, leaf)
+    paths_of_largest = frozenset(nodes)
+    for leaf in leaves[kernel_count:]:
         depth = len(leaf.path) - 1
-        while depth and leaf.path[:depth] not in kept:
+        while depth and leaf.path[:depth] not in paths_of_largest:
             depth -= 1
         other = ("other", f"other ({leaf.category})")
-        _add(nodes, leaf.path[:depth] + (other,), leaf)
+        _add_time(nodes, leaf.path[:depth] + (other,), leaf)
     return nodes
 
 
-def _add(nodes: dict[NodePath, Counter[str]], path: NodePath, leaf: _TreeLeaf) -> None:
-    """Add the time of a leaf to a node and to all that enclose it."""
+def _add_time(
+    nodes: dict[NodePath, Counter[str]], path: NodePath, leaf: _TreeLeaf
+) -> None:
+    """Add the time of a leaf to a node and to all nodes above it."""
     for depth in range(1, len(path) + 1):
         times = nodes.setdefault(path[:depth], Counter())
         times[leaf.category] += leaf.duration
 
 
-def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
-    """Return the columns `node`, `parent`, `label` and `kind` of nodes, parents first."""
+def node_columns(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
+    """Return the columns `node`, `parent`, `label` and `kind` of nodes, parents before children."""
     number_of_path = {path: number for number, path in enumerate(nodes)}
     parents: list[int] = []
     labels: list[str] = []
     kinds: list[str] = []
     for path in nodes:
         kind, label = path[-1]
-        path_above = path[:-1]
-        parents.append(number_of_path.get(path_above, NONE))
+        parent_path = path[:-1]
+        parents.append(number_of_path.get(parent_path, NONE))
         labels.append(label)
         kinds.append(kind)
     return {

@@ -1,7 +1,7 @@
-"""What the functions of tables ask for: the trace of a report, and what is known of it.
+"""The context that tables are built from: a trace, its call tree and its GPU events.
 
-`TreePerfAnalyzer` is such a context, but tables must not depend on it: it depends on them. What a
-table needs beyond this is a protocol of its own, beside the table, that extends this one.
+`TreePerfAnalyzer` is a context. It depends on the tables, so they must not depend on it; they
+depend on this protocol. A table that needs more declares a protocol that extends this one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AnalysisContext(Protocol):
 def of_gpu_events(
     function: Callable[Concatenate[GpuEvents, TableOptions], TableResult],
 ) -> Callable[Concatenate[AnalysisContext, TableOptions], TableResult]:
-    """Return the function of a table that needs nothing but the GPU events of its context."""
+    """Make a table function, which takes a context, from a function that takes GPU events."""
 
     @wraps(function)
     def table(
@@ -58,6 +58,7 @@ def of_gpu_events(
     ) -> TableResult:
         return function(context.gpu_events, *args, **options)
 
+    # The signature shows the options of the table, with the context as the first parameter.
     signature = inspect.signature(function)
     _, *parameters = signature.parameters.values()
     context_parameter = Parameter("context", Parameter.POSITIONAL_ONLY)

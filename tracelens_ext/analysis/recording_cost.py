@@ -1,4 +1,7 @@
-"""How much longer the recorded iterations took than those before, as `record` notes in a trace."""
+"""The cost of recording: how much longer recorded iterations took than the iterations before them.
+
+The command `record` measures both, and notes them in the trace.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from typing import Final
 
 from tracelens_ext.text import ms_text
 
-#: The member of a trace in which `record` notes how it was recorded.
+#: The key in the metadata of a trace under which `record` notes how it was recorded.
 RECORDING_FACTS: Final = "tracelens_ext_recording"
-#: A difference up to this is none, as a ratio.
-_SAME = 1.05
+#: Two times whose ratio is at most this count as equal.
+_MAX_RATIO_OF_EQUAL = 1.05
 
 
 def recording_cost_note(metadata: Mapping[str, object]) -> str:
-    """Return what the recording of a trace cost; empty if the trace does not say.
+    """Return a sentence about the cost of recording a trace; empty if the trace lacks the times.
 
     Args:
-        metadata: The members of a trace beside its events.
+        metadata: the metadata of the trace.
     """
     facts = metadata.get(RECORDING_FACTS)
     if not isinstance(facts, dict):
@@ -36,17 +39,17 @@ def recording_cost_note(metadata: Mapping[str, object]) -> str:
 def recording_cost_sentence(
     recorded_ms: Sequence[float], before_ms: float | None
 ) -> str:
-    """Return how much longer recorded iterations took; empty if that is not known.
+    """Return a sentence about the cost of recording; empty if it is unknown.
 
     Args:
-        recorded_ms: The wall time of each recorded iteration.
-        before_ms: The median wall time of the iterations before; None if there were too few.
+        recorded_ms: the wall time of each recorded iteration.
+        before_ms: the median wall time of the iterations before them; None if there were too few.
     """
     if not recorded_ms or before_ms is None or before_ms <= 0:
         return ""
     typical_ms = median(recorded_ms)
     ratio = typical_ms / before_ms
-    if 1 / _SAME <= ratio <= _SAME:
+    if 1 / _MAX_RATIO_OF_EQUAL <= ratio <= _MAX_RATIO_OF_EQUAL:
         return (
             f"The recorded iterations took as long as those before them: "
             f"{ms_text(typical_ms)} (median)."

@@ -14,7 +14,7 @@ from tracelens_ext.analysis.iterations.candidates import likely_iterations
 from tracelens_ext.analysis.iterations.selection import Iterations, named_iterations
 from tracelens_ext.analysis.serving.phases import busy_by_step
 from tracelens_ext.analysis.serving.steps import find_steps
-from tracelens_ext.analysis.timeline.overview import devices
+from tracelens_ext.analysis.timeline.overview import device_names
 from tracelens_ext.analysis.timeline.timeline import gpu_timeline
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.compare.periods import Period, find_period
@@ -157,7 +157,7 @@ def measure(
         period = find_period(work)
     return Measurement(
         path=work.trace.provenance.path,
-        devices=devices(work.trace),
+        devices=device_names(work.trace),
         total=total,
         categories=_possible_categories(work),
         whole_iterations=meter.figures_of_iterations(iterations),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tracelens_ext.analysis.call_tree_chart import NodePath, numbered
+from tracelens_ext.analysis.call_tree_chart import NodePath, node_columns
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 
@@ -94,7 +94,7 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
         )
     columns = ["category", "gpu_time_ns"] + times + ["difference_ms", "colour", "hover"]
     figures = pd.DataFrame(rows, columns=columns)
-    return pd.concat([pd.DataFrame(numbered(nodes)), figures], axis=1)
+    return pd.concat([pd.DataFrame(node_columns(nodes)), figures], axis=1)
 
 
 def _nodes(

@@ -129,7 +129,7 @@ def _recorded_calls(gpu_events: GpuEvents, is_of_rank: BoolArray) -> pd.DataFram
     is_linked = tree.linked[selected]
     linked_launches = tree.launch_of_gpu[selected[is_linked]]
     launch_time[is_linked] = gpu_events.trace.ts[linked_launches]
-    describing_events = collectives.described_by(gpu_events, selected)
+    describing_events = collectives.describing_events(gpu_events, selected)
     table = _arguments(gpu_events, describing_events)
     names = ["Collective name", "kernel_name"]
     communication = collectives.communication_of(gpu_events)

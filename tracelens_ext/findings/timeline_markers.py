@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations.selection import find_iterations
-from tracelens_ext.analysis.timeline.timeline_bins import MOST_BINS
+from tracelens_ext.analysis.timeline.timeline_bins import MAX_BINS
 from tracelens_ext.findings.context import FindingsContext
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.lazy import pd
@@ -104,7 +104,7 @@ def _binned(work: GpuEvents, stretches: Union) -> tuple[Union, Float64Array]:
     last_work = int(work.end.max())
     first = min(first_work, int(stretches.start[0]))
     last = max(last_work, int(stretches.end[-1]))
-    edges = np.linspace(first, last, MOST_BINS + 1).astype(np.int64)
+    edges = np.linspace(first, last, MAX_BINS + 1).astype(np.int64)
     bin_start = edges[:-1]
     bin_end = edges[1:]
     covered_ns = covered(

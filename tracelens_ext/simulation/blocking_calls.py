@@ -1,4 +1,4 @@
-"""The calls that block the host until GPU work has ended, and which work that is."""
+"""The calls that block the host until GPU work has ended, and the work that they wait for."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from tracelens_ext.trace.intervals import Union, begins_run, overlaps_any
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.sorted_groups import running_maximum
 
-#: How long before the end of what it waits for a call may return, by the clocks of some devices.
+#: Clocks of GPUs are a little off. A call may seem to return this long before its work ends.
 _EARLY_NS: Final = 20_000
-#: How far the clock of a GPU may be ahead of that of the host. Several calls must show it: most of
-#: them return too early by the same time, and fewer of them when their work ends.
+#: The clock of a GPU can be ahead of the host's by at most this time.
 _FARTHEST_AHEAD_NS: Final = 1_000_000
+#: A clock counts as ahead only if this many calls seem to return too early …
 _FEWEST_EARLY_CALLS: Final = 3
+#: … and this share of them do so by about the same time.
 _ALIKE_SHARE: Final = 0.75
-#: How early a call returns that waits for nothing on a device.
+#: Stands for how early a call returns that waits for nothing on a device.
 _NEVER_EARLY: Final = -(2**62)
-#: Waits are looked for on the streams with most work, up to this many.
+#: Waits are searched on at most this many streams: the ones with the most work.
 MOST_TRACKS: Final = 256
 
 
 class _Awaits(IntEnum):
-    """What a blocking call waits for."""
+    """The work that a blocking call waits for."""
 
     DEVICE = 0  #: all work of the device
     STREAM = 1  #: all work of a stream
     EVENT = 2  #: all work of a stream before an event was recorded
-    COPY = 3  #: the copy that it makes
+    COPY = 3  #: the copy that the call starts
 
 
 _PATTERNS: Final = {
@@ -52,25 +53,27 @@ class Blocks:
 
     start: Int64Array  #: (b,)
     end: Int64Array  #: (b,)
-    clock: Int64Array  #: the clock of the thread that is blocked, (b,)
+    clock: Int64Array  #: the clock of the blocked thread, (b,)
     #: pairs of a block and a node that it waits for, by block, (a, 2)
     awaited: Int64Array
-    awaited_known: BoolArray  #: True where the recording says so, (a,)
-    contradicted: int  #: how many waits the recorded times contradict
+    awaited_known: BoolArray  #: True if the recording tells the pair, (a,)
+    contradicted: (
+        int  #: number of waits that recorded times contradict; they are left out
+    )
 
 
 class _Calls(NamedTuple):
-    """Calls that may block, m of them. Times are ns since the window's start."""
+    """The m calls that may block. Times are ns since the window's start."""
 
-    row: Int64Array  #: of the call in the trace, (m,)
-    awaits: Int64Array  #: an `_Awaits`, (m,)
+    row: Int64Array  #: the row of the call in the trace, (m,)
+    awaits: Int64Array  #: what it waits for, an `_Awaits`, (m,)
     copy_node: Int64Array  #: the node of a copy, `NONE` for other calls, (m,)
-    start: Int64Array
-    end: Int64Array
-    clock: Int64Array
+    start: Int64Array  #: (m,)
+    end: Int64Array  #: (m,)
+    clock: Int64Array  #: the clock of the thread, (m,)
 
     def chosen(self, selection: BoolArray | Int64Array) -> _Calls:
-        """Return some of the calls, or all in another order."""
+        """Return some of the calls (a mask), or calls in another order (indices)."""
         return _Calls(
             row=self.row[selection],
             awaits=self.awaits[selection],
@@ -82,10 +85,10 @@ class _Calls(NamedTuple):
 
 
 class _Targets(NamedTuple):
-    """What blocking calls wait for, as far as it is known, m of them."""
+    """The work that m blocking calls wait for."""
 
-    track: Int64Array  #: the stream, `NONE` if unknown, (m,)
-    called_before: Int64Array  #: the time up to which its work was called, (m,)
+    track: Int64Array  #: the stream of the work, `NONE` if unknown, (m,)
+    called_before: Int64Array  #: the work was called before this time, (m,)
 
 
 def find_blocks(
@@ -96,15 +99,18 @@ def find_blocks(
     clocks: Clocks,
     frozen: Union,
 ) -> Blocks:
-    """Find the calls that block: by name, and copies by when they return.
+    """Find the calls that block.
+
+    Synchronizing calls are told by their names. A copy blocks if its call returned only after the
+    copy had ended.
 
     Args:
         work: the GPU events.
-        nodes: with holes and waits of streams.
+        nodes: the nodes, including holes and waits of streams.
         calls: the runtime calls of the window.
         tracks: the streams.
         clocks: the clock of each thread.
-        frozen: times that stay as recorded: a call that overlaps them is not replayed.
+        frozen: times that every replay leaves as recorded. A call that overlaps them is left out.
     """
     candidates = _find_candidates(
         work=work, nodes=nodes, calls=calls, tracks=tracks, clocks=clocks
@@ -114,18 +120,20 @@ def find_blocks(
     )
     awaited = search.run()
 
-    blocks = np.arange(len(candidates.row))
+    # Only candidates that wait for something become blocks. The candidates are renumbered: if 1 and
+    # 3 of 0 to 3 are blocks, `new_number` is -1, 0, 0, 1.
+    candidate_numbers = np.arange(len(candidates.row))
     is_frozen = overlaps_any(start=candidates.start, end=candidates.end, others=frozen)
-    is_kept = np.isin(blocks, awaited.block) & ~is_frozen
-    new_number = np.cumsum(is_kept) - 1
-    stays = is_kept[awaited.block]
-    block = new_number[awaited.block[stays]]
+    is_block = np.isin(candidate_numbers, awaited.block) & ~is_frozen
+    new_number = np.cumsum(is_block) - 1
+    pair_has_block = is_block[awaited.block]
+    block = new_number[awaited.block[pair_has_block]]
     return Blocks(
-        start=candidates.start[is_kept],
-        end=candidates.end[is_kept],
-        clock=candidates.clock[is_kept],
-        awaited=np.column_stack((block, awaited.node[stays])),
-        awaited_known=awaited.is_known[stays],
+        start=candidates.start[is_block],
+        end=candidates.end[is_block],
+        clock=candidates.clock[is_block],
+        awaited=np.column_stack((block, awaited.node[pair_has_block])),
+        awaited_known=awaited.is_known[pair_has_block],
         contradicted=search.contradicted,
     )
 
@@ -137,10 +145,11 @@ def _find_candidates(
     tracks: GpuTracks,
     clocks: Clocks,
 ) -> _Calls:
-    """Return the calls that may block, by start, without those within another one."""
-    rows = [calls.named(pattern) for pattern in _PATTERNS.values()]
-    row = np.concatenate(rows)
-    awaits = np.repeat(list(_PATTERNS), [len(of_kind) for of_kind in rows])
+    """Return the calls that may block, by start, without calls inside of another one."""
+    rows_of_kinds = [calls.named(pattern) for pattern in _PATTERNS.values()]
+    row = np.concatenate(rows_of_kinds)
+    call_counts = [len(rows_of_kind) for rows_of_kind in rows_of_kinds]
+    awaits = np.repeat(list(_PATTERNS), call_counts)
     copy_node = np.full(len(row), NONE)
     named = _make_calls(
         calls=calls, clocks=clocks, row=row, awaits=awaits, copy_node=copy_node
@@ -180,9 +189,13 @@ def _make_calls(
 def _blocking_copies(
     work: GpuEvents, nodes: Nodes, calls: SyncCalls, ahead_ns: Int64Array
 ) -> Int64Array:
-    """Return the nodes of copies whose call returned when the copy had ended.
+    """Return the nodes of copies whose call returned only after the copy had ended.
 
-    `ahead_ns` is how far the clock of each stream's device is ahead of the host's.
+    Args:
+        work: the GPU events.
+        nodes: the nodes.
+        calls: the runtime calls of the window.
+        ahead_ns: how far the clock of each stream's device is ahead of the host's clock.
     """
     copy = np.flatnonzero(nodes.is_called & nodes.is_event)
     copy = copy[work.is_copy[nodes.event[copy]]]
@@ -193,12 +206,13 @@ def _blocking_copies(
     returned = calls.end_of(nodes.launch[copy])
     is_blocking = (called <= nodes.start[copy]) & (started <= returned)
     is_blocking &= returned >= ended - _EARLY_NS
+    # No work of the stream that was called later ran before the copy.
     is_blocking &= nodes.key[copy] == called
     return copy[is_blocking]
 
 
 def _outermost_by_start(calls: _Calls) -> _Calls:
-    """Return the calls that start when those before them on their clock have returned."""
+    """Return the calls that are not inside of another call on their clock, by start."""
     longest_first = -calls.end
     by_clock = np.lexsort((longest_first, calls.start, calls.clock))
     calls = calls.chosen(by_clock)
@@ -211,7 +225,11 @@ def _outermost_by_start(calls: _Calls) -> _Calls:
 
 
 def _find_targets(calls: SyncCalls, blocking: _Calls) -> _Targets:
-    """Return the stream that each call waits for, and up to which of its work."""
+    """Return the stream that each call waits for, and the time before which its work was called.
+
+    A call that waits for an event waits for the work that was called before the event was recorded.
+    Any other call waits for the work that was called before itself.
+    """
     targets = calls.targets_of(blocking.row)
     awaits_event = blocking.awaits == _Awaits.EVENT
     track = np.where(awaits_event, targets.awaited_track, targets.waiting_track)
@@ -225,11 +243,11 @@ def _find_targets(calls: SyncCalls, blocking: _Calls) -> _Targets:
 def _find_clock_offsets(
     nodes: Nodes, calls: SyncCalls, tracks: GpuTracks, blocking: _Calls
 ) -> Int64Array:
-    """How far the clock of each stream's device is ahead of the host's, ns; 0 for little.
+    """Return how far the clock of each stream's device is ahead of the host's, ns; 0 for little.
 
-    A call that returns before its work has ended shows it, if most such calls of the device do
-    so by the same time: `cudaStreamSynchronize` from 10 to 115 µs, which waits for a kernel
-    that ends at 312 µs, and the next one from 160 to 265 µs for one that ends at 462 µs.
+    If the clock of a device is ahead, calls seem to return before their work has ended, all by
+    about the same time. With an offset of 197 µs, one `cudaStreamSynchronize` returns at 115 µs
+    though its kernel ends at 312 µs, and the next one returns at 265 µs for an end at 462 µs.
     """
     blocking = blocking.chosen(blocking.awaits != _Awaits.COPY)
     offsets = np.zeros(len(tracks), dtype=np.int64)
@@ -238,6 +256,7 @@ def _find_clock_offsets(
     target = _find_targets(calls, blocking)
     awaits_device = blocking.awaits == _Awaits.DEVICE
     used_tracks = np.unique(nodes.track).tolist()
+    # For each device how long each call returns before the last work that it surely waits for.
     early_by_device: dict[int, Int64Array] = {}
     for track in used_tracks:
         is_sure = awaits_device | (target.track == track) | (len(used_tracks) == 1)
@@ -247,18 +266,22 @@ def _find_clock_offsets(
         early_ns = np.full(len(blocking.row), _NEVER_EARLY)
         early_ns[is_awaited] = nodes.reach[node[is_awaited]] - blocking.end[is_awaited]
         device = int(tracks.device[track])
-        early_before = early_by_device.get(device, early_ns)
-        early_by_device[device] = np.maximum(early_before, early_ns)
+        early_on_other_tracks = early_by_device.get(device, early_ns)
+        early_by_device[device] = np.maximum(early_on_other_tracks, early_ns)
     for device, early_ns in early_by_device.items():
         offsets[tracks.device == device] = _clock_offset(early_ns)
     return offsets
 
 
 def _clock_offset(early_ns: Int64Array) -> int:
-    """How far a clock is ahead, ns, by how early calls return before their work ends."""
+    """Return how far the clock of a device is ahead, ns; 0 if the calls do not agree on it.
+
+    Args:
+        early_ns: how long each call returns before its work ends, negative for a later return.
+    """
     too_early = early_ns[early_ns > _EARLY_NS]
-    as_its_work_ends = np.count_nonzero(np.abs(early_ns) <= _EARLY_NS)
-    if len(too_early) < _FEWEST_EARLY_CALLS or as_its_work_ends >= len(too_early):
+    on_time_count = np.count_nonzero(np.abs(early_ns) <= _EARLY_NS)
+    if len(too_early) < _FEWEST_EARLY_CALLS or on_time_count >= len(too_early):
         return 0
     offset = int(np.median(too_early))
     is_alike = np.abs(too_early - offset) <= _EARLY_NS
@@ -268,18 +291,21 @@ def _clock_offset(early_ns: Int64Array) -> int:
 
 
 class _Awaited(NamedTuple):
-    """Pairs of a call and a node that it waits for, a of them."""
+    """The a pairs of a call and a node that it waits for."""
 
     block: Int64Array  #: the number of the call, (a,)
-    node: Int64Array
-    is_known: BoolArray  #: True where the recording says so, (a,)
+    node: Int64Array  #: (a,)
+    is_known: BoolArray  #: True if the recording tells the pair, (a,)
 
 
 class _AwaitedSearch:
-    """Looks for the nodes that calls wait for, on one stream after the other.
+    """Finds the nodes that calls wait for, one stream after the other.
 
-    Of a call that may wait for any stream, a guess is kept: the node among all streams that ends
-    last before the call returns.
+    If the stream of a call is not known, the node that ends last before the call returns, on any
+    stream, is the guess.
+
+    Attributes:
+        contradicted: number of waits left out because the call returned before the work ended.
     """
 
     def __init__(
@@ -293,8 +319,10 @@ class _AwaitedSearch:
             nodes=nodes, calls=calls, tracks=tracks, blocking=blocking
         )
         self._is_copy = blocking.awaits == _Awaits.COPY
+        # Pairs of a call and a node that it surely waits for, in parts.
         self._sure_blocks: list[Int64Array] = []
         self._sure_nodes: list[Int64Array] = []
+        # The best guess so far for each call, and its end.
         self._guessed_end = np.full(len(blocking.row), -1)
         self._guessed_node = np.full(len(blocking.row), NONE)
 
@@ -304,14 +332,14 @@ class _AwaitedSearch:
         if len(self._blocking.row):
             tracks = _busiest_tracks(self._nodes)
             for track in tracks:
-                self._look_at(track, is_only_track=len(tracks) == 1)
+                self._search_track(track, is_only_track=len(tracks) == 1)
         sure_block = np.concatenate(self._sure_blocks)
         sure_node = np.concatenate(self._sure_nodes)
         is_known = np.ones(len(sure_block), dtype=bool)
 
         guessed = np.flatnonzero(self._guessed_node != NONE)
         guessed_end = self._guessed_end[guessed]
-        # A call that returns just when something ends has waited for that.
+        # A guess counts as known if the call returned just when the node ended.
         waited = guessed_end > self._blocking.start[guessed]
         returned_at_end = self._blocking.end[guessed] - guessed_end <= _EARLY_NS
         block = np.append(sure_block, guessed)
@@ -320,8 +348,8 @@ class _AwaitedSearch:
         order = np.argsort(block, kind="stable")
         return _Awaited(block=block[order], node=node[order], is_known=is_known[order])
 
-    def _look_at(self, track: int, *, is_only_track: bool) -> None:
-        """Find which calls wait for a stream, or may do so."""
+    def _search_track(self, track: int, *, is_only_track: bool) -> None:
+        """Add the calls that surely wait for a stream, and update the guesses of the others."""
         blocking = self._blocking
         awaits_device = blocking.awaits == _Awaits.DEVICE
         is_sure = awaits_device | (self._target.track == track) | is_only_track
@@ -343,12 +371,13 @@ class _AwaitedSearch:
         self._guessed_node[is_better] = node[is_better]
 
     def _add_sure(self, is_sure: BoolArray, node: Int64Array) -> None:
+        """Add the pairs of some calls and their nodes."""
         self._sure_blocks.append(np.flatnonzero(is_sure))
         self._sure_nodes.append(node[is_sure])
 
 
 def _busiest_tracks(nodes: Nodes) -> list[int]:
-    """Return the streams with the most nodes, ascending."""
+    """Return the `MOST_TRACKS` streams with the most nodes, ascending."""
     tracks, count = np.unique(nodes.track, return_counts=True)
     by_count = np.argsort(-count, kind="stable")
     busiest: list[int] = np.sort(tracks[by_count[:MOST_TRACKS]]).tolist()

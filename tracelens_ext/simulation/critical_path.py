@@ -1,4 +1,7 @@
-"""The critical path: back from the end of the replay over what bound each start."""
+"""The critical path of a replay: the chain of dependencies that determines its wall time.
+
+It is found backwards, from the end of the replay to whatever each start had to wait for.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from tracelens_ext.trace.lookup import values_at
 
 
 class Part(IntEnum):
-    """What a segment is."""
+    """What happens in a segment of the path."""
 
     RUNS = 0  #: a node runs
-    GAP = 1  #: the time between a node and what it waited for on the GPU
-    LAUNCH = 2  #: the latency from a call to its node
-    HOST = 3  #: time of the host
-    SYNC = 4  #: a call that blocks the host
+    GAP = 1  #: a node has not started yet, though the GPU work that it waited for has ended
+    LAUNCH = 2  #: latency from a call to the start of its node
+    HOST = 3  #: the host works
+    SYNC = 4  #: a call blocks the host
 
 
 class Edge(IntEnum):
-    """What bound the start of a segment; the order is that of `EDGE_LABELS`."""
+    """The dependency that determined the start of a segment, in the order of `EDGE_LABELS`."""
 
     NONE = 0
     STREAM = 1
@@ -40,7 +43,7 @@ EDGE_LABELS: Final = ("", "stream", "wait", "launch", "sync", "not in the file")
 
 
 class Segment(NamedTuple):
-    """A row of `CriticalPath`; its fields in that order."""
+    """A segment: a row of `CriticalPath`, with its fields in the same order."""
 
     start: int
     end: int
@@ -52,15 +55,16 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """Segments in order of time, which partition the replayed window, s of them."""
+    """The s segments in order of time. They cover the replayed window without gaps."""
 
     start: Int64Array  #: ns since the window's start, (s,)
-    end: Int64Array  #: (s,)
+    end: Int64Array  #: ns since the window's start, (s,)
     part: Int64Array  #: a `Part`, (s,)
-    #: the node; of a sync the block; the row of `Replay.recorded` from which host time runs, (s,)
+    #: For `SYNC` the block, for `HOST` the row of `Replay.recorded` from which host time runs, else
+    #: the node, (s,).
     source: Int64Array
-    edge: Int64Array  #: an `Edge`: what bound it, (s,)
-    known: BoolArray  #: True where the recording says so, (s,)
+    edge: Int64Array  #: an `Edge`, (s,)
+    known: BoolArray  #: True if the recording tells the dependency, (s,)
 
     def segments(self) -> Iterator[Segment]:
         """Yield the segments in order of time."""
@@ -76,7 +80,7 @@ class CriticalPath:
 
     @property
     def known_share(self) -> float:
-        """The share of the waits that the recording tells."""
+        """The share of the waits on the path that the recording tells; 1 without waits."""
         is_wait = np.isin(self.part, (Part.GAP, Part.SYNC))
         is_wait &= np.isin(self.edge, (Edge.WAIT, Edge.SYNC, Edge.UNKNOWN))
         if not is_wait.any():
@@ -85,33 +89,39 @@ class CriticalPath:
 
 
 def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
-    """Walk back from the end of the unchanged replay to its beginning."""
+    """Return the critical path of an unchanged replay."""
     return _Walk(replay, replayed).run()
 
 
 class _LastAwaited(NamedTuple):
-    """What a block waits for that ends last."""
+    """The node that ends last among those that a block waits for."""
 
     node: int
-    known: bool  #: True if the recording says so
+    known: bool  #: True if the recording tells that the block waits for it
+
+
+class _Position(NamedTuple):
+    """Where a walk is: at the end of a node or at a moment of the host; `NONE` for the other."""
+
+    node: int
+    row: int  #: the row of `Replay.recorded` from which host time runs
+
+
+_AT_NOTHING: Final = _Position(node=NONE, row=NONE)
 
 
 class _Walk:
-    """A walk from the end of a replay to its beginning, a segment at a time, the last one first.
-
-    It is either at a node, or at a moment of the host: a row of `Replay.recorded` from which time
-    of the host runs.
-    """
+    """A walk from the end of a replay to its beginning, which adds the last segment first."""
 
     def __init__(self, replay: Replay, replayed: Replayed) -> None:
         program = replay.program
         self._replay = replay
         self._replayed = replayed
         self._segments: list[Segment] = []
-        self._time = replayed.wall  #: where the last segment begins
+        self._time = replayed.wall  #: the start of the segment that was added last
         end = replayed.start + program.duration
         bounds = _find_bounds(replay, replayed)
-        # Lists, as numbers are read one by one.
+        # Lists, because reading single numbers of arrays is slow.
         self._start = replayed.start.tolist()
         self._end = end.tolist()
         self._returned = replayed.returned.tolist()
@@ -125,30 +135,28 @@ class _Walk:
         self._last_awaited = _find_last_awaited(program, end)
 
     def run(self) -> CriticalPath:
-        """Return the segments in order of time."""
-        node = NONE
-        row = NONE
+        """Walk, and return the segments in order of time."""
+        position = _AT_NOTHING
         if self._time in self._end:
-            node = self._end.index(self._time)
+            position = _at_node(self._end.index(self._time))
         elif self._replay.clocks:
-            row = self._row_of_last_clock()
-        while self._time > 0:
-            if node != NONE:
-                node, row = self._pass_node(node)
-            elif row != NONE:
-                node, row = self._pass_host(row)
+            position = _at_row(self._row_of_last_clock())
+        while self._time > 0 and position != _AT_NOTHING:
+            if position.node != NONE:
+                position = self._pass_node(position.node)
             else:
-                break
-        self._back_to(
+                position = self._pass_host(position.row)
+        # If the walk ended early, nothing in the recording explains the beginning.
+        self._add_back_to(
             start=0, part=Part.GAP, source=NONE, edge=Edge.UNKNOWN, known=False
         )
         in_order_of_time = self._segments[::-1]
         return _path_of(in_order_of_time)
 
-    def _back_to(
+    def _add_back_to(
         self, start: int, part: Part, source: int, edge: Edge, *, known: bool = True
     ) -> None:
-        """Add the segment from a time to the last segment, if it has a length."""
+        """Add the segment from a time up to the segment added last, unless it is empty."""
         if start < self._time:
             segment = Segment(
                 start=start,
@@ -162,68 +170,83 @@ class _Walk:
             self._time = start
 
     def _row_of_last_clock(self) -> int:
-        """Return from where the time of the clock runs that ends last."""
+        """Return the row from which host time runs to the end of the clock that ends last."""
         base = self._replay.base_of_clock
         end = self._replayed.returned[base] + self._replay.offsets.clock_end
         return int(base[int(np.argmax(end))])
 
-    def _pass_host(self, row: int) -> tuple[int, int]:
-        """Pass time of the host and the block before it; return the node or the row before."""
+    def _pass_host(self, row: int) -> _Position:
+        """Pass host time that runs from a row, and the block of this row."""
         replay = self._replay
         returned = self._returned[row]
-        self._back_to(start=returned, part=Part.HOST, source=row, edge=Edge.NONE)
+        self._add_back_to(start=returned, part=Part.HOST, source=row, edge=Edge.NONE)
         block = row - replay.clocks
-        if not 0 <= block < len(self._tail):
-            return NONE, NONE
+        is_block = 0 <= block < len(self._tail)
+        if not is_block:
+            return _AT_NOTHING
         awaited = self._last_awaited[block]
+        # When the last of call and awaited work was done.
         ready = returned - self._tail[block]
-        host_was_later = self._end[awaited.node] < ready
-        is_known = awaited.known or host_was_later
-        self._back_to(
+        was_called_later = self._end[awaited.node] < ready
+        is_known = awaited.known or was_called_later
+        self._add_back_to(
             start=ready, part=Part.SYNC, source=block, edge=Edge.SYNC, known=is_known
         )
-        if host_was_later:
-            return NONE, int(replay.base_of_block[block])
-        return awaited.node, NONE
+        if was_called_later:
+            return _at_row(int(replay.base_of_block[block]))
+        return _at_node(awaited.node)
 
-    def _pass_node(self, node: int) -> tuple[int, int]:
-        """Pass a node and what it waited for; return the node or the row before."""
+    def _pass_node(self, node: int) -> _Position:
+        """Pass a node, and the time between it and what it waited for."""
         edge = self._edge[node]
         start = self._start[node]
-        called = start - self._standstill[node]
-        self._back_to(start=start, part=Part.RUNS, source=node, edge=Edge.NONE)
+        start_of_standstill = start - self._standstill[node]
+        self._add_back_to(start=start, part=Part.RUNS, source=node, edge=Edge.NONE)
         if self._standstill[node] and edge in (Edge.LAUNCH, Edge.STREAM):
-            self._back_to(
-                start=called, part=Part.GAP, source=node, edge=Edge.UNKNOWN, known=False
+            self._add_back_to(
+                start=start_of_standstill,
+                part=Part.GAP,
+                source=node,
+                edge=Edge.UNKNOWN,
+                known=False,
             )
         if edge == Edge.LAUNCH:
-            launched = called - self._latency[node]
-            self._back_to(
-                start=launched, part=Part.LAUNCH, source=node, edge=Edge.LAUNCH
+            called = start_of_standstill - self._latency[node]
+            self._add_back_to(
+                start=called, part=Part.LAUNCH, source=node, edge=Edge.LAUNCH
             )
-            return NONE, int(self._replay.base_of_node[node])
-        before = self._node_before[node]
-        if before == NONE:
-            return NONE, NONE
+            return _at_row(int(self._replay.base_of_node[node]))
+        node_before = self._node_before[node]
+        if node_before == NONE:
+            return _AT_NOTHING
         is_known = bool(self._is_known[node]) and edge != Edge.UNKNOWN
-        self._back_to(
-            start=self._end[before],
+        self._add_back_to(
+            start=self._end[node_before],
             part=Part.GAP,
             source=node,
             edge=edge,
             known=is_known,
         )
-        return before, NONE
+        return _at_node(node_before)
+
+
+def _at_node(node: int) -> _Position:
+    return _Position(node=node, row=NONE)
+
+
+def _at_row(row: int) -> _Position:
+    return _Position(node=NONE, row=row)
 
 
 class _Bounds(NamedTuple):
-    """What bound the start of each node."""
+    """The dependency that determined the start of each node."""
 
     edge: Int64Array  #: an `Edge`, (n,)
-    node: Int64Array  #: the node that it waited for, `NONE` without, (n,)
+    node: Int64Array  #: the node that it waited for, `NONE` without one, (n,)
 
 
 def _find_bounds(replay: Replay, replayed: Replayed) -> _Bounds:
+    """Return the dependency of each node that ended just when the node could start."""
     program = replay.program
     start = replayed.start
     end = start + program.duration
@@ -248,23 +271,28 @@ def _find_bounds(replay: Replay, replayed: Replayed) -> _Bounds:
 def _find_last_awaited(
     program: DependencyGraph, end: Int64Array
 ) -> dict[int, _LastAwaited]:
-    """Return what each block waits for that ends last; of several, the first one."""
+    """Return the node that ends last among those that each block waits for.
+
+    If several nodes end at the same time, it is the first of them.
+    """
     block, node = program.awaited.T
     is_known = program.awaited_known & (program.unusual_tail[block] == 0)
-    # Later entries replace earlier ones: the last to end, and the first of equals, comes last.
+    # A later item of the loop replaces an earlier one, so the node that ends last comes last, and
+    # the first of several that end together behind the others.
     order = np.lexsort((-np.arange(len(node)), end[node]))
     last_awaited: dict[int, _LastAwaited] = {}
-    for number, awaited, wait_known in zip(
+    for block_number, awaited_node, wait_known in zip(
         block[order].tolist(),
         node[order].tolist(),
         is_known[order].tolist(),
         strict=True,
     ):
-        last_awaited[number] = _LastAwaited(awaited, wait_known)
+        last_awaited[block_number] = _LastAwaited(awaited_node, wait_known)
     return last_awaited
 
 
 def _path_of(segments: list[Segment]) -> CriticalPath:
+    """Return segments as columns."""
     columns = len(Segment._fields)
     rows = np.array(segments, dtype=np.int64).reshape(-1, columns)
     return CriticalPath(

@@ -1,8 +1,9 @@
-"""What a replay knows of a trace: GPU work by stream, what it waits for, and what blocks the host.
+"""The dependency graph of a trace: GPU work by stream, its dependencies, and blocking calls.
 
-A node is a GPU event, a wait of a stream (of no length), or a hole. A block is a call that returns
-when what it waits for is done. An edge holds only where the recorded times do not contradict it.
-Work waits for earlier calls only, so the order of calls is an order of all edges.
+A node is a GPU event, a wait of a stream (which takes no time), or a hole (lost GPU events). A
+block is a call that returns when the work that it waits for has ended. Dependencies that the
+recorded times contradict are left out. Work only depends on earlier calls, so running everything in
+the order of calls respects all dependencies.
 """
 
 from __future__ import annotations
@@ -33,29 +34,31 @@ class DependencyGraph:
 
     Args:
         work: the GPU events.
-        window: its start and end, ns since the trace's first event.
-        device: the only device that is asked about.
-        closes: whether the host's time goes on to the end of the window, after the last call.
+        window: the window, ns since the trace's first event.
+        device: the only device whose work counts; None: all devices.
+        closes: True if host time goes on to the end of the window, after the last call.
 
     Attributes:
-        nodes: the columns of the nodes that are recorded. `event`, `launch`, `track`, `call`,
-            `key` and `start` are attributes of the graph too; see `Nodes`, (n,).
+        nodes: the nodes as recorded. The columns `event`, `launch`, `track`, `call`, `key` and
+            `start` are attributes of the graph, too; see `Nodes`, (n,).
         tracks: the streams that `track` is an index into.
-        clocks: the clock of each thread, and when each clock ends.
+        clocks: the clock of each thread, and the end of each clock.
         clock: the clock of the call of each node, (n,).
-        duration, waiting: as recorded; `waiting` is that for other ranks, (n,).
-        earliest: when each node starts at the earliest, whatever was called, (n,).
-        waits, wait_known: nodes and what they wait for, (w, 2); whether the recording says so.
-        block_start, block_end, block_clock: of each block, (b,).
-        awaited, awaited_known: blocks and nodes that they wait for, (a, 2); whether the recording
-            says so.
-        unusual_tail: how long each block takes after what it waits for, where that is too long to
-            be usual; 0 for others, (b,).
-        standstill: how long each node starts later than all that it is known to wait for, while the
-            device does nothing; 0 for what is usual, (n,).
-        contradicted: waits that the recorded times contradict.
-        frozen: starts and ends of host time that stays as recorded.
-        constants: by device what starting and ending work takes.
+        duration: the recorded duration of each node, ns, (n,).
+        waiting: the part of `duration` in which a collective waits for other ranks, ns, (n,).
+        earliest: the earliest start of each node, no matter when it was called, (n,).
+        waits: pairs of a node and the node that it waits for, (w, 2).
+        wait_known: True if the recording tells the pair, (w,).
+        block_start, block_end, block_clock: start, end and clock of each block, (b,).
+        awaited: pairs of a block and a node that it waits for, (a, 2).
+        awaited_known: True if the recording tells the pair, (a,).
+        unusual_tail: the time from the end of GPU work to the return of each block if it is
+            unusually long, else 0, (b,).
+        standstill: the time by which each node starts late, if the device did nothing for an
+            unusually long time before it, else 0, (n,).
+        contradicted: number of waits that recorded times contradict.
+        frozen: times that every replay leaves as recorded.
+        constants: latency, gap and tail of each device.
     """
 
     def __init__(
@@ -127,21 +130,21 @@ class DependencyGraph:
 
     @property
     def latency(self) -> Int64Array:
-        """How long launches take on the device of each node, ns, (n,)."""
+        """The launch latency of the device of each node, ns, (n,)."""
         return self._by_device(
             {device: constants.latency for device, constants in self.constants.items()}
         )
 
     @property
     def gap(self) -> Int64Array:
-        """The time before each node on a busy stream of its device, ns, (n,)."""
+        """The gap between two nodes on a busy stream of the device of each node, ns, (n,)."""
         return self._by_device(
             {device: constants.gap for device, constants in self.constants.items()}
         )
 
     @property
     def tail(self) -> Int64Array:
-        """How long a call that waits for each node takes after it, ns, (n,)."""
+        """The time from the end of each node to the return of a call that waits, ns, (n,)."""
         return self._by_device(
             {device: constants.tail for device, constants in self.constants.items()}
         )
@@ -149,11 +152,11 @@ class DependencyGraph:
     def _by_device(self, value_of_device: dict[int, int]) -> Int64Array:
         """Return the value of the device of each node, (n,)."""
         devices = self.tracks.device.tolist()
-        of_track = [value_of_device[device] for device in devices]
-        return np.array(of_track, dtype=np.int64)[self.track]
+        value_of_track = [value_of_device[device] for device in devices]
+        return np.array(value_of_track, dtype=np.int64)[self.track]
 
     def _could_start(self) -> Int64Array:
-        """When each node could start, by its call and by what it is known to wait for, (n,)."""
+        """Return when each node could have started, after its call and its stream's work, (n,)."""
         nodes = self.nodes
         after_call = np.where(nodes.is_called, nodes.call + self.latency, 0)
         after_work = np.where(nodes.follows, nodes.reach_before + self.gap, 0)
@@ -171,7 +174,7 @@ class DependencyGraph:
 
     @property
     def edges(self) -> dict[str, int]:
-        """How many edges of each kind there are."""
+        """The number of dependencies of each kind."""
         known_waits = int(self.wait_known.sum())
         return {
             "launch": int(self.nodes.is_called.sum()),

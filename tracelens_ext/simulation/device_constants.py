@@ -1,4 +1,4 @@
-"""What starting and ending work takes on each device, and what only the recording explains."""
+"""The usual delays of each device (latency, gap, tail), and delays that nothing explains."""
 
 from __future__ import annotations
 
@@ -12,56 +12,58 @@ from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuTracks
 from tracelens_ext.trace.intervals import Union, begins_run, covered, overlaps_any
 
+#: Longer delays of launches do not count in the measurement of the latency.
 _LONGEST_LATENCY_NS: Final = 1_000_000
-#: A call returns some microseconds after what it waits for. One that takes longer has waited for
-#: something else, which is not in the file: it takes as long in every replay.
+#: A call usually returns some microseconds after the work that it waits for. If it takes longer, it
+#: waited for something else that is not in the file, and takes as long in every replay.
 _LONGEST_TAIL_NS: Final = 200_000
-#: A device that stands still for longer, though it has work, waits for something that is not in the
-#: file: it does so in every replay.
+#: A device that does nothing for longer than this, though it has work, waits for something that is
+#: not in the file, and does so in every replay.
 _SHORTEST_STANDSTILL_NS: Final = 200_000
-#: What the device does meanwhile, at most, as a share of that time.
+#: The device may be busy for this share of a standstill at most.
 _BUSY_IN_STANDSTILL: Final = 0.1
-#: The quantile of the delays of launches that is taken as the latency.
+#: The latency is this quantile of the delays of launches.
 _LATENCY_QUANTILE: Final = 0.2
 _MEDIAN: Final = 0.5
 
 
 class DeviceConstants(NamedTuple):
-    """What starting and ending work takes on a device, ns."""
+    """The usual delays of a device, ns."""
 
     latency: int  #: from a call to the start of its work on an idle stream
-    gap: int  #: between two pieces of work of a stream
-    tail: int  #: from the end of what a call waits for to its return
+    gap: int  #: between two nodes on a busy stream
+    tail: int  #: from the end of the awaited work to the return of the call
 
 
-#: Where nothing in the window shows it.
+#: The delays of a device that the window does not show.
 _USUAL: Final = DeviceConstants(latency=5_000, gap=1_000, tail=5_000)
 
 
 class Returns(NamedTuple):
-    """When calls return that wait for work, c of them. Times are ns since the window's start."""
+    """The returns of c calls that wait for work. Times are ns since the window's start."""
 
     block: Int64Array  #: the number of the call, (c,)
     device: IntArray  #: the device of the first node that it waits for, (c,)
-    start: Int64Array
-    end: Int64Array
-    work_end: Int64Array  #: when all that it waits for has ended, (c,)
+    start: Int64Array  #: (c,)
+    end: Int64Array  #: (c,)
+    work_end: Int64Array  #: the end of all work that it waits for, (c,)
 
     @property
     def tail(self) -> Int64Array:
-        """How long each call takes after what it waits for, ns, (c,)."""
+        """The time from the end of the work, or from the call, to the return, ns, (c,)."""
         return self.end - np.maximum(self.start, self.work_end)
 
     @property
     def is_unusual(self) -> BoolArray:
-        """True where that is too long to be usual, (c,)."""
+        """True if the tail is unusually long, (c,)."""
         return self.tail > _LONGEST_TAIL_NS
 
 
 def find_returns(nodes: Nodes, blocks: Blocks, tracks: GpuTracks) -> Returns:
-    """Return when blocking calls return."""
+    """Return the returns of the blocking calls that wait for work."""
     block, node = blocks.awaited.T
     first = np.flatnonzero(begins_run(block))
+    # The maximum of each run of pairs that belong to the same block.
     work_end = nodes.reach[node]
     if len(first):
         work_end = np.maximum.reduceat(work_end, first)
@@ -76,7 +78,7 @@ def find_returns(nodes: Nodes, blocks: Blocks, tracks: GpuTracks) -> Returns:
 
 
 def unusual_tails(returns: Returns, block_count: int) -> Int64Array:
-    """How long each block takes after what it waits for; 0 for what is usual, ns, (b,)."""
+    """Return the tail of each block if it is unusually long, else 0, ns, (b,)."""
     tail = np.zeros(block_count, dtype=np.int64)
     tail[returns.block[returns.is_unusual]] = returns.tail[returns.is_unusual]
     return tail
@@ -85,7 +87,7 @@ def unusual_tails(returns: Returns, block_count: int) -> Int64Array:
 def measure_constants(
     nodes: Nodes, returns: Returns, tracks: GpuTracks
 ) -> dict[int, DeviceConstants]:
-    """Return the constants of each device, by its number."""
+    """Return the usual delays of each device, by its number."""
     device_of_node = tracks.device[nodes.track]
     delay = nodes.start - nodes.call
     is_short = delay < _LONGEST_LATENCY_NS
@@ -100,7 +102,8 @@ def measure_constants(
             share=_LATENCY_QUANTILE,
             default=_USUAL.latency,
         )
-        # What was called long before the work before it ended was in the queue by then.
+        # A node called long before the end of the node before it was in the queue at this end, so
+        # the time between the two is the gap of a busy stream.
         latest_call = nodes.reach_before - 2 * latency
         is_queued = follows_work & (nodes.call < latest_call)
         constants[device] = DeviceConstants(
@@ -114,7 +117,7 @@ def measure_constants(
 
 
 def _starts_idle_stream(nodes: Nodes) -> BoolArray:
-    """True for the first node of a call that was made when its stream had nothing to do, (n,)."""
+    """Return which nodes are the first ones of a call to a stream without work, (n,)."""
     by_launch = np.lexsort((nodes.start, nodes.launch))
     ordered_launch = nodes.launch[by_launch]
     is_first_of_launch = np.zeros(len(nodes), dtype=bool)
@@ -127,7 +130,10 @@ def _starts_idle_stream(nodes: Nodes) -> BoolArray:
 
 
 def _tail_of_device(returns: Returns, device: int) -> int:
-    """Return the median tail of the calls that had to wait; of all, if none had to."""
+    """Return the median tail of the calls that had to wait.
+
+    If no call had to wait, it is the median duration of all calls.
+    """
     is_chosen = (returns.device == device) & ~returns.is_unusual
     duration = returns.end - returns.start
     usual_duration = _quantile(
@@ -139,7 +145,7 @@ def _tail_of_device(returns: Returns, device: int) -> int:
 
 
 def _quantile(sample: Int64Array, share: float, default: int) -> int:
-    """Return a value of a sample that is at least as large as a share of it."""
+    """Return a quantile of a sample, rounded down to a value of the sample."""
     if not len(sample):
         return default
     return int(np.quantile(sample, share, method="lower"))
@@ -148,19 +154,19 @@ def _quantile(sample: Int64Array, share: float, default: int) -> int:
 def find_earliest_starts(
     nodes: Nodes, tracks: GpuTracks, latency: Int64Array, waited_until: Int64Array
 ) -> Int64Array:
-    """Return the recorded start of what waited for work that is not in the file; else 0.
+    """Return the recorded start of nodes that waited for work that is not in the file, else 0.
 
-    That is what was called before the window and did not follow at once, and the first node of a
-    stream that came late though the device had nothing else to do.
+    These are nodes that were called before the window and did not follow the work before them at
+    once, and the first node of a stream if it started late though its device was mostly idle.
 
     Args:
-        nodes: n of them.
+        nodes: the n nodes.
         tracks: the streams.
-        latency: of the device of each node, ns, (n,).
-        waited_until: when waiting for work of before the recording ended.
+        latency: the latency of the device of each node, ns, (n,).
+        waited_until: the ends of waits for work from before the recording.
 
     Returns:
-        A time for each node, ns since the window's start, (n,).
+        The earliest start of each node, ns since the window's start, (n,).
     """
     is_first = ~nodes.follows
     late_ns = 2 * latency
@@ -186,16 +192,17 @@ def find_earliest_starts(
 def find_standstill(
     nodes: Nodes, tracks: GpuTracks, could_start: Int64Array, frozen: Union
 ) -> Int64Array:
-    """How long nodes start later than they could, while their device stands still, ns, (n,).
+    """Return by how much nodes start late while their device does nothing, ns, (n,).
 
-    A kernel that is called at 10 µs, and follows one that ends at 20 µs, starts at 2,000 µs:
-    with a gap of 1 µs, the device stands still for 1,979 µs if nothing else runs there.
+    A kernel is called at 10 µs and follows a kernel that ends at 20 µs, but starts at 2,000 µs.
+    With a gap of 1 µs, it could start at 21 µs, so the standstill is 1,979 µs if nothing else runs
+    on the device.
 
     Args:
-        nodes: n of them, of which those count that were called and follow no wait.
+        nodes: the n nodes. Only nodes that were called, and do not follow a wait, can be late.
         tracks: the streams.
-        could_start: when each could start, by all that it is known to wait for, (n,).
-        frozen: times that stay as recorded, in which nothing stands still.
+        could_start: when each node could have started, (n,).
+        frozen: times that every replay leaves as recorded; no standstill overlaps them.
     """
     late_ns = nodes.start - could_start
     is_candidate = nodes.follows_event & nodes.is_called

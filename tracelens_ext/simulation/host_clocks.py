@@ -1,4 +1,4 @@
-"""The clocks of the host: which threads take turns, and which run beside each other."""
+"""The clocks of the host: threads that take turns share a clock, others run side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.intervals import Union, union
 from tracelens_ext.trace.lookup import values_at
 
-#: Calls that the program waits in, or that the GPU waits for; others are time of the host.
+#: Calls that wait for the GPU or that the GPU waits for. All other calls are just host time.
 _SYNCHRONIZES: Final = runtime_calls.any_of(
     re.compile(r"(?:cuda|hip|cu)(?:\w*Launch|Memset|\w*Synchronize)"),
     runtime_calls.LAUNCHES_KERNEL,
@@ -33,24 +33,27 @@ _SYNCHRONIZES: Final = runtime_calls.any_of(
     runtime_calls.STREAM_WAITS_FOR_EVENT,
     runtime_calls.RECORDS_EVENT,
 )
-#: Threads that may get a clock each; the others, which call least, share the last one.
+#: At most this many threads get clocks of their own. The others, with the fewest calls, share the
+#: last clock.
 _MOST_THREADS = 256
 _BEFORE_ALL: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, eq=False)
 class Clocks:
-    """The clock of each thread, k clocks of t threads; the first one calls most."""
+    """The k clocks of t threads. The first clock is that of the thread with the most calls."""
 
-    of_thread: Int64Array  #: `NONE` for a thread without calls, (t,)
-    #: the last end of the calls of each clock, ns since the window's start, (k,)
+    of_thread: (
+        Int64Array  #: the clock of each thread, `NONE` for a thread without calls, (t,)
+    )
+    #: the end of the last call on each clock, ns since the window's start, (k,)
     end: Int64Array
 
 
 def synchronizing_calls(work: GpuEvents) -> Int64Array:
-    """Return the calls that launch, wait or are waited for, in file order.
+    """Return the rows of the calls that launch, wait or are waited for, in file order.
 
-    Whatever its name is, a call with GPU work has launched that.
+    A call with GPU work counts as a launch, no matter what its name is.
     """
     named = work.trace.rows_named(_SYNCHRONIZES, *LAUNCH_KINDS)
     return np.union1d(named, work.tree.launch_of_gpu[work.tree.linked])
@@ -59,8 +62,9 @@ def synchronizing_calls(work: GpuEvents) -> Int64Array:
 def find_clocks(work: GpuEvents, window: Window) -> Clocks:
     """Give each thread that calls the runtime a clock.
 
-    A thread joins the clock of another of its process if all that it records falls in pauses of
-    that one: it was handed the work, as autograd's thread is. Others get their own.
+    A thread joins an existing clock of its process if everything that it records falls into pauses
+    of this clock: the other threads handed the work over and waited, as for autograd's thread.
+    Other threads get clocks of their own.
     """
     trace = work.trace
     calls = synchronizing_calls(work)
@@ -69,7 +73,7 @@ def find_clocks(work: GpuEvents, window: Window) -> Clocks:
     events = _rows_in_window(trace, events, window)
 
     threads = _threads_by_calls(trace, calls)
-    clocks = _ClocksInMaking(trace, window)
+    clocks = _ClockBuilder(trace, window)
     for thread in threads[:_MOST_THREADS].tolist():
         calls_of_thread = calls[trace.thread[calls] == thread]
         events_of_thread = events[trace.thread[events] == thread]
@@ -82,7 +86,7 @@ def find_clocks(work: GpuEvents, window: Window) -> Clocks:
 
 
 def _rows_in_window(trace: Trace, rows: Int64Array, window: Window) -> Int64Array:
-    """Return the rows of events that overlap a window; one of no length takes 1 ns."""
+    """Return the rows of events that overlap a window; an event of no length counts as 1 ns."""
     end = np.maximum(trace.end_of(rows), trace.ts[rows] + 1)
     return rows[(trace.ts[rows] < window.end) & (end > window.start)]
 
@@ -96,13 +100,13 @@ def _threads_by_calls(trace: Trace, calls: Int64Array) -> Int64Array:
 
 @dataclass(eq=False)
 class _ClockActivity:
-    """When the threads of a clock record something."""
+    """The times at which the threads of a clock record something."""
 
-    calls: Union  #: when one of them is in a call
-    edges: Int64Array  #: starts and ends of all their events, ascending
+    calls: Union  #: the times in which a thread is in a call
+    edges: Int64Array  #: the starts and ends of all events of the threads, ascending
 
     def pauses_during(self, intervals: Union) -> bool:
-        """Return True if the threads record nothing, and are in no call, during intervals."""
+        """Return whether no event starts or ends, and no call runs, during any of the intervals."""
         edges_until_start = np.searchsorted(self.edges, intervals.start, "right")
         edges_before_end = np.searchsorted(self.edges, intervals.end, "left")
         records_nothing = edges_until_start == edges_before_end
@@ -114,7 +118,7 @@ class _ClockActivity:
     def add(
         self, call_start: Int64Array, call_end: Int64Array, edges: Int64Array
     ) -> None:
-        """Add what one more thread records."""
+        """Add the calls and the edges of another thread."""
         self.calls = union(
             np.append(self.calls.start, call_start),
             np.append(self.calls.end, call_end),
@@ -122,12 +126,12 @@ class _ClockActivity:
         self.edges = np.sort(np.append(self.edges, edges))
 
 
-class _ClocksInMaking:
-    """The clocks of the threads so far, while one thread after the other is added.
+class _ClockBuilder:
+    """Builds the clocks, one thread after the other.
 
     Attributes:
-        of_thread: the clock of each thread, `NONE` for one that was not added, (t,).
-        ends: the last end of the calls of each clock, ns since the window's start.
+        of_thread: the clock of each thread, `NONE` for a thread that was not added, (t,).
+        ends: the end of the last call on each clock, ns since the window's start.
     """
 
     def __init__(self, trace: Trace, window: Window) -> None:
@@ -138,7 +142,7 @@ class _ClocksInMaking:
         self.ends: list[int] = []
 
     def add_thread(self, thread: int, calls: Int64Array, events: Int64Array) -> None:
-        """Give a thread the clock that pauses while it records, or a new one."""
+        """Give a thread a clock that pauses while the thread records, or a new clock."""
         trace = self._trace
         start = trace.ts[events]
         end = trace.end_of(events)
@@ -158,7 +162,7 @@ class _ClocksInMaking:
         self._extend(last_clock, calls)
 
     def _clock_that_pauses(self, thread: int, intervals: Union) -> int:
-        """Return the first clock of the thread's process that pauses meanwhile, else `NONE`."""
+        """Return the first clock of the thread's process that pauses in intervals, or `NONE`."""
         process = self._trace.process_of_thread
         clocks_of_process = self.of_thread[process == process[thread]]
         for clock in np.unique(clocks_of_process).tolist():
@@ -173,6 +177,6 @@ class _ClocksInMaking:
         return len(self.ends) - 1
 
     def _extend(self, clock: int, calls: Int64Array) -> None:
-        """Let a clock last until the end of some calls, if those end later."""
+        """Extend a clock to the end of some calls, if they end later than the clock."""
         last_end = min(int(self._trace.end_of(calls).max()), self._window.end)
         self.ends[clock] = max(self.ends[clock], last_end - self._window.start)

@@ -1,4 +1,4 @@
-"""The critical path as a table: what each segment is, by name, category and operation."""
+"""The critical path as a table: kind, name, category and operation of each segment."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.lookup import values_at
 
 _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-#: How names begin that say nothing of what the host did.
+#: Beginnings of annotations that do not tell what the host did.
 _IGNORED: Final = ("ProfilerStep#",)
 
 
 class _Pieces(NamedTuple):
-    """Parts of segments, p of them in order of time. Times are ns since the window's start."""
+    """The p pieces of segments, in order of time. Times are ns since the window's start."""
 
     segment: Int64Array  #: the segment of each piece, (p,)
-    start: Int64Array
-    end: Int64Array
-    #: True for host time in a call that launches, and for waiting for other ranks, (p,)
+    start: Int64Array  #: (p,)
+    end: Int64Array  #: (p,)
+    #: True for host time inside of a launching call, and for time that waits for other ranks, (p,)
     is_marked: BoolArray
 
 
 class PathDescriber:
-    """Says what the nodes of a replay, and the segments of its critical path, are.
+    """Describes the nodes of a replay, and the segments of its critical path, in tables.
 
     Args:
-        replay: of the program that is described.
+        replay: the replay of the program.
         replayed: the unchanged replay.
-        changes: tells which nodes are copies, and the category of each.
-        waits_known: whether it is known how long collectives wait for other ranks.
+        changes: knows the category of each node, and which nodes are copies.
+        waits_known: True if it is known how long collectives wait for other ranks.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PathDescriber:
     def describe(self, nodes: Int64Array) -> pd.DataFrame:
         """Return kind, category, name, operation and stream of nodes.
 
-        They are empty, and the stream is -1, for what a node does not have, and for `NONE`.
+        A text is empty, and a stream is -1, if a node does not have it. A node `NONE` has nothing.
         """
         program = self._program
         work = self._work
@@ -95,7 +95,7 @@ class PathDescriber:
         return pd.DataFrame(columns)
 
     def table(self, path: CriticalPath) -> pd.DataFrame:
-        """Return the segments of a path, cut where launching calls and waiting begin and end."""
+        """Return the segments of a path, cut at the limits of launching calls and of waits."""
         pieces = self._cut(path)
         part = path.part[pieces.segment]
         source = path.source[pieces.segment]
@@ -137,14 +137,15 @@ class PathDescriber:
         return _labels(values_at(trace.name, rows), trace.names)
 
     def _cut(self, path: CriticalPath) -> _Pieces:
-        """Cut host time at launching calls, and collectives where their waiting ends."""
+        """Cut host time at launching calls, and collectives at the ends of their waits."""
         calls_by_clock = self._changes.host_intervals("launch")
+        # For each clock start, end, start, end … of its calls.
         limits_of_calls = [np.ravel(np.column_stack(calls)) for calls in calls_by_clock]
 
         pieces: list[tuple[int, int, int, bool]] = []
         for number, segment in enumerate(path.segments()):
             limits = self._limits_of_marked(segment, limits_of_calls)
-            # Pieces between the limits are by turns outside and inside of what is marked.
+            # The pieces between the limits are unmarked and marked by turns, unmarked first.
             bounds = [segment.start]
             bounds.extend(limits)
             bounds.append(segment.end)
@@ -164,9 +165,11 @@ class PathDescriber:
     def _limits_of_marked(
         self, segment: Segment, limits_of_calls: Sequence[Int64Array]
     ) -> list[int]:
-        """Return where what is marked in a segment begins and ends, a begin first.
+        """Return the starts and ends of the marked pieces of a segment, a start first.
 
-        `limits_of_calls` are the starts and ends of the launching calls of each clock.
+        Args:
+            segment: the segment.
+            limits_of_calls: starts and ends of the launching calls of each clock by turns.
         """
         source = segment.source
         if segment.part == Part.RUNS:
@@ -177,33 +180,46 @@ class PathDescriber:
             return [segment.start, min(max(wait_end, segment.start), segment.end)]
         if segment.part == Part.HOST and source < len(self._replay.clock):
             calls = limits_of_calls[self._replay.clock[source]]
-            later = int(self._later(source))
             return _limits_within(
-                limits=calls, start=segment.start, end=segment.end, later=later
+                limits=calls,
+                start=segment.start,
+                end=segment.end,
+                delay=int(self._delay_after(source)),
             )
         return []
 
-    def _later(self, row: IntArray | int) -> Int64Array:
-        """By how much the replay is later than the recording, after rows of host time, ns."""
-        later: Int64Array = self._replayed.returned[row] - self._replay.recorded[row]
-        return later
+    def _delay_after(self, row: IntArray | int) -> Int64Array:
+        """Return by how much the replay is later than the recording after rows, ns.
+
+        Args:
+            row: rows of `Replay.recorded` from which host time runs.
+        """
+        delay: Int64Array = self._replayed.returned[row] - self._replay.recorded[row]
+        return delay
 
     def _innermost_events(
         self, kinds: Sequence[EventKind], host_time: _HostTime
     ) -> Int64Array:
         """Return the innermost event that covers at least half of each piece of host time.
 
-        `NONE` where no event of the kinds does, (h,).
+        Args:
+            kinds: the kinds of events to look at.
+            host_time: the h pieces of host time.
+
+        Returns:
+            A row for each piece, `NONE` without such an event, (h,).
         """
         clock = values_at(self._replay.clock, host_time.row)
-        since_first_event = self._later(host_time.row) - self._program.window.start
-        start = host_time.start - since_first_event
-        end = host_time.end - since_first_event
+        # Turn replayed time since the window's start into recorded time since the first event.
+        shift = self._delay_after(host_time.row) - self._program.window.start
+        start = host_time.start - shift
+        end = host_time.end - shift
         events = np.full(len(clock), NONE, dtype=np.int64)
-        for thread, number in enumerate(self._program.clocks.of_thread.tolist()):
-            if number == NONE:
+        clock_of_thread = self._program.clocks.of_thread.tolist()
+        for thread, thread_clock in enumerate(clock_of_thread):
+            if thread_clock == NONE:
                 continue
-            pieces = np.flatnonzero((clock == number) & (events == NONE))
+            pieces = np.flatnonzero((clock == thread_clock) & (events == NONE))
             if not len(pieces):
                 continue
             threads = np.full(len(pieces), thread)
@@ -220,33 +236,35 @@ class PathDescriber:
 
 
 class _HostTime(NamedTuple):
-    """Pieces of host time, h of them, in replayed time."""
+    """The h pieces of host time, in replayed time, ns since the window's start."""
 
-    row: Int64Array  #: the row of `Replay.recorded` from which each runs, (h,)
-    start: Int64Array  #: ns since the window's start, (h,)
+    row: Int64Array  #: the row of `Replay.recorded` from which each piece runs, (h,)
+    start: Int64Array  #: (h,)
     end: Int64Array  #: (h,)
 
 
-def _limits_within(limits: Int64Array, start: int, end: int, later: int) -> list[int]:
+def _limits_within(limits: Int64Array, start: int, end: int, delay: int) -> list[int]:
     """Return the starts and ends of calls in a piece of host time; a start comes first.
 
-    Calls from 10 to 20 and from 30 to 40, host time from 15 to 32: 15, 20, 30.
+    For calls from 10 to 20 and from 30 to 40, host time from 15 to 32 gives 15, 20, 30.
 
     Args:
-        limits: the start and the end of each call in turn, as recorded, ascending.
-        start: of the piece, in replayed time.
-        end: of the piece.
-        later: by how much replayed time is later than recorded time.
+        limits: the start and the end of each call by turns, as recorded, ascending.
+        start: the start of the piece, in replayed time.
+        end: the end of the piece, in replayed time.
+        delay: by how much replayed time is later than recorded time.
     """
-    first, stop = np.searchsorted(limits, [start - later, end - later])
-    within: list[int] = (limits[first:stop] + later).clip(start, end).tolist()
-    begins_in_call = first % 2 == 1
-    if begins_in_call:
+    first, stop = np.searchsorted(limits, [start - delay, end - delay])
+    within: list[int] = (limits[first:stop] + delay).clip(start, end).tolist()
+    # An odd index is an end, so the piece starts inside of a call.
+    starts_in_call = first % 2 == 1
+    if starts_in_call:
         within.insert(0, start)
     return within
 
 
 def _labels(code: IntArray, labels: Sequence[str]) -> npt.NDArray[np.object_]:
-    """Return what codes stand for; empty for `NONE`."""
+    """Return the label of each code; empty for the code `NONE`."""
+    # `NONE`, -1, reads the last text.
     texts = np.array(list(labels) + [""], dtype=object)
     return texts[code]

@@ -1,4 +1,4 @@
-"""What the wall time would be if something took longer or shorter: windows, errors, tables."""
+"""The simulation of a trace: the wall time if something took longer or shorter, and its tables."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent
 from tracelens_ext.trace.lookup import values_at
 
-#: Errors beyond which the replay is warned of, and withheld, percent.
+#: With a larger error, percent, the simulation is of low confidence.
 _WARNED: Final = 5.0
+#: With a larger error, percent, no results are given.
 _WITHHELD: Final = 15.0
 _KEYS: Final = ["kind", "category"]
 
 
 class State(StrEnum):
-    """How far a simulation can be relied on."""
+    """How reliable a simulation is."""
 
     OK = "ok"
     LOW_CONFIDENCE = "low_confidence"
@@ -46,17 +47,23 @@ class State(StrEnum):
 
 
 class Assessment(NamedTuple):
-    """How far a simulation can be relied on, and why no further."""
+    """How reliable a simulation is, and the reason."""
 
     state: State
-    reason: str  #: empty for a good one
+    reason: str  #: empty if the state is `OK`
 
 
 class Simulation:
-    """A window of a trace, run again: the recording, or the `ProfilerStep#N` of `iteration`.
+    """The simulation of a window of a trace.
 
-    `device` is the only one that is asked about; `waits` (of `read_waits`) tells how long
-    collectives wait for other ranks.
+    Args:
+        work: the GPU events of the trace.
+        iteration: the N of the `ProfilerStep#N` that is the window; None: the whole recording.
+        device: the only device whose work is simulated; None: all devices.
+        waits: how long collectives wait for other ranks, from `read_waits`; None: not known.
+
+    Raises:
+        UsageError: the trace has no GPU events, no such iteration or no such device.
     """
 
     def __init__(
@@ -96,13 +103,13 @@ class Simulation:
 
     @property
     def error_percent(self) -> float:
-        """By how much the unchanged replay misses the recorded wall time."""
+        """The error of the unchanged replay: positive if its wall time is longer than recorded."""
         recorded = max(self.program.window.length, 1)
         return 100.0 * (self.replayed.wall / recorded - 1.0)
 
     @property
     def state(self) -> State:
-        """How far it can be relied on."""
+        """How reliable the simulation is."""
         return self._assessment.state
 
     @cached_property
@@ -138,7 +145,10 @@ class Simulation:
         return Assessment(State.LOW_CONFIDENCE, reason)
 
     def model(self) -> dict[str, object]:
-        """How good the replay is, for JSON; constants are of the device with the most work."""
+        """Return error, state and constants for JSON.
+
+        The constants are those of the device with the most work.
+        """
         program = self.program
         assessment = self._assessment
         busy_ns = np.bincount(program.track, program.duration, len(program.tracks))
@@ -155,7 +165,7 @@ class Simulation:
         }
 
     def window(self) -> dict[str, float]:
-        """The window and its wall times, for JSON."""
+        """Return the window, and its recorded and simulated wall times, for JSON."""
         window = self.program.window
         return {
             "start_us": window.start / NS_PER_US,
@@ -165,7 +175,7 @@ class Simulation:
         }
 
     def lines(self) -> list[str]:
-        """The error, the constants and the edges in words, a line each."""
+        """Return lines of text: the error, the constants of each device, and the dependencies."""
         assessment = self._assessment
         replayed_ms = self.replayed.wall / NS_PER_MS
         recorded_ms = self.program.window.length / NS_PER_MS
@@ -189,9 +199,13 @@ class Simulation:
         return lines
 
     def what_if(self, changes: Sequence[NamedChange] | None = None) -> pd.DataFrame:
-        """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
+        """Return the sheet `what_if`: a row for each change.
 
-        None where the replay is withheld.
+        Args:
+            changes: the changes; None: the default ones, the largest saving first.
+
+        Returns:
+            A table without rows if the simulation is unavailable.
         """
         shown_changes = changes
         if shown_changes is None:
@@ -221,7 +235,7 @@ class Simulation:
 
     @property
     def known_edges(self) -> float:
-        """The share of the waits on the critical path that the recording tells."""
+        """The share of the waits on the critical path that the recording tells, 0 to 1."""
         return self._path.known_share
 
     @property
@@ -235,11 +249,11 @@ class Simulation:
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
-        """The segments in order of time, as the sheet `critical_path`."""
+        """The sheet `critical_path`: the segments in order of time."""
         return self._describer.table(self._path)
 
     def critical_path_summary(self) -> pd.DataFrame:
-        """The critical path by kind and category, as the sheet of that name."""
+        """Return the sheet `critical_path_summary`: the critical path by kind and category."""
         segments = self.critical_path.groupby(_KEYS, sort=False)
         on_path_ms = segments["duration_us"].sum() / 1e3
         on_path = on_path_ms.rename("on_path_ms").reset_index()
@@ -251,7 +265,7 @@ class Simulation:
         )
 
     def _total_work(self) -> pd.DataFrame:
-        """The time of all GPU events by kind and category, on the path or not."""
+        """Return the time of all GPU events, on the path or not, by kind and category."""
         program = self.program
         events = np.flatnonzero(program.nodes.is_event)
         waiting_ns = program.waiting[events]
@@ -274,7 +288,11 @@ _WAIT_COLUMNS: Final = ["rank", "start_us", "wait_us"]
 
 
 def read_waits(path: Path) -> pd.DataFrame:
-    """Read a `collective_waits.parquet`."""
+    """Read a `collective_waits.parquet`.
+
+    Raises:
+        UsageError: the file is not such a table, or pyarrow is missing.
+    """
     try:
         # The column `call` tells this table from others.
         table = pd.read_parquet(path, columns=["call"] + _WAIT_COLUMNS)
@@ -293,9 +311,17 @@ def read_waits(path: Path) -> pd.DataFrame:
 
 
 def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
-    """How long each node waits for other ranks by a table of the calls of all, ns, (n,).
+    """Return how long each node waits for other ranks, ns, (n,).
 
-    The rank is the one that the trace says, else the one whose calls start when the trace's do.
+    If the trace does not tell its rank, the rank is the one with the most calls that start at the
+    same times as collectives of the trace.
+
+    Args:
+        program: the n nodes.
+        waits: the collective calls of all ranks, from `read_waits`.
+
+    Raises:
+        UsageError: no call of the rank starts at the same time as a collective of the trace.
     """
     work = program.work
     nodes = np.flatnonzero(
@@ -361,10 +387,10 @@ def _what_if(
         context: of the trace.
         changes: each as `--change` of `tracelens-ext what-if`; the usual ones by default.
         iteration: the N of a `ProfilerStep#N`, the window; the whole recording by default.
-        device: the only device that is asked about.
+        device: the only device that is simulated; all by default.
 
     Raises:
-        UsageError: a change, the iteration or the device is of nothing that the trace has.
+        UsageError: the trace has nothing of the name in a change, or no such iteration or device.
     """
     named = [parse_change(text) for text in changes]
     return context.simulation(iteration, device).what_if(named or None)

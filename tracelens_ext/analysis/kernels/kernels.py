@@ -1,4 +1,4 @@
-"""GPU time by kernel, operation and category; and GPU events one by one."""
+"""GPU time by kernel, by CPU operation and by category."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
-from tracelens_ext.analysis.operations.arguments import op_argument
 from tracelens_ext.analysis.operations.launchers import (
     OpCategories,
-    busy_below,
     op_categories,
 )
 from tracelens_ext.analysis.operations.recomputation import recomputed
@@ -32,58 +30,48 @@ from tracelens_ext.trace.grouping import (
 )
 from tracelens_ext.trace.lookup import values_at
 
-_OPERATIONS_SHOWN = 3
-#: Column → argument of the CPU op.
-ARGUMENT_COLUMNS = {
-    "Input dims": "Input Dims",
-    "Input types": "Input type",
-    "Input strides": "Input Strides",
-    "Concrete Inputs": "Concrete Inputs",
-}
+_MAX_OPERATIONS_SHOWN = 3
 
 
 class _Summary(NamedTuple):
-    """GPU events by operation and kernel."""
+    """GPU events grouped by operation and kernel."""
 
-    frame: pd.DataFrame  #: a row for each group
+    frame: pd.DataFrame  #: a row per group
     groups: Groups
 
 
-def kernel_summary(work: GpuEvents) -> pd.DataFrame:
-    """Return GPU time by operation and kernel; every GPU event counts. Longest total first."""
-    return _summary(work).frame
+def kernel_summary(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return GPU time by operation and kernel, longest total first; every GPU event counts."""
+    return _summary(gpu_events).frame
 
 
-def _summary(work: GpuEvents) -> _Summary:
-    is_recomputed = recomputed(work)
+def _summary(gpu_events: GpuEvents) -> _Summary:
+    is_recomputed = recomputed(gpu_events)
     has_recomputed = bool(is_recomputed.any())
     keys: dict[str, tuple[IntArray, Sequence[str]]] = {
-        "cpu_op": work.tree.cpu_op_label_of_gpu,
-        **work.category_key,
-        "kernel_name": (work.name, work.trace.names),
-        "kind": (work.kind, KIND_NAMES),
+        "cpu_op": gpu_events.tree.cpu_op_label_of_gpu,
+        **gpu_events.category_key,
+        "kernel_name": (gpu_events.name, gpu_events.trace.names),
+        "kind": (gpu_events.kind, KIND_NAMES),
     }
     if has_recomputed:
         keys["is_recompute"] = (is_recomputed.astype(np.int64), ("", "yes"))
-    columns, groups = group_by_labels(keys, work.duration)
+    columns, groups = group_by_labels(keys, gpu_events.duration)
     if has_recomputed:
         columns["is_recompute"] = groups.keys[-1].astype(bool)
     columns |= groups.figures(
         "count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"
     )
-    total_ns = int(work.duration.sum())
+    total_ns = int(gpu_events.duration.sum())
     columns["% of GPU time"] = percent(groups.total, total_ns)
     columns["kind"] = columns.pop("kind")
     return _Summary(pd.DataFrame(columns), groups)
 
 
-def kernel_names(work: GpuEvents) -> pd.DataFrame:
-    """Return GPU time by kernel, whatever launched it, longest first.
-
-    The columns are those of the sheet `kernels`.
-    """
+def kernel_names(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return GPU time by kernel, longest first, with the columns of the sheet `kernels`."""
     key = ["kernel_name", "kind"]
-    summary = kernel_summary(work)
+    summary = kernel_summary(gpu_events)
     aggregations = {
         "total_time_ms": "sum",
         "% of GPU time": "sum",
@@ -91,7 +79,7 @@ def kernel_names(work: GpuEvents) -> pd.DataFrame:
         "min_time_us": "min",
         "max_time_us": "max",
     }
-    if work.categories is not None:
+    if gpu_events.categories is not None:
         aggregations["kernel_category"] = "first"
     frame = summary.groupby(key, sort=False).agg(aggregations)
     operations = _operations_of_kernels(summary, key)
@@ -106,34 +94,37 @@ def kernel_names(work: GpuEvents) -> pd.DataFrame:
 
 
 def _operations_of_kernels(summary: pd.DataFrame, key: list[str]) -> pd.Series[str]:
-    """Return the names of the operations of each kernel; few kernels are of several operations."""
-    launched = summary.drop_duplicates(["kernel_name", "kind", "cpu_op"])
-    is_of_several = launched.duplicated(key, keep=False)
-    of_several = launched[is_of_several].groupby(key, sort=False)["cpu_op"]
-    of_one = launched[~is_of_several].set_index(key)["cpu_op"]
+    """Return the operations that launched each kernel as one text.
+
+    Most kernels have a single operation, so only the others go through the slow aggregation.
+    """
+    pairs = summary.drop_duplicates(["kernel_name", "kind", "cpu_op"])
+    has_several = pairs.duplicated(key, keep=False)
+    single_operations = pairs[~has_several].set_index(key)["cpu_op"]
+    several_operations = pairs[has_several].groupby(key, sort=False)["cpu_op"]
     operations: pd.Series[str] = pd.concat(
-        [of_one, of_several.agg(_largest_operations)]
+        [single_operations, several_operations.agg(_largest_operations)]
     )
     return operations
 
 
 def _largest_operations(operations: pd.Series[str]) -> str:
-    """Return the operations of a kernel as one text, the one with the most time first."""
+    """Return the largest operations of a kernel as one text, the one with the most time first."""
     names = list(dict.fromkeys(operations.tolist()))
     linked_names = [name for name in names if name != UNLINKED]
     names = linked_names or names
-    text = ", ".join(names[:_OPERATIONS_SHOWN])
-    left_out = len(names) - _OPERATIONS_SHOWN
+    text = ", ".join(names[:_MAX_OPERATIONS_SHOWN])
+    left_out = len(names) - _MAX_OPERATIONS_SHOWN
     if left_out > 0:
         text = f"{text} and {left_out} more"
     return text
 
 
-def kernel_detail(work: GpuEvents) -> pd.DataFrame:
-    """Return `kernel_summary` with what TraceLens's sheet of kernels has as well."""
-    frame, groups = _summary(work)
-    category = _parent_op_category(work)
-    stream = work.trace.stream
+def kernel_detail(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return `kernel_summary` with the additional columns of TraceLens's sheet of kernels."""
+    frame, groups = _summary(gpu_events)
+    category = _parent_op_category(gpu_events)
+    stream = gpu_events.trace.stream
     known_streams = np.unique(stream[stream >= 0])
     stream_labels = {number: str(number) for number in known_streams.tolist()}
     codes = category.code[groups.first]
@@ -144,174 +135,80 @@ def kernel_detail(work: GpuEvents) -> pd.DataFrame:
         code=stream,
         group_count=len(groups),
     )
-    total_ns = total_time_ns(work)
+    total_ns = total_time_ns(gpu_events)
     frame["% of total time"] = percent(groups.total, total_ns)
     return frame
 
 
-#: What GPU time is shown as that is set aside: benchmarks of autotuning, events that cannot be
-#: right.
+#: The category of GPU time that is set aside: benchmarks of autotuning, and impossible events.
 NOT_ANALYZED: Final = "(not analyzed)"
 
 
-def gpu_time_by_category(work: GpuEvents) -> pd.DataFrame:
-    """GPU time by category, longest first; every GPU event is in it.
+def gpu_time_by_category(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return GPU time by category, longest first; every GPU event counts.
 
-    What is not analyzed, such as benchmarks of autotuning, is no work of a category.
+    GPU events that are set aside, such as benchmarks of autotuning, are a category of their own.
     """
-    categories = work.needed_categories
-    is_set_aside = recording_of(work).set_aside(work)
+    categories = gpu_events.needed_categories
+    is_set_aside = recording_of(gpu_events).set_aside(gpu_events)
     code = categories.code
     labels = categories.labels
     if is_set_aside.any():
         code = np.where(is_set_aside, len(labels), code)
         labels = labels + [NOT_ANALYZED]
     keys = {"kernel_category": (code, labels)}
-    columns, groups = group_by_labels(keys, work.duration)
-    first_of_names, _ = number_groups([groups.group_index, work.name])
+    columns, groups = group_by_labels(keys, gpu_events.duration)
+    first_of_names, _ = number_groups([groups.group_index, gpu_events.name])
     group_of_names = groups.group_index[first_of_names]
     columns |= groups.figures("count", "total_time_ms", "avg_time_us")
     columns["kernel_names"] = np.bincount(group_of_names, minlength=len(groups))
-    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
+    columns["% of GPU time"] = percent(groups.total, int(gpu_events.duration.sum()))
     return pd.DataFrame(columns)
 
 
-def kernel_category_summary(work: GpuEvents) -> pd.DataFrame:
-    """GPU time by operation and category, longest first; every GPU event is in it."""
-    op, op_labels = work.tree.cpu_op_label_of_gpu
-    categories = work.needed_categories
+def kernel_category_summary(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return GPU time by operation and category; every GPU event counts.
+
+    Operations and the categories within them are sorted by time, longest first.
+    """
+    op, op_labels = gpu_events.tree.cpu_op_label_of_gpu
+    categories = gpu_events.needed_categories
     keys: LabeledColumns = {
         "cpu_op": (op, op_labels),
         "kernel_category": (categories.code, categories.labels),
-        "kind": (work.kind, KIND_NAMES),
+        "kind": (gpu_events.kind, KIND_NAMES),
     }
-    columns, groups = group_by_labels(keys, work.duration)
+    columns, groups = group_by_labels(keys, gpu_events.duration)
     op_of_group = groups.keys[0]
-    op_total = sums(group_index=op, values=work.duration, group_count=len(op_labels))[
-        op_of_group
-    ]
+    time_of_op = sums(
+        group_index=op, values=gpu_events.duration, group_count=len(op_labels)
+    )
+    op_total = time_of_op[op_of_group]
     columns |= groups.figures("count", "total_time_ms")
     columns["% of cpu_op time"] = percent(groups.total, op_total)
-    columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
+    columns["% of GPU time"] = percent(groups.total, int(gpu_events.duration.sum()))
     columns["kind"] = columns.pop("kind")
     order = np.lexsort((-groups.total, op_of_group, -op_total))
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
 
-def kernels(
-    work: GpuEvents,
-    *,
-    launcher_detail: bool = False,
-    cpu_op_detail: bool = False,
-    nn_module_detail: bool = False,
-) -> pd.DataFrame:
-    """Return a row for each GPU event, in order of start.
-
-    Args:
-        work: the GPU events.
-        launcher_detail: whether columns describe the launch.
-        cpu_op_detail: whether columns describe the CPU op around the launch.
-        nn_module_detail: whether a column has the `nn.Module`s around the launch.
-    """
-    tree = work.tree
-    trace = work.trace
-    columns: dict[str, object] = {"cpu_op": texts(*tree.cpu_op_label_of_gpu)}
-    for name, (code, labels) in work.category_key.items():
-        columns[name] = texts(code, labels)
-    columns |= {
-        "kernel_name": texts(work.name, trace.names),
-        "kind": texts(work.kind, KIND_NAMES),
-        "device": trace.device,
-        "stream": trace.stream,
-        "start_us": work.start / NS_PER_US,
-        "duration_us": work.duration / NS_PER_US,
-        "correlation": trace.correlation[work.rows],
-        "linked": tree.linked,
-    }
-    is_recomputed = recomputed(work)
-    if is_recomputed.any():
-        columns["is_recompute"] = is_recomputed
-    if launcher_detail:
-        columns |= _launch_columns(work)
-        columns["Parent cpu_op"] = texts(*work.parent_op)
-    if nn_module_detail:
-        columns["nn_module"] = tree.module_of_gpu()
-    if cpu_op_detail:
-        columns |= _cpu_op_columns(work)
-    by_start = np.argsort(work.start, kind="stable")
-    return pd.DataFrame(columns).iloc[by_start].reset_index(drop=True)
-
-
-def _launch_columns(work: GpuEvents) -> dict[str, object]:
-    """Return the columns about the launch of each GPU event; empty without one."""
-    tree = work.tree
-    trace = work.trace
-    launch = np.where(tree.linked, tree.launch_of_gpu, 0)
-    names: Sequence[str] = []
-    if len(work):
-        names = texts(trace.name[launch], trace.names)
-    launched_at = trace.ts[launch]
-    times = {
-        "launch_start_us": launched_at,
-        "launch_duration_us": trace.dur[launch],
-        "launch_delay_us": work.start - launched_at,
-    }
-    name_of_launch = pd.Series(names, dtype="str")
-    columns: dict[str, object] = {}
-    columns["launch"] = name_of_launch.where(tree.linked)
-    for label, nanoseconds in times.items():
-        microseconds = nanoseconds / NS_PER_US
-        columns[label] = np.where(tree.linked, microseconds, np.nan)
-    return columns
-
-
-def _cpu_op_columns(work: GpuEvents) -> dict[str, object]:
-    """Return the columns about the innermost CPU op around each launch.
-
-    What is below the operation counts in its time.
-    """
-    tree = work.tree
-    op = tree.cpu_op_of_gpu
-    has_op = op != NONE
-    ops, op_number = np.unique(op[has_op], return_inverse=True)
-    position = tree.position[ops]
-    # Launches below an operation lie between its position and the end of its subtree.
-    launches = np.sort(tree.launch_position_of_gpu[tree.linked])
-    launched_before = np.searchsorted(launches, position)
-    launched_until = np.searchsorted(launches, tree.subtree_end[position])
-    busy = np.full(len(work), np.nan)
-    busy[has_op] = busy_below(work, ops)[op_number]
-    kernel_count = np.full(len(work), NONE, dtype=np.int64)
-    kernel_count[has_op] = (launched_until - launched_before)[op_number]
-    share = np.full(len(work), np.nan)
-    np.divide(100.0 * work.duration, busy, out=share, where=busy > 0)
-    columns: dict[str, object] = {"Parent cpu_op": texts(*work.parent_op)}
-    for column, argument in ARGUMENT_COLUMNS.items():
-        columns[column] = texts(*op_argument(work.trace, op, argument))
-    counts = pd.Series(kernel_count, dtype="Int64")
-    columns["Parent cpu_op busy time (µs)"] = busy / NS_PER_US
-    columns["Parent cpu_op kernel count"] = counts.where(kernel_count != NONE)
-    columns["Percent of Parent cpu_op busy time (%)"] = share
-    return columns
-
-
-def reference_kernel_summary(work: GpuEvents) -> pd.DataFrame:
-    """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only."""
-    chosen = np.flatnonzero(work.is_kernel)
-    streams, stream = np.unique(work.trace.stream, return_inverse=True)
-    category = _parent_op_category(work)
+def reference_kernel_summary(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the sheet `kernel_summary` with TraceLens's columns; only kernels count."""
+    kernels = np.flatnonzero(gpu_events.is_kernel)
+    streams, stream = np.unique(gpu_events.trace.stream, return_inverse=True)
+    category = _parent_op_category(gpu_events)
     keys: LabeledColumns = {
         "Parent op category": (category.code, category.labels),
-        "Parent cpu_op": work.parent_op,
-        "Kernel name": (work.name, work.trace.names),
-        **work.category_key,
+        "Parent cpu_op": gpu_events.parent_op,
+        "Kernel name": (gpu_events.name, gpu_events.trace.names),
+        **gpu_events.category_key,
         "Kernel stream": (stream, [str(number) for number in streams]),
     }
-    columns, groups = group_by_labels(keys, work.duration, chosen)
-    if not work.trace.count_of(*work.trace.operation_kinds):
+    columns, groups = group_by_labels(keys, gpu_events.duration, kernels)
+    if not gpu_events.trace.count_of(*gpu_events.trace.operation_kinds):
         del columns["Parent cpu_op"]
     microseconds = groups.total / NS_PER_US
-    kernel_time = int(work.duration[chosen].sum())
+    kernel_time = int(gpu_events.duration[kernels].sum())
     columns |= {
         "Kernel stream": streams[groups.keys[-1]],
         "Kernel duration (µs)_sum": microseconds,
@@ -320,21 +217,27 @@ def reference_kernel_summary(work: GpuEvents) -> pd.DataFrame:
         "Kernel duration (µs)_min": groups.shortest / NS_PER_US,
         "Kernel duration (µs)_max": groups.longest / NS_PER_US,
         "Percent of kernels time (%)": percent(groups.total, kernel_time),
-        "Percent of total time (%)": percent(groups.total, total_time_ns(work)),
+        "Percent of total time (%)": percent(groups.total, total_time_ns(gpu_events)),
     }
     return pd.DataFrame(columns)
 
 
-def _parent_op_category(work: GpuEvents) -> OpCategories:
-    """Return the category of the innermost CPU op around each launch, of the launch, or empty.
+def _parent_op_category(gpu_events: GpuEvents) -> OpCategories:
+    """Return the operation category of each GPU event.
 
-    The codes are those of GPU events, (g,).
+    It is the category of the innermost CPU op around the launch, or else of the launch itself; it
+    is empty for an event without a launch.
+
+    Returns:
+        A code for each GPU event, (g,), and the labels of the codes.
     """
-    linked = work.tree.linked
-    of_gpu = np.full(len(work), NONE, dtype=np.int64)
-    rows, of_gpu[linked] = np.unique(work.tree.op_of_gpu[linked], return_inverse=True)
-    category = op_categories(work, rows, of_gpu)
+    linked = gpu_events.tree.linked
+    op_of_linked = gpu_events.tree.op_of_gpu[linked]
+    ops, op_number = np.unique(op_of_linked, return_inverse=True)
+    op_number_of_gpu = np.full(len(gpu_events), NONE, dtype=np.int64)
+    op_number_of_gpu[linked] = op_number
+    category = op_categories(gpu_events, ops, op_number_of_gpu)
     labels = list(category.labels)
     labels.append("")
-    code = values_at(category.code, of_gpu, missing=len(labels) - 1)
+    code = values_at(category.code, op_number_of_gpu, missing=len(labels) - 1)
     return OpCategories(code, labels)

@@ -1,10 +1,10 @@
-"""Short kernels: their durations, and what launched them."""
+"""Short kernels: the histogram of their durations, and the operations that launched them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tracelens_ext.analysis.kernels.kernels import ARGUMENT_COLUMNS
+from tracelens_ext.analysis.kernels.kernel_events import ARGUMENT_COLUMNS
 from tracelens_ext.analysis.operations.arguments import op_argument
 from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.lazy import pd
@@ -14,14 +14,17 @@ from tracelens_ext.trace.grouping import group_by_labels, percent
 
 
 def short_kernel_histogram(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     *,
     short_kernel_threshold_us: float = 10,
     short_kernel_histogram_bins: int = 100,
 ) -> pd.DataFrame:
-    """How the durations of kernels shorter than the threshold are spread, in bins of one width."""
-    is_short = _is_short(work, short_kernel_threshold_us)
-    duration = work.duration[is_short] / NS_PER_US
+    """Return a histogram of the durations of kernels shorter than the threshold.
+
+    The bins have equal width and reach from the shortest to the longest of these kernels.
+    """
+    is_short = _is_short(gpu_events, short_kernel_threshold_us)
+    duration = gpu_events.duration[is_short] / NS_PER_US
     if not len(duration):
         return pd.DataFrame({"bin_start": [], "bin_end": [], "count": []})
     count, edges = np.histogram(duration, bins=short_kernel_histogram_bins)
@@ -29,34 +32,41 @@ def short_kernel_histogram(
 
 
 def short_kernels_summary(
-    work: GpuEvents, threshold_us: float, topk: int | None = None
+    gpu_events: GpuEvents, threshold_us: float, topk: int | None = None
 ) -> pd.DataFrame:
-    """Short kernels by the CPU op that launched them, its arguments, and their name.
+    """Return short kernels by CPU op, arguments of the op, and kernel name, longest total first.
 
     Args:
-        work: the GPU events.
-        threshold_us: kernels that take less time are short.
-        topk: rows, those with the longest total; all by default.
+        gpu_events: the GPU events.
+        threshold_us: kernels that take less time than this are short, µs.
+        topk: the number of rows to return; None for all.
     """
-    op = work.tree.cpu_op_of_gpu
-    keys: dict[str, tuple[IntArray, list[str]]] = {"Parent cpu_op": work.parent_op}
+    op = gpu_events.tree.cpu_op_of_gpu
+    keys: dict[str, tuple[IntArray, list[str]]] = {
+        "Parent cpu_op": gpu_events.parent_op
+    }
     for column, argument in ARGUMENT_COLUMNS.items():
         if column != "Input types":
-            keys[column] = op_argument(work.trace, op, argument)
-    keys["Kernel name"] = (work.name, work.trace.names)
+            keys[column] = op_argument(gpu_events.trace, op, argument)
+    keys["Kernel name"] = (gpu_events.name, gpu_events.trace.names)
     columns, groups = group_by_labels(
-        keys=keys, duration=work.duration, chosen=_is_short(work, threshold_us)
+        keys=keys,
+        duration=gpu_events.duration,
+        chosen=_is_short(gpu_events, threshold_us),
     )
-    duration = "Short Kernel duration (µs)"
+    total_us = groups.total / NS_PER_US
+    percent_of_total = percent(groups.total, total_time_ns(gpu_events))
     columns |= {
-        f"{duration} sum": groups.total / NS_PER_US,
+        "Short Kernel duration (µs) sum": total_us,
         "Short Kernel count": groups.count,
-        f"{duration} mean": groups.total / NS_PER_US / groups.count,
-        f"{duration} percent of total time": percent(groups.total, total_time_ns(work)),
+        "Short Kernel duration (µs) mean": total_us / groups.count,
+        "Short Kernel duration (µs) percent of total time": percent_of_total,
     }
     frame = pd.DataFrame(columns)
-    return frame if topk is None else frame.head(topk)
+    if topk is None:
+        return frame
+    return frame.head(topk)
 
 
-def _is_short(work: GpuEvents, threshold_us: float) -> BoolArray:
-    return work.is_kernel & (work.duration < threshold_us * NS_PER_US)
+def _is_short(gpu_events: GpuEvents, threshold_us: float) -> BoolArray:
+    return gpu_events.is_kernel & (gpu_events.duration < threshold_us * NS_PER_US)

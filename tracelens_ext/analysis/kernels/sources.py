@@ -1,4 +1,4 @@
-"""Kernels by the source line and the layer that launched them."""
+"""Kernels by the Python source line and the model layer that launched them."""
 
 from __future__ import annotations
 
@@ -16,50 +16,54 @@ from tracelens_ext.trace.grouping import LabeledColumns, group_by_labels, percen
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
-#: Python frames that only pass a call on: of PyTorch, Triton, Python itself and its built-ins.
-_PASSES_ON = re.compile(
+#: Python frames of libraries that only forward calls: PyTorch, Triton, Python and its built-ins.
+_FORWARDS_CALLS = re.compile(
     r"nn\.Module: |<(?!eval_with_key)|(?:.*/)?(?:torch|triton|pybind11)/"
     r"|(?:.*/)?(?:contextlib|functools|threading|multiprocessing/\w+)\.py\("
 )
 
 
 def kernel_sources(
-    work: GpuEvents, *, selection: EventFilter | None = None
+    gpu_events: GpuEvents, *, selection: EventFilter | None = None
 ) -> pd.DataFrame:
-    """Kernels by source line and layer, of an analyzer made with `add_python_func=True`."""
-    if not work.tree.add_python_func:
+    """Return GPU events by kernel, operation, source line and layer, longest total first.
+
+    Raises:
+        UsageError: the call tree has no Python frames (`add_python_func=True`).
+    """
+    if not gpu_events.tree.add_python_func:
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
-    names = work.trace.names
-    layer, layers = module_of_gpu(work)
+    names = gpu_events.trace.names
+    layer, layers = module_of_gpu(gpu_events)
     keys: LabeledColumns = {
-        "kernel_name": (work.name, names),
-        "cpu_op": work.tree.cpu_op_label_of_gpu,
-        "source": (_source_of_gpu(work), names + [""]),
+        "kernel_name": (gpu_events.name, names),
+        "cpu_op": gpu_events.tree.cpu_op_label_of_gpu,
+        "source": (_source_of_gpu(gpu_events), names + [""]),
         "layer": (np.where(layer == NONE, len(layers), layer), layers + [""]),
     }
-    is_selected = (selection or EventFilter()).of(work)
-    columns, groups = group_by_labels(keys, work.duration, is_selected)
+    is_selected = (selection or EventFilter()).of(gpu_events)
+    columns, groups = group_by_labels(keys, gpu_events.duration, is_selected)
     columns |= groups.figures("count", "total_time_us", "avg_time_us")
     columns["% of duration"] = percent(groups.total, int(groups.total.sum()))
     return pd.DataFrame(columns)
 
 
-def _source_of_gpu(work: GpuEvents) -> Int64Array:
-    """Return the Python frame that does not only pass the launch on, around each GPU event.
+def _source_of_gpu(gpu_events: GpuEvents) -> Int64Array:
+    """Return the innermost Python frame around each launch that does not only forward calls, (g,).
 
-    An index into the names of the trace, as many as those for no frame, (g,).
+    A frame is a name code of the trace. GPU events without such a frame have the code after the
+    last one, `len(trace.names)`.
     """
-    tree = work.tree
-    trace = work.trace
+    tree = gpu_events.tree
+    trace = gpu_events.trace
     name = trace.name[tree.rows]
     is_frame = trace.kind[tree.rows] == EventKind.PYTHON_FUNCTION
-    is_source = is_frame & ~trace.named(name, _PASSES_ON.match)
+    is_source = is_frame & ~trace.named(name, _FORWARDS_CALLS.match)
     # Launches of a graph have many GPU events; each launch is looked up once.
     launches, launch_number = np.unique(
         tree.launch_position_of_gpu, return_inverse=True
     )
-    frame = values_at(
-        nearest_marked(tree.parent_position, is_source), launches, missing=ROOT
-    )
-    source = values_at(name, frame, missing=len(trace.names))
-    return source[launch_number].astype(np.int64)
+    source_position = nearest_marked(tree.parent_position, is_source)
+    source_of_launch = values_at(source_position, launches, missing=ROOT)
+    source_name = values_at(name, source_of_launch, missing=len(trace.names))
+    return source_name[launch_number].astype(np.int64)

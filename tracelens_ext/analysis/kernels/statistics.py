@@ -1,4 +1,4 @@
-"""How often and how long kernels ran, by simplified name."""
+"""Statistics of the counts and durations of kernels, by simplified name."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ KernelSort = Literal["count", "total", "duration", "percentage", "duration-perce
 
 
 class StatisticsSort(NamedTuple):
-    """What a sort of kernel statistics goes by."""
+    """A sort order of the kernel statistics."""
 
-    column: str
-    title: str
+    column: str  #: the column to sort by, descending
+    title: str  #: the sort order as a phrase
 
 
-#: What each sort goes by.
+#: Name of a sort order → the sort order.
 SORTS: dict[str, StatisticsSort] = {
     "count": StatisticsSort("count", "count"),
     "total": StatisticsSort("total_time_us", "total duration"),
@@ -45,33 +45,42 @@ SORTS: dict[str, StatisticsSort] = {
 }
 
 
-def simple_codes(work: GpuEvents) -> tuple[Int64Array, list[str]]:
+def simple_codes(gpu_events: GpuEvents) -> tuple[Int64Array, list[str]]:
     """Return the simplified name of each GPU event: codes, (g,), and the names."""
-    return recode(work.name, lambda code: simple_name(work.trace.names[code]))
+    return recode(
+        gpu_events.name, lambda code: simple_name(gpu_events.trace.names[code])
+    )
 
 
 def kernel_statistics(
-    work: GpuEvents, sort: KernelSort = "count", *, selection: EventFilter | None = None
+    gpu_events: GpuEvents,
+    sort: KernelSort = "count",
+    *,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
-    """How often and how long kernels ran, by simplified name; only events that are selected."""
+    """Return the counts and durations of the selected GPU events by simplified kernel name.
+
+    Raises:
+        UsageError: there is no such sort order.
+    """
     if sort not in SORTS:
         offered = ", ".join(SORTS)
         raise UsageError(f"there is no sort order {sort!r}; choose from {offered}")
-    is_selected = (selection or EventFilter()).of(work)
+    is_selected = (selection or EventFilter()).of(gpu_events)
     keys: LabeledColumns = {
-        "kernel_name": simple_codes(work),
-        "kind": (work.kind, KIND_NAMES),
+        "kernel_name": simple_codes(gpu_events),
+        "kind": (gpu_events.kind, KIND_NAMES),
     }
-    columns, groups = group_by_labels(keys, work.duration, is_selected)
+    columns, groups = group_by_labels(keys, gpu_events.duration, is_selected)
     columns |= {
         **groups.figures("count", "avg_time_us", "total_time_us"),
-        "std_time_us": groups.deviation(work.duration[is_selected]) / NS_PER_US,
+        "std_time_us": groups.deviation(gpu_events.duration[is_selected]) / NS_PER_US,
         "% of GPU events": percent(groups.count, int(is_selected.sum())),
         "% of duration": percent(groups.total, int(groups.total.sum())),
         **groups.figures("min_time_us", "max_time_us"),
         "kind": columns.pop("kind"),
     }
-    for column, (code, labels) in work.category_key.items():
+    for column, (code, labels) in gpu_events.category_key.items():
         label_of_code = dict(enumerate(labels))
         columns[column] = joined_labels(
             group_index=groups.group_index,
@@ -79,7 +88,7 @@ def kernel_statistics(
             code=code[is_selected],
             group_count=len(groups),
         )
-    columns |= _full_name_columns(work, groups, is_selected)
+    columns |= _full_name_columns(gpu_events, groups, is_selected)
     order = [SORTS[sort].column, "total_time_us", "kernel_name"]
     frame = pd.DataFrame(columns)
     frame = frame.sort_values(order, ascending=[False, False, True], ignore_index=True)
@@ -88,44 +97,50 @@ def kernel_statistics(
 
 
 def _full_name_columns(
-    work: GpuEvents, groups: Groups, is_selected: BoolArray
+    gpu_events: GpuEvents, groups: Groups, is_selected: BoolArray
 ) -> dict[str, object]:
-    """Return how many full names each group has, and the most frequent one.
+    """Return columns with the number of full names of each group, and the most frequent one.
 
-    Of equally frequent ones it is the one that ran first.
+    Of equally frequent names, the one that ran first is shown.
     """
-    name = work.name[is_selected]
+    name = gpu_events.name[is_selected]
     first, full_name = number_groups([groups.group_index, name])
     group_of_full_name = groups.group_index[first]
     frequency = np.bincount(full_name)
-    by_group_and_frequency = np.lexsort((first, -frequency, group_of_full_name))
-    _, first_of_group = np.unique(
-        group_of_full_name[by_group_and_frequency], return_index=True
-    )
-    most_frequent = by_group_and_frequency[first_of_group]
+    # Sorted by group, descending frequency and first event, the first full name of each group is
+    # its most frequent one.
+    order = np.lexsort((first, -frequency, group_of_full_name))
+    _, first_of_group = np.unique(group_of_full_name[order], return_index=True)
+    most_frequent = order[first_of_group]
     example = name[first[most_frequent]]
     return {
         "full_names": np.bincount(group_of_full_name, minlength=len(groups)),
-        "example_full_name": texts(example, work.trace.names),
+        "example_full_name": texts(example, gpu_events.trace.names),
     }
 
 
 def kernel_full_names(
-    work: GpuEvents, sort: KernelSort = "count", *, selection: EventFilter | None = None
+    gpu_events: GpuEvents,
+    sort: KernelSort = "count",
+    *,
+    selection: EventFilter | None = None,
 ) -> pd.DataFrame:
-    """The full names behind the simplified ones of `kernel_statistics`."""
-    statistics = kernel_statistics(work, sort, selection=selection)
+    """Return the full names behind the simplified names of `kernel_statistics`.
+
+    The rows have the ranks of `kernel_statistics`; within a rank, the most frequent name is first.
+    """
+    statistics = kernel_statistics(gpu_events, sort, selection=selection)
     keys: LabeledColumns = {
-        "kernel_name": simple_codes(work),
-        "kind": (work.kind, KIND_NAMES),
-        "full_name": (work.name, work.trace.names),
+        "kernel_name": simple_codes(gpu_events),
+        "kind": (gpu_events.kind, KIND_NAMES),
+        "full_name": (gpu_events.name, gpu_events.trace.names),
     }
-    is_selected = (selection or EventFilter()).of(work)
-    columns, groups = group_by_labels(keys, work.duration, is_selected)
+    is_selected = (selection or EventFilter()).of(gpu_events)
+    columns, groups = group_by_labels(keys, gpu_events.duration, is_selected)
     columns |= groups.figures("count", "total_time_us")
     full_names = pd.DataFrame({**columns, "first": groups.first})
-    shared = ["kernel_name", "kind"]
-    frame = statistics[["rank"] + shared].merge(full_names, on=shared, how="inner")
+    key = ["kernel_name", "kind"]
+    frame = statistics[["rank"] + key].merge(full_names, on=key, how="inner")
     frame = frame.sort_values(["rank", "count", "first"], ascending=[True, False, True])
     columns_shown = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
     return frame[columns_shown].reset_index(drop=True)

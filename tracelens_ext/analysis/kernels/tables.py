@@ -21,17 +21,17 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 
 
 def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns in the order of their descriptions, short names among them."""
+    """Add the short kernel names, and put the columns in the order of their descriptions."""
     frame = with_short_names(frame)
     described = [column.name for column in table.columns]
     return frame[[name for name in described if name in frame]]
 
 
-_of_time = partial(Chart, value_column="total_time_ms")
-_stacked = partial(_of_time, kind="stacked", series_column="kernel_category")
-_ALONE = ("gpu_time_by_category",)
-_TOLD = "kernel_categories", "kernels_by_category"
-_of_duration = partial(
+_total_time_chart = partial(Chart, value_column="total_time_ms")
+_chart_by_category = partial(
+    _total_time_chart, kind="stacked", series_column="kernel_category"
+)
+_kernel_summary_chart = partial(
     Chart, sheet="kernel_summary", value_column="Kernel duration (µs)_sum", on="page"
 )
 
@@ -126,7 +126,11 @@ GPU_TIME_BY_CATEGORY = Table(
         columns=("kernel_category", "total_time_ms", "% of GPU time"),
     ),
     charts=[
-        _of_time("GPU time by category", "gpu_time_by_category", "kernel_category")
+        _total_time_chart(
+            title="GPU time by category",
+            sheet="gpu_time_by_category",
+            label_column="kernel_category",
+        )
     ],
 )
 
@@ -150,8 +154,12 @@ KERNEL_CATEGORIES = Table(
     requires=[GPU_EVENTS, CATEGORIES],
     analyzer_call="get_df_kernel_category_summary()",
     charts=[
-        _stacked(
-            "GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page"
+        _chart_by_category(
+            title="GPU time by operation",
+            sheet="kernel_categories",
+            label_column="cpu_op",
+            top=15,
+            on="page",
         )
     ],
 )
@@ -191,15 +199,25 @@ KERNELS_BY_CATEGORY = Table(
     requires=[GPU_EVENTS, KERNELS_WANTED],
     analyzer_call="get_df_kernel_summary(detail=True)",
     charts=[
-        _stacked(
-            "Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"
+        _chart_by_category(
+            title="Top operations",
+            sheet="kernels_by_category",
+            label_column="cpu_op",
+            top=10,
+            on="workbook",
         ),
-        _stacked("Top kernels", "kernels_by_category", "kernel", top=20, on="page"),
-        _of_time(
-            "Top kernels",
-            "kernels_by_category",
-            "kernel",
-            unless=_ALONE,
+        _chart_by_category(
+            title="Top kernels",
+            sheet="kernels_by_category",
+            label_column="kernel",
+            top=20,
+            on="page",
+        ),
+        _total_time_chart(
+            title="Top kernels",
+            sheet="kernels_by_category",
+            label_column="kernel",
+            unless=("gpu_time_by_category",),
             top=20,
             on="page",
         ),
@@ -238,25 +256,33 @@ KERNEL_SUMMARY = Table(
     enabled_by="kernel_summary",
     analyzer_call='table("kernel_summary")',
     charts=[
-        _of_duration(
-            "GPU time by operation", label_column="Parent cpu_op", unless=_TOLD, top=15
+        _kernel_summary_chart(
+            title="GPU time by operation",
+            label_column="Parent cpu_op",
+            unless=("kernel_categories", "kernels_by_category"),
+            top=15,
         ),
-        _of_duration(
-            "Top kernels", label_column="Kernel name", unless=_TOLD[1:], top=20
+        _kernel_summary_chart(
+            title="Top kernels",
+            label_column="Kernel name",
+            unless=("kernels_by_category",),
+            top=20,
         ),
     ],
 )
 
 
 def _short_kernels_summary(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     *,
     short_kernel_threshold_us: float = 10,
     topk_short_kernels: int | None = None,
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
     table = short_kernels.short_kernels_summary(
-        work=work, threshold_us=short_kernel_threshold_us, topk=topk_short_kernels
+        gpu_events=gpu_events,
+        threshold_us=short_kernel_threshold_us,
+        topk=topk_short_kernels,
     )
     if tracelens_sheets:
         return table

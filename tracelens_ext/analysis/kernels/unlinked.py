@@ -16,34 +16,36 @@ from tracelens_ext.trace.grouping import (
 )
 
 
-def unlinked_kernels(work: GpuEvents) -> pd.DataFrame:
-    """GPU events without a launch in the trace, by name. Longest total first."""
-    chosen = np.flatnonzero(~work.tree.linked)
-    has_id = work.trace.correlation[work.rows] > 0
+def unlinked_kernels(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the GPU events without a launch in the trace by name, longest total first."""
+    unlinked = np.flatnonzero(~gpu_events.tree.linked)
+    has_id = gpu_events.trace.correlation[gpu_events.rows] > 0
     keys: LabeledColumns = {
-        "kernel_name": (work.name, work.trace.names),
-        **work.category_key,
-        "kind": (work.kind, KIND_NAMES),
+        "kernel_name": (gpu_events.name, gpu_events.trace.names),
+        **gpu_events.category_key,
+        "kind": (gpu_events.kind, KIND_NAMES),
         "reason": (
             has_id.astype(np.int64),
             ["no correlation id", "launch not in the trace"],
         ),
     }
-    columns, groups = group_by_labels(keys, work.duration, chosen)
+    columns, groups = group_by_labels(keys, gpu_events.duration, unlinked)
     first_start = minima(
         group_index=groups.group_index,
-        values=work.start[chosen],
+        values=gpu_events.start[unlinked],
         group_count=len(groups),
     )
     last_end = maxima(
-        group_index=groups.group_index, values=work.end[chosen], group_count=len(groups)
+        group_index=groups.group_index,
+        values=gpu_events.end[unlinked],
+        group_count=len(groups),
     )
     columns |= {
         **groups.figures(
             "count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"
         ),
         "% of unlinked time": percent(groups.total, int(groups.total.sum())),
-        "% of GPU time": percent(groups.total, int(work.duration.sum())),
+        "% of GPU time": percent(groups.total, int(gpu_events.duration.sum())),
         "first_start_ms": first_start / NS_PER_MS,
         "last_end_ms": last_end / NS_PER_MS,
     }

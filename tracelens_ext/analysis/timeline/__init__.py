@@ -1,1 +1,1 @@
-"""How each device spent its time."""
+"""The time of each device: busy, idle, communicating; over time; queues, copies and counters."""

@@ -1,4 +1,4 @@
-"""Counters of GPUs: those that were sampled, the queues of launched work, the speed of copies."""
+"""Counters of GPUs: sampled counters, the queues of launched work, and the bandwidth of copies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tracelens_ext.report.tables.views import ScreenView
 from tracelens_ext.trace import NONE, EventKind, Float64Array, Int64Array, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents
 
-#: The argument that holds the value of a counter.
+#: The name of the argument with the value of a counter.
 _VALUE: Final = ""
-#: The process that samples are under.
+#: The process whose threads have the samples of a device.
 _COUNTER_PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
-#: So many launches wait at most: the CPU waits when the queue of a stream is full.
+#: The number of launches that the queue of a stream can hold. When it is full, launches block the
+#: CPU.
 FULL_QUEUE = 1024
 _BANDWIDTH = "memory bandwidth (GB/s)"
 _DIRECTION = re.compile(r"\b([HDPA])to([HDPA])\b")
@@ -30,13 +31,13 @@ _DIRECTION_WORDS = re.compile(
 )
 
 
-def gpu_counters(work: GpuEvents) -> pd.DataFrame:
-    """Sampled counters of GPUs, as the sheet `gpu_counters`, in order of name."""
-    trace = work.trace
+def gpu_counters(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the sampled counters of GPUs by device and name, as the sheet `gpu_counters`."""
+    trace = gpu_events.trace
     rows = trace.arg(_VALUE).rows
     rows = rows[trace.kind[rows] == EventKind.OTHER]
     device = _device_of_threads(trace)[trace.thread[rows]]
-    value = _numbers(work, _VALUE, rows)
+    value = _numbers(gpu_events, _VALUE, rows)
     names = np.array(trace.names, dtype=object)
     samples = pd.DataFrame(
         {"device": device, "counter": names[trace.name[rows]], "value": value}
@@ -48,7 +49,7 @@ def gpu_counters(work: GpuEvents) -> pd.DataFrame:
 
 
 def _device_of_threads(trace: Trace) -> Int64Array:
-    """Return the device whose counters each thread of a trace has, `NONE` without any."""
+    """Return the device whose counters are on each thread, `NONE` for a thread without counters."""
     devices = [NONE] * max(len(trace.threads), 1)
     for thread, (process, _) in enumerate(trace.threads):
         match = _COUNTER_PROCESS.fullmatch(str(process))
@@ -61,10 +62,10 @@ def _has_counters(context: AnalysisContext, _options: ReportOptions) -> bool:
     return _VALUE in context.trace.args
 
 
-def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
-    """Return a numeric argument of some events, NaN where an event has none, or no number."""
-    column = work.trace.arg(name)
-    # the last is that of events without the argument
+def _numbers(gpu_events: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
+    """Return a numeric argument of events; NaN for an event without it, or with another value."""
+    column = gpu_events.trace.arg(name)
+    # The last text is for events without the argument: their code is `NONE`, which is -1.
     texts = list(column.texts or ())
     texts.append("")
     unquoted = pd.Series(texts, dtype="str").str.strip('"')
@@ -73,24 +74,24 @@ def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
     return numbers[column.at(rows)]
 
 
-def queue_levels(work: GpuEvents) -> pd.DataFrame:
-    """Return how many GPU events are launched and not begun, over time.
+def queue_levels(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the number of GPU events that are launched but not started, over time.
 
-    A launch adds one for each GPU event that it starts; the start of a GPU event takes one away.
-    Of changes at one instant launches come first.
+    A launch raises the level by one for each GPU event that it starts; the start of a GPU event
+    lowers it by one. Of several changes at the same time, launches come first.
 
     Returns:
-        A row for each change, by `device`, `stream` and `time_ns`, with the `level` after it.
+        A row per change, sorted by `device`, `stream` and `time_ns`, with the `level` after it.
     """
-    linked = np.flatnonzero(work.tree.linked)
-    device = work.trace.device[linked]
-    stream = work.trace.stream[linked]
-    launched_at = work.trace.ts[work.tree.launch_of_gpu[linked]]
+    linked = np.flatnonzero(gpu_events.tree.linked)
+    device = gpu_events.trace.device[linked]
+    stream = gpu_events.trace.stream[linked]
+    launch_time = gpu_events.trace.ts[gpu_events.tree.launch_of_gpu[linked]]
     changes = pd.DataFrame(
         {
             "device": np.tile(device, 2),
             "stream": np.tile(stream, 2),
-            "time_ns": np.append(launched_at, work.start[linked]),
+            "time_ns": np.append(launch_time, gpu_events.start[linked]),
             "level": np.repeat((1, -1), len(linked)),
         }
     )
@@ -104,9 +105,9 @@ def queue_levels(work: GpuEvents) -> pd.DataFrame:
     return changes
 
 
-def queue_length(work: GpuEvents) -> pd.DataFrame:
-    """A row a stream; see the sheet `queue_length`."""
-    levels = queue_levels(work)
+def queue_length(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the lengths of the queues, a row per stream, as the sheet `queue_length`."""
+    levels = queue_levels(gpu_events)
     streams = levels.groupby(["device", "stream"])
     next_change = streams["time_ns"].shift(-1)
     until_next_change = next_change.sub(levels["time_ns"]).fillna(0)
@@ -120,42 +121,46 @@ def queue_length(work: GpuEvents) -> pd.DataFrame:
     return table.reset_index()
 
 
-def copies(work: GpuEvents) -> pd.DataFrame:
-    """Return the copies whose speed is known: as recorded, else of its bytes and its duration."""
-    trace = work.trace
-    events = np.flatnonzero(work.kind == EventKind.MEMCPY)
-    rows = work.rows[events]
+def copies(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the copies whose bandwidth is known, a row per copy.
+
+    It is the recorded bandwidth, or else the number of bytes divided by the duration.
+    """
+    trace = gpu_events.trace
+    events = np.flatnonzero(gpu_events.kind == EventKind.MEMCPY)
+    rows = gpu_events.rows[events]
     size = trace.arg("bytes").at(rows)
-    duration = work.duration[events]
-    recorded_speed = _numbers(work, _BANDWIDTH, rows)
-    computed_speed = size / np.maximum(duration, 1)
-    computed_speed[(size <= 0) | (duration <= 0)] = np.nan
-    is_recorded = (recorded_speed > 0) & (recorded_speed < np.inf)
+    duration = gpu_events.duration[events]
+    recorded_gb_per_s = _numbers(gpu_events, _BANDWIDTH, rows)
+    # bytes per nanosecond are gigabytes per second
+    computed_gb_per_s = size / np.maximum(duration, 1)
+    computed_gb_per_s[(size <= 0) | (duration <= 0)] = np.nan
+    is_recorded = (recorded_gb_per_s > 0) & (recorded_gb_per_s < np.inf)
     direction_of_name = [_direction(name) for name in trace.names]
     frame = pd.DataFrame(
         {
-            "start_ns": work.start[events],
-            "end_ns": work.end[events],
+            "start_ns": gpu_events.start[events],
+            "end_ns": gpu_events.end[events],
             "device": trace.device[events],
             "direction": [
-                direction_of_name[code] for code in work.name[events].tolist()
+                direction_of_name[code] for code in gpu_events.name[events].tolist()
             ],
             "bytes": np.maximum(size, 0),
-            "gb_per_s": np.where(is_recorded, recorded_speed, computed_speed),
+            "gb_per_s": np.where(is_recorded, recorded_gb_per_s, computed_gb_per_s),
         }
     )
     return frame[frame["gb_per_s"].notna()].reset_index(drop=True)
 
 
-def copy_bandwidth(work: GpuEvents) -> pd.DataFrame:
-    """A row a device and direction; see the sheet `copy_bandwidth`."""
-    groups = copies(work).groupby(["device", "direction"])
+def copy_bandwidth(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the bandwidth of copies by device and direction, as the sheet `copy_bandwidth`."""
+    groups = copies(gpu_events).groupby(["device", "direction"])
     table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))
     return table.assign(bytes=groups["bytes"].sum()).reset_index()
 
 
 def _direction(name: str) -> str:
-    """Return `HtoD` of a copy's name, in any profiler's words; `other` where it does not say."""
+    """Return the direction in a copy's name, such as `HtoD`; `other` if the name has none."""
     match = _DIRECTION.search(name) or _DIRECTION_WORDS.search(name)
     if match is None:
         return "other"
@@ -163,9 +168,11 @@ def _direction(name: str) -> str:
 
 
 def _copy_bandwidth_if_any(context: AnalysisContext) -> pd.DataFrame | None:
-    """How fast copies are, by direction; None without copies of known speed."""
+    """Return the table `copy_bandwidth`; None without copies of known bandwidth."""
     table = copy_bandwidth(context.gpu_events)
-    return table if len(table) else None
+    if not len(table):
+        return None
+    return table
 
 
 GPU_COUNTERS = Table(

@@ -1,4 +1,4 @@
-"""What was analyzed, and how far the tables can be trusted: the facts of the first sheet."""
+"""The facts of the report's first sheet: what was analyzed, and how complete the tables are."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from tracelens_ext.trace import NONE, NS_PER_MS, WHOLE_GRAPH, Trace, distributed
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
 
-_LONGEST_NAME = 300
-_UNCATEGORIZED_LISTED = 5
-#: Of fewer events, any may set most of the duration.
-_FEW_EVENTS = 10
-#: Unlinked GPU time above this share deserves a word of advice, percent.
-_MANY_UNLINKED = 5.0
-#: Uncategorized kernels from this share on deserve a word of advice, percent.
-_MUCH_UNCATEGORIZED = 1.0
+_MAX_NAME_LENGTH = 300
+_MAX_UNCATEGORIZED_LISTED = 5
+#: In a trace with fewer events, it is normal that a single event determines most of the duration.
+_MIN_EVENTS = 10
+#: The least share of unlinked GPU time that the notes mention, percent.
+_MIN_UNLINKED_PERCENT = 5.0
+#: The least share of an uncategorized kernel that the notes mention, percent of GPU time.
+_MIN_UNCATEGORIZED_PERCENT = 1.0
 
 
 @dataclass(frozen=True)
 class CategoryCoverage:
-    """What the tables leave unexplained, of all GPU events; percent of their time, 0 to 100.
+    """The GPU events that have no launch or no category; shares are percent of GPU time, 0 to 100.
 
     Attributes:
-        events: GPU events.
-        total_ns: sum of their durations.
-        unlinked_events: those whose launch is not in the trace.
-        unlinked_percent: their share.
-        uncategorized_percent: of what no rule knows; None without categories.
-        uncategorized_names: distinct names that no rule knows.
-        names: distinct names.
-        largest_uncategorized: up to five of them by time: (name, percent of GPU time).
+        events: the number of GPU events.
+        total_ns: the sum of their durations.
+        unlinked_events: the number of GPU events whose launch is not in the trace.
+        unlinked_percent: the share of the unlinked GPU events.
+        uncategorized_percent: the share of kernels that no rule matches; None without categories.
+        uncategorized_names: the number of distinct names that no rule matches.
+        names: the number of distinct names.
+        largest_uncategorized: up to five names that no rule matches, with their shares, the largest
+            first.
     """
 
     events: int
@@ -48,38 +49,42 @@ class CategoryCoverage:
     largest_uncategorized: tuple[tuple[str, float], ...]
 
 
-def coverage(work: GpuEvents) -> CategoryCoverage:
-    """Measure what the tables leave unexplained."""
-    total = int(work.duration.sum())
-    unlinked = np.flatnonzero(~work.tree.linked)
-    unknown = _uncategorized_events(work)
-    kernels = group_durations([work.name[unknown]], work.duration[unknown])
-    name_codes = kernels.keys[0][:_UNCATEGORIZED_LISTED].tolist()
-    times = kernels.total[:_UNCATEGORIZED_LISTED].tolist()
+def measure_coverage(gpu_events: GpuEvents) -> CategoryCoverage:
+    """Measure how much GPU time has a launch and a category."""
+    total_ns = int(gpu_events.duration.sum())
+    unlinked = np.flatnonzero(~gpu_events.tree.linked)
+    uncategorized = _uncategorized_events(gpu_events)
+    kernels = group_durations(
+        [gpu_events.name[uncategorized]], gpu_events.duration[uncategorized]
+    )
+    name_codes = kernels.keys[0][:_MAX_UNCATEGORIZED_LISTED].tolist()
+    times = kernels.total[:_MAX_UNCATEGORIZED_LISTED].tolist()
     largest = [
-        (work.trace.names[code], _percent_of(time, total))
+        (gpu_events.trace.names[code], _percent_of(time, total_ns))
         for code, time in zip(name_codes, times, strict=True)
     ]
     uncategorized_percent = None
-    if work.categories is not None:
-        uncategorized_percent = _percent_of(int(kernels.total.sum()), total)
+    if gpu_events.categories is not None:
+        uncategorized_percent = _percent_of(int(kernels.total.sum()), total_ns)
     return CategoryCoverage(
-        events=len(work),
-        total_ns=total,
+        events=len(gpu_events),
+        total_ns=total_ns,
         unlinked_events=len(unlinked),
-        unlinked_percent=_percent_of(int(work.duration[unlinked].sum()), total),
+        unlinked_percent=_percent_of(
+            int(gpu_events.duration[unlinked].sum()), total_ns
+        ),
         uncategorized_percent=uncategorized_percent,
         uncategorized_names=len(kernels),
-        names=len(np.unique(work.name)),
+        names=len(np.unique(gpu_events.name)),
         largest_uncategorized=tuple(largest),
     )
 
 
-def _uncategorized_events(work: GpuEvents) -> np.ndarray:
-    """Return the GPU events that no rule knows; none without categories."""
-    if work.categories is None:
+def _uncategorized_events(gpu_events: GpuEvents) -> np.ndarray:
+    """Return the GPU events whose name no rule matches; an empty array without categories."""
+    if gpu_events.categories is None:
         return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(~work.categories.known)
+    return np.flatnonzero(~gpu_events.categories.known)
 
 
 def _percent_of(part: int, total: int) -> float:
@@ -87,34 +92,36 @@ def _percent_of(part: int, total: int) -> float:
 
 
 def overview(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     covered: CategoryCoverage,
     products: Mapping[int, str] | None = None,
 ) -> list[tuple[str, object]]:
-    """Return the facts: label and value, percentages 0 to 100, times in the unit of the label.
+    """Return the facts about a trace, each as a label and a value.
+
+    Percentages are 0 to 100; times have the unit in their label.
 
     Args:
-        work: the GPU events.
-        covered: how many of them have a launch and a category.
-        products: names of devices, by their numbers, that are better than those in the trace.
+        gpu_events: the GPU events.
+        covered: the share of them that has a launch and a category.
+        products: device number → product name, for devices whose name in the trace is worse.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     provenance = trace.provenance
     facts: list[tuple[str, object]] = [
         ("Trace", provenance.path),
         ("Format", provenance.format),
         ("Duration (ms)", trace.span_ns / NS_PER_MS),
-        ("Devices", devices(trace, products)),
+        ("Devices", device_names(trace, products)),
     ]
-    event_alone = lone_event(trace)
-    if event_alone:
-        facts.append(("Set by one event", event_alone))
+    duration_note = dominant_event(trace)
+    if duration_note:
+        facts.append(("Set by one event", duration_note))
     rank = _rank(trace)
     if rank:
         facts.append(("Rank", rank))
-    steps = find_iterations(work.tree)
+    steps = find_iterations(gpu_events.tree)
     if len(steps):
-        is_complete = steps.whole if len(work) else steps.finished
+        is_complete = steps.whole if len(gpu_events) else steps.finished
         facts.append(("Steps", steps.label(is_complete) or "none whole"))
     facts += [
         ("Events", provenance.present),
@@ -129,7 +136,7 @@ def overview(
 
 
 def _rank(trace: Trace) -> str:
-    """Return the rank of the trace in its job: `3 of 8`; empty where the trace does not say."""
+    """Return the rank of the trace in its job, such as `3 of 8`; empty if it was not recorded."""
     info = distributed_info(trace.metadata)
     if "rank" not in info:
         return ""
@@ -140,7 +147,7 @@ def _rank(trace: Trace) -> str:
 
 
 def _category_facts(covered: CategoryCoverage) -> list[tuple[str, object]]:
-    """Return the facts about categories; none where those are off."""
+    """Return the facts about categories; an empty list if categories are off."""
     if covered.uncategorized_percent is None:
         return []
     names = f"{covered.uncategorized_names} of {covered.names}"
@@ -155,26 +162,32 @@ def _category_facts(covered: CategoryCoverage) -> list[tuple[str, object]]:
     return facts
 
 
-def lone_event(trace: Trace) -> str:
-    """Return the event without which the trace would last less than half as long, or empty."""
-    if len(trace) < _FEW_EVENTS:
+def dominant_event(trace: Trace) -> str:
+    """Describe a single event without which the trace would be less than half as long.
+
+    Its time is probably wrong. The text is empty if there is no such event.
+    """
+    if len(trace) < _MIN_EVENTS:
         return ""
     end = trace.end
-    span = trace.span_ns
+    span_ns = trace.span_ns
     first_row = int(trace.ts.argmin())
     last_row = int(end.argmax())
     for row in (first_row, last_row):
-        span_without = int(np.delete(end, row).max() - np.delete(trace.ts, row).min())
-        if 2 * span_without < span:
+        first_start = np.delete(trace.ts, row).min()
+        last_end = np.delete(end, row).max()
+        remaining_ns = int(last_end - first_start)
+        if 2 * remaining_ns < span_ns:
             name = _shown(trace.name_of(row))
-            without = span_without / NS_PER_MS
-            return f"{name}: without it {without:,.3f} of {span / NS_PER_MS:,.3f} ms"
+            remaining_ms = remaining_ns / NS_PER_MS
+            span_ms = span_ns / NS_PER_MS
+            return f"{name}: without it {remaining_ms:,.3f} of {span_ms:,.3f} ms"
     return ""
 
 
-def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
-    """Return what the reader should know before trusting the tables, a sentence each."""
-    trace = work.trace
+def advice(gpu_events: GpuEvents, covered: CategoryCoverage) -> list[str]:
+    """Return sentences about the limits of the tables, for example about unlinked GPU time."""
+    trace = gpu_events.trace
     notes = list(trace.provenance.notes)
     cost = recording_cost_note(trace.metadata)
     if cost:
@@ -186,8 +199,8 @@ def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
             "The trace has no CPU operations, so kernels are listed under their "
             "launches."
         )
-    if covered.unlinked_percent >= _MANY_UNLINKED:
-        counted = "count" if work.include_unlinked else "do not count"
+    if covered.unlinked_percent >= _MIN_UNLINKED_PERCENT:
+        counted = "count" if gpu_events.include_unlinked else "do not count"
         notes.append(
             f"{covered.unlinked_events:,} of {covered.events:,} GPU events "
             f"({covered.unlinked_percent:.1f} % of GPU time) have no launch in the "
@@ -196,7 +209,7 @@ def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
         )
     graphs = whole_graphs(trace)  # the notes of the trace say what to do about them
     for name, share in covered.largest_uncategorized:
-        if share >= _MUCH_UNCATEGORIZED and name not in graphs:
+        if share >= _MIN_UNCATEGORIZED_PERCENT and name not in graphs:
             notes.append(
                 f"No rule matches {_shown(name)}, which takes {share:.1f} % of GPU "
                 "time."
@@ -205,16 +218,21 @@ def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    """Return a kernel's name for a sentence: traces hold empty ones, and ones of a megabyte."""
+    """Return a kernel name as a sentence can show it; in traces, it may be empty or a megabyte."""
     if not name:
         return "(a kernel without a name)"
-    if len(name) <= _LONGEST_NAME:
+    if len(name) <= _MAX_NAME_LENGTH:
         return name
-    return f"{name[: _LONGEST_NAME - 1]}…"
+    return f"{name[: _MAX_NAME_LENGTH - 1]}…"
 
 
-def devices(trace: Trace, products: Mapping[int, str] | None = None) -> str:
-    """Return the GPUs that did the work, by their products or by the names in the trace."""
+def device_names(trace: Trace, products: Mapping[int, str] | None = None) -> str:
+    """Return the GPUs with GPU events as one text, by product or by the name in the trace.
+
+    Args:
+        trace: the trace.
+        products: device number → product name; it takes precedence over the name in the trace.
+    """
     product_of_device = products or {}
     labels = []
     for number in np.unique(trace.device).tolist():
@@ -235,7 +253,10 @@ def devices(trace: Trace, products: Mapping[int, str] | None = None) -> str:
 
 
 def whole_graphs(trace: Trace) -> set[str]:
-    """Return the names of CUDA graphs recorded as one GPU event each; no rule knows what is in."""
+    """Return the names of CUDA graphs that were recorded as a single GPU event each.
+
+    No rule can match them, because their kernels are unknown.
+    """
     rows = trace.gpu_rows
     categories = [
         code for code, name in enumerate(trace.categories) if name == WHOLE_GRAPH

@@ -1,4 +1,4 @@
-"""How GPUs spent their time: computing, communicating, copying, idle."""
+"""The table of how GPUs spent their time: computing, communicating, copying or idle."""
 
 from __future__ import annotations
 
@@ -22,23 +22,31 @@ from tracelens_ext.trace.intervals import union_length
 
 
 def gpu_timeline(
-    work: GpuEvents, micro_idle_thresh_us: float | None = None
+    gpu_events: GpuEvents, micro_idle_thresh_us: float | None = None
 ) -> pd.DataFrame:
-    """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
+    """Return how each GPU spent its time, as the sheet `gpu_timeline`.
 
-    `micro_idle_thresh_us` splits idle time into holes up to this many µs and longer ones.
+    The table has no rows if the trace has no GPU events.
+
+    Args:
+        gpu_events: the GPU events.
+        micro_idle_thresh_us: splits the idle time into gaps up to this length and longer gaps, µs;
+            None for no split.
+
+    Raises:
+        UsageError: the threshold is negative.
     """
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
         given = f"micro_idle_thresh_us is {micro_idle_thresh_us}"
         raise UsageError(f"{given}; expected a time of at least 0")
-    devices = _counted_by_device(work)
+    devices = _counted_by_device(gpu_events)
     records = []
     for device, is_counted in devices.items():
-        times = _times_of_device(work, is_counted, micro_idle_thresh_us)
+        times = _times_of_device(gpu_events, is_counted, micro_idle_thresh_us)
         for kind, time in times.items():
             share = _percent(time, times["total_time"])
             records.append((device, kind, time / NS_PER_MS, share))
-        for part in _analyzed_parts(work, device, is_counted):
+        for part in _analyzed_parts(gpu_events, device, is_counted):
             share = _percent(part.time, part.whole)
             records.append((device, part.kind, part.time / NS_PER_MS, share))
     frame = pd.DataFrame(records, columns=["device", "type", "time ms", "percent"])
@@ -58,67 +66,86 @@ class _Part(NamedTuple):
 
     kind: str  #: the `type` in the table
     time: float  #: ns
-    whole: float  #: what the percentage is of, ns
+    whole: float  #: the time that the percentage refers to, ns
 
 
-def _analyzed_parts(work: GpuEvents, device: int, is_counted: BoolArray) -> list[_Part]:
-    """Return what of the wall time of a device is analyzed, if that is not all of it.
+def _analyzed_parts(
+    gpu_events: GpuEvents, device: int, is_counted: BoolArray
+) -> list[_Part]:
+    """Return the analyzed parts of a device's wall time; an empty list if all of it is analyzed.
 
-    The wall time begins with the first dropped event, if that is before all others.
+    The wall time begins with the first GPU event, or with dropped events before it.
+
+    Args:
+        gpu_events: the GPU events.
+        device: the number of the device.
+        is_counted: marks the GPU events of the device that count, (g,).
     """
-    recording = recording_of(work)
-    index = int(np.flatnonzero(find_tracks(work, "device").device == device)[0])
-    of_device = recording.parts[recording.parts["device"] == index]
-    if not len(of_device):
+    recording = recording_of(gpu_events)
+    devices = find_tracks(gpu_events, "device").device
+    device_index = int(np.flatnonzero(devices == device)[0])
+    parts_of_device = recording.parts[recording.parts["device"] == device_index]
+    if not len(parts_of_device):
         return []
-    dropped = of_device[of_device["kind"] == DROPPED_EVENTS]
-    first_start = min([int(work.start[is_counted].min()), *dropped["start"].tolist()])
-    last_end = int(work.end[is_counted].max())
+    dropped = parts_of_device[parts_of_device["kind"] == DROPPED_EVENTS]
+    starts = [int(gpu_events.start[is_counted].min())] + dropped["start"].tolist()
+    first_start = min(starts)
+    last_end = int(gpu_events.end[is_counted].max())
     wall = last_end - first_start
-    set_aside = _set_aside_within(work, of_device, first_start, last_end)
-    is_warm_up = (of_device["kind"] == WARM_UP).to_numpy()
+    set_aside = _set_aside_within(gpu_events, parts_of_device, first_start, last_end)
+    is_warm_up = (parts_of_device["kind"] == WARM_UP).to_numpy()
     warm_up = int(set_aside[is_warm_up].sum())
     not_recorded = int(set_aside[~is_warm_up].sum())
     analyzed = max(wall - warm_up - not_recorded, 0)
-    is_analyzed = is_counted & ~recording.set_aside(work)
-    busy = _divided_busy_time(work, is_analyzed)
+    is_analyzed = is_counted & ~recording.set_aside(gpu_events)
+    busy = _divided_busy_time(gpu_events, is_analyzed)
     idle = max(analyzed - sum(busy.values()), 0)
-    result = [
+    parts = [
         _Part("not_recorded_time", not_recorded, wall),
         _Part("warm_up_time", warm_up, wall),
         _Part("analyzed_time", analyzed, wall),
     ]
     for kind, time in busy.items():
-        result.append(_Part(f"analyzed_{kind}", time, analyzed))
-    result.append(_Part("analyzed_busy_time", sum(busy.values()), analyzed))
-    result.append(_Part("analyzed_idle_time", idle, analyzed))
-    return result
+        parts.append(_Part(f"analyzed_{kind}", time, analyzed))
+    parts.append(_Part("analyzed_busy_time", sum(busy.values()), analyzed))
+    parts.append(_Part("analyzed_idle_time", idle, analyzed))
+    return parts
 
 
 def _set_aside_within(
-    work: GpuEvents, parts: pd.DataFrame, first_start: int, last_end: int
+    gpu_events: GpuEvents, parts: pd.DataFrame, first_start: int, last_end: int
 ) -> Int64Array:
-    """Return how much time parts of a device set aside in its own wall time, ns, (p,).
+    """Return the time that each part of the recording sets aside in a device's wall time, ns, (p,).
 
-    Other devices may begin before it or end after it, and parts lie in the wall of all devices.
+    Parts are cut to the wall time of the device, as they may also cover the time of other devices
+    that begin earlier or end later.
     """
     start = parts["start"].to_numpy().clip(first_start, last_end)
     end = parts["end"].to_numpy().clip(first_start, last_end)
     idle = idle_within(
-        work=work, device_index=parts["device"].to_numpy(), start=start, end=end
+        work=gpu_events,
+        device_index=parts["device"].to_numpy(),
+        start=start,
+        end=end,
     )
     set_aside: Int64Array = np.where(parts["has_work"], end - start, idle)
     return set_aside
 
 
-def _divided_busy_time(work: GpuEvents, is_counted: BoolArray) -> dict[str, int]:
-    """Return the busy time of some GPU events by the timeline's `type`, ns."""
-    communication = work.is_communication & is_counted
-    copy = work.is_copy & is_counted
-    computation = is_counted & ~(communication | copy)
-    busy = _busy_time(work, is_counted)
-    computing = _busy_time(work, computation)
-    computing_or_communicating = _busy_time(work, computation | communication)
+def _divided_busy_time(gpu_events: GpuEvents, is_counted: BoolArray) -> dict[str, int]:
+    """Return the busy time of GPU events by the timeline's `type`, ns.
+
+    Communication is exposed where there is no computation at the same time, and a copy where there
+    is neither computation nor communication.
+    """
+    is_communication = gpu_events.is_communication & is_counted
+    is_copy = gpu_events.is_copy & is_counted
+    is_computation = is_counted & ~(is_communication | is_copy)
+    busy = _busy_time(gpu_events, is_counted)
+    computing = _busy_time(gpu_events, is_computation)
+    computing_or_communicating = _busy_time(
+        gpu_events, is_computation | is_communication
+    )
     return {
         "computation_time": computing,
         "exposed_comm_time": computing_or_communicating - computing,
@@ -127,9 +154,9 @@ def _divided_busy_time(work: GpuEvents, is_counted: BoolArray) -> dict[str, int]
 
 
 def timeline_rows_shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that are shown first: where not all is analyzed, those about the rest.
+    """Return the rows that a report shows first: those of the analyzed time, if there are any.
 
-    Shares of time that was not recorded would contradict the findings.
+    Shares of a wall time that was not recorded completely would contradict the findings.
     """
     analyzed = analyzed_rows(frame)
     if not len(analyzed):
@@ -137,38 +164,40 @@ def timeline_rows_shown(frame: pd.DataFrame) -> pd.DataFrame:
     return analyzed
 
 
-def total_time_ns(work: GpuEvents) -> int:
-    """Return the time from the first start to the last end of GPU work, summed over devices, ns."""
+def total_time_ns(gpu_events: GpuEvents) -> int:
+    """Return the time from first start to last end of GPU events, summed over devices, ns."""
     total = 0
-    for is_counted in _counted_by_device(work).values():
-        total += int(work.end[is_counted].max() - work.start[is_counted].min())
+    for is_counted in _counted_by_device(gpu_events).values():
+        total += int(
+            gpu_events.end[is_counted].max() - gpu_events.start[is_counted].min()
+        )
     return total
 
 
-def _counted_by_device(work: GpuEvents) -> dict[int, BoolArray]:
-    """Return which GPU events of each device count in the timeline, by its number."""
-    device = work.trace.device
-    numbers = np.unique(device[work.counted]).tolist()
-    return {number: work.counted & (device == number) for number in numbers}
+def _counted_by_device(gpu_events: GpuEvents) -> dict[int, BoolArray]:
+    """Return device number → mask of the device's GPU events that count in the timeline, (g,)."""
+    device = gpu_events.trace.device
+    numbers = np.unique(device[gpu_events.counted]).tolist()
+    return {number: gpu_events.counted & (device == number) for number in numbers}
 
 
 def _times_of_device(
-    work: GpuEvents, is_counted: BoolArray, micro_idle_thresh_us: float | None
+    gpu_events: GpuEvents, is_counted: BoolArray, micro_idle_thresh_us: float | None
 ) -> dict[str, int]:
-    """Return the times of the timeline of one device, ns, by their `type`.
+    """Return the times of one device by the timeline's `type`, ns.
 
     Args:
-        work: the GPU events.
-        is_counted: which of them are of the device and count, (g,); at least one.
-        micro_idle_thresh_us: up to which length idle time is micro idle time; None for no split.
+        gpu_events: the GPU events.
+        is_counted: marks the GPU events of the device that count, at least one, (g,).
+        micro_idle_thresh_us: the maximum length of a gap of micro idle time, µs; None for no split.
     """
-    start = work.start[is_counted]
-    end = work.end[is_counted]
+    start = gpu_events.start[is_counted]
+    end = gpu_events.end[is_counted]
     event_before, event_after = holes(start, end)
     gap = start[event_after] - end[event_before]
     total = int(end.max() - start.min())
     busy = total - int(gap.sum())
-    times = _divided_busy_time(work, is_counted)
+    times = _divided_busy_time(gpu_events, is_counted)
     times["busy_time"] = busy
     times["idle_time"] = total - busy
     if micro_idle_thresh_us is not None:
@@ -177,17 +206,19 @@ def _times_of_device(
         times["micro_idle_time"] = micro_idle
         times["macro_idle_time"] = total - busy - micro_idle
     times["total_time"] = total
-    times["total_comm_time"] = _busy_time(work, work.is_communication & is_counted)
-    times["total_memcpy_time"] = _busy_time(work, work.is_copy & is_counted)
+    times["total_comm_time"] = _busy_time(
+        gpu_events, gpu_events.is_communication & is_counted
+    )
+    times["total_memcpy_time"] = _busy_time(gpu_events, gpu_events.is_copy & is_counted)
     return times
 
 
-def _busy_time(work: GpuEvents, chosen: BoolArray) -> int:
-    return union_length(work.start[chosen], work.end[chosen])
+def _busy_time(gpu_events: GpuEvents, chosen: BoolArray) -> int:
+    return union_length(gpu_events.start[chosen], gpu_events.end[chosen])
 
 
 def _with_device(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the column `device`, which the one of a single device lacks."""
+    """Return the table with a column `device`, which the table of a single device lacks."""
     if "device" in table:
         return table
     return table.assign(device="")
@@ -232,7 +263,7 @@ GPU_TIMELINE = Table(
             label_column="device",
             value_column="time ms",
             kind="stacked",
-            # The rows that do not overlap and add up to the total.
+            # These times do not overlap, and add up to the total time.
             series_column="type",
             only=(
                 "computation_time",

@@ -1,4 +1,4 @@
-"""GPU time by category over time, in bins: what a page draws as its time axis."""
+"""GPU time by category in bins of time, which a page draws as its time axis."""
 
 from __future__ import annotations
 
@@ -13,31 +13,36 @@ from tracelens_ext.trace import NS_PER_MS, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import number_groups
 
-MOST_BINS = 600
+MAX_BINS = 600
 
 
-def timeline_bins(work: GpuEvents) -> pd.DataFrame:
-    """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
-    if not len(work):
+def timeline_bins(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the time of the GPU events of each category in each bin.
+
+    Times are summed, so two events that overlap count twice.
+    """
+    if not len(gpu_events):
         columns = ["device", "category", "bin", "start_ms", "end_ms", "gpu_time_ns"]
         return pd.DataFrame(columns=columns)
     labels = ["GPU work"]
-    category = np.zeros(len(work), dtype=np.int32)
-    if work.categories is not None:
-        labels = work.categories.labels
-        category = work.categories.code
-    edges = _bin_edges(work)
-    device = work.trace.device
+    category = np.zeros(len(gpu_events), dtype=np.int32)
+    if gpu_events.categories is not None:
+        labels = gpu_events.categories.labels
+        category = gpu_events.categories.code
+    edges = _bin_edges(gpu_events)
+    device = gpu_events.trace.device
     first_event, group_of_event = number_groups([device, category])
-    parts = []
+    tables = []
     for group, event in enumerate(first_event.tolist()):
         is_of_group = group_of_event == group
-        time_until = _time_run_until(
-            times=edges, start=work.start[is_of_group], end=work.end[is_of_group]
+        time_before_edge = _time_before(
+            times=edges,
+            start=gpu_events.start[is_of_group],
+            end=gpu_events.end[is_of_group],
         )
-        time_in_bin = np.diff(time_until)
+        time_in_bin = np.diff(time_before_edge)
         bins = np.flatnonzero(time_in_bin)
-        part = {
+        bins_of_group = {
             "device": device[event],
             "category": labels[category[event]],
             "bin": bins,
@@ -45,34 +50,32 @@ def timeline_bins(work: GpuEvents) -> pd.DataFrame:
             "end_ms": edges[bins + 1] / NS_PER_MS,
             "gpu_time_ns": time_in_bin[bins],
         }
-        parts.append(pd.DataFrame(part))
-    return pd.concat(parts, ignore_index=True)
+        tables.append(pd.DataFrame(bins_of_group))
+    return pd.concat(tables, ignore_index=True)
 
 
-def _bin_edges(work: GpuEvents) -> Int64Array:
-    """Return the ascending edges of at most `MOST_BINS` bins of about one width, ns."""
-    first = work.start.min()
-    last = max(work.end.max(), first + 1)
-    return np.unique(np.linspace(first, last, MOST_BINS + 1).astype(np.int64))
+def _bin_edges(gpu_events: GpuEvents) -> Int64Array:
+    """Return the ascending edges of at most `MAX_BINS` bins of nearly equal width, ns."""
+    first = gpu_events.start.min()
+    last = max(gpu_events.end.max(), first + 1)
+    return np.unique(np.linspace(first, last, MAX_BINS + 1).astype(np.int64))
 
 
-def _time_run_until(
-    times: Int64Array, start: Int64Array, end: Int64Array
-) -> Int64Array:
-    """Return how long events ran before each time, summed over the events, ns.
+def _time_before(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """Return how long events have run before each time, summed over the events, ns.
 
-    Events 0 to 4 and 2 to 3, until 3: 3 since the first start and 1 since the second, less 0 since
-    the second end, so 4.
+    It is the time since all starts minus the time since all ends. For two events, 0 to 4 and 2 to
+    3, the result at time 3 is (3 - 0) + (3 - 2) - (3 - 3) = 4.
     """
     return _time_since(start, times) - _time_since(end, times)
 
 
 def _time_since(instants: Int64Array, times: Int64Array) -> Int64Array:
-    """Return the time that has gone by at each time since all earlier instants, summed, ns."""
+    """Return the time from all earlier instants to each time, summed over the instants, ns."""
     ascending = np.sort(instants)
     sum_of_first: Int64Array = np.append(0, np.cumsum(ascending))
-    count = np.searchsorted(ascending, times, side="right")
-    time_since: Int64Array = times * count - sum_of_first[count]
+    earlier_count = np.searchsorted(ascending, times, side="right")
+    time_since: Int64Array = times * earlier_count - sum_of_first[earlier_count]
     return time_since
 
 

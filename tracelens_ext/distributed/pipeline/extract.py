@@ -264,7 +264,7 @@ class _Describing(NamedTuple):
 
 def _calls(gpu_events: GpuEvents, kernels: Int64Array) -> pd.DataFrame:
     """Return a row for each send and receive of some communication kernels."""
-    described = collectives.described_by(gpu_events, kernels)
+    described = collectives.describing_events(gpu_events, kernels)
     describing = _Describing(
         kernel=kernels,
         row=described,
@@ -330,7 +330,7 @@ def _rows_of(gpu_events: GpuEvents, describing: _Describing) -> pd.DataFrame:
         columns[column] = pd.Series(values, dtype="str")
     for column, argument in _NUMBERS.items():
         columns[column] = collectives.number_argument(
-            work=gpu_events, name=argument, rows=describing.row
+            gpu_events=gpu_events, name=argument, rows=describing.row
         )
     rows = pd.DataFrame(columns)
     # The annotation is the record itself where that has no arguments.
@@ -521,10 +521,10 @@ def _groups(
 ) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Return the ranks of the process group of each collective; empty for other kernels, (k,)."""
     is_communication = gpu_events.is_communication[kernels]
-    described = collectives.described_by(gpu_events, kernels[is_communication])
+    described = collectives.describing_events(gpu_events, kernels[is_communication])
     groups = np.full(len(kernels), "", dtype=object)
     groups[is_communication] = collectives.text_argument(
-        work=gpu_events,
+        gpu_events=gpu_events,
         name=_TEXTS["group"],
         rows=described,
     )

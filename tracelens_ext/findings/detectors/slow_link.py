@@ -192,7 +192,7 @@ def _other_gpus(work: GpuEvents) -> Int64Array:
     others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
     event = communication_of(work).index.to_numpy()
     gpus = len(work.trace.devices)
-    described = collectives.described_by(work, event)
+    described = collectives.describing_events(work, event)
     ranks = collectives.text_argument(work, "Process Group Ranks", described)
     distributed = work.trace.metadata.get("distributedInfo")
     world = None

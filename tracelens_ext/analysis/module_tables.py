@@ -1,0 +1,180 @@
+"""The table of GPU time by `nn.Module`, which shows the parts of the model that take the time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens_ext.analysis.context import AnalysisContext
+from tracelens_ext.analysis.modules import (
+    SEPARATOR,
+    ModuleFrames,
+    find_module_frames,
+    has_modules,
+    module_paths,
+)
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array, IntArray, Trace
+from tracelens_ext.trace.busy_time import BusyTime
+from tracelens_ext.trace.call_paths import CallPaths
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import percent, sums, texts
+from tracelens_ext.trace.intervals import union_length
+from tracelens_ext.trace.nesting import depths, summed_up
+
+
+def nn_modules(gpu_events: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
+    """Return GPU time by module path, longest total first; no rows without modules.
+
+    Args:
+        gpu_events: the GPU events.
+        instances: True for a row per module, such as `Block_0`; False for a row per path of module
+            classes.
+    """
+    frames = find_module_frames(gpu_events)
+    paths, labels = module_paths(gpu_events.trace, frames, instances=instances)
+    path_count = len(paths)
+    busy_time = BusyTime(start=gpu_events.start, end=gpu_events.end)
+    total_of_frame = busy_time.by_subtree(frames.parent, frames.of_gpu)
+    self_of_frame = busy_time.by_owner(frames.of_gpu, len(frames.rows))
+    total_ns = sums(paths.of_node, total_of_frame, path_count)
+    self_ns = sums(paths.of_node, self_of_frame, path_count)
+    all_busy_ns = union_length(gpu_events.start, gpu_events.end)
+    parent = paths.parent.astype(np.int32)
+    events = np.flatnonzero(frames.of_gpu != NONE)
+    path_of_event = paths.of_node[frames.of_gpu[events]]
+    own_events = np.bincount(path_of_event, minlength=path_count)
+    columns: dict[str, object] = {"path": paths.texts(labels, SEPARATOR)}
+    if not instances:
+        columns["modules"] = _modules_of_paths(gpu_events.trace, frames, paths)
+    columns["calls"] = np.bincount(paths.of_node, minlength=path_count)
+    columns["kernels"] = summed_up(parent, depths(parent), own_events)
+    columns["gpu_time_total_ms"] = total_ns / NS_PER_MS
+    columns["gpu_time_self_ms"] = self_ns / NS_PER_MS
+    columns["% of GPU busy time"] = percent(total_ns, all_busy_ns)
+    columns |= _top_category_columns(
+        gpu_events=gpu_events, paths=paths, events=events, path_of_event=path_of_event
+    )
+    if (frames.of_forward != NONE).any():
+        backward_of_frame = busy_time.by_subtree(frames.parent, frames.of_forward)
+        backward_ns = sums(paths.of_node, backward_of_frame, path_count)
+        columns["backward_time_ms"] = backward_ns / NS_PER_MS
+    frame = pd.DataFrame(columns)
+    return frame.iloc[np.argsort(-total_ns, kind="stable")].reset_index(drop=True)
+
+
+def _modules_of_paths(
+    trace: Trace, frames: ModuleFrames, class_paths: CallPaths
+) -> Int64Array:
+    """Return the number of modules with each path of classes."""
+    paths, _ = module_paths(trace, frames, instances=True)
+    class_path_of_module = np.zeros(len(paths), dtype=np.int64)
+    class_path_of_module[paths.of_node] = class_paths.of_node
+    return np.bincount(class_path_of_module, minlength=len(class_paths))
+
+
+def _top_category_columns(
+    gpu_events: GpuEvents, paths: CallPaths, events: IntArray, path_of_event: IntArray
+) -> dict[str, object]:
+    """Return columns with the longest category within each path, and its share.
+
+    Args:
+        gpu_events: all GPU events.
+        paths: the module paths, p of them.
+        events: the GPU events that are in a module, (e,).
+        path_of_event: the path of each of these, (e,).
+    """
+    categories = gpu_events.categories
+    if categories is None:
+        return {}
+    labels = categories.labels
+    # One sum per pair of a path and a category makes a table (p, categories).
+    pair = path_of_event * len(labels) + categories.code[events]
+    time_of_pair = sums(
+        group_index=pair,
+        values=gpu_events.duration[events],
+        group_count=len(paths) * len(labels),
+    )
+    self_times = time_of_pair.reshape(len(paths), len(labels))
+    parent = paths.parent.astype(np.int32)
+    depth = depths(parent)
+    total_columns = [summed_up(parent, depth, column) for column in self_times.T]
+    total_times = np.stack(total_columns, axis=1)
+    time_of_path = total_times.sum(axis=1)
+    no_category = len(labels)
+    top = np.where(time_of_path > 0, total_times.argmax(axis=1), no_category)
+    return {
+        "top_category": texts(top, labels + [""]),
+        "top_category_percent": percent(total_times.max(axis=1), time_of_path),
+    }
+
+
+def _nn_modules(
+    context: AnalysisContext, *, nn_module_instances: bool = False
+) -> pd.DataFrame:
+    """Return GPU time by path of `nn.Module` classes, or of modules."""
+    return nn_modules(context.gpu_events, instances=nn_module_instances)
+
+
+def _has_modules(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return has_modules(context.trace)
+
+
+_HAS_MODULES = Condition("the trace has Python frames of `nn.Module`s", _has_modules)
+NN_MODULES = Table(
+    name="nn_modules",
+    description="GPU time by nn.Module",
+    columns=[
+        Column(
+            "path",
+            "classes, outermost module first, separated by `/`; with "
+            "`nn_module_instances=True` modules, `Block_0`, `Block_1`",
+        ),
+        Column(
+            "modules",
+            "number of modules with this path; not with `nn_module_instances=True`",
+            unit="modules",
+        ),
+        Column("calls", "how many", unit="calls"),
+        Column("kernels", "launched within", unit="GPU events"),
+        Column(
+            "gpu_time_total_ms",
+            "busy time of the GPU events below, summed over the calls",
+        ),
+        Column("gpu_time_self_ms", "GPU events that no inner module launched"),
+        Column(
+            "% of GPU busy time",
+            "`gpu_time_total_ms` as a share of the busy time of all GPU events",
+        ),
+        Column(
+            "top_category",
+            "the category with the longest total duration inside, when categories are "
+            "on",
+        ),
+        Column("top_category_percent", "its share"),
+        Column(
+            "backward_time_ms",
+            "in training: busy time of what autograd launched for the module's "
+            "operations. It runs on another thread, outside of the module, and is in "
+            "no other column.",
+        ),
+    ],
+    build=_nn_modules,
+    options=["nn_module_instances"],
+    requires=[GPU_EVENTS, _HAS_MODULES],
+    analyzer_call="get_df_nn_modules()",
+    charts=[
+        Chart(
+            title="GPU time by module class, without inner modules",
+            sheet="nn_modules",
+            label_column="path",
+            value_column="gpu_time_self_ms",
+            top=15,
+            on="page",
+        )
+    ],
+)
