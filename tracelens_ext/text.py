@@ -9,6 +9,8 @@ from typing import Final
 
 #: What is shown where an event has no name.
 NO_NAME = "(no name)"
+#: What a place is called in which the CPU is in no recorded operation.
+NO_OPERATION: Final = "(no operation)"
 #: The category of a kernel that no rule knows.
 UNCATEGORIZED: Final = "Uncategorized"
 

@@ -172,3 +172,74 @@ def test_benchmarks_do_not_count_for_any_category() -> None:
     table = analyzer.get_df_gpu_time_by_category()
     times = dict(zip(table["kernel_category"], table["total_time_ms"], strict=True))
     assert times == {"(not analyzed)": 1.2, "GEMM": 1.0}
+
+
+def convolution(maker: TraceMaker, start: float, *, waits: int) -> float:
+    """A convolution that launches a kernel and waits for its event some times; return its end."""
+    begin = start
+    for _ in range(waits):
+        start = launches(maker, ["candidate"], start + 10)
+        maker.call("cudaEventSynchronize", start - 8, 5)
+    end = launches(maker, ["implicit_gemm"], start + 10)
+    maker.op("aten::cudnn_convolution", begin, end - begin)
+    return end
+
+
+def set_aside_names(maker: TraceMaker) -> list[str]:
+    work = TreePerfAnalyzer(maker.document()).gpu_events
+    is_set_aside = recording_of(work).set_aside(work)
+    return [work.trace.names[code] for code in work.name[is_set_aside].tolist()]
+
+
+def test_a_convolution_that_measures_its_algorithms_is_warm_up() -> None:
+    maker = TraceMaker()
+    end = convolution(maker, 10, waits=4)
+    for _ in range(20):
+        end = convolution(maker, end + 10, waits=0)
+    assert set_aside_names(maker) == ["candidate"] * 4 + ["implicit_gemm"]
+
+
+def test_a_convolution_that_waits_once_measures_nothing() -> None:
+    maker = TraceMaker()
+    end = convolution(maker, 10, waits=1)
+    for _ in range(20):
+        end = convolution(maker, end + 10, waits=0)
+    assert set_aside_names(maker) == []
+
+
+def test_measuring_in_each_iteration_is_the_work_of_the_program() -> None:
+    maker = TraceMaker()
+    end = 10.0
+    for number in range(5):
+        begin = end
+        end = convolution(maker, end + 10, waits=4) + 10
+        maker.annotation(f"ProfilerStep#{number}", begin, end - begin)
+    assert set_aside_names(maker) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_warm_up"),
+    [
+        ("warmup", True),
+        ("[param|model|warmup|forward]", True),
+        ("Warm-up iterations", True),
+        ("lr_warmup", False),
+        ("update learning rate warmup", False),
+        ("unwarmuped", False),
+    ],
+)
+def test_what_a_program_calls_warm_up_is_warm_up(
+    name: str, *, is_warm_up: bool
+) -> None:
+    maker = TraceMaker()
+    end = launches(maker, ["gemm"] * 5, 10)
+    maker.annotation(name, 0, end)
+    launches(maker, ["gemm"] * 20, end + 100)
+    assert len(set_aside_names(maker)) == (5 if is_warm_up else 0)
+
+
+def test_a_recording_of_warm_up_alone_is_analyzed() -> None:
+    maker = TraceMaker()
+    end = launches(maker, ["gemm"] * 20, 10)
+    maker.annotation("warmup", 0, end)
+    assert set_aside_names(maker) == []

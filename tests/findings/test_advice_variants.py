@@ -123,10 +123,11 @@ def test_advice_is_plain() -> None:
 
 
 VERBS = (
-    "Allocate Allow Avoid Balance Bring Capture Checkpoint Choose Combine Compare Compile Compute "
-    "Convert Copy Create Divide Enable Find Free Fuse Give Keep Launch Let Look Make Map Merge "
-    "Move Pad Prefetch Put Quantize Recompute Replay Reuse Run Send Set Shorten Split Start Store "
-    "Stop Try Tune Update Use"
+    "Allocate Allow Avoid Balance Bring Capture Checkpoint Choose Combine Compare "
+    "Compile Compute Convert Copy Create Divide Enable Exchange Find Free Fuse Give "
+    "Keep Launch Let Look Make Map Merge Move Pad Prefetch Put Quantize Read "
+    "Recompute Replay Reuse Run Send Set Shorten Split Start Store Stop Try Tune "
+    "Update Use"
 )
 
 

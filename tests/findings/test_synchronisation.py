@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.idle_programs import Program, wait_per_layer
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.findings.finding import Finding, Findings
@@ -48,3 +50,70 @@ def test_idle_time_claimed_here_is_synchronization_in_the_gaps() -> None:
     assert finding.claim is not None
     assert (finding.claim.intervals.gap != NONE).all()
     assert finding.attributed_ms <= of_waits + 1e-6
+
+
+def first_of(program: Program, ident: str = "synchronization") -> Finding:
+    findings = findings_of(program.maker.document()).findings
+    (found,) = (finding for finding in findings if finding.id == ident)
+    return found
+
+
+def read(program: Program, *, op: str = "", size: int = 4) -> None:
+    """Copy a value to the CPU, and wait for that."""
+    correlation = len(program.maker.events) + 1
+    begin = program.cpu
+    start = max(program.gpu + 1, begin + 10)
+    program.maker.gpu(
+        "gpu_memcpy",
+        "Memcpy DtoH (Device -> Pageable)",
+        start,
+        2,
+        correlation=correlation,
+        args={"bytes": size},
+    )
+    program.gpu = start + 2
+    length = program.gpu + 5 - begin
+    program.maker.call("cudaMemcpy", begin, length, correlation=correlation)
+    if op:
+        program.maker.op(op, begin - 1, length + 2)
+    program.cpu = begin + length + 5
+
+
+def test_waits_that_no_operation_needs_are_calls_of_the_program() -> None:
+    program = Program()
+    for _ in range(30):
+        for _ in range(5):
+            program.launch(300, cost=20)
+        begin = program.cpu
+        program.maker.call("cudaDeviceSynchronize", begin, program.gpu + 5 - begin)
+        program.cpu = program.gpu + 60
+    assert first_of(program).advice.startswith("Stop calling torch.cuda.synchronize()")
+
+
+def test_values_that_operations_read_are_no_calls_of_the_program() -> None:
+    program = Program()
+    for _ in range(30):
+        for _ in range(5):
+            program.launch(300, cost=20)
+        read(program, op="aten::item")
+        program.cpu += 50
+    assert first_of(program).advice.startswith("Avoid reading GPU values in the loop")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        ("mul_mat_q<ggml_type>", "Read these values less often"),
+        ("void Kokkos::parallel_for", "fence once"),
+    ],
+)
+def test_values_that_a_native_program_reads_are_to_be_read_less_often(
+    kernel: str, words: str
+) -> None:
+    program = Program()
+    for _ in range(30):
+        for _ in range(5):
+            program.launch(300, cost=20, op="", name=kernel)
+        read(program)
+        program.cpu += 50
+    assert words in first_of(program).advice

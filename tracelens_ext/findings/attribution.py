@@ -18,6 +18,7 @@ from tracelens_ext.analysis.iterations.selection import named_iterations
 from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Place
+from tracelens_ext.text import NO_OPERATION
 from tracelens_ext.trace import (
     NONE,
     NS_PER_MS,
@@ -48,14 +49,14 @@ _NO_LINES: Final = (
     "multiprocessing/",
 )
 
-#: What a place is called in which the CPU is in no recorded operation.
-NO_OPERATION: Final = "(no operation)"
 #: A place is the largest one only if it has this share.
 _NAMED_SHARE: Final = 1 / 3
 #: Numbers that tell one of many ranges from the others, as in `ensure_layer_4_weights`.
 _NUMBER: Final = re.compile(
     r"(?<![A-Za-z0-9])[0-9]+(?![A-Za-z0-9])|(?<=_)[0-9]+(?=_|$)"
 )
+#: What follows the file in the name of a frame.
+_LINE_OF_FRAME: Final = re.compile(r"\(\d+\): .*$")
 #: So many names at least that differ in numbers only are one place.
 _FEWEST_FOLDED: Final = 3
 
@@ -143,69 +144,121 @@ def folded_labels(
     """
     patterns = [_NUMBER.sub("#", label) for label in labels]
     count = Counter(patterns)
-    folded = [
-        pattern if count[pattern] >= _FEWEST_FOLDED else label
-        for label, pattern in zip(labels, patterns, strict=True)
-    ]
-    unique = list(dict.fromkeys(folded))
+
+    def folded(label: str) -> str:
+        pattern = _NUMBER.sub("#", label)
+        if count[pattern] >= _FEWEST_FOLDED:
+            return pattern
+        return label
+
+    return _relabeled(code, labels, folded)
+
+
+def _relabeled(
+    code: Int64Array, labels: Sequence[str], relabel: Callable[[str], str]
+) -> tuple[Int64Array, list[str]]:
+    """Return codes and labels with other labels, of which those that are equal are one."""
+    new_labels = [relabel(label) for label in labels]
+    unique = list(dict.fromkeys(new_labels))
     number = {label: place for place, label in enumerate(unique)}
-    code_of_labels = np.array([number[label] for label in folded], dtype=np.int64)
-    folded_code = values_at(code_of_labels, code)
-    return np.where(code == NONE, NONE, folded_code), unique
+    code_of_labels = np.array([number[label] for label in new_labels], dtype=np.int64)
+    new_code = values_at(code_of_labels, code)
+    return np.where(code == NONE, NONE, new_code), unique
 
 
 def _of_gaps(
     work: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> dict[str, list[Place]]:
     """What the host was in, moment by moment, of all that is claimed of gaps."""
-    start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
+    start, end, _, _, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
     if not len(start):
         return {}
-    devices = len(claim.devices)
-
-    def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
-        find = partial(idle_moments, kinds)
-        parts = _innermost(
-            find, kinds, hosts.HostIntervals(thread=thread, start=start, end=end)
-        )
-        before = 0
-        # of each part the row and the ns of moments, and the gap and the moments of
-        columns = []
-        for moments, asked, (first, past, _, ns) in parts:  # stretches
-            columns.append((moments.row, ns, gap[asked], first + before, past + before))
-            before += len(ns)
-        row, ns, gaps, first, past = map(np.concatenate, zip(*columns, strict=True))
-        code, labels = hosts.event_labels(work.trace, row)
-        if EventKind.PYTHON_FUNCTION not in kinds:
-            code, labels = folded_labels(code, labels)
-        code = np.where(ns > 0, code, NONE)
-
-        def gaps_with(label: str) -> int:
-            its = np.append(0, np.cumsum(code == labels.index(label)))
-            # a place counts once in a gap
-            return len(distinct(gaps[its[past] > its[first]]))
-
-        found = ranked(code, labels, ns / devices)
-        found = [replace(place, count=gaps_with(place.name)) for place in found]
-        if EventKind.CPU_OP not in kinds:
-            return found
-        seen_ns = int(ns[code != NONE].sum())
-        total_ns = int((end - start).sum())
-        outside_ms = (total_ns - seen_ns) / devices / NS_PER_MS
-        least_ms = _NAMED_SHARE * float(total_ns) / devices / NS_PER_MS
-        if outside_ms < least_ms:
-            return found
-        count = len(distinct(gap))
-        outside = Place(name=NO_OPERATION, attributed_ms=outside_ms, count=count)
-        return found + [outside]
-
     names = dict(zip(HOST_KINDS, ("operations", "calls", "python_frames"), strict=True))
-    found = {names[column]: ranks(kinds) for column, kinds in HOST_KINDS.items()}
+    found = {
+        names[column]: _ranked_in_gaps(work, claim, idle_moments, kinds)
+        for column, kinds in HOST_KINDS.items()
+    }
     return found | {
         "iterations": _iterations_during(
-            work=work, start=start, end=end, thread=thread, devices=devices
+            work=work,
+            start=start,
+            end=end,
+            thread=thread,
+            devices=len(claim.devices),
         )
     }
+
+
+def python_files(
+    work: GpuEvents, claim: Claim, idle_moments: FindMoments
+) -> list[Place]:
+    """Return the files of Python with most of the idle time of a claim, by the innermost frame."""
+    kinds = HOST_KINDS["python_frame"]
+    places = _ranked_in_gaps(work, claim, idle_moments, kinds, _file_of_frame)
+    return sorted(places, key=lambda place: -place.attributed_ms)[:MOST_PLACES]
+
+
+def _file_of_frame(frame: str) -> str:
+    """Return `model.py` of `model.py(12): forward`; what has no line keeps its name."""
+    return _LINE_OF_FRAME.sub("", frame)
+
+
+def _ranked_in_gaps(
+    work: GpuEvents,
+    claim: Claim,
+    idle_moments: FindMoments,
+    kinds: tuple[EventKind, ...],
+    relabel: Callable[[str], str] | None = None,
+) -> list[Place]:
+    """Return the innermost events of some kinds with the most idle time of a claim.
+
+    Args:
+        work: the GPU events.
+        claim: the attributed time, some of it in gaps.
+        idle_moments: `hosts.idle_time_segments` of the work.
+        kinds: the kinds of events.
+        relabel: makes the names of places of the names of events; those that become equal are one.
+    """
+    start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
+    if not len(start):
+        return []
+    devices = len(claim.devices)
+    find = partial(idle_moments, kinds)
+    parts = _innermost(
+        find, kinds, hosts.HostIntervals(thread=thread, start=start, end=end)
+    )
+    before = 0
+    # of each part the row and the ns of moments, and the gap and the moments of
+    columns = []
+    for moments, asked, (first, past, _, ns) in parts:  # stretches
+        columns.append((moments.row, ns, gap[asked], first + before, past + before))
+        before += len(ns)
+    row, ns, gaps, first, past = map(np.concatenate, zip(*columns, strict=True))
+    code, labels = hosts.event_labels(work.trace, row)
+    if EventKind.PYTHON_FUNCTION not in kinds:
+        code, labels = folded_labels(code, labels)
+    if relabel is not None:
+        code, labels = _relabeled(code, labels, relabel)
+    code = np.where(ns > 0, code, NONE)
+
+    def gaps_with(label: str) -> int:
+        its = np.append(0, np.cumsum(code == labels.index(label)))
+        # a place counts once in a gap
+        return len(distinct(gaps[its[past] > its[first]]))
+
+    found = ranked(code, labels, ns / devices)
+    found = [replace(place, count=gaps_with(place.name)) for place in found]
+    if EventKind.CPU_OP not in kinds:
+        return found
+    seen_ns = int(ns[code != NONE].sum())
+    total_ns = int((end - start).sum())
+    outside_ms = (total_ns - seen_ns) / devices / NS_PER_MS
+    least_ms = _NAMED_SHARE * float(total_ns) / devices / NS_PER_MS
+    if outside_ms < least_ms:
+        return found
+    count = len(distinct(gap))
+    outside = Place(name=NO_OPERATION, attributed_ms=outside_ms, count=count)
+    return found + [outside]
 
 
 def _innermost(

@@ -25,6 +25,7 @@ from tracelens_ext.analysis.idle_time.shapes import (
 )
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Evidence
+from tracelens_ext.findings.idle_places import time_in_compiled_calls
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NS_PER_MS, Int64Array
@@ -159,6 +160,11 @@ class ShapedClaim:
             end=classified.gaps.end[gaps],
         )
         activities = ["nothing recorded"] * len(gaps)
+        calls = time_in_compiled_calls(self._inspection, times.start, times.end)
+        for name, ns in calls.items():
+            is_most = ns > _MOST * (times.end - times.start)
+            for position in np.flatnonzero(is_most).tolist():
+                activities[position] = f"in {name}"
         for column in reversed(_COLUMNS):
             rows = innermost_during(
                 trace=self._work.trace,

@@ -14,6 +14,8 @@ from tracelens_ext.trace.sorted_groups import last_before
 
 #: PyTorch's annotation around a step of an optimizer.
 STEP: Final = re.compile(r"Optimizer\.step#(\w+)")
+#: The optimizers of PyTorch that have a fused step.
+_WITH_FUSED_STEP: Final = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 
 
 class OptimizerSteps(NamedTuple):
@@ -27,6 +29,26 @@ def optimizer_steps(inspection: Inspection) -> OptimizerSteps:
     """Return the steps of optimizers of a trace."""
     rows = inspection.host_rows(STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     return launched_within(inspection, rows)
+
+
+def optimizer_name(inspection: Inspection, steps: Int64Array) -> str:
+    """Return the name of the optimizer of some steps; empty if there are several."""
+    trace = inspection.work.trace
+    names = set()
+    for code in np.unique(trace.name[steps]).tolist():
+        match = STEP.match(trace.names[code])
+        if match:
+            names.add(match[1])
+    if len(names) != 1:
+        return ""
+    return names.pop()
+
+
+def option_of_optimizer(name: str) -> str:
+    """Return the option with which an optimizer updates many parameters at once."""
+    if not name or name in _WITH_FUSED_STEP:
+        return "fused"
+    return "foreach"
 
 
 def launched_within(inspection: Inspection, rows: Int64Array) -> OptimizerSteps:

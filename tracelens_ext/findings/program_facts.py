@@ -72,6 +72,8 @@ class Fact(Enum):
     CHECKPOINTING = "activation checkpointing"
     #: Kernels run on several streams.
     SEVERAL_STREAMS = "several streams"
+    #: JAX copies inputs to other devices when a compiled function is called.
+    RESHARDED_INPUTS = "inputs that are sharded anew"
     #: There are many launches, and each gives the GPU little work.
     SHORT_LAUNCHES = "short launches"
     #: Compilers of directives made the kernels (OpenMP, OpenACC).
@@ -239,6 +241,11 @@ _MAPS_MEMORY: Final = re.compile(r"(?:cu|hip)Mem(?:Create|Map|AddressReserve)")
 _FROM_POOL: Final = re.compile(
     r"(?:cuda|hip|cu)(?:Malloc|MemAlloc|MallocFromPool)Async"
 )
+_SHARDS_ARGUMENT: Final = re.compile(
+    r"\$(?:pxla|array)\.py:\d+ \w*shard_(?:arg|device)"
+)
+#: With so many copies between devices, a loop makes them.
+_FEWEST_COPIES: Final = 10
 _DIRECTIVES: Final = re.compile(r"__omp_offloading_|\bnvkernel_|\b__pgi_|_\d+_gpu\b")
 _KOKKOS: Final = re.compile(r"[Kk]okkos")
 _PYTHON_ARRAYS: Final = re.compile(r"\bcupy_|cudapy")
@@ -441,6 +448,17 @@ def _several_streams(facts: ProgramFacts) -> str:
     return f"kernels on {streams} streams"
 
 
+def _resharded_inputs(facts: ProgramFacts) -> str:
+    work = facts.work
+    between_devices = work.is_copy & work.trace.named(work.name, _WITHIN_DEVICE.match)
+    copies = int(between_devices.sum())
+    if copies < _FEWEST_COPIES:
+        return ""
+    if not facts.has_cpu_event(_SHARDS_ARGUMENT, EventKind.PYTHON_FUNCTION):
+        return ""
+    return f"{copies:,} copies between devices for the arguments of compiled functions"
+
+
 def _short_launches(facts: ProgramFacts) -> str:
     launches = find_launches(facts.work)
     starts_work = launches.is_kernel | launches.is_graph
@@ -554,6 +572,7 @@ _TESTS: Final[Mapping[Fact, Callable[[ProgramFacts], str]]] = {
     Fact.MEMORY_POOL: _memory_pool,
     Fact.CHECKPOINTING: _checkpointing,
     Fact.SEVERAL_STREAMS: _several_streams,
+    Fact.RESHARDED_INPUTS: _resharded_inputs,
     Fact.SHORT_LAUNCHES: _short_launches,
     Fact.DIRECTIVES: _kernels_of(_DIRECTIVES),
     Fact.KOKKOS: _kernels_of(_KOKKOS),

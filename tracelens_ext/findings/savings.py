@@ -29,7 +29,8 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
 
     Where the simulation is not good, savings stay what they are: the attributed time, which bounds
     them, as the titles then say. What frees the CPU saves at least what remains if only half of its
-    time goes. Without its waits, the CPU may run ahead of the GPU.
+    time goes. Without its waits, the CPU may run ahead of the GPU. What runs beside other work
+    saves the attributed time at most: the rest of these GPU events belongs to other findings.
     """
     changes = simulation.changes
     claims = changes.claims
@@ -104,6 +105,8 @@ def _simulated_savings(
         if finding.id in ids_ahead:
             ahead_ns = savings.of(frozenset([finding.id + _AHEAD]))
             saving_ns = _saving_ahead(finding, saving_ns, ahead_ns)
+        if known_claims[finding.id].overlapped is not None:
+            saving_ns = min(saving_ns, _attributed_ns(finding))
         alone.append(_with_saving(finding, confidence, saving_ns, low_ns))
     in_order = ranked_findings(alone)
     savings.simulate([_ids(several) for several in _beginnings(in_order)])
@@ -122,8 +125,11 @@ def _saving_ahead(finding: Finding, saving_ns: int, ahead_ns: int) -> int:
 
     The CPU may then hide other idle time as well, which other findings have.
     """
-    attributed_ns = round(finding.attributed_ms * NS_PER_MS)
-    return max(saving_ns, min(ahead_ns, attributed_ns))
+    return max(saving_ns, min(ahead_ns, _attributed_ns(finding)))
+
+
+def _attributed_ns(finding: Finding) -> int:
+    return round(finding.attributed_ms * NS_PER_MS)
 
 
 def _alone(findings: Sequence[Finding]) -> list[Sequence[Finding]]:

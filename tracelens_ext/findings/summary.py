@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.text import NO_NAME, ms_text
+from tracelens_ext.text import NO_NAME, NO_OPERATION, ms_text
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
@@ -45,17 +45,20 @@ _COMMANDS: Final = frozenset({"gaps", "tree"})
 #: The share of the attributed time below which a place is not named in texts.
 _LEAST_PLACE: Final = 0.02
 #: The largest place has at least this share of a finding.
-_LARGEST_SHARE: Final = 1 / 3
+LARGEST_SHARE: Final = 1 / 3
 #: The largest place is in the title from this share of a finding on.
 TITLE_SHARE: Final = 0.5
 #: Kinds of places, the one that tells most of what to change first.
 _MOST_TELLING: Final = (
     "python_frames",
+    "main_thread",
     "collectives",
     "operations",
     "kernels",
     "modules",
 )
+#: Kinds of places that tell something where none of the others has a third of a finding.
+_TELLING_LESS: Final = ("python_files", "parts_of_step", "next_work", "calls")
 #: Kinds of places that say nothing of what to change, unless nothing else is known.
 _TELLS_LITTLE: Final = frozenset({"iterations", "streams", "devices"})
 #: A saving that differs by less from the attributed time, as a share, needs no explanation.
@@ -182,20 +185,29 @@ def first_sentences(findings: Findings) -> list[str]:
 def places_of_most_telling_kind(finding: Finding) -> Sequence[Place]:
     """Return the places of the kind that tells most of what to change; none if unknown.
 
-    That is the first kind with a place of half of the finding, else of a third, else any.
+    That is the first kind with a place of half of the finding, else of a third, else any. Kinds
+    that tell less, and that the CPU is in no operation, count only if no other place has a third.
     """
     where = dict(finding.where)
     if _is_whole_program(where.get("operations", ()), finding) and "kernels" in where:
         del where["operations"]
-    in_order = list(_MOST_TELLING) + list(where)
+    in_order = list(_MOST_TELLING + _TELLING_LESS) + list(where)
     kinds = [kind for kind in in_order if where.get(kind)]
     telling = [kind for kind in kinds if kind not in _TELLS_LITTLE]
     kinds = telling or kinds
-    for share in (TITLE_SHARE, _LARGEST_SHARE, 0.0):
+    named = [kind for kind in kinds if where[kind][0].name != NO_OPERATION]
+    telling_more = [kind for kind in named if kind not in _TELLING_LESS]
+    for candidates, share in (
+        (telling_more, TITLE_SHARE),
+        (telling_more, LARGEST_SHARE),
+        (named, TITLE_SHARE),
+        (named, LARGEST_SHARE),
+        (kinds, LARGEST_SHARE),
+        (kinds, 0.0),
+    ):
         least_ms = share * finding.attributed_ms
-        for kind in kinds:
-            largest = where[kind][0]
-            if largest.attributed_ms >= least_ms:
+        for kind in candidates:
+            if where[kind][0].attributed_ms >= least_ms:
                 return where[kind]
     return ()
 
@@ -216,7 +228,7 @@ def largest_place(finding: Finding) -> str:
     if not places:
         return ""
     largest = places[0]
-    least_ms = _LARGEST_SHARE * finding.attributed_ms
+    least_ms = LARGEST_SHARE * finding.attributed_ms
     if largest.attributed_ms < least_ms:
         return ""
     name = largest.name or NO_NAME
@@ -238,7 +250,7 @@ def where_text(finding: Finding, cut: Callable[[str], str] = str) -> str:
     if not places:
         return ""
     largest = places[0]
-    least_ms = _LARGEST_SHARE * finding.attributed_ms
+    least_ms = LARGEST_SHARE * finding.attributed_ms
     if largest.attributed_ms < least_ms:
         return "many places, each with less than a third; --verbose shows the largest"
     text = place_text(largest, cut)

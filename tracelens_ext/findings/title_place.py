@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from tracelens_ext.analysis.iterations.selection import named_iterations
-from tracelens_ext.findings.attribution import NO_OPERATION
 from tracelens_ext.findings.finding import Finding, Place
 from tracelens_ext.findings.summary import TITLE_SHARE, places_of_most_telling_kind
 from tracelens_ext.report.tables.short_names import cut_middle
-from tracelens_ext.text import ms_text
+from tracelens_ext.text import NO_OPERATION, ms_text
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 _NAME_LENGTH: Final = 48
@@ -35,6 +34,8 @@ def with_places_in_titles(
             continue
         name = cut_middle(place.name, _NAME_LENGTH)
         suffix = f", mostly in {name}"
+        if name.startswith("before "):
+            suffix = f", mostly {name}"
         if count >= _FEWEST_ITERATIONS and place.count >= count:
             suffix += f", {ms_text(place.attributed_ms / count)} per step"
         result.append(replace(finding, title=finding.title + suffix))
@@ -47,7 +48,7 @@ def _place_with_most(finding: Finding) -> Place | None:
         return None
     for place in places_of_most_telling_kind(finding)[:1]:
         has_most = place.attributed_ms > TITLE_SHARE * finding.attributed_ms
-        is_named = place.name in finding.title
+        is_named = place.name in finding.title or ", mostly" in finding.title
         if has_most and place.name and place.name != NO_OPERATION and not is_named:
             return place
     return None

@@ -133,18 +133,21 @@ class GpuEvents:
         return self.categorizer or self._categorizers.make_default()
 
     @cached_property
-    def is_communication(self) -> BoolArray:
-        """True for kernels that the built-in packs categorize as communication, (g,).
-
-        This holds whatever categorizer the user chose: other rules may have other categories.
-        """
+    def builtin_categories(self) -> Categories:
+        """The category of each event by the built-in packs, whatever the user chose."""
         categories = self.categories
         if (
             categories is None
             or self.categorizer is None
             or not self.categorizer.is_builtin
         ):
-            categories = self._categorize(self._categorizers.make_builtin())
+            return self._categorize(self._categorizers.make_builtin())
+        return categories
+
+    @cached_property
+    def is_communication(self) -> BoolArray:
+        """True for kernels that the built-in packs categorize as communication, (g,)."""
+        categories = self.builtin_categories
         is_label = np.array([label == COMMUNICATION for label in categories.labels])
         result: BoolArray = is_label[categories.code] & self.is_kernel
         return result

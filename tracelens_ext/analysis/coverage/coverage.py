@@ -30,7 +30,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.benchmarks import find_benchmarks
+from tracelens_ext.analysis.coverage.benchmarks import (
+    find_benchmarks,
+    find_named_warm_up,
+)
 from tracelens_ext.analysis.coverage.part_kinds import (
     DROPPED_EVENTS,
     PRE_RECORDING,
@@ -155,8 +158,8 @@ def recording_of(work: GpuEvents) -> Coverage:
             for device_index in range(device_count)
         ]
         parts.append(suspect_parts(work))
-        benchmarks = find_benchmarks(work)
-        parts.append(benchmarks.assign(kind=WARM_UP, has_work=True))
+        for warm_up_work in (find_benchmarks(work), find_named_warm_up(work)):
+            parts.append(warm_up_work.assign(kind=WARM_UP, has_work=True))
         parts.append(find_warm_up(work, wall_start, wall_end).assign(kind=WARM_UP))
     return Coverage(
         wall_start=wall_start,

@@ -48,6 +48,7 @@ def find_warm_up(work: GpuEvents, wall_start: int, wall_end: int) -> pd.DataFram
       several such calls, the time between them is warm-up, too;
     * the first launch of a kernel, however short, if it loads the module of the kernel;
     * code loading, capture and instantiation of graphs, compilation, and cuDNN's search;
+    * a range that the program calls warm-up;
     * a run of a compiled region that takes over ten times as long as its shortest run.
 
     What comes back is not warm-up: anything that is compiled or captured again; anything that the

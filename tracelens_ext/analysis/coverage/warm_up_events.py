@@ -14,6 +14,8 @@ import numpy as np
 from tracelens_ext.analysis.coverage.benchmarks import (
     benchmark_ranges,
     find_benchmarks,
+    find_named_warm_up,
+    named_warm_up_ranges,
 )
 from tracelens_ext.analysis.coverage.first_launches import slow_first_launches
 from tracelens_ext.lazy import pd
@@ -36,6 +38,7 @@ class WarmUp(StrEnum):
     SEARCH = "search for the best convolution algorithm"
     AUTOTUNING = "autotuning"
     FIRST_LAUNCH = "first launch of a kernel"
+    NAMED = "range of the program"
 
 
 #: A call that takes longer may be a first use. A run of a compiled region may contain a compilation
@@ -93,6 +96,8 @@ def warm_up_events(work: GpuEvents) -> pd.DataFrame:
     ]
     if len(find_benchmarks(work)):
         tables.append(_event_table(trace, WarmUp.AUTOTUNING, benchmark_ranges(work)))
+    if len(find_named_warm_up(work)):
+        tables.append(_event_table(trace, WarmUp.NAMED, named_warm_up_ranges(work)))
     return pd.concat(tables, ignore_index=True)
 
 

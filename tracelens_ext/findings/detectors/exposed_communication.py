@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+from tracelens_ext.analysis.collectives import communication_of
 from tracelens_ext.findings.detector import detector
-from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.program_facts import Fact
 from tracelens_ext.findings.texts import (
@@ -13,11 +15,16 @@ from tracelens_ext.findings.texts import (
     EvidenceText,
     FindingText,
     Remedy,
+    VariantText,
 )
 from tracelens_ext.findings.transfer_facts import (
     named_collectives,
 )
+from tracelens_ext.lazy import pd
 
+_SHARDED_SNIPPET: Final = (
+    "FullyShardedDataParallel(model, forward_prefetch=True, limit_all_gathers=True)"
+)
 TEXT: Final = FindingText(
     title="Exposed communication: {saving}",
     advices=(
@@ -69,9 +76,7 @@ TEXT: Final = FindingText(
                 "Prefetch the parameters of the next block while this one computes, and send "
                 "less: parameters in bf16, fewer ranks per group (hybrid sharding)."
             ),
-            snippet=(
-                "FullyShardedDataParallel(model, forward_prefetch=True, limit_all_gathers=True)"
-            ),
+            snippet=_SHARDED_SNIPPET,
         ),
         AdviceVariant(
             kinds=("pytorch-training",),
@@ -101,7 +106,94 @@ TEXT: Final = FindingText(
         "total_ms": EvidenceText("total communication", "ms", "coll_analysis"),
         "exposed_ms": EvidenceText("exposed", "ms", "gpu_timeline"),
     },
+    variants={
+        "exchange": VariantText(
+            advices=(
+                AdviceVariant(
+                    advice=(
+                        "Exchange the data of one part of the batch while another part is "
+                        "computed, or beside work that needs none of it (shared experts), and "
+                        "send less: fewer bits, ranks of one node first."
+                    ),
+                ),
+            ),
+        ),
+        "stages": VariantText(
+            advices=(
+                AdviceVariant(
+                    kinds=("pytorch-training",),
+                    advice=(
+                        "Give stages of the pipeline equal work, use more micro-batches or an "
+                        "interleaved schedule, and post receives before their data is needed: "
+                        "a stage waits for its neighbors here."
+                    ),
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Give stages of the pipeline equal work, keep more requests or "
+                        "micro-batches in flight, and post receives before their data is "
+                        "needed: a stage waits for its neighbors here."
+                    ),
+                ),
+            ),
+        ),
+        "shards": VariantText(
+            advices=(
+                AdviceVariant(
+                    requires=(Fact.SHARDED_PARAMETERS,),
+                    follows=(Fact.HIDDEN_COMMUNICATION,),
+                    advice=(
+                        "Send less: parameters in bf16, and sharding within a node only "
+                        "(hybrid sharding)."
+                    ),
+                ),
+                AdviceVariant(
+                    requires=(Fact.SHARDED_PARAMETERS,),
+                    advice=(
+                        "Prefetch the parameters of the next block while this one computes, "
+                        "and send less: parameters in bf16, fewer ranks per group (hybrid "
+                        "sharding)."
+                    ),
+                    snippet=_SHARDED_SNIPPET,
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Start gathering before the data is needed, and scatter beside the "
+                        "computation that follows; send less: fewer bits, fewer ranks per "
+                        "group, groups within a node."
+                    ),
+                ),
+            ),
+        ),
+        "broadcast": VariantText(
+            advices=(
+                AdviceVariant(
+                    requires=(Fact.GRADIENT_BUCKETS,),
+                    advice=(
+                        "Stop sending buffers from rank 0 before each forward pass, if their "
+                        "small differences between ranks do no harm (running statistics)."
+                    ),
+                    snippet="DistributedDataParallel(model, broadcast_buffers=False)",
+                ),
+                AdviceVariant(
+                    advice=(
+                        "Send the data once, before the loop, or beside work that does not "
+                        "need it; combine small messages into large ones."
+                    ),
+                ),
+            ),
+        ),
+    },
 )
+
+#: The kinds of collectives, by the variant of the text; the first that fits counts.
+_KINDS: Final = {
+    "": re.compile(r"all_?reduce", re.IGNORECASE),
+    "exchange": re.compile(r"all_?to_?all", re.IGNORECASE),
+    "stages": re.compile(r"send|recv", re.IGNORECASE),
+    "shards": re.compile(r"all_?gather|reduce_?scatter", re.IGNORECASE),
+    "broadcast": re.compile(r"broadcast", re.IGNORECASE),
+}
 
 
 @detector("exposed-communication", TEXT, remedy=Remedy.OVERLAPS)
@@ -117,5 +209,26 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
     }
     where = {"collectives": named_collectives(inspection, claim)}
     return inspection.finding(
-        "exposed-communication", claim, numbers, text=TEXT, where=where
+        "exposed-communication",
+        claim,
+        numbers,
+        text=TEXT,
+        where=where,
+        variant=_largest_kind(inspection, claim),
     )
+
+
+def _largest_kind(inspection: Inspection, claim: Claim) -> str:
+    """Return the kind of collective that has most of a claim; empty for all-reduces and others."""
+    described = communication_of(inspection.work).loc[claim.events]
+    # NCCL runs some collectives, such as all-to-all, with kernels named after another.
+    is_named = described["Collective name"] != ""
+    name = described["Collective name"].where(is_named, described["kernel_name"])
+    ns_of_name = pd.Series(claim.event_ns, index=name.to_numpy()).groupby(level=0).sum()
+    ns_of_kind = dict.fromkeys(_KINDS, 0.0)
+    for collective, ns in ns_of_name.items():
+        for kind, pattern in _KINDS.items():
+            if pattern.search(str(collective)):
+                ns_of_kind[kind] += ns
+                break
+    return max(_KINDS, key=lambda kind: ns_of_kind[kind])

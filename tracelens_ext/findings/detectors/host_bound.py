@@ -15,13 +15,15 @@ from tracelens_ext.analysis.idle_time.cpu_activity import (
     innermost_segments,
 )
 from tracelens_ext.analysis.idle_time.shapes import Shape
-from tracelens_ext.findings.attribution import NO_OPERATION
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.host_phases import ShapedClaim
+from tracelens_ext.findings.idle_places import idle_places
 from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.launch_bound import LaunchBound, launch_bound
 from tracelens_ext.findings.program_facts import Fact
 from tracelens_ext.findings.recording_cost import recorder_percent
+from tracelens_ext.findings.summary import LARGEST_SHARE, places_of_most_telling_kind
 from tracelens_ext.findings.texts import (
     PYTORCH_JOBS,
     AdviceVariant,
@@ -30,6 +32,8 @@ from tracelens_ext.findings.texts import (
     VariantText,
 )
 from tracelens_ext.findings.wall_time import WallTime
+from tracelens_ext.report.tables.short_names import cut_middle
+from tracelens_ext.text import NO_OPERATION
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NS_PER_MS,
@@ -55,6 +59,15 @@ _PHASE_ADVICES: Final = (
         ),
     ),
     AdviceVariant(
+        kinds=("jax",),
+        requires=(Fact.RESHARDED_INPUTS,),
+        advice=(
+            "Put the inputs onto the devices once, before the loop, with the sharding that "
+            "the compiled function expects: each call copies them between devices here."
+        ),
+        snippet="x = jax.device_put(x, sharding)",
+    ),
+    AdviceVariant(
         kinds=("jax", "tensorflow"),
         advice=(
             "Move the CPU work that runs in these gaps out of the loop, "
@@ -63,8 +76,18 @@ _PHASE_ADVICES: Final = (
     ),
     AdviceVariant(
         advice=(
-            "Move the CPU work that runs in these gaps out of the loop, "
-            "or onto another thread beside the work of the GPU."
+            "Move the CPU work that runs in these gaps onto another thread, beside the work of "
+            "the GPU; what need not run in each iteration belongs before or after the loop."
+        ),
+    ),
+)
+#: What the CPU does is to be found out first.
+_UNSEEN_ADVICES: Final = (
+    AdviceVariant(
+        advice=(
+            "Find out what the CPU does in these gaps, which the trace does not show: {how} "
+            "records it. Then move that work onto another thread, beside the work of the GPU, "
+            "or do it less often."
         ),
     ),
 )
@@ -72,127 +95,252 @@ _PHASE_REASON: Final = (
     "the CPU launches nothing for a millisecond or more in each of these gaps; what replaces "
     "the CPU work decides the gain{hint}{recorder}"
 )
-TEXT: Final = FindingText(
-    title="GPU waits for the CPU: {saving}",
-    advices=(
-        AdviceVariant(
-            kinds=("serving",),
-            follows=(Fact.GPU_GRAPHS, Fact.ASYNC_SCHEDULING),
-            advice=(
-                "Give the engine more requests at a time, or shorten what the CPU does "
-                "between graph launches (input preparation, sampling, scheduling)."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("serving",),
-            follows=(Fact.GPU_GRAPHS,),
-            advice=(
-                "Let the engine prepare the next step while the GPU computes (asynchronous "
-                "scheduling), and shorten what the CPU does between graph launches."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("serving",),
-            follows=(Fact.ASYNC_SCHEDULING,),
-            advice=(
-                "Let the engine replay CUDA graphs for decoding (no eager mode), or give it "
-                "more requests at a time."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("serving",),
-            advice=(
-                "Let the engine replay CUDA graphs for decoding (no eager mode) and schedule "
-                "the next step while the GPU computes, or give it more requests at a time."
-            ),
-        ),
-        AdviceVariant(
-            kinds=PYTORCH_JOBS,
-            follows=(Fact.GPU_GRAPHS,),
-            advice=(
-                "Shorten the CPU work between graph launches, or capture it in the graph: "
-                "copies of inputs, checks of results, Python around the step."
-            ),
-        ),
-        AdviceVariant(
-            kinds=PYTORCH_JOBS,
-            follows=(Fact.COMPILED,),
-            requires=(Fact.SHORT_LAUNCHES,),
-            advice=(
-                "Replay the compiled model as CUDA graphs, which needs fixed shapes, and "
-                "remove graph breaks (TORCH_LOGS=graph_breaks lists them)."
-            ),
-            snippet='model = torch.compile(model, mode="reduce-overhead")',
-        ),
-        AdviceVariant(
-            kinds=PYTORCH_JOBS,
-            follows=(Fact.COMPILED,),
-            advice=(
-                "Move the CPU work between compiled regions out of the loop, or onto another "
-                "thread; TORCH_LOGS=graph_breaks lists what was not compiled."
-            ),
-        ),
-        AdviceVariant(
-            kinds=PYTORCH_JOBS,
-            requires=(Fact.SHORT_LAUNCHES,),
-            advice=(
-                "Give the GPU more work per launch: compile the model, replay the whole step "
-                "as a CUDA graph, or use larger batches."
-            ),
-            snippet='model = torch.compile(model, mode="reduce-overhead")',
-        ),
-        AdviceVariant(
-            kinds=PYTORCH_JOBS,
-            advice=(
-                "Move the CPU work that runs in these gaps out of the loop, or onto another "
-                "thread, so that launches stay ahead of the GPU."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("jax",),
-            advice=(
-                "Put the whole step, or several steps, into one compiled function, so that "
-                "the GPU gets more work per call."
-            ),
-            snippet="step = jax.jit(lambda s: jax.lax.fori_loop(0, 10, body, s))",
-        ),
-        AdviceVariant(
-            kinds=("tensorflow",),
-            advice=(
-                "Put the whole step into one compiled function, so that the GPU gets more "
-                "work per call."
-            ),
-            snippet="@tf.function(jit_compile=True)",
-        ),
-        AdviceVariant(
-            kinds=("native",),
-            requires=(Fact.DIRECTIVES,),
-            advice=(
-                "Merge small target regions into larger ones, launch them asynchronously "
-                "(nowait, async), and keep their data on the GPU."
-            ),
-        ),
-        AdviceVariant(
-            follows=(Fact.GPU_GRAPHS,),
-            advice=(
-                "Put more work into each graph, or move the CPU work between graph launches "
-                "onto another thread."
-            ),
-        ),
-        AdviceVariant(
-            requires=(Fact.SHORT_LAUNCHES,),
-            advice=(
-                "Give the GPU more work per launch: larger problems, or one graph for what is "
-                "launched again and again. Move CPU work onto another thread."
-            ),
-        ),
-        AdviceVariant(
-            advice=(
-                "Move the CPU work that runs in these gaps onto another thread, beside the "
-                "work of the GPU, and launch the next work before it is needed."
-            ),
+_REDUCE_OVERHEAD: Final = 'model = torch.compile(model, mode="reduce-overhead")'
+_ADVICES: Final = (
+    AdviceVariant(
+        kinds=("serving",),
+        follows=(Fact.GPU_GRAPHS, Fact.ASYNC_SCHEDULING),
+        advice=(
+            "Give the engine more requests at a time, or shorten what the CPU does "
+            "between graph launches (input preparation, sampling, scheduling)."
         ),
     ),
+    AdviceVariant(
+        kinds=("serving",),
+        follows=(Fact.GPU_GRAPHS,),
+        advice=(
+            "Let the engine prepare the next step while the GPU computes (asynchronous "
+            "scheduling), and shorten what the CPU does between graph launches."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("serving",),
+        follows=(Fact.ASYNC_SCHEDULING,),
+        advice=(
+            "Let the engine replay CUDA graphs for decoding (no eager mode), or give it "
+            "more requests at a time."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("serving",),
+        advice=(
+            "Let the engine replay CUDA graphs for decoding (no eager mode) and schedule "
+            "the next step while the GPU computes, or give it more requests at a time."
+        ),
+    ),
+    AdviceVariant(
+        kinds=PYTORCH_JOBS,
+        follows=(Fact.GPU_GRAPHS,),
+        advice=(
+            "Shorten the CPU work between graph launches, or capture it in the graph: "
+            "copies of inputs, checks of results, Python around the step."
+        ),
+    ),
+    AdviceVariant(
+        kinds=PYTORCH_JOBS,
+        follows=(Fact.COMPILED,),
+        requires=(Fact.SHORT_LAUNCHES,),
+        advice=(
+            "Replay the compiled model as CUDA graphs, which needs fixed shapes, and "
+            "remove graph breaks (TORCH_LOGS=graph_breaks lists them)."
+        ),
+        snippet=_REDUCE_OVERHEAD,
+    ),
+    AdviceVariant(
+        kinds=PYTORCH_JOBS,
+        follows=(Fact.COMPILED,),
+        advice=(
+            "Move the CPU work between compiled regions out of the loop, or onto another "
+            "thread; TORCH_LOGS=graph_breaks lists what was not compiled."
+        ),
+    ),
+    AdviceVariant(
+        kinds=PYTORCH_JOBS,
+        requires=(Fact.SHORT_LAUNCHES,),
+        advice=(
+            "Give the GPU more work per launch: compile {region}, replay the whole step "
+            "as a CUDA graph, or use larger batches."
+        ),
+        snippet=_REDUCE_OVERHEAD,
+    ),
+    AdviceVariant(
+        kinds=PYTORCH_JOBS,
+        advice=(
+            "Move the CPU work that runs in these gaps out of the loop, or onto another "
+            "thread, so that launches stay ahead of the GPU."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("jax",),
+        advice=(
+            "Put the whole step, or several steps, into one compiled function, so that "
+            "the GPU gets more work per call."
+        ),
+        snippet="step = jax.jit(lambda s: jax.lax.fori_loop(0, 10, body, s))",
+    ),
+    AdviceVariant(
+        kinds=("tensorflow",),
+        advice=(
+            "Put the whole step into one compiled function, so that the GPU gets more "
+            "work per call."
+        ),
+        snippet="@tf.function(jit_compile=True)",
+    ),
+    AdviceVariant(
+        kinds=("native",),
+        requires=(Fact.DIRECTIVES,),
+        advice=(
+            "Merge small target regions into larger ones, launch them asynchronously "
+            "(nowait, async), and keep their data on the GPU."
+        ),
+    ),
+    AdviceVariant(
+        follows=(Fact.GPU_GRAPHS,),
+        advice=(
+            "Put more work into each graph, or move the CPU work between graph launches "
+            "onto another thread."
+        ),
+    ),
+    AdviceVariant(
+        requires=(Fact.SHORT_LAUNCHES,),
+        advice=(
+            "Give the GPU more work per launch: larger problems, or one graph for what is "
+            "launched again and again. Move CPU work onto another thread."
+        ),
+    ),
+    AdviceVariant(
+        advice=(
+            "Move the CPU work that runs in these gaps onto another thread, beside the "
+            "work of the GPU, and launch the next work before it is needed."
+        ),
+    ),
+)
+#: What comes first where the trace shows why launches are too slow, as `launch_bound` tells.
+_SPECIAL_ADVICES: Final = {
+    "optimizer": (
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Update all parameters in a few kernels first: {optimizer_percent:.0f} % of "
+                "this time is in the step of the optimizer."
+            ),
+            snippet="torch.optim.{optimizer}(model.parameters(), {option}=True)",
+        ),
+    ),
+    "gradients": (
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.COMPILED,),
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Combine gradients into buckets before they are reduced: each iteration has "
+                "{reductions:.0f} all-reduces. Then replay the compiled model as {graphs}, "
+                "which needs fixed sizes."
+            ),
+            snippet="model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Combine gradients into buckets before they are reduced: each iteration has "
+                "{reductions:.0f} all-reduces. Then compile {region}."
+            ),
+            snippet="model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        ),
+    ),
+    "sizes": (
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.COMPILED,),
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Pad batches to a few sizes: {changing_percent:.0f} % of the launches change "
+                "from iteration to iteration, and {graphs} need fixed sizes. Then replay "
+                "the compiled model as graphs."
+            ),
+            snippet=_REDUCE_OVERHEAD,
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Compile {region} for changing sizes, or pad batches to a few sizes: "
+                "{changing_percent:.0f} % of the launches change from iteration to iteration, "
+                "so {graphs} cannot replay them."
+            ),
+            snippet="model = torch.compile(model, dynamic=True)",
+        ),
+    ),
+    "waits": (
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.COMPILED,),
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Find other ways for what waits for the GPU {waits:.0f} times in each "
+                "iteration ({waiting_operation}): it breaks compiled regions, and {graphs} "
+                "cannot contain it."
+            ),
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Compile {region}. Move out of it what waits for the GPU {waits:.0f} times in "
+                "each iteration ({waiting_operation}): {graphs} cannot contain it."
+            ),
+            snippet="model = torch.compile(model)",
+        ),
+    ),
+    "batch": (
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            follows=(Fact.COMPILED,),
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Use larger batches, which need no more launches: the program computes "
+                "{batches}. If they must be small, replay the compiled model as {graphs}."
+            ),
+            snippet=_REDUCE_OVERHEAD,
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            excludes=(Fact.GPU_GRAPHS,),
+            advice=(
+                "Use larger batches, which need no more launches: the program computes "
+                "{batches}. If they must be small, compile {region} and replay it as {graphs}."
+            ),
+            snippet=_REDUCE_OVERHEAD,
+        ),
+    ),
+    "fusible": (
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            excludes=(Fact.GPU_GRAPHS, Fact.COMPILED),
+            requires=(Fact.GRADIENT_BUCKETS,),
+            advice=(
+                "Compile {region}: {fusible_percent:.0f} % of the kernels are element-wise, "
+                "copies, norms or reductions, which the compiler fuses into few launches."
+            ),
+            snippet="model = torch.compile(DistributedDataParallel(model))",
+        ),
+        AdviceVariant(
+            kinds=PYTORCH_JOBS,
+            excludes=(Fact.GPU_GRAPHS, Fact.COMPILED),
+            advice=(
+                "Compile {region}: {fusible_percent:.0f} % of the kernels are element-wise, "
+                "copies, norms or reductions, which the compiler fuses; it can replay the "
+                "rest as {graphs}."
+            ),
+            snippet=_REDUCE_OVERHEAD,
+        ),
+    ),
+}
+TEXT: Final = FindingText(
+    title="GPU waits for the CPU: {saving}",
+    advices=_ADVICES,
     reason=(
         "each launch came after the GPU had run out of work; what replaces the CPU work "
         "decides the gain{recorder}"
@@ -270,6 +418,16 @@ TEXT: Final = FindingText(
             advices=_PHASE_ADVICES,
             reason=_PHASE_REASON,
         ),
+        "few, unseen": VariantText(
+            title="GPU waits for the CPU, mostly in {large}: {saving}",
+            advices=_UNSEEN_ADVICES,
+            reason=_PHASE_REASON,
+        ),
+        "pauses, unseen": VariantText(
+            title="GPU waits for the CPU, {part:.0f} % of it in {large}: {saving}",
+            advices=_UNSEEN_ADVICES,
+            reason=_PHASE_REASON,
+        ),
         "tail": VariantText(
             title="GPU waits for the CPU at the end of the recording, in {large}: {saving}",
             advice=(
@@ -286,11 +444,17 @@ TEXT: Final = FindingText(
         "python": VariantText(title="GPU waits for Python code: {saving}"),
         "calls": VariantText(title="GPU waits for CPU code between calls: {saving}"),
         "phases": VariantText(title="GPU waits during long CPU phases: {saving}"),
+    }
+    | {
+        name: VariantText(advices=advices + _ADVICES)
+        for name, advices in _SPECIAL_ADVICES.items()
     },
 )
 
+#: What shows the CPU's activity, if the tool that recorded the trace cannot.
+_SAMPLING_PROFILER: Final = "a sampling profiler, such as perf or py-spy,"
 _RECORDER: Final = "; recording may take {:.0f} % of the CPU time (profiler-overhead)"
-_HINT: Final = "; for most of it, CPU activity is not recorded; {} records it"
+_HINT: Final = "; for most of it, CPU activity is not recorded"
 #: A gap in which the CPU launches nothing for so long is part of a phase of the CPU.
 _LONG_NS: Final = 1_000_000
 #: A share of the attributed time that is most of it.
@@ -300,6 +464,14 @@ _SYSTEM_CALLS: Final = {
     "nsys": "nsys profile -t cuda,nvtx,osrt",
     "rocprofv3": "rocprofv3 --hip-trace --marker-trace",
 }
+#: Shapes of gaps in which the question is what the CPU does.
+_PHASES: Final = ("few", "pauses")
+#: Parts of a training step that compiling the model speeds up.
+_PARTS_TO_COMPILE: Final = (
+    "the backward pass",
+    "the forward pass and other operations",
+)
+_NAME_LENGTH: Final = 60
 _SHAPE_NUMBERS: Final = {
     Shape.SHORT: "short_gaps_ms",
     Shape.LONG: "long_gaps_ms",
@@ -324,14 +496,20 @@ def host_bound(inspection: Inspection) -> Finding | None:
     middle = np.searchsorted(np.cumsum(longest_first), longest_first.sum() / 2)
     cpu_time = _cpu_time_during(inspection, claim)
     lead = shaped.lead()
-    variant = lead.variant
+    places = idle_places(inspection, claim)
+    shape = lead.variant
+    how = _what_would_show_it(inspection, claim, cpu_time)
+    special = LaunchBound()
     evidence = []
     if holes_ns > _MOST * claim.attributed_ns:
-        variant = "holes"
-    elif variant:
+        shape = "holes"
+    elif shape:
         evidence = shaped.longest()
+        if how and shape in _PHASES:
+            shape = f"{shape}, unseen"
     else:
-        variant = max(cpu_time, key=lambda part: cpu_time[part])
+        shape = max(cpu_time, key=lambda part: cpu_time[part])
+        special = launch_bound(inspection, claim, places.get("parts_of_step", ()))
     numbers: dict[str, float | None] = {
         "gaps": len(longest_first),
         "half_us": float(longest_first[middle]) / NS_PER_US,
@@ -339,26 +517,47 @@ def host_bound(inspection: Inspection) -> Finding | None:
     }
     for part, part_ms in cpu_time.items():
         numbers[f"{part}_ms"] = part_ms or None
-    for shape, name in _SHAPE_NUMBERS.items():
-        numbers[name] = shaped.ms_by_shape.get(shape.value)
+    for gap_shape, name in _SHAPE_NUMBERS.items():
+        numbers[name] = shaped.ms_by_shape.get(gap_shape.value)
+    values = {
+        "large": lead.words,
+        "part": 100 * lead.share,
+        "inside": _inside_graphs(inspection, claim),
+        "recorder": _recorder_note(inspection),
+        "hint": _HINT if how else "",
+        "how": how,
+    }
     finding = inspection.finding(
         "host-bound",
         claim,
         numbers,
         text=TEXT,
-        variant=variant,
+        variant=special.variant or shape,
+        title=TEXT.variants[shape].title or TEXT.title,
         evidence=evidence,
-        values={
-            "large": lead.words,
-            "part": 100 * lead.share,
-            "inside": _inside_graphs(inspection, claim),
-            "recorder": _recorder_note(inspection),
-            "hint": _recording_hint(inspection, claim, cpu_time),
-        },
+        where=places,
+        values={**values, **special.values},
     )
-    if finding is None or not evidence:
+    if finding is None:
+        return None
+    advice = finding.advice.replace("{region}", _region(finding))
+    finding = replace(finding, advice=advice)
+    if not evidence:
         return finding
     return _with_place(finding, lead.words)
+
+
+def _region(finding: Finding) -> str:
+    """Return what to compile: the model, and the place in it that has much of the time."""
+    places = list(places_of_most_telling_kind(finding)[:1])
+    places.extend(finding.where.get("parts_of_step", ())[:1])
+    for place in places:
+        share = place.attributed_ms / finding.attributed_ms
+        is_part = place.name in _PARTS_TO_COMPILE or place.name.endswith("forward")
+        if is_part and share >= LARGEST_SHARE:
+            name = cut_middle(place.name, _NAME_LENGTH)
+            return f"the model, above all {name} ({100 * share:.0f} % of this time)"
+    return "the model"
 
 
 def _inside_graphs(inspection: Inspection, claim: Claim) -> str:
@@ -380,7 +579,7 @@ def _inside_graphs(inspection: Inspection, claim: Claim) -> str:
 
 def _with_place(finding: Finding, words: str) -> Finding:
     """Return a finding about long gaps whose title says where most of them are, if known."""
-    for kind in ("python_frames", "operations"):
+    for kind in ("python_frames", "main_thread", "operations"):
         for place in finding.where.get(kind, ())[:1]:
             has_most = place.attributed_ms > _MOST * finding.attributed_ms
             if has_most and place.name != NO_OPERATION:
@@ -398,20 +597,17 @@ def _recorder_note(inspection: Inspection) -> str:
     return _RECORDER.format(percent)
 
 
-def _recording_hint(
+def _what_would_show_it(
     inspection: Inspection, claim: Claim, cpu_time: Mapping[str, float]
 ) -> str:
-    """Return how to record what the CPU does, where the file does not tell; as a reason goes on."""
+    """Return what records the CPU's activity in a claim; empty if most of it is recorded."""
+    trace = inspection.work.trace
     seen_ms = cpu_time["launching"] + cpu_time["operations"]
-    has_frames = inspection.work.trace.count_of(EventKind.PYTHON_FUNCTION) > 0
+    has_frames = trace.count_of(EventKind.PYTHON_FUNCTION) > 0
     if has_frames or seen_ms > _MOST * claim.attributed_ms:
         return ""
-    how = inspection.missing.get("stacks") or _SYSTEM_CALLS.get(
-        program_of(inspection.work.trace).tool
-    )
-    if how is None:
-        return ""
-    return _HINT.format(how)
+    how = inspection.missing.get("stacks")
+    return how or _SYSTEM_CALLS.get(program_of(trace).tool, _SAMPLING_PROFILER)
 
 
 def _is_late(wall: WallTime) -> BoolArray:

@@ -21,97 +21,99 @@ from tracelens_ext.findings.texts import (
 )
 from tracelens_ext.findings.waiting_calls import WaitingCalls
 from tracelens_ext.text import ms_text
+from tracelens_ext.trace import EventKind
 
-TEXT: Final = FindingText(
-    title="CPU-GPU synchronization{place}: {saving}",
-    advices=(
-        AdviceVariant(
-            kinds=("serving",),
-            follows=(Fact.ASYNC_SCHEDULING,),
-            advice=(
-                "Find out which result the engine waits for at the places below, and sample "
-                "on the GPU."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("serving",),
-            advice=(
-                "Let the engine schedule the next step while the GPU computes (asynchronous or "
-                "overlapped scheduling), and sample on the GPU."
-            ),
-        ),
-        AdviceVariant(
-            kinds=PYTORCH_JOBS,
-            advice=(
-                "Avoid reading GPU values in the loop: .item(), .cpu(), .tolist(), print(), "
-                "nonzero() and conditions on tensors all wait. Keep values on the GPU and read "
-                "them every few iterations."
-            ),
-            snippet="loss_sum += loss.detach()  # and .item() once at the end",
-        ),
-        AdviceVariant(
-            kinds=("jax",),
-            advice=(
-                "Avoid reading values in the loop: float(), print() and numpy.asarray() wait "
-                "for the GPU. Read them every few steps."
-            ),
-            snippet="losses.append(loss)  # and jax.device_get(losses) at the end",
-        ),
-        AdviceVariant(
-            kinds=("tensorflow",),
-            advice=(
-                "Avoid reading values in the loop: .numpy() and print() wait for the GPU. Read "
-                "them every few steps."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("native",),
-            requires=(Fact.DIRECTIVES,),
-            advice=(
-                "Let target regions run asynchronously (OpenMP nowait with depend, OpenACC "
-                "async), and wait once for all of them."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("native",),
-            requires=(Fact.KOKKOS,),
-            advice=(
-                "Avoid fences and blocking deep_copy calls in the loop: give execution space "
-                "instances, and fence once for all work."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("native",),
-            requires=(Fact.PYTHON_ARRAYS,),
-            advice=(
-                "Avoid reading arrays in the loop: float(), print(), .get() and copy_to_host() "
-                "wait for the GPU. Read them every few steps."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("native",),
-            requires=(Fact.JULIA,),
-            advice=(
-                "Avoid reading arrays in the loop: Array(x), scalar indexing and synchronize() "
-                "wait for the GPU. Read them every few steps."
-            ),
-        ),
-        AdviceVariant(
-            kinds=("native", "unknown"),
-            advice=(
-                "Avoid waiting for the whole device in the loop: let streams wait for events, "
-                "copy asynchronously, and launch the next work before reading results."
-            ),
-            snippet="cudaStreamWaitEvent(stream, event)",
-            excludes=(Fact.AMD,),
-        ),
-        AdviceVariant(
-            advice=(
-                "Avoid waiting for the whole device in the loop: let streams wait for events, "
-                "copy asynchronously, and launch the next work before reading results."
-            ),
+_ADVICES: Final = (
+    AdviceVariant(
+        kinds=("serving",),
+        follows=(Fact.ASYNC_SCHEDULING,),
+        advice=(
+            "Find out which result the engine waits for at the places below, and sample "
+            "on the GPU."
         ),
     ),
+    AdviceVariant(
+        kinds=("serving",),
+        advice=(
+            "Let the engine schedule the next step while the GPU computes (asynchronous or "
+            "overlapped scheduling), and sample on the GPU."
+        ),
+    ),
+    AdviceVariant(
+        kinds=PYTORCH_JOBS,
+        advice=(
+            "Avoid reading GPU values in the loop: .item(), .cpu(), .tolist(), print(), "
+            "nonzero() and conditions on tensors all wait. Keep values on the GPU and read "
+            "them every few iterations."
+        ),
+        snippet="loss_sum += loss.detach()  # and .item() once at the end",
+    ),
+    AdviceVariant(
+        kinds=("jax",),
+        advice=(
+            "Avoid reading values in the loop: float(), print() and numpy.asarray() wait "
+            "for the GPU. Read them every few steps."
+        ),
+        snippet="losses.append(loss)  # and jax.device_get(losses) at the end",
+    ),
+    AdviceVariant(
+        kinds=("tensorflow",),
+        advice=(
+            "Avoid reading values in the loop: .numpy() and print() wait for the GPU. Read "
+            "them every few steps."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("native",),
+        requires=(Fact.DIRECTIVES,),
+        advice=(
+            "Let target regions run asynchronously (OpenMP nowait with depend, OpenACC "
+            "async), and wait once for all of them."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("native",),
+        requires=(Fact.KOKKOS,),
+        advice=(
+            "Avoid fences and blocking deep_copy calls in the loop: give execution space "
+            "instances, and fence once for all work."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("native",),
+        requires=(Fact.PYTHON_ARRAYS,),
+        advice=(
+            "Avoid reading arrays in the loop: float(), print(), .get() and copy_to_host() "
+            "wait for the GPU. Read them every few steps."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("native",),
+        requires=(Fact.JULIA,),
+        advice=(
+            "Avoid reading arrays in the loop: Array(x), scalar indexing and synchronize() "
+            "wait for the GPU. Read them every few steps."
+        ),
+    ),
+    AdviceVariant(
+        kinds=("native", "unknown"),
+        advice=(
+            "Avoid waiting for the whole device in the loop: let streams wait for events, "
+            "copy asynchronously, and launch the next work before reading results."
+        ),
+        snippet="cudaStreamWaitEvent(stream, event)",
+        excludes=(Fact.AMD,),
+    ),
+    AdviceVariant(
+        advice=(
+            "Avoid waiting for the whole device in the loop: let streams wait for events, "
+            "copy asynchronously, and launch the next work before reading results."
+        ),
+    ),
+)
+TEXT: Final = FindingText(
+    title="CPU-GPU synchronization{place}: {saving}",
+    advices=_ADVICES,
     reason=(
         "without the wait the CPU launches earlier; the range allows for values that it "
         "needs first"
@@ -141,6 +143,55 @@ TEXT: Final = FindingText(
         ),
     },
     variants={
+        "explicit": VariantText(
+            advices=(
+                AdviceVariant(
+                    kinds=PYTORCH_JOBS,
+                    advice=(
+                        "Stop calling torch.cuda.synchronize() and event.synchronize() in the "
+                        "loop, or call them every few iterations: no operation needs these "
+                        "waits. Measure times with events, and read them after the loop."
+                    ),
+                    snippet="start.elapsed_time(end)  # of torch.cuda.Event(enable_timing=True)",
+                ),
+            )
+            + _ADVICES,
+        ),
+        "reads": VariantText(
+            advices=(
+                AdviceVariant(
+                    kinds=("native",),
+                    excludes=(
+                        Fact.AMD,
+                        Fact.DIRECTIVES,
+                        Fact.KOKKOS,
+                        Fact.PYTHON_ARRAYS,
+                        Fact.JULIA,
+                    ),
+                    advice=(
+                        "Read these values less often: test them every few iterations, or copy "
+                        "them to pinned memory without waiting and read them one iteration "
+                        "later, while the next work runs."
+                    ),
+                    snippet="cudaMemcpyAsync(pinned, flag, bytes, cudaMemcpyDeviceToHost, stream)",
+                ),
+                AdviceVariant(
+                    kinds=("native",),
+                    excludes=(
+                        Fact.DIRECTIVES,
+                        Fact.KOKKOS,
+                        Fact.PYTHON_ARRAYS,
+                        Fact.JULIA,
+                    ),
+                    advice=(
+                        "Read these values less often: test them every few iterations, or copy "
+                        "them to pinned memory without waiting and read them one iteration "
+                        "later, while the next work runs."
+                    ),
+                ),
+            )
+            + _ADVICES,
+        ),
         "pageable": VariantText(
             advices=(
                 AdviceVariant(
@@ -196,18 +247,36 @@ def synchronization(inspection: Inspection) -> Finding | None:
         "copies": waiting.copies.count or None,
         "copy_bytes": waiting.copies.usual_bytes,
     }
-    variant = ""
-    if waiting.copies.from_pageable and waiting.copies.to_device:
-        variant = "pageable"
     return inspection.finding(
         "synchronization",
         claim,
         numbers,
         text=TEXT,
         where=places,
-        variant=variant,
+        variant=_variant(inspection, waiting, places, claim.attributed_ms),
         values={"place": _most_of_it(waiting, places, claim.attributed_ms)},
     )
+
+
+def _variant(
+    inspection: Inspection,
+    waiting: WaitingCalls,
+    places: Mapping[str, Sequence[Place]],
+    total_ms: float,
+) -> str:
+    """Return the variant of the text: what the calls wait for, as far as one cause has most."""
+    copies = waiting.copies
+    if copies.from_pageable and copies.to_device:
+        return "pageable"
+    if copies.count and not copies.to_device:
+        return "reads"
+    call = _with_most(places["calls"], total_ms)
+    has_operations = inspection.work.trace.count_of(EventKind.CPU_OP) > 0
+    is_explicit = call is not None and call.name.endswith("Synchronize")
+    in_operations_ms = sum(place.attributed_ms for place in places["operations"])
+    if has_operations and is_explicit and in_operations_ms < _NAMED_SHARE * total_ms:
+        return "explicit"
+    return ""
 
 
 def _most_of_it(

@@ -10,7 +10,11 @@ import numpy as np
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.optimizer_steps import STEP, optimizer_steps
+from tracelens_ext.findings.optimizer_steps import (
+    optimizer_name,
+    optimizer_steps,
+    option_of_optimizer,
+)
 from tracelens_ext.findings.program_facts import Fact
 from tracelens_ext.findings.texts import (
     AdviceVariant,
@@ -18,7 +22,7 @@ from tracelens_ext.findings.texts import (
     FindingText,
     Remedy,
 )
-from tracelens_ext.trace import NONE, Int64Array
+from tracelens_ext.trace import NONE
 
 TEXT: Final = FindingText(
     title="{who} updates parameters one by one: {saving}",
@@ -51,8 +55,6 @@ TEXT: Final = FindingText(
 
 #: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.
 _MANY_AT_ONCE: Final = re.compile(r".*(multi_tensor|foreach|[Ff]used|triton_)")
-#: The optimizers of PyTorch that have a fused step.
-_WITH_FUSED_STEP: Final = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 #: A step with fewer kernels that each work on one parameter gains nothing worth a change.
 _MANY_KERNELS: Final = 20
 #: A fused Adam reads four tensors a parameter and writes three; its single steps (two decays, two
@@ -100,33 +102,17 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     idle = idle + wall.claim_idle(is_idle_between)
     claim = idle + wall.claim_events(is_chosen, share)
 
-    name = _only_name(inspection, steps[is_unfused])
+    name = optimizer_name(inspection, steps[is_unfused])
     numbers = {
         "steps": int(is_unfused.sum()),
         **inspection.size_of(claim),
         "idle_ms": idle.attributed_ms,
     }
-    option = "foreach"
-    if not name or name in _WITH_FUSED_STEP:
-        option = "fused"
     values = {
         "who": name or "The optimizer",
         "name": name or "AdamW",
-        "option": option,
+        "option": option_of_optimizer(name),
     }
     return inspection.finding(
         "unfused-optimizer", claim, numbers, text=TEXT, values=values
     )
-
-
-def _only_name(inspection: Inspection, steps: Int64Array) -> str:
-    """Return the name of the optimizer of some steps; empty if there are several."""
-    trace = inspection.work.trace
-    names = set()
-    for code in np.unique(trace.name[steps]).tolist():
-        match = STEP.match(trace.names[code])
-        if match:
-            names.add(match[1])
-    if len(names) != 1:
-        return ""
-    return names.pop()

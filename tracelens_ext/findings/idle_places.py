@@ -1,0 +1,121 @@
+"""Where idle time is, if the launching thread was in no operation: what else the trace shows of it.
+
+That is the part of the training step, the file of the Python frames, the thread that drives the
+launching threads of JAX, and the GPU work that the gap ends with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.analysis.cpu_time.activities import Activity, time_by_activity
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.findings.attribution import MOST_PLACES, python_files, ranked
+from tracelens_ext.findings.finding import Claim, Intervals, Place
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Int64Array, IntArray
+from tracelens_ext.trace.intervals import covered
+
+#: What the CPU does in a training step, in words.
+_PARTS_OF_STEP: Final = {
+    Activity.DATA_LOADING: "data loading",
+    Activity.OPTIMIZER: "the optimizer",
+    Activity.BACKWARD: "the backward pass",
+    Activity.OPERATIONS: "the forward pass and other operations",
+}
+#: The call of a compiled function of JAX, on the thread of the program.
+_COMPILED_CALL: Final = re.compile(r"PjitFunction\(")
+
+
+def idle_places(inspection: Inspection, claim: Claim) -> dict[str, Sequence[Place]]:
+    """Return further places of idle time, by kind of place; only those that are known."""
+    kind = program_of(inspection.work.trace).kind
+    idle = claim.intervals.chosen(claim.intervals.gap != NONE)
+    places: dict[str, Sequence[Place]] = {}
+    if kind == "jax":
+        places["main_thread"] = _compiled_calls(inspection, claim, idle)
+    places["python_files"] = python_files(
+        inspection.work, claim, inspection.idle_moments
+    )
+    if kind == "pytorch-training":
+        places["parts_of_step"] = _parts_of_step(inspection, claim, idle)
+    places["next_work"] = _next_work(inspection, claim, idle)
+    return {name: found for name, found in places.items() if found}
+
+
+def _parts_of_step(
+    inspection: Inspection, claim: Claim, idle: Intervals
+) -> list[Place]:
+    """Return the parts of a training step during which idle time is."""
+    trace = inspection.work.trace
+    has_thread = idle.thread != NONE
+    known = idle.chosen(has_thread)
+    process = trace.process_of_thread[known.thread].astype(np.int64)
+    times = time_by_activity(trace, process, known.start, known.end)
+    names = {_PARTS_OF_STEP[part]: times[part] for part in _PARTS_OF_STEP}
+    return _places(names, known.gap, len(claim.devices))
+
+
+def _compiled_calls(
+    inspection: Inspection, claim: Claim, idle: Intervals
+) -> list[Place]:
+    """Return the compiled functions of JAX that the program calls during idle time.
+
+    Threads of the runtime launch their work, so that these threads tell nothing of the program.
+    """
+    times = time_in_compiled_calls(inspection, idle.start, idle.end)
+    return _places(times, idle.gap, len(claim.devices))
+
+
+def time_in_compiled_calls(
+    inspection: Inspection, start: Int64Array, end: Int64Array
+) -> dict[str, Int64Array]:
+    """Return for how long of some times each compiled function of JAX is called, ns, (n,)."""
+    trace = inspection.work.trace
+    rows = inspection.host_rows(
+        _COMPILED_CALL, EventKind.CPU_OP, EventKind.USER_ANNOTATION
+    )
+    times = {}
+    for code in np.unique(trace.name[rows]).tolist():
+        calls = rows[trace.name[rows] == code]
+        times[trace.names[code]] = covered(
+            trace.ts[calls], trace.end_of(calls), start, end
+        )
+    return times
+
+
+def _places(
+    times: Mapping[str, Int64Array], gap: IntArray, devices: int
+) -> list[Place]:
+    """Return places by their name, and how much of each interval is in them, ns."""
+    places = []
+    for name, ns in times.items():
+        total_ms = float(ns.sum()) / devices / NS_PER_MS
+        count = len(np.unique(gap[ns > 0]))
+        if count:
+            places.append(Place(name, total_ms, count))
+    places.sort(key=lambda place: -place.attributed_ms)
+    return places[:MOST_PLACES]
+
+
+def _next_work(inspection: Inspection, claim: Claim, idle: Intervals) -> list[Place]:
+    """Return the GPU work that ends the gaps, `before gemm`."""
+    work = inspection.work
+    length = idle.end - idle.start
+    _, first_of_gap, number = np.unique(
+        idle.gap, return_index=True, return_inverse=True
+    )
+    ns_of_gap = np.bincount(number, length) / len(claim.devices)
+    gap = idle.gap[first_of_gap]
+    event_after = inspection.wall.classified.gaps.after[gap]
+    places = ranked(work.name[event_after], work.trace.names, ns_of_gap)
+    named = []
+    for place in places[:MOST_PLACES]:
+        name = simple_name(place.name) or place.name
+        named.append(Place(f"before {name}", place.attributed_ms, place.count))
+    return named
