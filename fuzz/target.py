@@ -14,7 +14,7 @@ os.environ["TRACELENS_EXT_NO_PLUGINS"] = "1"
 with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.analysis.memory.snapshot_tables
     import tracelens_ext.analysis.nsys_statistics.configuration
-    import tracelens_ext.analysis.nsys_statistics.statistics
+    import tracelens_ext.analysis.nsys_statistics.totals
     import tracelens_ext.analyzer
     import tracelens_ext.categorize.maps
     import tracelens_ext.categorize.rules

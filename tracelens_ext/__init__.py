@@ -16,7 +16,7 @@ from tracelens_ext.compatibility import moved_modules
 from tracelens_ext.settings import VERSION
 
 if TYPE_CHECKING:
-    from tracelens_ext.analysis.nsys_statistics.layout import StatisticClassifier
+    from tracelens_ext.analysis.nsys_statistics.classifier import StatisticClassifier
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
     from tracelens_ext.errors import TracelensError
@@ -35,7 +35,7 @@ moved_modules.install()
 _HOME = {
     "CallTree": "trace.call_tree",
     "KernelCategorizer": "categorize",
-    "StatisticClassifier": "analysis.nsys_statistics.layout",
+    "StatisticClassifier": "analysis.nsys_statistics.classifier",
     "Trace": "trace",
     "TracelensError": "errors",
     "TreePerfAnalyzer": "analyzer",

@@ -1,4 +1,4 @@
-"""Statistics by class: numbers, layout, the API, and what events give."""
+"""Statistics by class: numbers, layout, the Python interface, and totals of traces."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ from tests.support.statistics_helpers import (
 from tracelens_ext import StatisticClassifier, read_trace
 from tracelens_ext.analysis.nsys_statistics.configuration import load_configuration
 from tracelens_ext.analysis.nsys_statistics.inputs import event_totals
-from tracelens_ext.analysis.nsys_statistics.layout import fixed
-from tracelens_ext.analysis.nsys_statistics.statistics import (
+from tracelens_ext.analysis.nsys_statistics.kernel_classes import (
     Classifier,
-    ClassStatistics,
-    Total,
     collective_of,
-    compute,
-    memory_totals,
 )
+from tracelens_ext.analysis.nsys_statistics.layout import fixed
+from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.analysis.nsys_statistics.totals import Total, memory_totals
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
 
 if TYPE_CHECKING:
@@ -47,14 +45,20 @@ if TYPE_CHECKING:
 
 
 def rows(text: str) -> list[list[str]]:
+    """Return the rows of a CSV text."""
     return list(csv.reader(io.StringIO(text)))
 
 
 def statistic(iterations: int = 2, **options: Any) -> ClassStatistics:
-    given: dict[str, Any] = {"nvtxes": rows(RANGES), "mems": rows(MEMORY)}
-    given["nvtx_iter_name"] = "step"
+    """Return the statistics of the small tables; `options` replace arguments."""
+    arguments: dict[str, Any] = {
+        "nvtxes": rows(RANGES),
+        "mems": rows(MEMORY),
+        "nvtx_iter_name": "step",
+    }
+    arguments |= options
     report = StatisticClassifier(CLASSES).statistic(
-        iterations, rows(KERNELS), **given | options
+        iterations, rows(KERNELS), **arguments
     )
     return report.statistics
 
@@ -96,7 +100,7 @@ Estimated non-hidden NCCL, mem ops and bubble total time: 10.00 (%)
 """  # noqa: E501  # is what is tested
 
 
-def test_the_whole_text() -> None:
+def test_the_text_has_the_layout_of_the_original() -> None:
     report = StatisticClassifier(CLASSES).statistic(
         2, rows(KERNELS), rows(RANGES), rows(MEMORY), nvtx_iter_name="step"
     )
@@ -134,23 +138,24 @@ def test_instances_are_rounded_down_kernel_by_kernel() -> None:
         ["gemm_a", 10, 3],
         ["gemm_b", 10, 3],
     ]
-    (others, gemm) = (
-        StatisticClassifier({"gemm": "gemm"}).statistic(2, kernels).statistics.kernels
-    )
+    report = StatisticClassifier({"gemm": "gemm"}).statistic(2, kernels)
+    others, gemm = report.statistics.kernels
     assert (others.instances, others.per_iteration) == (0, 0)
     assert (gemm.instances, gemm.per_iteration) == (6, 2)
 
 
-def test_rows_of_one_kernel_are_taken_together() -> None:
+def test_rows_of_one_kernel_are_added_up() -> None:
     kernels = [["Name", "Total Time (ns)", "Instances"], ["k", 10, 1], ["k", 5, 1]]
-    by_size = [  # as `gpukernsum` of 2022 has them
+    by_size = [  # in the format of `gpukernsum` of 2022
         ["Total Time (ns)", "Instances", "GridXYZ", "BlockXYZ", "Name"],
         [10, 1, "   2   66    1", " 384    1    1", "k"],
         [5, 1, "   1   66    1", " 384    1    1", "k"],
     ]
     for table in (kernels, by_size):
         (others,) = StatisticClassifier({}).statistic(2, table).statistics.kernels
-        assert (others.time_ns, others.instances, others.per_iteration) == (15, 2, 1)
+        assert others.time_ns == 15
+        assert others.instances == 2
+        assert others.per_iteration == 1
 
 
 def test_a_table_without_kernels_is_refused() -> None:
@@ -161,7 +166,7 @@ def test_a_table_without_kernels_is_refused() -> None:
         StatisticClassifier({}).statistic(1, [titles])
 
 
-def test_per_iteration_is_per_gpu_too() -> None:
+def test_numbers_per_iteration_are_also_per_gpu() -> None:
     kernels = [["Name", "Total Time (ns)", "Instances"], ["k", 12_000_000, 12]]
     ranges: list[list[object]] = [
         ["Name", "Projected Start (ns)", "Projected Duration (ns)"]
@@ -190,19 +195,20 @@ def test_a_number_of_ranges_that_differs_is_a_warning() -> None:
 def test_ranges_shorter_than_the_kernels_are_a_warning() -> None:
     short = RANGES.replace("5000001", "1").replace("5000000", "1")
     with pytest.warns(UserWarning, match="shorter than the kernels"):
-        found = statistic(nvtxes=rows(short))
-    assert found.exposed_ns < 0
+        statistics = statistic(nvtxes=rows(short))
+    assert statistics.exposed_ns < 0
 
 
-def test_the_tag_matches_exactly_and_the_nearest_are_named() -> None:
+def test_the_tag_must_match_exactly_and_the_error_names_similar_ones() -> None:
     more = RANGES + "".join(f"name {n},1,1,1,PushPop,1,1,1\n" for n in range(9))
     with pytest.raises(
         UsageError, match="there is no NVTX range called 'Step'"
     ) as caught:
         statistic(nvtxes=rows(more), nvtx_iter_name="Step")
-    near = re.findall("'(.*?)'", str(caught.value).partition("closest names: ")[2])
-    assert len(near) == 5
-    assert near[0] == "step"
+    _, _, suggestions = str(caught.value).partition("closest names: ")
+    suggested_names = re.findall("'(.*?)'", suggestions)
+    assert len(suggested_names) == 5
+    assert suggested_names[0] == "step"
     only_header = rows(RANGES)[:1]
     with pytest.raises(UsageError, match="there are no ranges that started GPU work"):
         statistic(nvtxes=only_header)
@@ -217,7 +223,7 @@ def test_the_tag_matches_exactly_and_the_nearest_are_named() -> None:
         ({"nvtx_iter_name": None}, "needs nvtx_iter_name"),
     ],
 )
-def test_arguments_that_make_no_sense(arguments: dict[str, Any], problem: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         statistic(**arguments)
 
@@ -269,7 +275,9 @@ def test_the_map_of_the_specification_is_accepted() -> None:
         ({"": "x"}, ("expected a part of a kernel name",)),
     ],
 )
-def test_maps_that_are_refused(mapping: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_ambiguous_or_reserved_classes_are_refused(
+    mapping: dict[str, Any], words: tuple[str, ...]
+) -> None:
     with pytest.raises(RuleError) as caught:
         StatisticClassifier(mapping)
     assert all(word in str(caught.value) for word in words), caught.value
@@ -283,12 +291,10 @@ def test_without_a_map_the_built_in_categories_are_the_classes() -> None:
         Total("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 20, 1),
         Total("zzz_unheard_of", 10, 1),
     ]
-    found = compute(Classifier(None), kernels, iterations=1, gpus=1)
-    assert [(line.name, line.time_ns) for line in found.kernels] == [
-        ("others", 10),
-        ("gemm", 30),
-    ]
-    assert [line.name for line in found.nccl] == ["AllReduce"]
+    statistics = compute(Classifier(None), kernels, iterations=1, gpus=1)
+    time_of_class = {line.name: line.time_ns for line in statistics.kernels}
+    assert time_of_class == {"others": 10, "gemm": 30}
+    assert [line.name for line in statistics.nccl] == ["AllReduce"]
 
 
 @pytest.mark.parametrize(
@@ -314,54 +320,52 @@ def test_without_a_map_the_built_in_categories_are_the_classes() -> None:
         ("void my::nccl_like(int)", "nccl_like"),
     ],
 )
-def test_collectives_by_the_names_of_all_generations(
+def test_collectives_are_recognized_in_names_of_all_versions_of_nccl(
     name: str, collective: str
 ) -> None:
     assert collective_of(name) == collective
 
 
-def test_directions_are_short_and_other_spellings_stay() -> None:
-    names = [
-        "Device-to-Device",
-        "Host-to-Device",
-        "Device-to-Host",
-        "Peer-to-Peer",
-        "DtoD",
-    ]
-    memory = [
-        Total(f"[CUDA memcpy {name}]", 100 - at, 1) for at, name in enumerate(names)
-    ]
-    memory.append(Total("Memcpy HtoD (Pinned -> Device)", 1, 1))
-    found = compute(Classifier({}), [], memory, iterations=1, gpus=1)
-    shown = [line.name for line in found.memory or ()]
-    assert shown[:5] == [
-        f"[CUDA memcpy {name}]"
-        for name in ("D2D", "H2D", "D2H", "Peer-to-Peer", "DtoD")
-    ]
-    assert shown[5] == memory[5].name
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("[CUDA memcpy Device-to-Device]", "[CUDA memcpy D2D]"),
+        ("[CUDA memcpy Host-to-Device]", "[CUDA memcpy H2D]"),
+        ("[CUDA memcpy Device-to-Host]", "[CUDA memcpy D2H]"),
+        ("[CUDA memcpy Peer-to-Peer]", "[CUDA memcpy Peer-to-Peer]"),
+        ("[CUDA memcpy DtoD]", "[CUDA memcpy DtoD]"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+    ],
+)
+def test_directions_of_copies_are_shortened_and_other_names_stay(
+    name: str, shown: str
+) -> None:
+    statistics = compute(
+        Classifier({}), [], [Total(name, 100, 1)], iterations=1, gpus=1
+    )
+    assert statistics.memory is not None
+    assert [line.name for line in statistics.memory] == [shown]
 
 
 def test_collectives_and_operations_stay_in_the_order_of_their_table() -> None:
-    kernels = [
-        Total(f"ncclDevKernel_{name}_x", time, 1) for name, time in (("B", 1), ("A", 9))
-    ]
+    kernels = [Total("ncclDevKernel_B_x", 1, 1), Total("ncclDevKernel_A_x", 9, 1)]
     memory = [Total("[CUDA memset]", 1, 1), Total("[CUDA memcpy Host-to-Device]", 9, 1)]
-    found = compute(Classifier({}), kernels, memory, iterations=1, gpus=1)
-    assert [line.name for line in found.nccl] == ["B", "A"]
-    assert [line.name for line in found.memory or ()] == [
-        "[CUDA memset]",
-        "[CUDA memcpy H2D]",
-    ]
+    statistics = compute(Classifier({}), kernels, memory, iterations=1, gpus=1)
+    assert [line.name for line in statistics.nccl] == ["B", "A"]
+    assert statistics.memory is not None
+    operations = [line.name for line in statistics.memory]
+    assert operations == ["[CUDA memset]", "[CUDA memcpy H2D]"]
 
 
 @pytest.mark.parametrize(("tag", "in_table"), [("step", ":step"), (":step", "step")])
 def test_a_colon_before_a_tag_is_the_default_domain(tag: str, in_table: str) -> None:
-    found = statistic(nvtxes=rows(RANGES.replace("step", in_table)), nvtx_iter_name=tag)
-    assert found.ranges is not None
-    assert found.ranges.count == 2
+    ranges = rows(RANGES.replace("step", in_table))
+    statistics = statistic(nvtxes=ranges, nvtx_iter_name=tag)
+    assert statistics.ranges is not None
+    assert statistics.ranges.count == 2
 
 
-def test_rows_that_are_missing_are_a_warning(tmp_path: Path) -> None:
+def test_missing_rows_are_a_warning(tmp_path: Path) -> None:
     without = KERNELS.replace("20.0,2000000,9,1.0,1.0,1,1,0.0,loop_FUSION_2\n", "")
     with pytest.warns(
         UserWarning, match="kernel table: its rows cover 83 % of the time"
@@ -373,7 +377,7 @@ def test_rows_that_are_missing_are_a_warning(tmp_path: Path) -> None:
         StatisticClassifier(CLASSES).statistic(2, path)
 
 
-# As scripts for the original call it.
+# The names that scripts for GPU Performance Analyser use.
 
 
 def test_arguments_and_attributes_of_the_original() -> None:
@@ -436,11 +440,9 @@ def test_tables_without_a_header_are_read_by_places(tmp_path: Path) -> None:
 
 
 def test_sizes_go_with_memory_operations() -> None:
-    moved = {
-        total.name: total.size_bytes
-        for total in memory_totals(rows(MEMORY), rows(SIZES))
-    }
-    assert moved == {
+    totals = memory_totals(rows(MEMORY), rows(SIZES))
+    size_of_operation = {total.name: total.size_bytes for total in totals}
+    assert size_of_operation == {
         "[CUDA memcpy Device-to-Device]": 402_653_000,
         "[CUDA memset]": None,
     }
@@ -463,34 +465,36 @@ TOTALS = st.lists(
 def test_nothing_is_lost_or_counted_twice(
     totals: list[Total], iterations: int, gpus: int
 ) -> None:
-    found = compute(
+    statistics = compute(
         Classifier({"a": "one", "b": "two"}), totals, iterations=iterations, gpus=gpus
     )
-    assert [line.name for line in found.kernels] == ["others", "one", "two"]
-    lines = [*found.kernels, *found.nccl]
-    assert sum(line.time_ns for line in lines) == sum(total.time_ns for total in totals)
-    assert sum(line.instances for line in lines) == sum(
-        total.instances for total in totals
-    )
+    assert [line.name for line in statistics.kernels] == ["others", "one", "two"]
+    lines = [*statistics.kernels, *statistics.nccl]
+    time_ns = sum(total.time_ns for total in totals)
+    instances = sum(total.instances for total in totals)
+    assert sum(line.time_ns for line in lines) == time_ns
+    assert sum(line.instances for line in lines) == instances
     for line in lines:
         assert line.per_iteration * iterations * gpus <= line.instances
 
 
 @given(st.fractions(-(10**9), 10**9), st.integers(1, 4))
 def test_numbers_are_rounded_exactly(value: Fraction, decimals: int) -> None:
-    shown = Fraction(fixed(value, decimals))
-    assert abs(shown - value) <= Fraction(1, 2 * 10**decimals)
-    assert len(fixed(value, decimals).partition(".")[2]) == decimals
+    text = fixed(value, decimals)
+    _, _, shown_decimals = text.partition(".")
+    assert len(shown_decimals) == decimals
+    half_of_last_decimal = Fraction(1, 2 * 10**decimals)
+    assert abs(Fraction(text) - value) <= half_of_last_decimal
 
 
-def test_names_cannot_act_on_a_terminal() -> None:
+def test_control_characters_in_names_are_escaped_in_the_text() -> None:
     kernels = [["Name", "Total Time (ns)", "Instances"], ["nccl\x1b[2J\nx", 10, 3]]
     text = StatisticClassifier({}).statistic(1, kernels).text("a\x1b[2J")
     assert "\x1b" not in text
     assert "nccl\\x1b[2J\\nx" in text
 
 
-def test_tables_for_notebooks() -> None:
+def test_the_report_has_tables_as_data_frames() -> None:
     report = StatisticClassifier(CLASSES).statistic(
         2, pd.read_csv(io.StringIO(KERNELS)), mems=rows(MEMORY)
     )
@@ -508,31 +512,31 @@ def test_tables_for_notebooks() -> None:
     assert tables["kernels"]["class"].tolist() == ["gemm", "nccl", "fusion", "others"]
 
 
-# Of traces.
+# Totals of traces.
 
 
-def test_events_give_what_their_tables_would() -> None:
+def test_totals_of_events_are_those_of_their_tables() -> None:
     maker = TraceMaker()
     for step in range(2):
-        maker.annotation("step", step * 1000, 500)
-        base = step * 1000
+        start = step * 1000
+        correlation = 10 * step
+        maker.annotation("step", start, 500)
         maker.launched(
-            "x_gemm", base + 100, 40, correlation=10 * step + 1, at=base + 10
+            "x_gemm", start + 100, 40, correlation=correlation + 1, at=start + 10
         )
         maker.launched(
             "ncclDevKernel_AllReduce_x",
-            base + 150,
+            start + 150,
             20,
-            correlation=10 * step + 2,
-            at=base + 20,
+            correlation=correlation + 2,
+            at=start + 20,
         )
-        memset = "[CUDA memset]"
         maker.launched(
-            memset,
-            base + 180,
+            "[CUDA memset]",
+            start + 180,
             10,
-            correlation=10 * step + 3,
-            at=base + 30,
+            correlation=correlation + 3,
+            at=start + 30,
             category="gpu_memset",
         )
     totals = event_totals(read_trace(maker.document()), tag="step")
@@ -546,7 +550,7 @@ def test_events_give_what_their_tables_would() -> None:
     assert totals.gpus == 1
 
 
-def test_tags_that_no_range_of_a_trace_has() -> None:
+def test_tags_without_ranges_or_without_gpu_work_are_refused() -> None:
     maker = TraceMaker()
     maker.annotation("idle", 0, 10)
     maker.annotation("step", 20, 10)
@@ -562,13 +566,13 @@ def test_tags_that_no_range_of_a_trace_has() -> None:
             UsageError, match=f"'{tag}' started no GPU work on their threads"
         ):
             event_totals(trace, tag=tag)
-    found = event_totals(trace, tag=":step").ranges
-    assert found is not None
-    assert (found.count, found.time_ns) == (1, 10_000)
+    ranges = event_totals(trace, tag=":step").ranges
+    assert ranges is not None
+    assert (ranges.count, ranges.time_ns) == (1, 10_000)
 
 
 @pytest.mark.real_data
-def test_a_real_export() -> None:
+def test_totals_of_a_real_export() -> None:
     trace = read_trace(TWO_GPUS, cache=False)
     totals = event_totals(trace, tag="ncclGroupEnd")
     assert sum(total.instances for total in totals.kernels) == 4010
@@ -579,24 +583,25 @@ def test_a_real_export() -> None:
     with pytest.raises(
         UsageError, match="'ncclSend' started no GPU work on their threads"
     ):
-        event_totals(trace, tag="ncclSend")  # of a domain
+        event_totals(trace, tag="ncclSend")  # in a domain
 
 
 # The specification's example.
 
 
 def _specified() -> str:
+    """Return the first output that the specification shows."""
     text = SPECIFICATION.read_text(encoding="utf-8")
     start = text.index("===== Llama2-70B-From-CSV")
     return text[start : text.index("\n\n\n=====", start)] + "\n"
 
 
 @pytest.mark.real_data
-def test_the_specification_to_the_byte() -> None:
+def test_the_text_is_that_of_the_specification_to_the_byte() -> None:
     ranges: list[list[object]] = [
         ["Name", "Projected Start (ns)", "Projected Duration (ns)"]
     ]
-    # of the average that it shows
+    # Each range has the average duration that the specification shows.
     ranges += [[TAG, 10**10 * n, 8_578_016_800] for n in range(5)]
     ranges.append([TAG + "x", 1, 1])
     class_map = load_configuration(GPA / "config.json").class_map
@@ -610,49 +615,48 @@ def test_the_specification_to_the_byte() -> None:
 
 
 @pytest.mark.real_data
-def test_the_numbers_of_the_specification() -> None:
+def test_the_tables_have_the_numbers_of_the_specification() -> None:
     class_map = load_configuration(GPA / "config.json").class_map
     assert class_map is not None
-    tables = (
-        StatisticClassifier(class_map)
-        .statistic(5, REAL_KERNELS, None, REAL_MEMORY)
-        .tables()
+    report = StatisticClassifier(class_map).statistic(
+        5, REAL_KERNELS, None, REAL_MEMORY
     )
+    tables = report.tables()
     summary = tables["inputs"].iloc[0]
     assert round(summary["kernel_time_per_iteration_ms"], 3) == 7947.172
     assert summary["kernel_count_per_iteration"] == 7877
     assert round(summary["nccl_time_per_iteration_ms"], 3) == 3275.659
     assert summary["nccl_count_per_iteration"] == 244
 
-    def shown(table: str, name: str, *more: str) -> list[tuple[object, ...]]:
+    def rounded(table: str, name: str, *more: str) -> list[tuple[object, ...]]:
+        """Return name, time and count per iteration, and more columns of each row."""
         columns = [name, "time_per_iteration_ms", "count_per_iteration", *more]
         return list(tables[table][columns].round(2).itertuples(index=False, name=None))
 
-    assert shown("kernel_classes", "class", "% of kernel time") == [
+    assert rounded("kernel_classes", "class", "% of kernel time") == [
         ("others", 79.53, 1518, 1.0),
         ("gemm", 6830.11, 1363, 85.94),
         ("fmha", 555.79, 480, 6.99),
         ("fusion", 481.73, 4516, 6.06),
     ]
-    assert shown("nccl", "collective") == [
+    assert rounded("nccl", "collective") == [
         ("AllGather", 2343.77, 161),
         ("ReduceScatter", 924.66, 79),
         ("AllReduce", 7.23, 4),
     ]
-    assert shown("memory_operations", "operation") == [
+    assert rounded("memory_operations", "operation") == [
         ("[CUDA memcpy D2D]", 30.66, 181),
         ("[CUDA memset]", 8.57, 1527),
         ("[CUDA memcpy H2D]", 0.01, 3),
     ]
 
 
-def test_paths_are_tables(tmp_path: Path) -> None:
+def test_a_table_may_be_a_path(tmp_path: Path) -> None:
     (tmp_path / "k.csv").write_text(KERNELS)
-    report = StatisticClassifier(CLASSES).statistic(2, tmp_path / "k.csv")
-    assert (
-        report.statistics
-        == StatisticClassifier(CLASSES).statistic(2, rows(KERNELS)).statistics
-    )
+    classifier = StatisticClassifier(CLASSES)
+    of_path = classifier.statistic(2, tmp_path / "k.csv")
+    of_rows = classifier.statistic(2, rows(KERNELS))
+    assert of_path.statistics == of_rows.statistics
 
 
 def test_sizes_add_up_beyond_64_bits() -> None:

@@ -1,4 +1,4 @@
-"""Configuration files: as people write them, every key checked, errors that name it."""
+"""Configuration files: accepted forms, checks of every key, and errors that name the key."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.statistics_helpers import GPA, SPECIFICATION, TAG
+from tracelens_ext.analysis.nsys_statistics.commented_json import plain_json
 from tracelens_ext.analysis.nsys_statistics.configuration import (
     InputSpec,
     load_class_map,
     load_configuration,
-    plain_json,
 )
 from tracelens_ext.errors import ConfigurationError
 
@@ -27,26 +27,32 @@ ARGUMENTS = {"num_of_iters": 5, "num_of_gpus": 2, "nvtx_tag_of_iter": "step"}
 
 
 def csv_input(**changes: Any) -> dict[str, Any]:
-    files = {"kernel_sum": "k.csv", "nvtx_proj_trace": "n.csv", "mem_time_sum": "m.csv"}
-    base = {
+    """Return an input of tables, in which some members are replaced."""
+    members = {
         "format": "csv",
         "title": "A",
-        "nsys_csv_file_path": files,
+        "nsys_csv_file_path": {
+            "kernel_sum": "k.csv",
+            "nvtx_proj_trace": "n.csv",
+            "mem_time_sum": "m.csv",
+        },
         "analysis_args": ARGUMENTS,
     }
-    return base | changes
+    return members | changes
 
 
 def report_input(**changes: Any) -> dict[str, Any]:
-    report = {"path": "r.nsys-rep", "with_nvtx": True, "with_mem": True}
-    return {
+    """Return an input that is a report, in which some members are replaced."""
+    members = {
         "format": "nsys-rep",
-        "nsys_report": report,
+        "nsys_report": {"path": "r.nsys-rep", "with_nvtx": True, "with_mem": True},
         "analysis_args": ARGUMENTS,
-    } | changes
+    }
+    return members | changes
 
 
 def loaded(folder: Path, *inputs: Any, **members: Any) -> tuple[InputSpec, ...]:
+    """Write a configuration with these inputs to a folder, and load it."""
     path = folder / "config.json"
     document = {"inputs": list(inputs), "kernel_to_class_map": {"a": "b"}} | members
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -76,7 +82,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert spec.files == [Path("/x/k.csv")]
 
 
-def test_paths_are_looked_up_in_the_current_folder_too(
+def test_paths_are_also_searched_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "example", "k.csv", "n.csv", "m.csv")
@@ -96,7 +102,9 @@ def test_paths_are_looked_up_in_the_current_folder_too(
     )
 
 
-def test_what_the_original_accepts_is_accepted(tmp_path: Path) -> None:
+def test_arguments_of_the_original_that_are_not_needed_are_ignored_with_a_remark(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, "k.csv", "n.csv", "m.csv")
     old = ARGUMENTS | {"kernel_name_idx": 8, "with_header": True, "nvtx_tag_idx": 0}
     (spec,) = loaded(tmp_path, csv_input(format="CSV", analysis_args=old))
@@ -129,7 +137,7 @@ def test_ranges_and_memory_may_be_null_or_absent(
 
 
 @pytest.mark.parametrize("chosen", ["nsys-rep", "sqlite"])
-def test_reports(chosen: str, tmp_path: Path) -> None:
+def test_an_input_may_be_a_report(chosen: str, tmp_path: Path) -> None:
     write(tmp_path, "r.nsys-rep", "r.sqlite")
     (spec,) = loaded(tmp_path, report_input(format=chosen))
     assert spec == InputSpec(
@@ -201,7 +209,7 @@ WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("make", "problem"), WRONG)
-def test_what_is_wrong_is_named(
+def test_errors_name_the_wrong_key(
     make: Callable[[], dict[str, Any]], problem: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -223,7 +231,7 @@ def test_what_is_wrong_is_named(
         ("[" * 100_000, "is not valid JSON"),
     ],
 )
-def test_files_that_are_no_configuration(
+def test_files_that_are_not_a_configuration_are_refused(
     text: str, problem: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "config.json"
@@ -233,7 +241,7 @@ def test_files_that_are_no_configuration(
     assert problem in str(caught.value)
 
 
-def test_class_maps_must_hold_texts(tmp_path: Path) -> None:
+def test_class_maps_must_contain_texts(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError, match="kernel_to_class_map: expected an object of str"
     ):
@@ -246,14 +254,14 @@ def test_class_maps_must_hold_texts(tmp_path: Path) -> None:
         load_class_map(tmp_path / "absent.json")
 
 
-def test_files_that_are_no_text(tmp_path: Path) -> None:
+def test_files_that_are_not_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b'{"a": "\xff"}')
     with pytest.raises(ConfigurationError, match="is not UTF-8 text"):
         load_configuration(path)
 
 
-def test_comments_and_last_commas_are_allowed_and_texts_stay_as_they_are() -> None:
+def test_comments_and_trailing_commas_are_removed_except_in_strings() -> None:
     text = """\
     { // a comment, "with a quote
       "a": "// no comment", /* several
@@ -262,10 +270,10 @@ def test_comments_and_last_commas_are_allowed_and_texts_stay_as_they_are() -> No
     }
     """
     expected = {"a": "// no comment", "b": "/* none */ ,]", "c": [1, 2], "d\\": '",}'}
-    assert json.loads(plain_json(text)) == expected
-    assert [len(line) for line in plain_json(text).split("\n")] == [
-        len(line) for line in text.split("\n")
-    ]
+    plain_text = plain_json(text)
+    assert json.loads(plain_text) == expected
+    lengths = [len(line) for line in text.split("\n")]
+    assert [len(line) for line in plain_text.split("\n")] == lengths
 
 
 JSON = st.recursive(
@@ -276,21 +284,25 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from([None, 1]))
-def test_plain_json_stays_as_it_is(value: object, indent: int | None) -> None:
+def test_json_without_comments_is_not_changed(
+    value: object, indent: int | None
+) -> None:
     text = json.dumps(value, indent=indent)
     assert plain_json(text) == text
 
 
-def test_a_class_map_alone_or_in_a_configuration(tmp_path: Path) -> None:
+def test_a_class_map_is_read_from_its_own_file_or_a_configuration(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "map.json"
-    path.write_text('// mine\n{"Softmax": "a", "gemm": "b",}')
+    path.write_text('// a comment\n{"Softmax": "a", "gemm": "b",}')
     assert list(load_class_map(path).items()) == [("Softmax", "a"), ("gemm", "b")]
     loaded(tmp_path, csv_input())
     assert load_class_map(tmp_path / "config.json") == {"a": "b"}
 
 
 @pytest.mark.real_data
-def test_the_specification_of_the_format_as_it_stands(tmp_path: Path) -> None:
+def test_the_example_of_the_specification_is_read(tmp_path: Path) -> None:
     text = SPECIFICATION.read_text(encoding="utf-8")
     (document,) = re.findall(
         r'^```json\n(\{\n    "inputs".*?)^```', text, re.DOTALL | re.MULTILINE
@@ -308,7 +320,7 @@ def test_the_specification_of_the_format_as_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_data
-def test_the_real_configuration() -> None:
+def test_a_real_configuration_is_read() -> None:
     configuration = load_configuration(GPA / "config.json")
     (spec,) = configuration.inputs
     assert spec.nvtx is None

@@ -1,8 +1,6 @@
-"""Ranges projected onto the GPU, against a plain loop."""
+"""NVTX ranges projected onto the GPU, compared with a plain loop."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,39 +10,43 @@ from hypothesis import strategies as st
 from tests.support.make_trace import TraceMaker
 from tests.support.statistics_helpers import TWO_GPUS
 from tracelens_ext import CallTree, read_trace
-from tracelens_ext.analysis.nsys_statistics.inputs import project_ranges
+from tracelens_ext.analysis.nsys_statistics.nvtx_ranges import project_ranges
 from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.trace.linking import link
 
+#: Row of the range, device, start, end, and number of GPU events.
 Projection = tuple[int, int, int, int, int]
 
 
 def projected(trace: Trace, rows: list[int]) -> list[Projection]:
-    found = project_ranges(trace, link(trace), np.array(rows, dtype=np.int64))
-    columns = (
-        found[name].tolist() for name in ("row", "device", "start", "end", "count")
-    )
-    return sorted(zip(*columns, strict=True))
+    """Return the projections of ranges, sorted."""
+    table = project_ranges(trace, link(trace), np.array(rows, dtype=np.int64))
+    columns = ["row", "device", "start", "end", "count"]
+    return sorted(table[columns].astype(object).itertuples(index=False, name=None))
 
 
-def one_by_one(trace: Trace, rows: list[int]) -> list[Projection]:
-    tree = CallTree(trace)
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+def projected_one_by_one(trace: Trace, rows: list[int]) -> list[Projection]:
+    """Return the projections of ranges, computed event by event."""
+    launch_of_gpu = CallTree(trace).launch_of_gpu.tolist()
+    projections = []
     for row in rows:
-        for place, launch in enumerate(tree.launch_of_gpu.tolist()):
+        spans_of_device: dict[int, list[tuple[int, int]]] = {}
+        for index, launch in enumerate(launch_of_gpu):
             if launch == NONE or trace.thread[launch] != trace.thread[row]:
                 continue
             if trace.ts[row] <= trace.ts[launch] < trace.end[row]:
-                gpu = trace.gpu_rows[place]
-                spans = found.setdefault((row, int(trace.device[place])), [])
-                spans.append((int(trace.ts[gpu]), int(trace.end[gpu])))
-    return sorted(
-        (row, device, min(a for a, _ in spans), max(b for _, b in spans), len(spans))
-        for (row, device), spans in found.items()
-    )
+                gpu_row = trace.gpu_rows[index]
+                span = (int(trace.ts[gpu_row]), int(trace.end[gpu_row]))
+                device = int(trace.device[index])
+                spans_of_device.setdefault(device, []).append(span)
+        for device, spans in spans_of_device.items():
+            start = min(start for start, _ in spans)
+            end = max(end for _, end in spans)
+            projections.append((row, device, start, end, len(spans)))
+    return sorted(projections)
 
 
-def test_from_the_first_to_the_last_event_launched_inside() -> None:
+def test_a_projection_lasts_from_the_first_to_the_last_event_launched_inside() -> None:
     maker = TraceMaker()
     outer = maker.annotation("outer", 0, 100)
     inner = maker.annotation("inner", 10, 20)
@@ -76,7 +78,7 @@ def test_a_range_has_a_projection_on_each_device() -> None:
     ]
 
 
-def test_without_ranges_or_without_gpu_events() -> None:
+def test_there_are_no_projections_without_ranges_or_gpu_events() -> None:
     maker = TraceMaker()
     maker.annotation("step", 0, 100)
     trace = read_trace(maker.document())
@@ -84,31 +86,42 @@ def test_without_ranges_or_without_gpu_events() -> None:
     assert projected(trace, []) == []
 
 
-EVENT = st.tuples(
-    st.integers(0, 1), st.integers(0, 60), st.integers(0, 40), st.integers(0, 1)
+THREAD = st.integers(0, 1)
+START = st.integers(0, 60)
+LENGTH = st.integers(0, 40)
+DEVICE = st.integers(0, 1)
+
+
+@given(
+    st.lists(st.tuples(THREAD, START, LENGTH), max_size=8),
+    st.lists(st.tuples(THREAD, START, LENGTH, DEVICE), max_size=12),
 )
-
-
-@given(st.lists(EVENT, max_size=8), st.lists(EVENT, max_size=12))
-def test_as_a_plain_loop_does(ranges: list[Any], launches: list[Any]) -> None:
+def test_projections_are_those_of_a_plain_loop(
+    ranges: list[tuple[int, int, int]], launches: list[tuple[int, int, int, int]]
+) -> None:
     maker = TraceMaker()
-    rows = [maker.annotation("r", at, length, thread=t) for t, at, length, _ in ranges]
-    for number, (thread, at, length, device) in enumerate(launches, start=1):
-        maker.call("cudaLaunchKernel", at, correlation=number, thread=thread)
-        maker.kernel("k", at + length, length, correlation=number, device=device)
+    rows = []
+    for thread, start, length in ranges:
+        rows.append(maker.annotation("r", start, length, thread=thread))
+    for correlation, (thread, start, length, device) in enumerate(launches, start=1):
+        maker.call("cudaLaunchKernel", start, correlation=correlation, thread=thread)
+        maker.kernel(
+            "k", start + length, length, correlation=correlation, device=device
+        )
     if not maker.events:
         return
     trace = read_trace(maker.document())
-    assert projected(trace, rows) == one_by_one(trace, rows)
+    assert projected(trace, rows) == projected_one_by_one(trace, rows)
 
 
 @pytest.mark.real_data
-def test_real_ranges_of_two_processes() -> None:
+def test_projections_of_real_ranges_are_those_of_a_join_in_sql() -> None:
     trace = read_trace(TWO_GPUS, cache=False)
     rows = trace.rows_of(EventKind.USER_ANNOTATION)
     rows = rows[trace.name[rows] == trace.names.index("ncclGroupEnd")]
-    found = projected(trace, rows.tolist())
-    # As a join of the database's tables has it.
-    assert len(found) == 64
-    assert sum(end - start for _, _, start, end, _ in found) == 25_179_513
-    assert found[:4] == one_by_one(trace, rows[:4].tolist())[:4]
+    projections = projected(trace, rows.tolist())
+    # Both figures are those of a join of the database's tables.
+    assert len(projections) == 64
+    assert sum(end - start for _, _, start, end, _ in projections) == 25_179_513
+    first_rows = rows[:4].tolist()
+    assert projections[:4] == projected_one_by_one(trace, first_rows)[:4]

@@ -29,8 +29,8 @@ from tracelens_ext.distributed.cluster import workers_of
 from tracelens_ext.distributed.inputs import FleetInput, find_inputs, identity_in
 from tracelens_ext.distributed.rank_numbers import (
     RankHints,
+    assign_ranks,
     missing_ranks,
-    number_ranks,
     rank_hints,
     rank_in_name,
     world_size_of,
@@ -479,7 +479,7 @@ def test_ranks_in_names(name: str, rank: int | None) -> None:
 def rank_and_source(
     metadata: dict[str, object], url: str, place: int
 ) -> tuple[int, str]:
-    (ranks,) = number_ranks(
+    (ranks,) = assign_ranks(
         [rank_hints(metadata, url, devices=(0,))], first_place=place
     )
     return ranks.first, ranks.source
@@ -694,17 +694,17 @@ HINTS = st.one_of(
 
 @given(st.lists(HINTS, max_size=9))
 def test_numbers_that_are_given_are_given_once(hints: list[RankHints]) -> None:
-    numbered = number_ranks(hints)
-    said = [each.known for each in hints if each.known is not None]
+    numbered = assign_ranks(hints)
+    said = [each.known_rank for each in hints if each.known_rank is not None]
     for each, ranks in zip(hints, numbered, strict=True):
-        if each.known is not None:
-            assert ranks.numbers == [each.known]
+        if each.known_rank is not None:
+            assert ranks.numbers == [each.known_rank]
         else:
             assert sorted(ranks.of_device) == sorted(each.separate_devices)
     given_numbers = [
         rank
         for each, ranks in zip(hints, numbered, strict=True)
-        if each.known is None
+        if each.known_rank is None
         for rank in ranks.numbers
     ]
     assert len(set(given_numbers)) == len(given_numbers)

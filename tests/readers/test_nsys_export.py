@@ -15,8 +15,9 @@ import pytest
 from tests.support.nsys_export_maker import training
 from tests.support.nsys_report_maker import call, report
 from tests.support.statistics_helpers import TWO_GPUS
-from tracelens_ext.analysis.nsys_statistics.inputs import event_totals, project_ranges
-from tracelens_ext.analysis.nsys_statistics.statistics import (
+from tracelens_ext.analysis.nsys_statistics.inputs import event_totals
+from tracelens_ext.analysis.nsys_statistics.nvtx_ranges import project_ranges
+from tracelens_ext.analysis.nsys_statistics.totals import (
     Total,
     kernel_totals,
     memory_totals,

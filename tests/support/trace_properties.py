@@ -432,7 +432,7 @@ def _reserved(data: bytes) -> int | None:
 
 def statistics_tables_are_safe(data: bytes) -> None:
     """A table of `nsys stats`: its totals, or one of our errors."""
-    from tracelens_ext.analysis.nsys_statistics.statistics import (
+    from tracelens_ext.analysis.nsys_statistics.totals import (
         kernel_totals,
         memory_totals,
     )

@@ -1,11 +1,11 @@
-"""Many traces, one a rank, analyzed on many processes or machines, and then compared.
+"""Analyzes the traces of many ranks on several processes or machines, and compares the ranks.
 
 >>> from tracelens_ext.distributed import run_fleet
 >>> result = run_fleet(["traces/rank*.json.gz"], "results", workers=4)
 >>> result.tables["ranks"]
 
-Every trace is read by a Dask worker, which writes its tables as Parquet parts; the reductions over
-all ranks are made of the parts. Needs the extra `fleet`.
+A Dask worker reads each trace and writes its tables as Parquet files, the parts. The tables over
+all ranks, the reductions, are computed from the parts. This needs the extra `fleet`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of all ranks: verdicts, waits and where they come from, bandwidths."""
+"""Writes the page about all ranks: verdicts, waits and their root causes, and bandwidths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart
 
 _TITLE = "Ranks of a job"
-_ORIGINS_CHART = Chart(
+_ROOT_CAUSES_CHART = Chart(
     "Waits by the rank that caused them",
     "origins",
     "rank",
@@ -38,14 +38,20 @@ _ORIGINS_CHART = Chart(
     64,
     "cause",
 )
-_MAX_COLUMNS = 300  #: of the heat map; more iterations share them
+#: The most columns of the heat map. If there are more iterations, several share a column.
+_MAX_COLUMNS = 300
+#: Heat maps with more rows have no gaps between them.
 _MAX_ROWS_WITH_GAPS = 128
+#: Heat maps with more rows do not label each of them.
 _MAX_ROWS_WITH_ALL_LABELS = 32
+#: The most points of the chart of bandwidths, and the most collectives with a color of their own.
 _MAX_POINTS = 2000
 _MAX_LEGEND = 6
+#: How many verdicts are listed at the top of the page.
 _MAX_VERDICTS = 10
 _MAX_NAME_CHARACTERS = 40
 _MAX_RANKS_CHARACTERS = 50
+#: How many ranks the summary of the heat map names.
 _LONGEST_WAITS = 3
 _US_PER_MS = 1e3
 _PALETTE = (
@@ -57,11 +63,11 @@ _PALETTE = (
     "#17a2b8",
     "#8b93a1",
 )
-_WAIT_COLOUR = "#d1495b"
-_NO_WAIT_COLOUR = "rgba(139,147,161,0.15)"
-_LINE_COLOUR = "#8b93a1"
+_WAIT_COLOR = "#d1495b"
+_NO_WAIT_COLOR = "rgba(139,147,161,0.15)"
+_LINE_COLOR = "#8b93a1"
 _OTHERS = "others"
-#: What stands for the time outside of iterations.
+#: Label of the time outside of iterations.
 _OUTSIDE = "outside"
 _BEST_TITLES = {
     CallSpan.NODE: "Best within a node",
@@ -76,20 +82,21 @@ def write_page(
     failures: PartFailures | None = None,
     pipelines: PipelineJob | None = None,
 ) -> None:
-    """Write the page of the tables over all ranks.
+    """Write the page with the tables and charts about all ranks.
 
     Args:
-        path: of the page.
-        tables: over all ranks, by name; `verdicts` is there, what others lack is left out.
-        links: label and address of further pages.
-        failures: has the parts that are missing, and takes those that fail here.
-        pipelines: those of the job, for the chart of its stages.
+        path: the file to write.
+        tables: the tables about all ranks, by name. `verdicts` is required; charts and sheets
+            whose tables are missing are left out.
+        links: label and address of each page that is linked.
+        failures: messages about missing parts; receives further ones about charts that fail.
+        pipelines: the pipelines of the job, for the chart of their stages.
     """
     failures = failures or PartFailures()
     sheets = _sheets(tables, failures)
     charts = []
-    if "origins" in sheets and _ORIGINS_CHART.fits(sheets["origins"]):
-        charts.append(_ORIGINS_CHART)
+    if "origins" in sheets and _ROOT_CAUSES_CHART.fits(sheets["origins"]):
+        charts.append(_ROOT_CAUSES_CHART)
     figures = []
     if pipelines is not None and STAGES_TABLE in sheets:
         with failures.isolate("The chart of the stages of the pipeline"):
@@ -113,7 +120,7 @@ def write_page(
 def _sheets(
     tables: Mapping[str, pd.DataFrame], failures: PartFailures
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables of the page, by name."""
+    """Return the tables that the page shows, by name."""
     sheets = {"verdicts": tables["verdicts"]}
     calls = tables.get("collective_calls")
     if calls is not None and "collective_waits" in tables:
@@ -134,7 +141,7 @@ def _sheets(
 
 
 def _facts(verdicts: pd.DataFrame) -> list[tuple[str, object]]:
-    """Return the first verdicts in words; the table has all."""
+    """Return the first verdicts as sentences for the top of the page."""
     texts = []
     for row in table_rows(verdicts.head(_MAX_VERDICTS)):
         verdict = row.verdict
@@ -147,7 +154,7 @@ def _facts(verdicts: pd.DataFrame) -> list[tuple[str, object]]:
 
 
 def _waits_by_iteration(waits: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
-    """Return how long each rank waited in each iteration, ms."""
+    """Return the time that each rank waited in each iteration, ms."""
     iteration_of_call = calls.set_index("call")["iteration"]
     waits = waits.assign(
         wait_ms=waits["wait_us"] / _US_PER_MS,
@@ -158,12 +165,12 @@ def _waits_by_iteration(waits: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFram
 
 
 def _bandwidths(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the bus bandwidths of equal calls."""
+    """Return median and best bus bandwidth of equal calls: same collective, ranks and bytes."""
     keys = ["collective", "process_group", "ranks", "span", "bytes"]
     has_bandwidth = calls["bus_bandwidth_gb_s"].notna()
     has_bytes = calls["bytes"] > 0
-    known = calls[has_bandwidth & has_bytes]
-    equal_calls = known.groupby(keys, dropna=False)
+    calls_with_bandwidth = calls[has_bandwidth & has_bytes]
+    equal_calls = calls_with_bandwidth.groupby(keys, dropna=False)
     bandwidths = equal_calls["bus_bandwidth_gb_s"].agg(
         calls="size",
         median_gb_s="median",
@@ -176,9 +183,13 @@ def _bandwidths(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def heat_map(waits: pd.DataFrame) -> list[Figure]:
-    """Return the chart of waits, ranks down and iterations across; none without waits."""
+    """Return the heat map of waits, with a row for each rank and a column for each iteration.
+
+    The list is empty if there are no waits.
+    """
     if waits.empty:
         return []
+    # Shorter names first, so that iteration 9 comes before iteration 10.
     names = sorted(set(waits["iteration"]), key=lambda name: (len(name), name))
     column_count = min(len(names), _MAX_COLUMNS)
     column_of_name = np.arange(len(names)) * column_count // len(names)
@@ -191,7 +202,7 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
         y=cells.index.tolist(),
         z=rows,
         zmin=0,
-        colorscale=[[0, _NO_WAIT_COLOUR], [1, _WAIT_COLOUR]],
+        colorscale=[[0, _NO_WAIT_COLOR], [1, _WAIT_COLOR]],
         colorbar={"thickness": 10, "ticksuffix": " ms", "outlinewidth": 0},
         hovertemplate="<b>rank %{y}</b>, iteration %{x}<br>%{z:,.3~f} ms<extra></extra>",
         xgap=1,
@@ -230,29 +241,31 @@ def heat_map(waits: pd.DataFrame) -> list[Figure]:
 
 
 def _cells(waits: pd.DataFrame, column_of_name: Mapping[str, int]) -> pd.DataFrame:
-    """Return waits by rank and column of the heat map, ms; every rank in between has a row."""
+    """Return the waits by rank (rows) and column of the heat map, ms.
+
+    Ranks without waits between the first and the last rank have empty rows.
+    """
     column = waits["iteration"].map(column_of_name)
-    cells = waits.groupby([waits["rank"], column])
-    of_rank_and_column = cells["wait_ms"].sum()
-    table = of_rank_and_column.unstack()
+    wait_of_cell = waits.groupby([waits["rank"], column])["wait_ms"].sum()
+    table = wait_of_cell.unstack()
     first_rank = int(table.index.min())
     last_rank = int(table.index.max())
     return table.reindex(range(first_rank, last_rank + 1))
 
 
 def _column_texts(names: Sequence[str], column_of_name: Sequence[int]) -> list[str]:
-    """Return what each column of the heat map is called: its first and last iteration."""
+    """Return the label of each column of the heat map: its first and last iteration."""
     names_of_column: dict[int, list[str]] = {}
     for name, column in zip(names, column_of_name, strict=True):
         names_of_column.setdefault(column, []).append(name)
     return [
-        _range_text(names_here[0], names_here[-1])
-        for names_here in names_of_column.values()
+        _range_text(column_names[0], column_names[-1])
+        for column_names in names_of_column.values()
     ]
 
 
 def _range_text(first: str, last: str) -> str:
-    """Return the names of consecutive iterations; of those without one, what they are."""
+    """Return the label of consecutive iterations; time outside of iterations has no name."""
     first = first or _OUTSIDE
     if first == last:
         return first
@@ -260,7 +273,7 @@ def _range_text(first: str, last: str) -> str:
 
 
 def _without_nan(cells: pd.DataFrame) -> list[list[float | None]]:
-    """Return the cells of a heat map, None where there is nothing."""
+    """Return the rows of a heat map; cells without waits are None."""
     values = cells.astype(object).where(cells.notna(), None)
     rows: list[list[float | None]] = values.to_numpy().tolist()
     return rows
@@ -270,9 +283,10 @@ def _without_nan(cells: pd.DataFrame) -> list[list[float | None]]:
 
 
 def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
-    """Return the chart of bandwidths: a point for each group, collective and size.
+    """Return the chart of bandwidths; the list is empty if there are none.
 
-    It has the median of each; lines are at the best of each span.
+    There is a point at the median of each collective, group and size, and a line at the best
+    bandwidth within a node and across nodes.
     """
     if bandwidths.empty:
         return []
@@ -281,16 +295,16 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     if len(collectives) > _MAX_LEGEND + 1:
         collectives = collectives[:_MAX_LEGEND] + [_OTHERS]
     is_named = points["collective"].isin(collectives)
-    shown_as = points["collective"].where(is_named, _OTHERS)
+    label_of_point = points["collective"].where(is_named, _OTHERS)
     traces: list[dict[str, object]] = []
     legend = []
-    for collective, colour in zip(collectives, _PALETTE, strict=False):
-        legend.append((elided(collective, _MAX_NAME_CHARACTERS), colour))
+    for collective, color in zip(collectives, _PALETTE, strict=False):
+        legend.append((elided(collective, _MAX_NAME_CHARACTERS), color))
         traces.append(
             _point_trace(
-                points=points[shown_as == collective],
+                points=points[label_of_point == collective],
                 number=len(traces),
-                colour=colour,
+                color=color,
             )
         )
     best_of_span = bandwidths.groupby(bandwidths["span"].fillna(""))["best_gb_s"].max()
@@ -326,8 +340,8 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
     return [figure]
 
 
-def _point_trace(points: pd.DataFrame, number: int, colour: str) -> dict[str, object]:
-    """Return the points of one collective."""
+def _point_trace(points: pd.DataFrame, number: int, color: str) -> dict[str, object]:
+    """Return the plotly trace with the points of one collective."""
     texts = []
     for row in table_rows(points):
         ranks = elided(row.ranks, _MAX_RANKS_CHARACTERS)
@@ -338,7 +352,7 @@ def _point_trace(points: pd.DataFrame, number: int, colour: str) -> dict[str, ob
         "scatter",
         number,
         mode="markers",
-        marker={"size": 9, "opacity": 0.7, "color": colour},
+        marker={"size": 9, "opacity": 0.7, "color": color},
         customdata=texts,
         x=points["bytes"].tolist(),
         y=points["median_gb_s"].tolist(),
@@ -346,13 +360,13 @@ def _point_trace(points: pd.DataFrame, number: int, colour: str) -> dict[str, ob
 
 
 def _line(bandwidth: float, text: str) -> dict[str, object]:
-    """Return a line across the chart at a bandwidth."""
+    """Return a horizontal line with a label at a bandwidth."""
     return {
         "type": "line",
         "xref": "paper",
         "x0": 0,
         "x1": 1,
-        "line": {"color": _LINE_COLOUR, "width": 1.5, "dash": "dot"},
+        "line": {"color": _LINE_COLOR, "width": 1.5, "dash": "dot"},
         "y0": bandwidth,
         "y1": bandwidth,
         "label": {"text": text, "textposition": "start", "font": {"size": 11}},

@@ -1,4 +1,4 @@
-"""Where the traces of a fleet are: files, folders, patterns, and URLs of any of these."""
+"""Finds the traces of a fleet in files, folders, patterns, and URLs of any of these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tracelens_ext import trace_files
 from tracelens_ext.errors import TraceNotFoundError, UsageError
 
-#: What file systems call the version of a file; the first one that a file has counts.
+#: Names under which file systems report the version of a file. The first one that exists is used.
 _VERSION_KEYS = (
     "ETag",
     "etag",
@@ -32,18 +32,18 @@ _DIGEST_BYTES = 6
 
 @dataclass(frozen=True)
 class FleetInput:
-    """A trace to be analyzed."""
+    """A trace that a fleet analyzes."""
 
-    name: str  #: what the user calls it
-    url: str  #: where a worker finds it: an absolute path, or a URL
-    #: what distinguishes its content from another, as JSON; None if that is not known
+    name: str  #: the path or URL as the user gave it
+    url: str  #: the absolute path or URL at which a worker finds the trace
+    #: size and version of the file, which change with its content, as JSON; None if not known
     identity: Mapping[str, str] | None = None
-    #: the rank that is taken of a file into which several were merged; None for the whole file
+    #: the rank to analyze in a file that contains several ranks; None for the whole file
     rank: int | None = None
 
     @property
     def size(self) -> int | None:
-        """Its size in bytes; None if that is not known."""
+        """The size of the file in bytes; None if it is not known."""
         if self.identity is None:
             return None
         text = self.identity.get("size", "")
@@ -53,12 +53,12 @@ class FleetInput:
 
     @property
     def is_remote(self) -> bool:
-        """True if it is not a path in this machine's file system."""
+        """True if the trace is not a path in the file system of this machine."""
         return is_url(self.url)
 
     @property
     def base_name(self) -> str:
-        """The file's name at the end of its path or URL, without the query of a URL."""
+        """The file name at the end of the path or URL, without the query of a URL."""
         path = self.url
         if self.is_remote:
             path = re.split(r"::|\?", self.url)[0]
@@ -66,7 +66,7 @@ class FleetInput:
 
     @property
     def stem(self) -> str:
-        """The name of the files with its results, unlike that of any other URL."""
+        """The name, without suffix, of the files with the results; each URL has a different one."""
         readable = _NOT_IN_STEM.sub("_", self._name_without_suffix()).strip("_")
         readable = readable[-_MAX_STEM_CHARACTERS:] or "trace"
         url = self.url.encode("utf-8", "surrogatepass")
@@ -76,11 +76,11 @@ class FleetInput:
         return f"{readable}-{digest}"
 
     def of_rank(self, rank: int) -> FleetInput:
-        """Return one rank of this file, into which several were merged."""
+        """Return the input for one rank of this file, which contains several ranks."""
         return replace(self, name=f"{self.name} (rank {rank})", rank=rank)
 
     def _name_without_suffix(self) -> str:
-        """Return the file's name without the longest suffix of a trace that it ends with."""
+        """Return the file name without the suffix of traces, such as `.pt.trace.json.gz`."""
         name = self.base_name
         lengths = [
             len(suffix)
@@ -91,23 +91,25 @@ class FleetInput:
 
 
 def is_url(text: str) -> bool:
-    """Tell whether fsspec opens it: `s3://…`, `https://…`, or a chain such as `zip://a::b.zip`."""
+    """Tell whether a text is a URL, such as `s3://…`, or a chain such as `zip://a::b.zip`."""
     return "://" in text or "::" in text
 
 
 class FoundInputs(NamedTuple):
-    """What the arguments of a fleet name."""
+    """The traces that the arguments of a fleet name."""
 
-    #: each trace once, sorted by name with numbers in their order
+    #: the traces without duplicates, sorted by name so that rank2 comes before rank10
     traces: list[FleetInput]
-    problems: list[TraceNotFoundError]  #: one for each argument that names no trace
+    problems: list[
+        TraceNotFoundError
+    ]  #: one error for each argument that names no trace
 
 
 def find_inputs(arguments: Sequence[str]) -> FoundInputs:
     """Find the traces that the arguments of a fleet name.
 
-    A folder stands for the traces directly in it. A file that does not exist is reported by its
-    reader, not here.
+    A folder stands for the traces directly in it. A file that does not exist is not an error here;
+    the job that reads it reports it.
 
     Raises:
         UsageError: an argument is empty, or a URL cannot be opened by the packages installed.
@@ -156,7 +158,7 @@ def _natural_order(trace: FleetInput) -> list[tuple[int, int, str]]:
 
 
 def reason(error: BaseException) -> str:
-    """Return why something failed, in one line."""
+    """Return the reason of an error in one line."""
     text = str(getattr(error, "strerror", None) or error)
     return " ".join(text.split()) or type(error).__name__
 
@@ -213,11 +215,12 @@ def _remote_traces(argument: str) -> Iterator[FleetInput]:
 
 
 def _listing(files: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401
-    """Return what is known of each trace in a remote folder or pattern; None for a single file."""
+    """Return name → info of the files that a remote folder or pattern names; None for a file."""
     if glob.has_magic(path) and not files.exists(path):
         matching: dict[str, Any] = files.glob(path, detail=True)
         return matching
-    # A path with the name of a trace is not asked for: on a web server everything is a folder.
+    # A path that ends like a trace is taken for a file without asking: fsspec considers
+    # everything on a web server a folder.
     if not trace_files.is_trace_name(path) and files.isdir(path):
         info_of_name = {info["name"]: info for info in files.ls(path, detail=True)}
         return {
@@ -227,7 +230,7 @@ def _listing(files: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401
 
 
 def _url_of(argument: str, files: Any, name: str) -> str:  # noqa: ANN401
-    """Return the URL of a file found below an argument, which may be a chain of URLs."""
+    """Return the URL of a file that was found below an argument, which may be a chain of URLs."""
     first, chain, remaining = argument.partition("::")
     if not chain:
         return str(files.unstrip_protocol(name))
@@ -236,14 +239,14 @@ def _url_of(argument: str, files: Any, name: str) -> str:  # noqa: ANN401
 
 
 class RemotePath(NamedTuple):
-    """A path in a file system of fsspec."""
+    """A path in a file system that fsspec provides."""
 
-    files: Any  #: the file system
+    files: Any  #: the fsspec file system
     path: str
 
 
 def file_system(url: str) -> RemotePath:
-    """Return the file system of a URL, and the path in it.
+    """Return the file system of a URL, and the path in that file system.
 
     Raises:
         UsageError: no installed package opens such URLs.
@@ -257,7 +260,7 @@ def file_system(url: str) -> RemotePath:
 
 
 def identity_in(info: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return size and version of a file, as far as its file system knows them; None for neither."""
+    """Return `size` and `version` of a file, if its file system knows them; None for neither."""
     identity = {}
     if info.get("size") is not None:
         identity["size"] = str(info["size"])
@@ -269,8 +272,8 @@ def identity_in(info: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
-    """Return size and version of a remote file; None where they cannot be found out."""
+    """Return `size` and `version` of a remote file; None if they cannot be determined."""
     try:
         return identity_in(files.info(path))
-    except Exception:  # noqa: BLE001  # reading the file reports what is wrong with it
+    except Exception:  # noqa: BLE001  # the job that reads the file reports the problem
         return None

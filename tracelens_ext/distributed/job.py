@@ -1,4 +1,7 @@
-"""What a worker does: read one trace, write its parts, and say how it went. It never raises."""
+"""The job of a worker: reads one trace, writes its parts, and returns how it went.
+
+A job never raises; errors are part of its outcome.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tracelens_ext.distributed.rank_numbers import (
     RankHints,
     RankSource,
     TraceRanks,
-    number_ranks,
+    assign_ranks,
     rank_hints,
     world_size_of,
 )
@@ -41,36 +44,36 @@ from tracelens_ext.trace.merged_ranks import find_merged_ranks
 from tracelens_ext.trace.rank_traces import trace_of_rank
 
 _COPY_BYTES = 1 << 22
-#: What the marker of a file notes into which ranks were merged: their numbers.
+#: The key under which the marker of a file with several ranks lists the ranks.
 MERGED_RANKS = "merged_ranks"
 
 
 class Stage(StrEnum):
-    """What a job is doing, and where it failed."""
+    """The stages of a job, one of which is named if the job fails."""
 
     OPEN = "open"
     READ = "read"
-    ANALYZE = "analyse"
+    ANALYZE = "analyse"  #: kept as tables of earlier versions have it
     WRITE = "write"
-    WORKER = "worker"  #: the process that did it died
+    WORKER = "worker"  #: the worker process died
 
 
 @dataclass(frozen=True)
 class TraceJob:
-    """One trace to be analyzed."""
+    """The job of analyzing one trace."""
 
     source: FleetInput  #: the trace
-    place: int  #: its place among all traces by name, from 0
-    store: ResultStore  #: where its parts go
-    options: JobOptions  #: how it is analyzed
-    key: str  #: `options.key`, computed where the fleet is started
+    place: int  #: the index of the trace among all traces, sorted by name
+    store: ResultStore  #: the folder to which the parts are written
+    options: JobOptions  #: how the trace is analyzed
+    key: str  #: `options.key`, computed by the process that starts the fleet
 
     def of_rank(self, rank: int) -> TraceJob:
-        """Return the job of one rank of a file into which several were merged."""
+        """Return the job of one rank of a file that contains several ranks."""
         return replace(self, source=self.source.of_rank(rank))
 
     def is_done(self, marker: Mapping[str, Any] | None) -> bool:
-        """Tell whether a marker says that this very job was done."""
+        """Tell whether a marker shows that the job was done, with the same trace and options."""
         if marker is None or self.source.identity is None:
             return False
         return (
@@ -82,28 +85,28 @@ class TraceJob:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job went."""
+    """The outcome of a job: the content of its marker, or an error."""
 
-    #: what its marker notes of the trace, as JSON; None when it failed
+    #: the content of the trace's marker, as JSON; None if the job failed
     about: dict[str, Any] | None = None
-    stage: str = ""  #: where it failed, a `Stage`
-    message: str = ""  #: why, one line
-    final: bool = False  #: another attempt would fail too
-    problems: tuple[str, ...] = ()  #: what had to be left out, a sentence each
-    #: what the markers of the ranks note that were merged into the file, by rank
+    stage: str = ""  #: the `Stage` that failed
+    message: str = ""  #: the error, one line
+    final: bool = False  #: True if another attempt would fail, too
+    problems: tuple[str, ...] = ()  #: results that had to be left out, a sentence each
+    #: rank → content of its marker, for a file that contains several ranks
     abouts_of_ranks: Mapping[int, dict[str, Any]] = field(default_factory=dict)
 
 
 class _TraceResults(NamedTuple):
-    """What a job writes."""
+    """The results that a job writes."""
 
-    about: dict[str, Any]  #: for the marker, as JSON
+    about: dict[str, Any]  #: the content of the marker, as JSON
     tables: dict[str, pd.DataFrame]
 
 
 @dataclass
 class _JobProgress:
-    """How far a job has come."""
+    """The stage that a job has reached, and what it has produced so far."""
 
     stage: Stage = Stage.OPEN
     problems: list[str] = field(default_factory=list)
@@ -111,7 +114,12 @@ class _JobProgress:
 
 
 def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
-    """Do a job; `attempt` counts from 1."""
+    """Do a job and return its outcome.
+
+    Args:
+        job: the job.
+        attempt: the number of this attempt, from 1. Further attempts at a URL begin with a pause.
+    """
     if attempt > 1 and job.source.is_remote:
         time.sleep(job.options.pause_s * 2 ** (attempt - 2))
     progress = _JobProgress()
@@ -127,10 +135,10 @@ def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
 
 
 def _analyze_and_write(job: TraceJob, progress: _JobProgress) -> dict[str, Any]:
-    """Write the parts of a trace and its marker; return what the marker notes.
+    """Write the parts of a trace and its marker; return the content of the marker.
 
-    A file into which several ranks were merged is as many traces, each with parts and a marker of
-    its own; the marker of the file notes which ranks they are.
+    A file that contains several ranks is treated as several traces. Each rank gets parts and a
+    marker of its own, and the marker of the file lists the ranks.
     """
     started = time.perf_counter()
     with _on_this_machine(job.source) as path:
@@ -171,7 +179,7 @@ def _analyze_trace(
     progress: _JobProgress,
     started: float,
 ) -> dict[str, Any]:
-    """Write the parts of a trace that was read, and its marker; return what the marker notes."""
+    """Analyze a trace, write its parts and its marker; return the content of the marker."""
     options = job.options
     progress.stage = Stage.READ
     analyzer = TreePerfAnalyzer(
@@ -199,14 +207,15 @@ def _analyze_trace(
 
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
-    """Return what is noted of a trace, and its tables."""
+    """Return the content of a trace's marker, and its tables."""
     trace = analyzer.trace
     gpu_events = analyzer.work
     source = job.source
     devices = np.unique(trace.device).tolist()
     hints = rank_hints(metadata=trace.metadata, url=source.url, devices=devices)
-    # The other traces are not known here: where they matter, the numbers are assigned again.
-    ranks = number_ranks([hints], first_place=job.place)[0]
+    # A worker does not know the other traces. If the rank depends on them, `renumber_ranks`
+    # corrects it later.
+    ranks = assign_ranks([hints], first_place=job.place)[0]
     tables = trace_tables(
         analyzer=analyzer,
         name=source.name,
@@ -224,7 +233,7 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
         "communication": communication_about(
             configured=groups, tables=tables, ranks=ranks.numbers, world_size=world_size
         ),
-        # Needed again only where the rank may still change.
+        # These are needed again only if the rank is corrected later.
         "configured_groups": groups if ranks.source is RankSource.ORDER else {},
         "format": trace.provenance.format,
         "events": trace.recorded,
@@ -239,7 +248,7 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> _TraceResults:
 
 
 def ranks_as_json(hints: RankHints, ranks: TraceRanks) -> dict[str, Any]:
-    """Return what a marker notes of the ranks of a trace."""
+    """Return the members of a marker about the ranks of a trace."""
     return {
         "rank": ranks.first,
         "rank_from": str(ranks.source),
@@ -255,7 +264,7 @@ def ranks_as_json(hints: RankHints, ranks: TraceRanks) -> dict[str, Any]:
 
 
 def ranks_in_marker(about: Mapping[str, Any]) -> TraceRanks:
-    """Return the ranks that a marker notes."""
+    """Return the ranks of a trace that its marker contains."""
     of_device = {int(device): rank for device, rank in about["rank_of_device"].items()}
     return TraceRanks(
         first=about["rank"], source=RankSource(about["rank_from"]), of_device=of_device
@@ -263,17 +272,17 @@ def ranks_in_marker(about: Mapping[str, Any]) -> TraceRanks:
 
 
 def hints_in_marker(about: Mapping[str, Any]) -> RankHints:
-    """Return what a marker notes of how the rank of a trace could be known."""
-    noted = about["rank_hints"]
+    """Return the hints at the rank of a trace that its marker contains."""
+    hints = about["rank_hints"]
     return RankHints(
-        recorded=noted["recorded"],
-        in_name=noted["in_name"],
-        separate_devices=tuple(noted["separate_devices"]),
+        recorded=hints["recorded"],
+        in_name=hints["in_name"],
+        separate_devices=tuple(hints["separate_devices"]),
     )
 
 
 def _failure(stage: Stage, source: FleetInput, error: Exception) -> JobOutcome:
-    """Return what went wrong at a stage, and whether it would go wrong again."""
+    """Return the outcome of a job that failed at a stage, and whether it would fail again."""
     is_expected = isinstance(error, errors.TracelensError)
     is_final = is_expected and not isinstance(error, errors.OutputError)
     message = _one_line(error)
@@ -283,10 +292,10 @@ def _failure(stage: Stage, source: FleetInput, error: Exception) -> JobOutcome:
         detail = _one_line(cause) if isinstance(cause, OSError) else message
         message = f"{source.name}: cannot be opened ({detail}); check the URL"
     elif stage is Stage.READ and isinstance(error, errors.TraceError):
-        was_cut_off_on_its_way = (
+        may_be_cut_off_by_download = (
             isinstance(error, errors.TraceCutOffError) and source.is_remote
         )
-        is_final = not was_cut_off_on_its_way
+        is_final = not may_be_cut_off_by_download
         message = _one_line(
             errors.TraceError(
                 path=source.name, problem=error.problem, remedy=error.remedy
@@ -296,16 +305,16 @@ def _failure(stage: Stage, source: FleetInput, error: Exception) -> JobOutcome:
 
 
 def _is_final_open_error(source: FleetInput, error: Exception) -> bool:
-    """Tell whether a trace that cannot be opened could not be opened later either."""
+    """Tell whether further attempts to open a trace would fail, too."""
     if isinstance(error, FileNotFoundError) and source.url.startswith("http"):
-        # fsspec says this of any web server that does not answer.
+        # fsspec raises this error also if the web server does not respond.
         return False
     return isinstance(error, FileNotFoundError | PermissionError)
 
 
 @contextmanager
 def _on_this_machine(source: FleetInput) -> Iterator[Path]:
-    """Yield a path at which a trace can be read; a remote one is copied here first."""
+    """Yield a local path of a trace; a remote trace is copied to a temporary folder first."""
     if not source.is_remote:
         yield Path(source.url)
         return
@@ -326,14 +335,14 @@ def _worker_folder() -> str | None:
     """Return the folder of the Dask worker, which is removed even if the worker is killed."""
     from distributed import get_worker
 
-    with suppress(ValueError):  # this process is not a worker
+    with suppress(ValueError):  # raised if this process is not a worker
         folder: str = get_worker().local_directory
         return folder
     return None
 
 
 def _one_line(error: BaseException) -> str:
-    """Return an error's message in one line, with the file that it is about."""
+    """Return the message of an error in one line, with the file that an OSError names."""
     if isinstance(error, OSError) and error.strerror:
         if error.filename:
             return f"{error.strerror}: {error.filename}"

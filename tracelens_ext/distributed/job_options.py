@@ -1,4 +1,4 @@
-"""How the traces of a fleet are analyzed, in a form that workers on other machines can use."""
+"""The options with which a fleet analyzes its traces, in a form that other machines can use."""
 
 from __future__ import annotations
 
@@ -15,30 +15,38 @@ from tracelens_ext.categorize.maps import map_in_file
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, VERSION, ReadingOptions
 
-#: Raised when the parts, or what they mean, change: what was done before is then done again.
+#: The version of the parts. It is increased when the parts or their meaning change, so that the
+#: traces are analyzed again.
 LAYOUT = 5
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How every trace of a fleet is analyzed."""
+    """The options with which every trace of a fleet is analyzed."""
 
-    #: the arguments of an analyzer about rules; see `portable_rules`
+    #: arguments of the analyzer about categorization; see `portable_rules`
     rules: Mapping[str, Any] = field(default_factory=dict)
-    unlinked_kernels: bool = True  #: GPU events without a launch count in the timeline
+    #: count GPU events without a launch in the timelines
+    unlinked_kernels: bool = True
     reading: ReadingOptions = DEFAULT_READING_OPTIONS  #: how traces are read
-    cache: bool = False  #: the user's cache of traces is used (for files, not for URLs)
-    #: how long the second attempt at a URL waits; each further one waits twice as long
+    cache: bool = False  #: use the user's cache of traces, for files but not for URLs
+    #: the pause before the second attempt at a URL; it doubles with each further one
     pause_s: float = 1.0
 
     @property
     def key(self) -> str:
-        """A hash of all that changes the results: those made with another are made again."""
+        """A hash of everything that affects the results of a trace.
+
+        Results with a different key are out of date.
+        """
         plugins = sorted(
             (plugin.name, plugin.distribution) for plugin in default_registry().plugins
         )
-        chosen = self.reading
-        reading = (chosen.allow_truncated, chosen.max_bytes, chosen.rank)
+        reading = (
+            self.reading.allow_truncated,
+            self.reading.max_bytes,
+            self.reading.rank,
+        )
         parts = [LAYOUT, VERSION, self.rules, self.unlinked_kernels, reading, plugins]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -49,24 +57,28 @@ def portable_rules(
     maps: Sequence[str | os.PathLike[str]],
     disabled_packs: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the arguments of a categorizer with its files read, as workers do not have the files.
+    """Return the arguments of a categorizer with the contents of files in place of their paths.
+
+    Workers on other machines do not have the files.
 
     Args:
         rules: TOML files of rules.
         categorizer: the name of a plugin or map, or a JSON file with a map.
         maps: folders of engine/model maps.
-        disabled_packs: names of rule packs that take no part.
+        disabled_packs: names of rule packs that are not used.
 
     Raises:
-        UsageError: the categorizer is a function or a map, or nothing has its name.
+        UsageError: the categorizer is a function or a map, or nothing has this name.
         RuleError: the rules are invalid.
     """
     if categorizer is not None and not isinstance(categorizer, str | os.PathLike):
         raise errors.UsageError(
             "categorizer: fleet takes a name or a JSON file, not a function or map"
         )
-    given: dict[str, Any] = {"rules": rules, "categorizer": categorizer, "maps": maps}
-    KernelCategorizer.create(**given, disabled_packs=disabled_packs)
+    # Invalid arguments fail here, before workers start.
+    KernelCategorizer.create(
+        rules=rules, categorizer=categorizer, maps=maps, disabled_packs=disabled_packs
+    )
     rule_packs = [_without_folder(load_pack(path)) for path in rules]
     map_packs: list[RulePack] = []
     for folder in maps:
@@ -83,7 +95,7 @@ def portable_rules(
 def _portable_categorizer(
     categorizer: str | os.PathLike[str] | None,
 ) -> RulePack | str | None:
-    """Return a categorizer's name, or the map in its file."""
+    """Return the name of a categorizer, or the map that its JSON file contains."""
     if categorizer is None:
         return None
     name = os.fspath(categorizer)
@@ -93,5 +105,5 @@ def _portable_categorizer(
 
 
 def _without_folder(pack: RulePack) -> RulePack:
-    """Return a pack that does not say in which folder its file is, which changes no result."""
+    """Return a pack without the folder of its file, which must not affect `JobOptions.key`."""
     return replace(pack, source=Path(pack.source or "").name)

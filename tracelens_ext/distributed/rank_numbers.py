@@ -1,7 +1,7 @@
-"""Which rank each trace is of, and how that is known.
+"""Determines the rank of each trace.
 
-A trace says its rank itself, or the name of its file does. A trace that says nothing gets the next
-number that is free; if it has several GPUs, each of them is a rank of its own:
+The rank is the one that the trace records, or else the one in the name of its file. A trace with
+neither gets the next free number. If such a trace has several GPUs, each GPU counts as a rank:
 
     four_devices.json  GPU 0, 1, 2, 3   ranks 0, 1, 2, 3
     two_devices.json   GPU 0, 1         ranks 4, 5
@@ -17,7 +17,7 @@ from enum import StrEnum
 from tracelens_ext.trace import distributed_info
 
 _RANK_IN_PATH = re.compile(r"rank[ _.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
-#: A number at the end of a file's name; longer ones are times and process ids.
+#: A number at the end of a file name. Longer numbers are times or process ids, not ranks.
 _LAST_NUMBER = re.compile(
     r"(?:^|[_.-])(\d{1,5})(?:\.pt)?(?:\.trace|\.xplane)?\.[a-z]+(?:-rep)?(?:\.gz)?$",
     re.IGNORECASE,
@@ -26,37 +26,39 @@ _MAX_RANKS = 10**7
 
 
 class RankSource(StrEnum):
-    """How the rank of a trace is known."""
+    """Where the rank of a trace comes from."""
 
-    METADATA = "metadata"  #: the trace says it
-    NAME = "name"  #: the name of its file says it
-    ORDER = "order"  #: it is the next free number, in the order of the traces' names
+    METADATA = "metadata"  #: the trace records its rank
+    NAME = "name"  #: the name of the file contains the rank
+    ORDER = (
+        "order"  #: the rank is the next free number, in the order of the traces' names
+    )
 
 
 @dataclass(frozen=True)
 class RankHints:
-    """What a trace and its name say of its rank, before the other traces are looked at."""
+    """The hints at the rank of a trace in the trace itself, without the other traces."""
 
-    recorded: int | None = None  #: the rank that the trace says
-    in_name: int | None = None  #: the rank that its path says
-    #: the GPUs that are ranks of their own, ascending; empty if the trace is of one rank
+    recorded: int | None = None  #: the rank that the trace records
+    in_name: int | None = None  #: the rank in the path of the file
+    #: the GPUs that count as ranks, ascending; empty if the whole trace is one rank
     separate_devices: tuple[int, ...] = ()
 
     @property
-    def known(self) -> int | None:
-        """The rank that is known without the other traces; None if it depends on them."""
+    def known_rank(self) -> int | None:
+        """The rank if it does not depend on the other traces; None if it does."""
         if self.recorded is not None:
             return self.recorded
         if self.separate_devices:
-            return None  # the name speaks of one rank, and here are several
+            return None  # the name contains one rank, but the trace has several
         return self.in_name
 
     @property
     def source(self) -> RankSource:
-        """How the rank is known."""
+        """Where the rank comes from."""
         if self.recorded is not None:
             return RankSource.METADATA
-        if self.known is not None:
+        if self.known_rank is not None:
             return RankSource.NAME
         return RankSource.ORDER
 
@@ -65,14 +67,14 @@ class RankHints:
 class TraceRanks:
     """The rank or the ranks of one trace."""
 
-    first: int  #: the rank, or the lowest of its ranks
-    source: RankSource  #: how it is known
-    #: the rank of each GPU that is a rank of its own; empty if the whole trace is of one rank
+    first: int  #: the rank of the trace, or the lowest of its ranks
+    source: RankSource  #: where the rank comes from
+    #: device → its rank, if each GPU counts as a rank; empty if the whole trace is one rank
     of_device: Mapping[int, int]
 
     @property
     def numbers(self) -> list[int]:
-        """All its ranks, ascending."""
+        """All ranks of the trace, ascending."""
         return sorted(self.of_device.values()) or [self.first]
 
     def on_device(self, device: int) -> int:
@@ -83,12 +85,12 @@ class TraceRanks:
 def rank_hints(
     metadata: Mapping[str, object], url: str, devices: Sequence[int]
 ) -> RankHints:
-    """Return what is known of the rank of a trace.
+    """Return the hints at the rank of a trace.
 
     Args:
-        metadata: of the trace.
-        url: the path or URL of its file.
-        devices: the GPUs of its events, ascending.
+        metadata: the metadata of the trace.
+        url: the path or URL of the trace.
+        devices: the GPUs of the events of the trace, ascending.
     """
     is_one_rank = len(devices) < 2 or "distributedInfo" in metadata
     return RankHints(
@@ -98,65 +100,68 @@ def rank_hints(
     )
 
 
-def number_ranks(
+def assign_ranks(
     traces: Sequence[RankHints], *, first_place: int = 0, reserved: Collection[int] = ()
 ) -> list[TraceRanks]:
-    """Give every trace its rank, and every GPU that is a rank of its own another one.
+    """Assign a rank to every trace, or to every GPU of a trace whose GPUs count as ranks.
 
-    The numbers that traces say themselves are given to no other trace.
+    Ranks that a trace records or has in its name are not assigned to other traces.
 
     Args:
-        traces: in the order in which numbers are given.
-        first_place: the first number that may be given.
-        reserved: further numbers that are not given.
+        traces: the hints of each trace, in the order in which free numbers are assigned.
+        first_place: the lowest number that may be assigned.
+        reserved: further numbers that must not be assigned.
     """
-    taken = set(reserved)
+    used_numbers = set(reserved)
     for hints in traces:
-        if hints.known is not None:
-            taken.add(hints.known)
-    numbered = []
+        if hints.known_rank is not None:
+            used_numbers.add(hints.known_rank)
+    ranks_of_traces = []
     next_number = first_place
     for hints in traces:
-        if hints.known is not None:
-            numbered.append(
-                TraceRanks(first=hints.known, source=hints.source, of_device={})
+        if hints.known_rank is not None:
+            known = TraceRanks(
+                first=hints.known_rank, source=hints.source, of_device={}
             )
-            next_number += 1  # its place in the order is used up
+            ranks_of_traces.append(known)
+            # The second trace gets rank 1 even if the first one has rank 7.
+            next_number += 1
             continue
+        rank_count = len(hints.separate_devices) or 1
         numbers = []
-        for _ in hints.separate_devices or ("the whole trace",):
-            while next_number in taken:
+        for _ in range(rank_count):
+            while next_number in used_numbers:
                 next_number += 1
             numbers.append(next_number)
             next_number += 1
         of_device = {}
         if hints.separate_devices:
             of_device = dict(zip(hints.separate_devices, numbers, strict=True))
-        numbered.append(
+        ranks_of_traces.append(
             TraceRanks(first=numbers[0], source=hints.source, of_device=of_device)
         )
-    return numbered
+    return ranks_of_traces
 
 
 def rank_in_name(url: str) -> int | None:
-    """Return the rank in a path: the last `rankN`, else the number that its name ends in."""
+    """Return the rank in a path: the last `rankN`, or else the number at the end of the name."""
     file_name = url.rsplit("/", 1)[-1]
     numbers = _RANK_IN_PATH.findall(url) or _LAST_NUMBER.findall(file_name)
     return int(numbers[-1]) if numbers else None
 
 
 def world_size_of(metadata: Mapping[str, object]) -> int | None:
-    """Return how many ranks the job had, as a trace says; None if it does not."""
+    """Return the number of ranks of the job that a trace records; None if it does not."""
     return _plausible(distributed_info(metadata).get("world_size")) or None
 
 
 def missing_ranks(present: Iterable[int], world_size: int) -> list[int]:
-    """Return the ranks of a world of some size that no trace is of."""
+    """Return the ranks below the world size that are not present, ascending."""
     return sorted(set(range(world_size)).difference(present))
 
 
 def _plausible(value: object) -> int | None:
-    """Return a rank or a number of ranks; None for what it cannot be: a trace may say anything."""
+    """Return a value that can be a rank or a number of ranks; None for any other value."""
     if type(value) is int and 0 <= value <= _MAX_RANKS:
         return value
     return None

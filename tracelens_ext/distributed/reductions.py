@@ -1,4 +1,4 @@
-"""How times differ between ranks: tables over the parts of all traces, made anew on every run."""
+"""Computes the tables that compare the times of the ranks, from the parts of all traces."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from tracelens_ext.text import ms_text
 
 @dataclass(frozen=True)
 class SpreadSource:
-    """What a table of differences between ranks is made of."""
+    """The columns of the parts from which a table of differences between ranks is computed."""
 
-    folder: str  #: of the parts
-    keys: tuple[str, ...]  #: the columns that make a row
-    value: str  #: the column of times, ms
-    per_device: bool = False  #: each GPU of a rank counts by itself
+    folder: str  #: the table whose parts are read
+    keys: tuple[str, ...]  #: the columns whose distinct values become rows
+    value: str  #: the column with the times, ms
+    per_device: bool = False  #: True to compare the GPUs of a rank one by one
 
 
+#: Table → the columns from which it is computed.
 SPREADS = {
     "finding_across_ranks": SpreadSource(
         folder="findings",
@@ -63,11 +64,11 @@ REDUCTIONS = (
     "op_across_ranks",
     "kernel_across_ranks",
 )
-#: Rows of parts that are read before they are added up.
+#: Parts are processed together until they have this many rows, which bounds the memory.
 _ROWS_AT_ONCE = 100_000
-#: Ranks that `top_ranks` names.
+#: How many ranks the column `top_ranks` names.
 _TOP_RANKS = 5
-#: Rows of the timeline that are columns of `ranks`.
+#: Rows of the GPU timeline that become columns of the table `ranks`.
 _TIMELINE_ROWS = [
     "total_time",
     "busy_time",
@@ -93,20 +94,20 @@ _SPREAD_COLUMNS = [
 
 
 class Reductions(NamedTuple):
-    """The tables over all ranks, and what to say about them."""
+    """The tables that compare the ranks, and notes on them."""
 
-    #: by their names in `REDUCTIONS`, without those that fail
+    #: the tables by their names in `REDUCTIONS`, without those whose computation failed
     tables: dict[str, pd.DataFrame]
-    notes: list[str]
+    notes: list[str]  #: remarks for the user, one sentence each
 
 
 def reductions(store: ResultStore, done: Markers, failures: PartFailures) -> Reductions:
-    """Return the tables over all ranks.
+    """Return the tables that compare the ranks.
 
     Args:
-        store: the folder of the parts.
-        done: the traces whose parts count, at least one.
-        failures: takes the tables that fail.
+        store: the folder with the parts.
+        done: stem of each trace that was analyzed → its marker; at least one.
+        failures: receives a message for each table that fails.
     """
     tables = {}
     notes = []
@@ -134,11 +135,11 @@ def reductions(store: ResultStore, done: Markers, failures: PartFailures) -> Red
 
 
 def _notes_on_findings(finding_across_ranks: pd.DataFrame) -> list[str]:
-    """Return a note on the findings that a single rank has, if there are any."""
-    of_one_rank = finding_across_ranks[finding_across_ranks["ranks"] == 1]
+    """Return a note that lists the findings of single ranks; empty if there are none."""
+    is_of_one_rank = finding_across_ranks["ranks"] == 1
     texts = [
         f"rank {row.max_rank} has {row.finding} ({ms_text(row.max_ms)})"
-        for row in table_rows(of_one_rank)
+        for row in table_rows(finding_across_ranks[is_of_one_rank])
     ]
     if not texts:
         return []
@@ -148,7 +149,7 @@ def _notes_on_findings(finding_across_ranks: pd.DataFrame) -> list[str]:
 def _spread_table(
     store: ResultStore, done: Markers, source: SpreadSource
 ) -> pd.DataFrame:
-    """Return one of the tables of differences between ranks."""
+    """Return the table of differences between ranks that `source` describes."""
     columns = ["rank"] + list(source.keys) + [source.value]
     if source.per_device:
         columns.append("device")
@@ -169,36 +170,41 @@ def _spread_table(
 def _parts(
     store: ResultStore, done: Markers, folder: str, columns: Sequence[str]
 ) -> Iterator[pd.DataFrame]:
-    """Yield the parts of one table, several at once, with a number for each trace in `part`."""
+    """Yield the parts of one table, about 100,000 rows at a time.
+
+    The additional column `part` contains the index of the trace in `done`.
+    """
     import pyarrow as pa
 
-    waiting: list[Any] = []
-    waiting_rows = 0
-    for number, (stem, about) in enumerate(done.items()):
+    batch: list[Any] = []
+    batch_rows = 0
+    for trace_index, (stem, about) in enumerate(done.items()):
         if folder not in about["rows"]:
-            continue  # this table of the trace failed
+            continue  # the computation of this table failed for the trace
         table = store.get_table(f"{folder}/{stem}", columns)
-        numbers = pa.array([number] * len(table), type=pa.int64())
-        waiting.append(table.append_column("part", numbers))
-        waiting_rows += len(table)
-        if waiting_rows > _ROWS_AT_ONCE:
-            yield pa.concat_tables(waiting).to_pandas()
-            waiting = []
-            waiting_rows = 0
-    if waiting:
-        yield pa.concat_tables(waiting).to_pandas()
+        part_column = pa.array([trace_index] * len(table), type=pa.int64())
+        batch.append(table.append_column("part", part_column))
+        batch_rows += len(table)
+        if batch_rows > _ROWS_AT_ONCE:
+            yield pa.concat_tables(batch).to_pandas()
+            batch = []
+            batch_rows = 0
+    if batch:
+        yield pa.concat_tables(batch).to_pandas()
 
 
 def _rank_timelines(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
-    """Return a row for each rank and GPU: its timeline; the longest computation first."""
+    """Return the table `ranks`: the timeline of each rank and GPU, longest computation first."""
     parts = list(timelines)
     if not parts:
-        empty = {"trace": "str", "rank": "int64", "device": "int64", "type": "str"}
-        parts = [
-            pd.DataFrame(columns=list(empty) + ["time ms"]).astype(
-                {**empty, "time ms": "float64"}
-            )
-        ]
+        types = {
+            "trace": "str",
+            "rank": "int64",
+            "device": "int64",
+            "type": "str",
+            "time ms": "float64",
+        }
+        parts = [pd.DataFrame(columns=list(types)).astype(types)]
     rows = pd.concat(parts, ignore_index=True)
     by_type = rows.pivot_table(
         index=_RANK_KEYS, columns="type", values="time ms", aggfunc="first"
@@ -226,16 +232,17 @@ def spread(
     *,
     per_device: bool = True,
 ) -> pd.DataFrame:
-    """Return how a time differs between ranks, the longest mean first.
+    """Return how a time differs between ranks, a row for each key, longest mean first.
 
-    Ranks that lack a row do not count. Of equally long times the lowest rank is named.
+    Ranks without a time for a key are not part of its statistics. If several ranks have the same
+    time, the lowest rank is named.
 
     Args:
-        parts: tables with `part` (a number for each trace), `rank`, `keys` and `value`, and
-            `device` if GPUs count by themselves.
-        keys: the columns that make a row.
-        value: the column of times, ms.
-        per_device: each GPU of a rank counts by itself.
+        parts: tables with `part` (the index of the trace), `rank`, `keys` and `value`, and with
+            `device` if GPUs are compared one by one.
+        keys: the columns whose distinct values become rows.
+        value: the column with the times, ms.
+        per_device: True to compare the GPUs of a rank one by one; False to add them up.
     """
     times, key_values = _times_by_key(
         parts=parts,
@@ -267,47 +274,52 @@ def spread(
     ]
     table["top_ranks"] = top.assign(text=texts).groupby("key")["text"].agg(", ".join)
     mean = table["mean_ms"]
-    # Of equal times the mean is not always the same to the last digit.
+    # The mean of equal times may differ from them in the last digit, which must not become a
+    # negative difference.
     over_mean = (table["max_ms"] - mean).clip(lower=0.0)
     table["max_over_mean_percent"] = (100.0 * over_mean / mean).where(mean > 0)
-    other_ranks = table["ranks"] - 1
-    table["std_ms"] = np.sqrt(sum_of_squares / other_ranks.where(other_ranks > 0))
+    # The standard deviation of a sample; NaN for a single rank.
+    degrees_of_freedom = table["ranks"] - 1
+    variance = sum_of_squares / degrees_of_freedom.where(degrees_of_freedom > 0)
+    table["std_ms"] = np.sqrt(variance)
     table = table.sort_values("mean_ms", ascending=False, kind="stable")
     rows = key_values.loc[table.index]
     return rows.join(table[_SPREAD_COLUMNS]).reset_index(drop=True)
 
 
 class _KeyedTimes(NamedTuple):
-    """Times by rank and by a number for each distinct key."""
+    """The times of ranks, with a number for each distinct key."""
 
-    times: pd.DataFrame  #: `rank`, `key`, `ms`
-    key_values: pd.DataFrame  #: the columns of each key; its index is the number
+    times: pd.DataFrame  #: `rank`, `key` (its number) and `ms`
+    key_values: pd.DataFrame  #: the key columns; the index is the number of the key
 
 
 def _times_by_key(
     parts: Iterable[pd.DataFrame], keys: Sequence[str], value: str, *, per_device: bool
 ) -> _KeyedTimes:
-    """Add up the times of each rank; parts are read one after the other, as they may be many."""
+    """Add up the times of each rank and key, one part after the other to bound the memory."""
     key_columns = list(keys)
     columns = key_columns + ["part", "rank"]
     if per_device:
         columns.append("device")
     number_of_key: dict[tuple[object, ...], int] = {}
     types = {"rank": "int64", "ms": "float64", "key": "int64"}
-    pieces = [pd.DataFrame(columns=list(types)).astype(types)]
+    no_times = pd.DataFrame(columns=list(types)).astype(types)
+    times_of_parts = []
     for part in parts:
         sums = part.groupby(columns, sort=False, dropna=False)[value].sum()
         times = sums.rename("ms").reset_index()
-        index_in_part = (
-            times.groupby(key_columns, sort=False, dropna=False).ngroup().to_numpy()
-        )
-        distinct = times[key_columns].drop_duplicates()
-        numbers = [
+        # Keys are numbered within the part first, and these numbers are then translated to
+        # numbers that are valid for all parts.
+        groups = times.groupby(key_columns, sort=False, dropna=False)
+        number_in_part = groups.ngroup().to_numpy()
+        keys_of_part = times[key_columns].drop_duplicates()
+        number_in_all = [
             number_of_key.setdefault(key, len(number_of_key))
-            for key in distinct.itertuples(index=False, name=None)
+            for key in keys_of_part.itertuples(index=False, name=None)
         ]
-        key_of_time = np.array(numbers, dtype=np.int64)[index_in_part]
-        pieces.append(times[["rank", "ms"]].assign(key=key_of_time))
+        key_of_time = np.array(number_in_all, dtype=np.int64)[number_in_part]
+        times_of_parts.append(times[["rank", "ms"]].assign(key=key_of_time))
     key_values = pd.DataFrame(list(number_of_key), columns=key_columns)
-    with_rows = pieces[1:] or pieces
-    return _KeyedTimes(pd.concat(with_rows, ignore_index=True), key_values)
+    all_times = pd.concat(times_of_parts or [no_times], ignore_index=True)
+    return _KeyedTimes(all_times, key_values)

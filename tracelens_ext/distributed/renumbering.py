@@ -1,7 +1,8 @@
-"""The numbers of ranks, once all traces are known.
+"""Corrects the numbers of ranks in the parts of traces after all traces have been read.
 
-A worker knows one trace only. Where the others matter for its ranks, it writes its parts with
-numbers that may turn out wrong, and they are written again here.
+A worker knows only its own trace. If the rank of a trace depends on the other traces, the worker
+writes the parts with a preliminary number. If the number turns out to be wrong, the parts are
+written again here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tracelens_ext.distributed.job import (
     ranks_in_marker,
 )
 from tracelens_ext.distributed.process_groups import communication_about
-from tracelens_ext.distributed.rank_numbers import RankHints, TraceRanks, number_ranks
+from tracelens_ext.distributed.rank_numbers import RankHints, TraceRanks, assign_ranks
 from tracelens_ext.distributed.storage import ResultStore
 from tracelens_ext.errors import OutputError
 
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Renumbering:
-    """A trace whose parts have other ranks than it has."""
+    """The task of writing the parts of a trace with the correct ranks."""
 
     store: ResultStore
-    stem: str
-    about: Mapping[str, Any]  #: what its marker notes
-    ranks: TraceRanks  #: what it has
+    stem: str  #: the stem of the trace
+    about: Mapping[str, Any]  #: the content of the trace's marker
+    ranks: TraceRanks  #: the correct ranks
 
     def run(self) -> Mapping[str, Any]:
-        """Write the parts and the marker again; return what the marker notes.
+        """Write the parts and the marker again; return the new content of the marker.
 
         Raises:
             OutputError: an earlier attempt was interrupted.
@@ -45,7 +46,7 @@ class _Renumbering:
             raise OutputError(f"{problem}; run the same command again")
         old_ranks = ranks_in_marker(current)
         if old_ranks == self.ranks:
-            return current  # an earlier attempt came that far
+            return current  # an earlier attempt has already done the work
         new_rank = dict(zip(old_ranks.numbers, self.ranks.numbers, strict=True))
         self.store.remove_marker(self.stem)
         tables = {}
@@ -75,16 +76,16 @@ def renumber_ranks(
     abouts: Mapping[str, Mapping[str, Any] | None],
     rank_in_name: Mapping[str, int | None],
 ) -> dict[str, Mapping[str, Any]]:
-    """Give every rank a number of its own, and write parts again that have another.
+    """Give every rank its final number, and write parts with a different number again.
 
     Args:
-        client: whose workers do it; None for this process.
+        client: a Dask client whose workers do the work; None to do it in this process.
         store: the folder of the results.
-        abouts: stem of each trace, in order → what its marker notes; None if it failed.
-        rank_in_name: stem of each trace → the rank in its name.
+        abouts: stem of each trace, in order → content of its marker; None if the trace failed.
+        rank_in_name: stem of each trace → the rank in its file name; None if there is none.
 
     Returns:
-        What the markers note afterwards, by stem, without the traces that failed.
+        Stem → content of the marker afterwards, without the traces that failed.
     """
     hints = []
     for stem, about in abouts.items():
@@ -93,45 +94,46 @@ def renumber_ranks(
         else:
             hints.append(hints_in_marker(about))
     done: dict[str, Mapping[str, Any]] = {}
-    changed = []
-    for (stem, about), ranks in zip(abouts.items(), number_ranks(hints), strict=True):
+    renumberings = []
+    for (stem, about), ranks in zip(abouts.items(), assign_ranks(hints), strict=True):
         if about is None:
             continue
         done[stem] = about
         if ranks != ranks_in_marker(about):
-            changed.append(
-                _Renumbering(
-                    store=store,
-                    stem=stem,
-                    about=about,
-                    ranks=ranks,
-                )
+            renumbering = _Renumbering(
+                store=store,
+                stem=stem,
+                about=about,
+                ranks=ranks,
             )
-    for renumbering, about in zip(changed, _run_all(client, changed), strict=True):
+            renumberings.append(renumbering)
+    new_abouts = _run_all(client, renumberings)
+    for renumbering, about in zip(renumberings, new_abouts, strict=True):
         done[renumbering.stem] = about
     return done
 
 
 def _run_all(
-    client: Client | None, changed: Iterable[_Renumbering]
+    client: Client | None, renumberings: Iterable[_Renumbering]
 ) -> list[Mapping[str, Any]]:
-    """Write parts again, on workers if there are any."""
+    """Run renumberings, on workers if there are any; return the new contents of the markers."""
     if client is not None:
         from distributed import CancelledError
         from distributed.scheduler import KilledWorker
 
         try:
             futures = [
-                client.submit(_run, renumbering, pure=False) for renumbering in changed
+                client.submit(_run, renumbering, pure=False)
+                for renumbering in renumberings
             ]
             abouts: list[Mapping[str, Any]] = client.gather(futures)
         except (KilledWorker, CancelledError, OSError):
-            pass  # the workers are gone; what they would have done is done here
+            pass  # The workers are gone. This process does their work below.
         else:
             return abouts
-    return [_run(renumbering) for renumbering in changed]
+    return [_run(renumbering) for renumbering in renumberings]
 
 
 def _run(renumbering: _Renumbering) -> Mapping[str, Any]:
-    """Write the parts of one trace again, for a Dask worker."""
+    """Run one renumbering. It is a function so that a Dask worker can run it."""
     return renumbering.run()

@@ -1,4 +1,4 @@
-"""The results of a fleet: lists of its traces and failures, tables over all ranks, and notes."""
+"""Completes a fleet: writes the lists of traces and failures, and the tables over all ranks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from tracelens_ext.text import counted
 if TYPE_CHECKING:
     from distributed import Client
 
-#: The missing ranks of a larger world are not listed.
+#: The missing ranks of larger jobs are not listed.
 _MAX_LISTED_MISSING = 100_000
+#: A note names at most this many ranks or traces.
 _MAX_NAMED_RANKS = 5
 #: The columns of the table `traces`.
 _TRACE_COLUMNS = {
@@ -60,7 +61,7 @@ _FAILURE_COLUMNS = {
 
 @dataclass(frozen=True)
 class FleetResult:
-    """What became of a fleet."""
+    """The results of a fleet."""
 
     out: str  #: the folder of the results, as an absolute path or URL
     #: the reductions by name, and `traces`; see `docs/how-to/many-ranks.md`.
@@ -68,44 +69,48 @@ class FleetResult:
     #: a row for each trace or rank that is not in the tables: `trace`, `rank`, `stage`, `message`,
     #: `attempts`
     failures: pd.DataFrame
-    done: int  #: traces analyzed in this run
-    kept: int  #: traces whose results were there already
-    failed: int  #: traces that could not be analyzed, and arguments that name none
-    missing: int  #: ranks of which there is no trace
-    notes: Sequence[str] = ()  #: what the reader should know, a sentence each
-    problems: Sequence[str] = ()  #: what the workers had to leave out, a sentence each
+    done: int  #: number of traces that this run analyzed
+    kept: int  #: number of traces whose results an earlier run has written
+    failed: int  #: number of traces that could not be analyzed, and of arguments without a trace
+    missing: int  #: number of ranks that have no trace
+    notes: Sequence[str] = ()  #: remarks for the user, one sentence each
+    problems: Sequence[str] = ()  #: results that had to be left out, one sentence each
 
 
 @dataclass
 class FleetRun:
-    """A fleet whose traces are done or have failed."""
+    """A run of a fleet, and the jobs that have finished so far."""
 
     store: ResultStore
     jobs: list[TraceJob]  #: one for each trace, in the order of their names
-    markers: Markers  #: what is noted of earlier runs, by stem
+    markers: Markers  #: stem → marker that an earlier run wrote
     not_found: Sequence[TraceNotFoundError]  #: arguments that name no trace
     ranks_per_node: int | None
-    stage_names: StageNames | None = None  #: of a pipeline; None to find its stages
-    #: of this run, by stem
+    stage_names: StageNames | None = (
+        None  #: the stages of a pipeline; None to find them
+    )
+    #: stem → job of this run that is done or has failed
     finished: dict[str, FinishedJob] = field(default_factory=dict)
 
     def add(self, finished: FinishedJob) -> None:
-        """Note a job that is over; of a file with several ranks as one for each of them."""
+        """Add a finished job. The job of a file with several ranks becomes one job per rank."""
         outcome = finished.outcome
         if not outcome.abouts_of_ranks or outcome.about is None:
             self.finished[finished.job.source.stem] = finished
             return
-        place = self.jobs.index(finished.job)
         jobs_of_ranks = []
         for rank, about in outcome.abouts_of_ranks.items():
             job = finished.job.of_rank(rank)
-            of_rank = replace(outcome, about=about, abouts_of_ranks={})
-            self.finished[job.source.stem] = finished._replace(job=job, outcome=of_rank)
+            outcome_of_rank = replace(outcome, about=about, abouts_of_ranks={})
+            self.finished[job.source.stem] = finished._replace(
+                job=job, outcome=outcome_of_rank
+            )
             jobs_of_ranks.append(job)
-        self.jobs[place : place + 1] = jobs_of_ranks
+        index = self.jobs.index(finished.job)
+        self.jobs[index : index + 1] = jobs_of_ranks
 
     def abouts(self) -> dict[str, Mapping[str, Any] | None]:
-        """Return what is noted of each trace; None for those that failed."""
+        """Return stem → content of the marker of each trace; None for traces that failed."""
         abouts: dict[str, Mapping[str, Any] | None] = {}
         for job in self.jobs:
             stem = job.source.stem
@@ -117,7 +122,7 @@ class FleetRun:
 
     @property
     def problems(self) -> list[str]:
-        """What the workers had to leave out, each once."""
+        """The results that the jobs had to leave out, one sentence each, without duplicates."""
         problems: list[str] = []
         for finished in self.finished.values():
             problems.extend(finished.outcome.problems)
@@ -128,26 +133,26 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
     """Write the lists of traces and failures, and the tables over all ranks.
 
     Args:
-        client: whose workers do it; None for this process.
-        run: the traces.
+        client: a Dask client whose workers do the work; None to do it in this process.
+        run: the run, with all of its jobs finished.
     """
     store = run.store
     sources = {job.source.stem: job.source for job in run.jobs}
-    names = {stem: rank_in_name(source.url) for stem, source in sources.items()}
+    rank_of_stem = {stem: rank_in_name(source.url) for stem, source in sources.items()}
     done = renumber_ranks(
         client=client,
         store=store,
         abouts=run.abouts(),
-        rank_in_name=names,
+        rank_in_name=rank_of_stem,
     )
-    broken = [source for stem, source in sources.items() if stem not in done]
-    failed_ranks = [names[source.stem] for source in broken]
+    failed_sources = [source for stem, source in sources.items() if stem not in done]
+    failed_ranks = [rank_of_stem[source.stem] for source in failed_sources]
     known_failed_ranks = [rank for rank in failed_ranks if rank is not None]
-    world = _world(done, known_failed_ranks)
+    world = _world_of_job(done, known_failed_ranks)
     failures = _failure_table(
         run=run,
-        broken=broken,
-        missing=world.missing,
+        failed_sources=failed_sources,
+        missing_ranks=world.missing_ranks,
     )
     traces = _trace_table(run, done)
     store.put_table("traces", traces)
@@ -182,7 +187,7 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
         *_rank_notes(done),
         *world.notes,
         *finding_notes,
-        *_notes_on_what_is_left_out(run, done),
+        *_notes_on_unused_data(run, done),
         *_notes_on_failed_parts(done),
         *(f"{message}." for message in part_failures.messages),
     ]
@@ -192,7 +197,7 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
         failures=failures,
         done=len(done) - kept,
         kept=kept,
-        failed=len(broken) + len(run.not_found),
+        failed=len(failed_sources) + len(run.not_found),
         missing=world.missing_count,
         notes=notes,
         problems=run.problems,
@@ -200,11 +205,14 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
 
 
 def _failure_table(
-    run: FleetRun, broken: Sequence[FleetInput], missing: Sequence[int]
+    run: FleetRun, failed_sources: Sequence[FleetInput], missing_ranks: Sequence[int]
 ) -> pd.DataFrame:
-    """Return the table `failures`: traces, arguments and ranks that are in no other table."""
+    """Return the table `failures`.
+
+    It lists the traces that failed, the arguments without a trace, and the missing ranks.
+    """
     rows: list[dict[str, object]] = []
-    for source in broken:
+    for source in failed_sources:
         finished = run.finished[source.stem]
         rows.append(
             {
@@ -220,7 +228,7 @@ def _failure_table(
         rows.append(
             {"trace": error.path, "stage": "find", "message": message, "attempts": 1}
         )
-    for rank in missing:
+    for rank in missing_ranks:
         message = f"rank {rank}: the inputs contain no trace of it"
         rows.append(
             {"rank": rank, "stage": "missing", "message": message, "attempts": 0}
@@ -229,7 +237,7 @@ def _failure_table(
 
 
 def _trace_table(run: FleetRun, done: Markers) -> pd.DataFrame:
-    """Return the table `traces`: a row for each trace, whatever became of it."""
+    """Return the table `traces`: a row for each trace, also for those that failed."""
     rows = []
     for job in run.jobs:
         source = job.source
@@ -250,51 +258,53 @@ def _trace_table(run: FleetRun, done: Markers) -> pd.DataFrame:
 
 
 class _World(NamedTuple):
-    """The ranks that a job had and that have no trace."""
+    """The ranks of a job that have no trace."""
 
-    missing: list[int]
-    missing_count: int  #: more than are in `missing` if that is not listed
-    notes: list[str]  #: what is odd about the size of the world
+    missing_ranks: list[int]  #: empty for very large jobs
+    missing_count: int  #: the number of missing ranks, also if they are not listed
+    notes: list[str]  #: remarks on the size of the job
 
 
-def _world(done: Markers, failed_ranks: Sequence[int]) -> _World:
-    """Compare the ranks that have traces with the size of the world, as far as traces tell it."""
-    sizes = {about["world_size"] for about in done.values() if about["world_size"]}
-    if not sizes:
+def _world_of_job(done: Markers, failed_ranks: Sequence[int]) -> _World:
+    """Compare the ranks that have traces with the number of ranks that the traces record."""
+    world_sizes = {
+        about["world_size"] for about in done.values() if about["world_size"]
+    }
+    if not world_sizes:
         return _World(
-            missing=[],
+            missing_ranks=[],
             missing_count=0,
             notes=[],
         )
-    largest = max(sizes)
+    world_size = max(world_sizes)
     notes = []
-    if len(sizes) > 1:
-        listed = ", ".join(map(str, sorted(sizes)))
+    if len(world_sizes) > 1:
+        listed = ", ".join(map(str, sorted(world_sizes)))
         notes.append(f"The traces come from jobs of different sizes ({listed} ranks).")
-    present = set(failed_ranks)
+    present_ranks = set(failed_ranks)
     for about in done.values():
         if about["rank_from"] != RankSource.ORDER:
-            present.add(about["rank"])
-    present = {rank for rank in present if rank < largest}
-    missing_count = largest - len(present)
-    if largest > _MAX_LISTED_MISSING:
+            present_ranks.add(about["rank"])
+    present_ranks = {rank for rank in present_ranks if rank < world_size}
+    missing_count = world_size - len(present_ranks)
+    if world_size > _MAX_LISTED_MISSING:
         notes.append(
-            f"Missing ranks are not listed, because the job has {largest:,} of them."
+            f"Missing ranks are not listed, because the job has {world_size:,} of them."
         )
         return _World(
-            missing=[],
+            missing_ranks=[],
             missing_count=missing_count,
             notes=notes,
         )
     return _World(
-        missing=missing_ranks(present, largest),
+        missing_ranks=missing_ranks(present_ranks, world_size),
         missing_count=missing_count,
         notes=notes,
     )
 
 
 def _rank_notes(done: Markers) -> Iterator[str]:
-    """Yield notes on ranks that are guesses, and on those of which several traces are."""
+    """Yield notes on ranks that the traces do not record, and on ranks with several traces."""
     count_of_source = Counter(about["rank_from"] for about in done.values())
     for source, words in (
         (RankSource.NAME, "from the file names"),
@@ -306,16 +316,16 @@ def _rank_notes(done: Markers) -> Iterator[str]:
             yield f"{traces} not record the rank; it is taken {words}."
     yield from _notes_on_several_devices(done)
     count_of_rank = Counter(about["rank"] for about in done.values())
-    shared = sorted(rank for rank, count in count_of_rank.items() if count > 1)
-    if shared:
-        listed = ", ".join(map(str, shared[:_MAX_NAMED_RANKS]))
-        if len(shared) > _MAX_NAMED_RANKS:
-            listed = f"{listed} and {len(shared) - _MAX_NAMED_RANKS} more"
+    repeated_ranks = sorted(rank for rank, count in count_of_rank.items() if count > 1)
+    if repeated_ranks:
+        listed = ", ".join(map(str, repeated_ranks[:_MAX_NAMED_RANKS]))
+        if len(repeated_ranks) > _MAX_NAMED_RANKS:
+            listed = f"{listed} and {len(repeated_ranks) - _MAX_NAMED_RANKS} more"
         yield f"Several traces have the same rank: {listed}."
 
 
 def _notes_on_several_devices(done: Markers) -> Iterator[str]:
-    """Yield a note on traces each of whose GPUs is a rank."""
+    """Yield a note on the traces in which each GPU counts as a rank."""
     texts = []
     for about in done.values():
         ranks = ranks_in_marker(about).numbers
@@ -335,17 +345,19 @@ def _notes_on_several_devices(done: Markers) -> Iterator[str]:
     )
 
 
-def _notes_on_what_is_left_out(run: FleetRun, done: Markers) -> Iterator[str]:
-    """Yield how many events are dropped, and of how many traces parts are not used."""
-    dropped = [about["dropped"] for about in done.values() if about["dropped"]]
-    if dropped:
-        events = counted(sum(dropped), "event")
-        traces = counted(len(dropped), "trace")
+def _notes_on_unused_data(run: FleetRun, done: Markers) -> Iterator[str]:
+    """Yield notes on dropped events, and on parts in the folder of traces that were not given."""
+    dropped_counts = [about["dropped"] for about in done.values() if about["dropped"]]
+    if dropped_counts:
+        events = counted(sum(dropped_counts), "event")
+        traces = counted(len(dropped_counts), "trace")
         yield f"{events} of {traces} could not be used."
     stems = {job.source.stem for job in run.jobs}
-    others = sum(stem not in stems for stem in run.markers)
-    if others:
-        traces = "1 trace that is" if others == 1 else f"{others} traces that are"
+    unused_count = sum(stem not in stems for stem in run.markers)
+    if unused_count:
+        traces = f"{unused_count} traces that are"
+        if unused_count == 1:
+            traces = "1 trace that is"
         yield (
             f"Parts of {traces} not among the inputs are ignored; they stay in the "
             "folder."
@@ -353,7 +365,7 @@ def _notes_on_what_is_left_out(run: FleetRun, done: Markers) -> Iterator[str]:
 
 
 def _notes_on_failed_parts(done: Markers) -> Iterator[str]:
-    """Yield what of each trace could not be computed."""
+    """Yield a note on each result of a trace that could not be computed."""
     for about in done.values():
         for message in about["failures"]:
             yield f"{about['trace']}: {message}."

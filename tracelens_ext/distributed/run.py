@@ -1,4 +1,4 @@
-"""Run a fleet: every trace to its parts, every failure to its list, all parts to the reductions."""
+"""Runs a fleet: analyzes every trace, collects the failures, and compares the ranks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 __all__ = ["ATTEMPTS", "FleetResult", "run_fleet"]
 
+#: How often a trace that fails is tried by default.
 ATTEMPTS = 3
-#: URLs of files in the memory of this process.
+#: URLs of files in the memory of this process begin with this.
 _IN_MEMORY = "memory://"
 
-#: What is called with the numbers of traces done, failed, and in all.
+#: A function that is called with the numbers of traces done, traces failed and all traces.
 ProgressCallback = Callable[[int, int, int], None]
 
 
@@ -63,46 +64,48 @@ def run_fleet(
 ) -> FleetResult:
     """Analyze many traces and compare their ranks.
 
-    What a run has done the next one does not do again: a trace is read again only when it, the
-    program, or an option that matters has changed.
+    Results of earlier runs are reused. A trace is analyzed again only if the trace, the program, or
+    an option that affects the results has changed.
 
-    Worker processes import the main module of a script that starts them; such a script needs
-    `if __name__ == "__main__":` around what it does.
+    Worker processes import the main module of the script that starts them. Therefore the script
+    must call this function inside `if __name__ == "__main__":`.
 
     Args:
-        inputs: traces, folders of them, patterns, or URLs of any of these that fsspec opens.
-        out: the folder of the results, or a URL of one.
-        scheduler: the address of a Dask scheduler; workers of this machine by default.
-        workers: processes of this machine, as many as there are cores by default; 0 for none but
-            this one.
+        inputs: traces, folders of traces, patterns, or URLs of any of these that fsspec opens.
+        out: the folder of the results, as a path or URL.
+        scheduler: the address of a Dask scheduler; None to start workers on this machine.
+        workers: the number of worker processes on this machine; 0 to use only this process. The
+            default is the number of cores, or fewer if the traces would not fit into memory.
         attempts: how often a trace that fails is tried.
-        rules: TOML files of categorization rules that win over all others.
-        categorizer: `"jax"`, `"vllm:gpt-oss"` …, or a JSON file with a map.
+        rules: TOML files of categorization rules that take precedence over all others.
+        categorizer: the name of a categorizer, such as `"jax"` or `"vllm:gpt-oss"`, or a JSON file
+            with a map.
         maps: folders of engine/model maps that `categorizer` may name.
-        disabled_packs: names of rule packs that take no part.
+        disabled_packs: names of rule packs that are not used.
         include_unlinked_kernels: count GPU events whose launch is not in the trace in the
             timelines.
-        ranks_per_node: how many ranks a node has; None to see the nodes in the devices, where that
-            is possible.
-        pipeline_stages: the number of stages of a pipeline, each of consecutive ranks, such as
-            `"4"`, or the ranks of each stage, such as `"0-3/4-7"`; None to find them by sends and
-            receives.
-        cache: look for files, and keep them, in the user's cache of traces.
+        ranks_per_node: the number of ranks of each node; None to tell it by the devices, if
+            possible.
+        pipeline_stages: the number of stages of a pipeline, each with consecutive ranks, such as
+            `"4"`, or the ranks of each stage, such as `"0-3/4-7"`; None to find the stages by
+            sends and receives.
+        cache: look for files in the user's cache of traces, and keep them there.
         verify_cache: compare whole files with those in the cache.
-        reading: what else can be chosen about reading.
-        force: use a folder, and replace files in it, that tracelens-ext did not make.
-        pause_s: how long the second attempt at a URL waits; each further one waits twice as long.
-        progress: called with (done, failed, total) whenever a trace is over.
+        reading: further options of reading traces.
+        force: use a folder even if it contains files that tracelens-ext did not write, and
+            overwrite them.
+        pause_s: the pause before the second attempt at a URL; it doubles with each further one.
+        progress: called with (done, failed, total) whenever a trace is done or has failed.
 
     Returns:
-        The reductions, which are also written, and what failed.
+        The reductions, which are also written to `out`, and the failures.
 
     Raises:
-        UsageError: something in the arguments does not exist, or does not go together.
+        UsageError: an argument is invalid, or two arguments exclude each other.
         RuleError: the rules are invalid.
         TraceNotFoundError: no argument names a trace.
         OutputError: the results cannot be written.
-        ClusterError: the scheduler cannot be reached, or is lost; what is done is kept.
+        ClusterError: the scheduler cannot be reached, or is lost; finished results are kept.
     """
     require_fleet_extra()
     sources, not_found = find_inputs([os.fspath(argument) for argument in inputs])
@@ -130,7 +133,8 @@ def run_fleet(
     )
     reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if worker_count or scheduler is not None:
-        reading = replace(reading, jobs=1)  # the traces are what is read side by side
+        # The workers already read several traces at the same time.
+        reading = replace(reading, jobs=1)
     options = JobOptions(
         rules=portable_rules(
             rules=rules,
@@ -177,32 +181,32 @@ def run_fleet(
 
 
 def _written_names() -> list[str]:
-    """Return the names of all that a fleet writes in the folder of its results."""
+    """Return the names of all files and folders that a fleet writes in its output folder."""
     tables = ("traces", "failures") + REDUCTIONS + COLLECTIVE_TABLES
     files = [f"{stored_name(table)}.parquet" for table in tables]
     return files + list(PART_TABLES) + [PAGE, DONE]
 
 
 class _Plan(NamedTuple):
-    """What is to be done."""
+    """The jobs of a fleet, divided into those that are done and those that remain."""
 
     jobs: list[TraceJob]  #: one for each trace
-    remaining: list[TraceJob]  #: those that no earlier run did
-    markers: dict[str, dict[str, object]]  #: what is noted of earlier runs
+    remaining: list[TraceJob]  #: the jobs that no earlier run has done
+    markers: dict[str, dict[str, object]]  #: stem → marker that an earlier run wrote
 
     @property
     def kept(self) -> int:
-        """How many traces were done before."""
+        """The number of traces that an earlier run has analyzed."""
         return len(self.jobs) - len(self.remaining)
 
 
 def _plan(
     sources: Sequence[FleetInput], store: ResultStore, options: JobOptions
 ) -> _Plan:
-    """Return the jobs, and which of them are still to be done."""
+    """Return the jobs of all traces, and which of them are still to be done."""
     key = options.key
     markers = store.markers()
-    merged = {stem for stem, about in markers.items() if MERGED_RANKS in about}
+    merged_stems = {stem for stem, about in markers.items() if MERGED_RANKS in about}
     jobs: list[TraceJob] = []
     for place, source in enumerate(sources):
         job = TraceJob(
@@ -214,8 +218,9 @@ def _plan(
         )
         jobs += _jobs_of_ranks(job, markers) or [job]
     remaining = [job for job in jobs if not job.is_done(markers.get(job.source.stem))]
-    for stem in merged:
-        del markers[stem]  # their parts are those of their ranks
+    for stem in merged_stems:
+        # A file with several ranks has no parts itself; each of its ranks has parts.
+        del markers[stem]
     return _Plan(
         jobs=jobs,
         remaining=remaining,
@@ -226,7 +231,10 @@ def _plan(
 def _jobs_of_ranks(
     job: TraceJob, markers: Mapping[str, Mapping[str, object]]
 ) -> list[TraceJob]:
-    """Return a job for each rank that was merged into a file, if an earlier run did them all."""
+    """Return the jobs of the ranks that a file contains, if an earlier run has done all of them.
+
+    The list is empty if the file contains one rank only, or if it is not known which ranks it has.
+    """
     about = markers.get(job.source.stem)
     if not job.is_done(about) or about is None:
         return []
@@ -240,7 +248,7 @@ def _jobs_of_ranks(
 
 
 class _FleetProgress:
-    """Counts the traces that are over, and reports them."""
+    """Counts the traces that are done or have failed, and reports the counts."""
 
     def __init__(
         self, callback: ProgressCallback | None, *, kept: int, total: int
@@ -252,7 +260,7 @@ class _FleetProgress:
         self._report()
 
     def add(self, finished: FinishedJob) -> None:
-        """Count a trace."""
+        """Count a trace that is done or has failed, and report it."""
         if finished.outcome.about is None:
             self._failed += 1
         else:
@@ -267,10 +275,11 @@ class _FleetProgress:
 def _worker_count(
     sources: Sequence[FleetInput], store: ResultStore, workers: int | None
 ) -> int:
-    """Return how many processes work.
+    """Return the number of worker processes on this machine.
 
     Raises:
-        UsageError: it is negative, or other processes cannot see what they would have to read.
+        UsageError: the number is negative, or files are in the memory of this process, where other
+            processes cannot read them.
     """
     count = default_workers(sources) if workers is None else workers
     if count < 0:

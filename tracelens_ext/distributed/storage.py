@@ -1,8 +1,8 @@
 """The folder of a fleet's results, on this machine or at a URL.
 
-.tracelens-ext-manifest.json   which files are this program's
-.done/STEM.json                one for each trace, written when all its parts are
-timeline/STEM.parquet …        one part for each trace and table; counts only with that marker
+.tracelens-ext-manifest.json   lists the files in the folder that this program wrote
+.done/STEM.json                the marker of a trace, written after all of its parts
+timeline/STEM.parquet …        the parts, one for each trace and table; ignored without the marker
 ranks.parquet …                the reductions over all traces
 """
 
@@ -31,26 +31,26 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, MANIFEST
 from tracelens_ext.settings import VERSION
 
-#: The folder of markers.
+#: The name of the folder with the markers.
 DONE = ".done"
 _MARKER_SUFFIX = ".json"
 
-#: Folder of parts → what version 0.1 calls it.
+#: Name of a folder with parts → its name in version 0.1.
 _OLD_PART_NAMES = {new: old for old, new in new_names(Kind.PART).items()}
 
-#: Stem of a trace → what its marker notes of it.
+#: Stem of a trace → content of its marker.
 Markers = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class ResultStore:
-    """A folder of results."""
+    """A folder with the results of a fleet."""
 
-    url: str  #: its absolute path, or a URL that fsspec opens
+    url: str  #: the absolute path of the folder, or a URL that fsspec opens
 
     @classmethod
     def at(cls, out: str) -> ResultStore:
-        """Return the folder that a user names, which need not exist.
+        """Return the store in the folder that a user names. The folder need not exist.
 
         Raises:
             OutputError: the name is empty.
@@ -64,7 +64,8 @@ class ResultStore:
         if is_url(out):
             url = out.rstrip("/") or "/"
         store = cls(url)
-        store._root  # noqa: B018  # fails now rather than on every worker
+        # A URL that cannot be opened raises an error now, not later on every worker.
+        store._root  # noqa: B018
         return store
 
     @cached_property
@@ -75,24 +76,27 @@ class ResultStore:
 
     @property
     def is_local(self) -> bool:
-        """True if it is a folder of this machine."""
+        """True if the folder is in the file system of this machine."""
         return not is_url(self.url)
 
     def path_of(self, name: str) -> str:
-        """Return the path of a file in the folder, as its file system has it."""
+        """Return the path of a file of the folder in its file system."""
         return f"{self._root.path}/{name}"
 
     def shown(self, name: str) -> str:
-        """Return the path or URL of a file in the folder, for messages."""
+        """Return the path or URL of a file of the folder, as messages show it."""
         return f"{self.url}/{name}"
 
     # Files.
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a whole file or nothing: renamed into place here, put in one request elsewhere.
+        """Write a file so that it is never seen half-written.
+
+        A local file is written under another name and then renamed. A remote file is sent in a
+        single request.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written.
         """
         path = self.path_of(name)
         if self.is_local:
@@ -117,10 +121,10 @@ class ResultStore:
             return None
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there.
+        """Remove a file if it exists.
 
         Raises:
-            OutputError: it cannot be removed.
+            OutputError: the file cannot be removed.
         """
         try:
             with suppress(FileNotFoundError):
@@ -131,7 +135,7 @@ class ResultStore:
             ) from error
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what is directly in one of its folders; none if that is missing."""
+        """Return the names of the files and folders in a subfolder; empty if it does not exist."""
         files = self._root.files
         path = self.path_of(folder).rstrip("/") or "/"
         files.invalidate_cache(path)
@@ -146,14 +150,14 @@ class ResultStore:
     # Ownership.
 
     def claim(self, names: Sequence[str], *, force: bool) -> None:
-        """Mark the folder as this program's.
+        """Write a manifest that marks the folder and its files as this program's.
 
         Args:
             names: the files that will be written.
-            force: mark it even if it contains what this program did not make.
+            force: claim the folder even if it contains files that this program did not write.
 
         Raises:
-            OutputError: it contains what this program did not make.
+            OutputError: the folder contains files that this program did not write.
         """
         folder = Path(self.url)
         if self.is_local and folder.exists() and not folder.is_dir():
@@ -170,7 +174,7 @@ class ResultStore:
         self.put(MANIFEST, text.encode())
 
     def _listed_files(self) -> list[str]:
-        """Return the files that the folder's manifest says are this program's."""
+        """Return the files that the manifest of the folder lists as this program's."""
         manifest = _json_object(self.get(MANIFEST)) or {}
         files = manifest.get("files")
         if manifest.get("generator") != GENERATOR or not isinstance(files, list):
@@ -178,7 +182,11 @@ class ResultStore:
         return [name for name in files if isinstance(name, str)]
 
     def _require_own(self, names: Sequence[str], own_files: Sequence[str]) -> None:
-        """Refuse a folder with files of others, and files of others that would be replaced."""
+        """Check that the folder and the files to write are this program's, or do not exist.
+
+        Raises:
+            OutputError: the folder or one of the files is not this program's.
+        """
         existing = set(self.names())
         if existing and MANIFEST not in existing:
             remedy = "give an empty or new folder, or --force to write there"
@@ -204,37 +212,38 @@ class ResultStore:
             frame: the table.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written.
         """
         from pyarrow import parquet
 
         from tracelens_ext.report.formats import arrow_table
 
-        named = earlier_table(frame, name.partition("/")[0])
+        table = name.partition("/")[0]
+        with_stored_names = earlier_table(frame, table)
         buffer = io.BytesIO()
-        parquet.write_table(arrow_table(named), buffer, compression="zstd")
+        parquet.write_table(arrow_table(with_stored_names), buffer, compression="zstd")
         self.put(f"{stored_name(name)}.parquet", buffer.getvalue())
 
     def remove_table(self, name: str) -> None:
-        """Remove a table, under any name that it was written with.
+        """Remove the files of a table under its current and its earlier name.
 
         Raises:
-            OutputError: it cannot be removed.
+            OutputError: a file cannot be removed.
         """
         for stored in _stored_names(name):
             self.remove(f"{stored}.parquet")
 
     def get_table(self, name: str, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401
-        """Return a table written by `put_table`, as pyarrow has it.
+        """Return a table that `put_table` wrote, as a pyarrow table.
 
-        Its names are those of now, whatever names it was written with.
+        Its columns have their current names, even if it was written with those of version 0.1.
 
         Args:
-            name: of the table.
-            columns: those that are read; all by default.
+            name: `TABLE`, or `TABLE/STEM` for the part of a trace.
+            columns: the columns to read, by their current names; None for all.
 
         Raises:
-            OutputError: it cannot be read.
+            OutputError: the table cannot be read.
         """
         from pyarrow import ArrowException, parquet
 
@@ -259,23 +268,23 @@ class ResultStore:
     # Markers.
 
     def marker_name(self, stem: str) -> str:
-        """Return the name of the marker that says that the parts of a trace are complete."""
+        """Return the file name of the marker that shows that a trace has all of its parts."""
         return f"{DONE}/{stem}{_MARKER_SUFFIX}"
 
     def put_marker(self, stem: str, about: Mapping[str, Any]) -> None:
-        """Note that all parts of a trace are written, and what they are of."""
+        """Write the marker of a trace, after all of its parts have been written."""
         self.put(self.marker_name(stem), json.dumps(about, indent=1).encode())
 
     def remove_marker(self, stem: str) -> None:
-        """Note that the parts of a trace no longer count."""
+        """Remove the marker of a trace, so that its parts are ignored from now on."""
         self.remove(self.marker_name(stem))
 
     def marker(self, stem: str) -> dict[str, Any] | None:
-        """Return what is noted of one trace; None if its parts are not complete."""
+        """Return the content of a trace's marker; None if there is none or it is damaged."""
         return _json_object(self.get(self.marker_name(stem)))
 
     def markers(self) -> dict[str, dict[str, Any]]:
-        """Return what is noted of each trace that is done; damaged markers are left out."""
+        """Return stem → content of all markers, without damaged ones."""
         path_of_stem = {}
         for name in self.names(DONE):
             if name.endswith(_MARKER_SUFFIX):
@@ -285,9 +294,10 @@ class ResultStore:
         if not path_of_stem:
             return {}
         paths = list(path_of_stem.values())
-        # Remote file systems are asked for all files at once.
+        # One call lets remote file systems fetch all files at the same time.
         contents = self._root.files.cat(paths, on_error="return")
-        if not isinstance(contents, dict):  # the content itself, if there is one file
+        if not isinstance(contents, dict):
+            # For a single file, fsspec returns its content instead of a dictionary.
             contents = dict.fromkeys(paths, contents)
         markers = {}
         for stem, path in path_of_stem.items():
@@ -298,7 +308,7 @@ class ResultStore:
 
 
 def stored_name(name: str) -> str:
-    """Return the name of the file of a table, without suffix, as it is written.
+    """Return the name, without suffix, of the file to which a table is written.
 
     Args:
         name: `TABLE`, or `TABLE/STEM` for the part of a trace.
@@ -309,7 +319,7 @@ def stored_name(name: str) -> str:
 
 
 def _stored_names(name: str) -> list[str]:
-    """Return the names that the file of a table can have: that of now, then that of version 0.1."""
+    """Return the names that the file of a table can have: the current one, then that of 0.1."""
     table, slash, stem = name.partition("/")
     if slash:
         return [name, f"{_OLD_PART_NAMES.get(table, table)}/{stem}"]
@@ -317,21 +327,31 @@ def _stored_names(name: str) -> list[str]:
 
 
 def _read_in_new_names(file: Any, table: str, columns: Sequence[str] | None) -> Any:  # noqa: ANN401
-    """Read a Parquet file; its columns get the names of now, and so do names among its values."""
-    stored = file.schema_arrow.names
-    current = new_column_names(stored, table)
-    wanted = None
+    """Read a Parquet file; earlier names of columns, and among their values, become current ones.
+
+    Args:
+        file: a `pyarrow.parquet.ParquetFile`.
+        table: the name of the table.
+        columns: the columns to read, by their current names; None for all.
+    """
+    stored_columns = file.schema_arrow.names
+    current_names = new_column_names(stored_columns, table)
+    columns_to_read = None
     if columns is not None:
-        wanted = [name for name in stored if current.get(name, name) in columns]
-    read = file.read(columns=wanted)
-    read = read.rename_columns([current.get(name, name) for name in read.column_names])
-    for position, column in enumerate(read.column_names):
+        columns_to_read = [
+            name for name in stored_columns if current_names.get(name, name) in columns
+        ]
+    content = file.read(columns=columns_to_read)
+    content = content.rename_columns(
+        [current_names.get(name, name) for name in content.column_names]
+    )
+    for index, column in enumerate(content.column_names):
         new_values = new_values_of(column, table)
-        values = read.column(position)
+        values = content.column(index)
         if new_values and not set(new_values).isdisjoint(values.unique().to_pylist()):
             renamed = [new_values.get(value, value) for value in values.to_pylist()]
-            read = read.set_column(position, column, [renamed])
-    return read
+            content = content.set_column(index, column, [renamed])
+    return content
 
 
 def _json_object(content: object) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Rows and columns of tables."""
+"""Access to rows and columns of tables with types that mypy accepts."""
 
 from __future__ import annotations
 

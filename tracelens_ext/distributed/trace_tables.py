@@ -1,4 +1,4 @@
-"""The tables of one trace that a fleet keeps as its parts."""
+"""Computes the tables of one trace that a fleet stores as its parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens_ext.distributed.rank_numbers import TraceRanks
     from tracelens_ext.trace.gpu_events import GpuEvents
 
-#: The tables that begin with `trace`, `rank` and `device`.
+#: The tables whose first columns are `trace`, `rank` and `device`.
 KEYED_TABLES = (
     "timeline",
     "categories",
@@ -35,11 +35,11 @@ KEYED_TABLES = (
     "collective_kernels",
     "findings",
 )
-#: The folders of parts.
+#: All tables. Each is a folder with one part per trace.
 TABLES = KEYED_TABLES + RANK_TABLES + PIPELINE_TABLES
 
-#: Columns that have no type of their own in a table without rows. A column has one type in all
-#: parts.
+#: Columns whose types are set explicitly. In a table without rows they would have no type, but a
+#: column must have the same type in all parts.
 _TEXT_COLUMNS = (
     "type",
     "kind",
@@ -66,17 +66,17 @@ _COLUMN_TYPES = {
 def trace_tables(
     analyzer: TreePerfAnalyzer, name: str, ranks: TraceRanks
 ) -> dict[str, pd.DataFrame]:
-    """Return the tables of a trace by their names in `TABLES`.
+    """Return the tables of a trace, by their names in `TABLES`.
 
-    A table that fails is left out and noted in the analyzer's failures.
+    A table whose computation fails is left out, and the analyzer's failures name it.
 
     Args:
-        analyzer: of the trace.
-        name: what the user calls the trace.
-        ranks: the rank or ranks that it is of.
+        analyzer: the analyzer of the trace.
+        name: the path or URL of the trace as the user gave it.
+        ranks: the rank or ranks of the trace.
     """
     gpu_events = analyzer.work
-    makers: dict[str, Callable[[], pd.DataFrame]] = {
+    function_of_table: dict[str, Callable[[], pd.DataFrame]] = {
         "timeline": lambda: timeline_by_device(gpu_events),
         "categories": lambda: categories(gpu_events),
         "kernels": lambda: analyzer.get_df_kernel_summary(),
@@ -89,7 +89,7 @@ def trace_tables(
     for table in KEYED_TABLES:
         with analyzer.failures.isolate(f"The table {table}"):
             tables[table] = _with_keys(
-                frame=makers[table](),
+                frame=function_of_table[table](),
                 gpu_events=gpu_events,
                 name=name,
                 ranks=ranks,
@@ -102,7 +102,7 @@ def trace_tables(
 
 
 def timeline_by_device(gpu_events: GpuEvents) -> pd.DataFrame:
-    """Return the GPU timeline, with the column `device` for a single GPU too."""
+    """Return the GPU timeline with the column `device`, even if there is only one GPU."""
     timeline = gpu_timeline(gpu_events)
     if "device" not in timeline:
         device = gpu_events.trace.device[gpu_events.counted][:1]
@@ -111,7 +111,7 @@ def timeline_by_device(gpu_events: GpuEvents) -> pd.DataFrame:
 
 
 def categories(gpu_events: GpuEvents) -> pd.DataFrame:
-    """Return GPU time by device and category, the longest first."""
+    """Return the GPU time of each device and category, longest first."""
     category = gpu_events.needed_categories
     device = gpu_events.trace.device
     groups = group_durations([device, category.code], gpu_events.duration)
@@ -132,9 +132,9 @@ def categories(gpu_events: GpuEvents) -> pd.DataFrame:
 def _with_keys(
     frame: pd.DataFrame, gpu_events: GpuEvents, name: str, ranks: TraceRanks
 ) -> pd.DataFrame:
-    """Return a table with the columns `trace`, `rank` and `device` first.
+    """Return a table with `trace`, `rank` and `device` as its first columns.
 
-    The device is missing in a row that adds up several GPUs; its rank is the lowest of theirs.
+    In rows that cover several GPUs, the device is missing and the rank is the lowest one.
     """
     types = {column: kind for column, kind in _COLUMN_TYPES.items() if column in frame}
     frame = frame.astype(types)

@@ -1,20 +1,19 @@
-"""The JSON file that says which inputs to take and how: the format of GPU Performance Analyser.
+"""The configuration file, in the format of GPU Performance Analyser: inputs and a class map.
 
     {"inputs": [{"format": "csv", "title": …, "nsys_csv_file_path": {"kernel_sum": …},
                  "analysis_args": {"num_of_iters": 5, "num_of_gpus": 1, "nvtx_tag_of_iter": …}}],
      "kernel_to_class_map": {"part_of_kernel_name": "class"}}
 
-With the formats `nsys-rep` and `sqlite`, `nsys_report` (`path`, `with_nvtx`, `with_mem`) stands
-for `nsys_csv_file_path`. Comments and trailing commas are allowed; a path is looked up beside the
-file, then in the current folder.
+The file is JSON that may contain comments and trailing commas. Inputs with the formats `nsys-rep`
+and `sqlite` have the section `nsys_report` (`path`, `with_nvtx`, `with_mem`) instead of
+`nsys_csv_file_path`. A relative path is searched in the folder of the configuration file, then in
+the current folder.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from tracelens_ext.categorize.maps import without_repetition
+from tracelens_ext.analysis.nsys_statistics.commented_json import read_commented_json
 from tracelens_ext.errors import ConfigurationError
 
 _TEXT = Annotated[str, Meta(min_length=1)]
@@ -32,7 +31,7 @@ _FORMAT = Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
 
 
 class _SectionKey(NamedTuple):
-    """What a key of a section must be: a type for msgspec, and the same in words."""
+    """The value that a key of a section must have: its type for msgspec, and in words."""
 
     type: Any
     expected: str
@@ -71,7 +70,8 @@ _REPORT: _Keys = {
     "with_nvtx": _SWITCH_KEY,
     "with_mem": _SWITCH_KEY,
 }
-#: Arguments of the original about the places of columns; here the titles of a table tell them.
+#: Arguments of GPU Performance Analyser about columns and units. They are ignored here, because
+#: columns and units are recognized by the header of a table.
 _NOT_NEEDED = (
     "with_header",
     "time_scale_to_ms",
@@ -89,22 +89,22 @@ _NOT_NEEDED = (
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input: either tables or a trace.
+    """One input, which is either a set of tables or a trace.
 
     Attributes:
-        trace: the trace, None for tables.
-        kernels: the `cuda_gpu_kern_sum` CSV, None for a trace.
-        nvtx: the `nvtx_gpu_proj_trace` CSV, if any.
-        mem: the `cuda_gpu_mem_time_sum` CSV, if any.
-        mem_size: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any.
-        class_map: the file of the class map, None for that of all inputs.
-        iterations: how many the input has; None: as many as there are ranges on each GPU.
-        gpus: how many GPUs; None: of a trace those that ran kernels, else 1.
-        iteration_range: name of the iterations' ranges; None for no ranges.
-        title: the heading; None: the name of the file.
-        with_memory: memory operations of the trace are wanted.
-        missing: which file of the input does not exist, a sentence; empty if all do.
-        remarks: what the user should know about what was asked for, a sentence each.
+        trace: the trace; None for tables.
+        kernels: the `cuda_gpu_kern_sum` CSV; None for a trace.
+        nvtx: the `nvtx_gpu_proj_trace` CSV, if there is one.
+        mem: the `cuda_gpu_mem_time_sum` CSV, if there is one.
+        mem_size: the `cuda_gpu_mem_size_sum` CSV of the same recording, if there is one.
+        class_map: file of the class map for this input; None to use the one for all inputs.
+        iterations: number of iterations; None for the number of ranges on each GPU.
+        gpus: number of GPUs; None for the number that ran kernels in a trace, and 1 for tables.
+        iteration_range: name of the NVTX ranges of iterations; None for no ranges.
+        title: the heading; None for the name of the file.
+        with_memory: whether to count memory operations of a trace.
+        missing: a sentence about files of the input that do not exist; empty if all exist.
+        remarks: sentences for the user about arguments that are ignored.
     """
 
     trace: Path | None = None
@@ -123,7 +123,7 @@ class InputSpec:
 
     @property
     def heading(self) -> str:
-        """What stands above its tables."""
+        """The heading above the tables of the input."""
         if self.title is not None:
             return self.title
         file = self.trace or self.kernels or Path()
@@ -138,11 +138,11 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a configuration file says.
+    """The content of a configuration file.
 
     Attributes:
         inputs: the inputs, at least one.
-        class_map: part of a kernel name → class; None when the file has none.
+        class_map: part of a kernel name → class; None if the file has no class map.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -153,7 +153,7 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     """Read a configuration file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or says something that it may not.
+        ConfigurationError: the file cannot be read, or a value in it is not allowed.
     """
     source = os.fspath(path)
     document = _checked(
@@ -165,12 +165,10 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
         )
     folder = Path(source).parent
     inputs = []
-    for number, value in enumerate(document["inputs"]):
-        inputs.append(
-            _InputReader(
-                value=value, place=f"{source}: inputs[{number}]", folder=folder
-            ).read()
-        )
+    for index, section in enumerate(document["inputs"]):
+        place = f"{source}: inputs[{index}]"
+        reader = _InputReader(section=section, place=place, folder=folder)
+        inputs.append(reader.read())
     return Configuration(
         inputs=tuple(inputs), class_map=document["kernel_to_class_map"]
     )
@@ -180,7 +178,7 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
     """Read a class map: a JSON object, or a configuration file that contains one.
 
     Raises:
-        ConfigurationError: the file cannot be read, or is something else.
+        ConfigurationError: the file cannot be read, or is not a class map.
     """
     document = read_commented_json(path)
     if isinstance(document, dict) and isinstance(
@@ -200,13 +198,13 @@ class _InputReader:
     """Reads one input of a configuration file.
 
     Args:
-        value: what the file says of it.
+        section: the decoded section of the input.
         place: the file and the place in it, for messages.
-        folder: where the configuration file is.
+        folder: the folder of the configuration file.
     """
 
-    def __init__(self, value: object, place: str, folder: Path) -> None:
-        self._section = _checked(_INPUT, value, place)
+    def __init__(self, section: object, place: str, folder: Path) -> None:
+        self._section = _checked(_INPUT, section, place)
         self._place = place
         self._folder = folder
         self._missing: list[str] = []
@@ -227,21 +225,24 @@ class _InputReader:
         )
 
     def _arguments(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the arguments of the analysis, and remarks on those that are not needed."""
-        given = self._section["analysis_args"]
+        """Return the arguments of the analysis, and remarks about those that are ignored."""
+        section = self._section["analysis_args"]
         remarks: tuple[str, ...] = ()
-        if isinstance(given, dict):
-            not_needed = [key for key in given if key in _NOT_NEEDED]
+        if isinstance(section, dict):
+            not_needed = [key for key in section if key in _NOT_NEEDED]
             if not_needed:
-                given = {key: given[key] for key in given if key not in not_needed}
+                section = {
+                    key: section[key] for key in section if key not in not_needed
+                }
                 keys = ", ".join(not_needed)
                 remarks = (
                     f"{keys}: not needed; the columns are recognized by their titles",
                 )
-        return _checked(_ARGUMENTS, given, f"{self._place}.analysis_args"), remarks
+        arguments = _checked(_ARGUMENTS, section, f"{self._place}.analysis_args")
+        return arguments, remarks
 
     def _tables(self, arguments: Mapping[str, Any]) -> InputSpec:
-        """Return an input of tables."""
+        """Return an input that consists of tables."""
         section = "nsys_csv_file_path"
         files = _checked(
             keys=_TABLES, value=self._section[section], place=f"{self._place}.{section}"
@@ -261,7 +262,7 @@ class _InputReader:
         )
 
     def _report(self, arguments: Mapping[str, Any]) -> InputSpec:
-        """Return an input of a report of Nsight Systems, or of its export."""
+        """Return an input that is a report of Nsight Systems, or its export to SQLite."""
         report = _checked(
             keys=_REPORT,
             value=self._section["nsys_report"],
@@ -278,6 +279,7 @@ class _InputReader:
         )
 
     def _check_tag(self, arguments: Mapping[str, Any]) -> None:
+        """Raise a `ConfigurationError` if the name of the NVTX ranges is missing."""
         if arguments["nvtx_tag_of_iter"] is None:
             raise ConfigurationError(
                 f"{self._place}.analysis_args.nvtx_tag_of_iter: expected the name of the NVTX"
@@ -285,7 +287,14 @@ class _InputReader:
             )
 
     def _located(self, key: str, name: str | None) -> Path | None:
-        """Return the path of a file: beside the configuration, else in the current folder."""
+        """Return the path of a file, in the folder of the configuration or the current folder.
+
+        A file that exists in neither is added to the missing ones.
+
+        Args:
+            key: the key of the file in the input, for the message.
+            name: the file as the configuration names it; None for no file.
+        """
         if name is None:
             return None
         beside = self._folder / name
@@ -302,12 +311,15 @@ class _InputReader:
 
 
 def _checked(keys: _Keys, value: object, place: str) -> dict[str, Any]:
-    """Return the values of a section by key, None for those that are not given.
+    """Return the values of a section by key; None for keys that the section does not have.
 
     Args:
         keys: the keys that the section may have.
-        value: the section as it was decoded.
-        place: the file and the place in it; it ends in ": " for the whole file.
+        value: the decoded section.
+        place: the file and the place in it, for messages; it ends in ": " for the whole file.
+
+    Raises:
+        ConfigurationError: the section is not an object, has an unknown key, or a wrong value.
     """
     is_whole_file = place.endswith(": ")
     if not isinstance(value, dict):
@@ -322,7 +334,8 @@ def _checked(keys: _Keys, value: object, place: str) -> dict[str, Any]:
             raise ConfigurationError(
                 f"{prefix}{name}: unknown key; {hint} (known: {known_keys})"
             )
-    for name in {**value, **keys}:  # what is given first, in the order of the file
+    # Keys of the section come first, in the order of the file: the first error is about the first.
+    for name in {**value, **keys}:
         try:
             msgspec.convert(value.get(name), keys[name].type)
         except msgspec.ValidationError:
@@ -335,51 +348,7 @@ def _checked(keys: _Keys, value: object, place: str) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
+    """Return a value as text for a message, cut off if it is long."""
     if value is None:
         return "nothing"
     return f"{value!r:.60}"
-
-
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
-
-
-def read_commented_json(path: str | os.PathLike[str]) -> object:
-    """Decode a JSON file that may contain comments and trailing commas.
-
-    Raises:
-        ConfigurationError: the file cannot be read or decoded.
-    """
-    source = os.fspath(path)
-    try:
-        text = plain_json(Path(source).read_text(encoding="utf-8-sig"))
-        return json.loads(text, object_pairs_hook=without_repetition)
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror or error}); check the path"
-    except UnicodeDecodeError as error:
-        problem = f"is not UTF-8 text (byte {error.start}); save it as UTF-8"
-    except json.JSONDecodeError as error:
-        problem = f"is not valid JSON: {error}"
-    except KeyError as error:
-        problem = str(error.args[0])
-    except ValueError:  # Python refuses integers of thousands of digits
-        problem = "contains a number that is too long"
-    except RecursionError:
-        problem = "is not valid JSON: it is nested too deeply"
-    except MemoryError:
-        problem = "needs more memory than is available"
-    raise ConfigurationError(f"{source}: {problem}")
-
-
-def plain_json(text: str) -> str:
-    """Blank out comments and trailing commas; every character stays in its line and column."""
-    for pattern in (_COMMENT, _LAST_COMMA):
-        text = pattern.sub(_blanked_unless_string, text)
-    return text
-
-
-def _blanked_unless_string(match: re.Match[str]) -> str:
-    if match[0].startswith('"'):
-        return match[0]
-    return re.sub(r"[^\n]", " ", match[0])

@@ -1,48 +1,46 @@
-"""The statistics of an input: of tables of `nsys stats`, or of the events of a trace."""
+"""The statistics of one input: of tables of `nsys stats`, or of the events of a trace."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tracelens_ext.analysis.nsys_statistics import statistics
 from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
+from tracelens_ext.analysis.nsys_statistics.kernel_classes import Classifier
+from tracelens_ext.analysis.nsys_statistics.nvtx_ranges import total_of_ranges
+from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, compute
+from tracelens_ext.analysis.nsys_statistics.totals import (
+    RangeTotal,
+    Total,
+    kernel_totals,
+    memory_totals,
+    range_total,
+)
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.nsys.nvtx import DOMAIN
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.trace import (
-    NONE,
-    BoolArray,
-    EventKind,
-    Int64Array,
-    Trace,
-    grouping,
-    sorted_groups,
-)
-from tracelens_ext.trace.linking import link
+from tracelens_ext.trace import EventKind, Int64Array, Trace, grouping
 
-#: Reads a trace.
+#: A function that reads a trace.
 Reader = Callable[[Path, ReadingOptions], Trace]
 
 
 def statistics_of(
     spec: InputSpec,
-    classifier: statistics.Classifier,
+    classifier: Classifier,
     read: Reader,
     reading: ReadingOptions,
-) -> statistics.ClassStatistics:
+) -> ClassStatistics:
     """Compute the statistics of an input.
 
     Args:
-        spec: what the input is.
+        spec: the files of the input and the options for it.
         classifier: gives each kernel a class.
-        read: reads a trace.
-        reading: how files are read.
+        read: function that reads a trace.
+        reading: options for reading files.
 
     Raises:
         TraceError: a file cannot be read, or has no kernels.
@@ -66,10 +64,10 @@ def statistics_of(
     else:
         raise UsageError(f"{spec.heading}: give a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
-    iterations = spec.iterations or _iterations(
+    iterations = spec.iterations or _iteration_count(
         title=spec.heading, ranges=totals.ranges, gpus=gpus
     )
-    return statistics.compute(
+    return compute(
         classifier,
         kernels=totals.kernels,
         memory=totals.memory,
@@ -80,8 +78,8 @@ def statistics_of(
     )
 
 
-def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> int:
-    """Return how many iterations the ranges make."""
+def _iteration_count(title: str, ranges: RangeTotal | None, gpus: int) -> int:
+    """Return the number of iterations: that of the ranges on each GPU."""
     if ranges is None:
         raise UsageError(
             f"{title}: the number of iterations is unknown; give it, or an iteration "
@@ -98,19 +96,19 @@ def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> 
 
 @dataclass(frozen=True)
 class EventTotals:
-    """What the statistics start from.
+    """The totals of an input, from which statistics are computed.
 
     Attributes:
-        kernels: totals by name, longest first.
-        memory: totals by kind of operation, longest first; None when not wanted.
-        ranges: the ranges of the wanted tag; None without a tag.
-        gpus: devices that kernels ran on, at least 1.
-        notes: what the user should know about the trace, a sentence each.
+        kernels: totals by kernel name.
+        memory: totals by kind of memory operation; None if they are not requested.
+        ranges: total of the ranges of the iterations; None if they are not requested.
+        gpus: number of GPUs that ran kernels, at least 1.
+        notes: sentences about the trace for the user.
     """
 
-    kernels: list[statistics.Total]
-    memory: list[statistics.Total] | None
-    ranges: statistics.RangeTotal | None
+    kernels: list[Total]
+    memory: list[Total] | None
+    ranges: RangeTotal | None
     gpus: int = 1
     notes: tuple[str, ...] = ()
 
@@ -121,16 +119,14 @@ def _table_totals(
     """Return the totals of the tables of an input."""
     memory = None
     if spec.mem is not None:
-        memory = statistics.memory_totals(
-            source=spec.mem, sizes=spec.mem_size, reading=reading
-        )
+        memory = memory_totals(source=spec.mem, sizes=spec.mem_size, reading=reading)
     ranges = None
     if spec.nvtx is not None and spec.iteration_range:
-        ranges = statistics.range_total(
+        ranges = range_total(
             source=spec.nvtx, tag=spec.iteration_range, reading=reading
         )
     return EventTotals(
-        kernels=statistics.kernel_totals(kernels, reading), memory=memory, ranges=ranges
+        kernels=kernel_totals(kernels, reading), memory=memory, ranges=ranges
     )
 
 
@@ -141,8 +137,8 @@ def event_totals(
 
     Args:
         trace: the trace.
-        with_memory: memory operations are wanted.
-        tag: the name of the ranges that are wanted, if any.
+        with_memory: whether to add up memory operations.
+        tag: the name of the ranges to add up; None for no ranges.
     """
     memory = None
     if with_memory:
@@ -152,16 +148,16 @@ def event_totals(
     return EventTotals(
         kernels=_totals(trace, trace.rows_of(EventKind.KERNEL)),
         memory=memory,
-        ranges=None if tag is None else _ranges(trace, tag),
+        ranges=None if tag is None else total_of_ranges(trace, tag),
         gpus=max(len(devices), 1),
         notes=trace.provenance.notes,
     )
 
 
-def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
+def _totals(trace: Trace, rows: Int64Array) -> list[Total]:
     """Return the totals of some events by name, longest first."""
     groups = grouping.group_durations([trace.name[rows]], trace.dur[rows])
-    # The bytes in a trace may be any number, so they are added up without a limit of 64 bits.
+    # The sizes in a trace may be any numbers. Python's integers add them without overflow.
     size = trace.arg("bytes").at(rows)
     has_size = size >= 0
     exact_sizes = pd.Series(size[has_size].astype(object))
@@ -170,7 +166,7 @@ def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
     size_of_name = sums_by_name.to_dict()
     totals = []
     for index, name in enumerate(groups.keys[0].tolist()):
-        total = statistics.Total(
+        total = Total(
             name=trace.names[name],
             time_ns=int(groups.total[index]),
             instances=int(groups.count[index]),
@@ -178,153 +174,3 @@ def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
         )
         totals.append(total)
     return totals
-
-
-def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
-    """Return the total of the ranges of a tag, projected onto the GPU."""
-    path = trace.provenance.path
-    rows = _rows_called(trace, tag)
-    if not len(rows):
-        raise statistics.no_such_range(path, tag, _range_names(trace))
-    projected = project_ranges(trace, link(trace), rows)
-    durations = projected["end"] - projected["start"]
-    if not len(durations):
-        raise UsageError(
-            f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; "
-            "give ranges around the launches"
-        )
-    return statistics.RangeTotal(
-        tag=tag, time_ns=sum(durations.tolist()), count=len(durations)
-    )
-
-
-def _range_names(trace: Trace) -> set[str]:
-    """Return the names of all ranges, with their domains where these are not the default."""
-    rows = trace.rows_of(EventKind.USER_ANNOTATION)
-    prefix_of_domain = _domain_prefixes(trace)
-    prefix_of_domain[NONE] = ""
-    names = set()
-    domain_and_name = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
-    for domain, name in np.unique(domain_and_name, axis=0).tolist():
-        names.add(prefix_of_domain[domain] + trace.names[name])
-    return names
-
-
-def _rows_called(trace: Trace, tag: str) -> Int64Array:
-    """Return the ranges of a name, with or without their domain.
-
-    The tables of `nsys stats` write the domain before the name, the default one as nothing: the
-    tag may be `Step`, `:Step` or `DOMAIN:Step`.
-    """
-    # Profilers before 2023 record annotations as operators.
-    rows = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-
-    def is_named(name: str) -> BoolArray:
-        codes = [
-            code for code, trace_name in enumerate(trace.names) if trace_name == name
-        ]
-        return np.isin(trace.name[rows], codes)
-
-    is_called = is_named(tag)
-    domain = trace.arg(DOMAIN).at(rows)
-    for code, prefix in _domain_prefixes(trace).items():
-        if tag.startswith(prefix):
-            is_called |= (domain == code) & is_named(tag.removeprefix(prefix))
-    return rows[is_called]
-
-
-def _domain_prefixes(trace: Trace) -> dict[int, str]:
-    """Return what stands before a name, by code of the NVTX domain; `NONE` is the default one."""
-    column = trace.arg(DOMAIN)
-    texts = column.texts or []
-    prefixes = {NONE: ":"}
-    for code in np.unique(column.values).tolist():
-        if code != NONE:
-            prefixes[code] = f"{json.loads(texts[code])}:"
-    return prefixes
-
-
-def project_ranges(
-    trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array
-) -> pd.DataFrame:
-    """Project ranges onto the devices that they started work on.
-
-    As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
-    the call that launched it is, on the range's own thread: from the first to the last of these.
-
-    Args:
-        trace: the trace.
-        launch_of_gpu: the launch of each GPU event, `NONE` without one, (g,).
-        rows: the ranges, (r,).
-
-    Returns:
-        By device, then in the order of the ranges: `row`, the range; `device`; `start` of the first
-        GPU event and `end` of the last, ns since the trace's first event; `count` of GPU events
-        inside.
-    """
-    linked = np.flatnonzero(launch_of_gpu != NONE)
-    launch = launch_of_gpu[linked]
-    devices, device_index = np.unique(trace.device[linked], return_inverse=True)
-    thread_count = len(trace.threads)
-    # A track is a pair of device and thread; launches are sorted by track and time.
-    track = device_index.reshape(-1) * thread_count + trace.thread[launch]
-    order = sorted_groups.by_group_and_time(track, trace.ts[launch])
-    gpu_rows = trace.gpu_rows[linked[order]]
-    track = track[order]
-    launch_time = trace.ts[launch[order]]
-    # Each range is looked for on each device.
-    range_device = np.repeat(np.arange(len(devices)), len(rows))
-    range_rows = np.tile(rows, len(devices))
-    range_track = range_device * thread_count + trace.thread[range_rows]
-    first = sorted_groups.items_before(
-        group=track,
-        time=launch_time,
-        query_group=range_track,
-        query_time=trace.ts[range_rows],
-    )
-    last = sorted_groups.items_before(
-        group=track,
-        time=launch_time,
-        query_group=range_track,
-        query_time=trace.end_of(range_rows),
-    )
-    projected = pd.DataFrame(
-        {"row": range_rows, "device": devices[range_device], "count": last - first}
-    )
-    has_work = last > first
-    first = first[has_work]
-    last = last[has_work]
-    return projected[has_work].assign(
-        start=_reduce_slices(
-            function=np.minimum, values=trace.ts[gpu_rows], first=first, last=last
-        ),
-        end=_reduce_slices(
-            function=np.maximum, values=trace.end_of(gpu_rows), first=first, last=last
-        ),
-    )
-
-
-def _reduce_slices(
-    function: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array
-) -> Int64Array:
-    """Return a function of each slice of values.
-
-    Slices are taken in order of their starts, so that what lies between two is looked at once.
-    `reduceat` with the bounds [2, 5, 5, 9] gives the slices 2 to 5, 5 to 5, 5 to 9 and from 9 on;
-    every other one is wanted.
-
-    Args:
-        function: `np.minimum` or `np.maximum`.
-        values: of any length.
-        first: where each slice begins, (s,).
-        last: one past its last value, (s,); no slice is empty.
-    """
-    if not len(first):
-        return np.empty(0, dtype=np.int64)
-    # Equal slices are computed once: a thousand ranges may contain the same launches.
-    distinct, number = grouping.number_groups([first, last])
-    bounds = np.column_stack((first[distinct], last[distinct])).ravel()
-    # the end of the last slice must be an index, too
-    padded = np.append(values, values[-1:])
-    reduced: Int64Array = function.reduceat(padded, bounds)[::2]
-    return reduced[number]

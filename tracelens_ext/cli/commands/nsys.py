@@ -17,10 +17,8 @@ from tracelens_ext.report.writing import OutputFormat, Places
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
-    from tracelens_ext.analysis.nsys_statistics.statistics import (
-        Classifier,
-        ClassStatistics,
-    )
+    from tracelens_ext.analysis.nsys_statistics.kernel_classes import Classifier
+    from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics
     from tracelens_ext.settings import ReadingOptions
     from tracelens_ext.trace import Trace
 
@@ -177,7 +175,8 @@ def stats(
 
     With NVTX ranges around the iterations, also estimate the time in which no kernel runs.
     """
-    from tracelens_ext.analysis.nsys_statistics.layout import document, text
+    from tracelens_ext.analysis.nsys_statistics.layout import text
+    from tracelens_ext.analysis.nsys_statistics.report_tables import document
     from tracelens_ext.cli.outputs import check_outputs, write_outputs
 
     inputs = _inputs(options, config)
@@ -216,7 +215,7 @@ def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
         load_class_map,
         load_configuration,
     )
-    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier
+    from tracelens_ext.analysis.nsys_statistics.kernel_classes import Classifier
 
     if config is None:
         options.check()

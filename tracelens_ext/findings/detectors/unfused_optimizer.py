@@ -99,7 +99,7 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     is_between &= is_chosen[before]
     is_between &= is_chosen[after]
     idle = wall.claim_idle_during(steps[is_unfused])
-    of_cpu = wall.may_wait(wall.idle) | wall.starts(wall.idle)
+    of_cpu = wall.waits_for_cpu(wall.idle) | wall.is_launch_overhead(wall.idle)
     is_idle_between = is_between[wall.idle.gap] & of_cpu
     idle = idle + wall.claim_idle(is_idle_between)
     claim = idle + wall.claim_events(is_chosen, share)
