@@ -8,7 +8,7 @@ from tracelens_ext.analysis.call_tree_chart import call_tree
 
 
 def nodes(maker: TraceMaker) -> list[tuple[str, str, int]]:
-    """Kind, label and parent of each node of the tree."""
+    """Return the kind, label and parent of each node of the tree."""
     frame = call_tree(TreePerfAnalyzer(maker.document()).gpu_events)
     rows = frame[["kind", "label", "parent"]].to_numpy().tolist()
     return [(kind, label, parent) for kind, label, parent in rows]
@@ -21,7 +21,7 @@ def test_a_kernel_is_below_its_operation() -> None:
     assert nodes(maker) == [("operation", "aten::mm", -1), ("kernel", "gemm", 0)]
 
 
-def test_a_kernel_that_no_operation_launched_stands_for_itself() -> None:
+def test_a_kernel_launched_outside_of_operations_has_no_parent() -> None:
     maker = TraceMaker()
     maker.launched("gemm", 20, 10, correlation=1, at=5)
     maker.launched("softmax", 40, 5, correlation=2, at=15)

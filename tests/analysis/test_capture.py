@@ -1,4 +1,4 @@
-"""Captures of CUDA graphs: which launch replays which, and what the tables say of it then."""
+"""Captures of CUDA graphs: the captured graph that a launch replays, and its operations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _counts(analyzer: TreePerfAnalyzer) -> list[tuple[int, int, int, int]]:
     ]
 
 
-# What is replayed gets what was captured.
+# The events of a graph launch get the operations of the capture.
 
 
 def test_each_replay_has_the_operations_of_the_capture(tmp_path: Path) -> None:
@@ -94,7 +94,9 @@ def test_the_launch_of_a_kernel_stays_the_graph_launch(tmp_path: Path) -> None:
     ]
 
 
-def test_the_call_tree_goes_on_below_the_graph_launch(tmp_path: Path) -> None:
+def test_the_call_tree_has_the_captured_operations_below_the_graph_launch(
+    tmp_path: Path,
+) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER)
     run = Recording()
     run.launch("gemm", "attend", "reduce", annotation="step")
@@ -112,7 +114,9 @@ def test_the_call_tree_goes_on_below_the_graph_launch(tmp_path: Path) -> None:
     ]
 
 
-def test_one_can_walk_from_a_kernel_to_its_operation_and_back(tmp_path: Path) -> None:
+def test_ancestors_of_a_kernel_and_gpu_events_of_its_operation_agree(
+    tmp_path: Path,
+) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER)
     run = Recording()
     run.launch("gemm", "attend", "reduce")
@@ -126,7 +130,7 @@ def test_one_can_walk_from_a_kernel_to_its_operation_and_back(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("python", [True, False])
-def test_modules_of_the_capture_stand_within_those_around_the_launch(
+def test_captured_modules_are_within_the_modules_around_the_launch(
     tmp_path: Path, python: bool
 ) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER, module="Model")
@@ -145,7 +149,9 @@ def test_modules_of_the_capture_stand_within_those_around_the_launch(
         assert set(detail["nn_module"]) == {"Wrapper_0/Model_0"}
 
 
-def test_what_the_host_did_and_when_the_gpu_ran_does_not_change(tmp_path: Path) -> None:
+def test_captures_do_not_change_tables_of_host_time_and_gpu_time(
+    tmp_path: Path,
+) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER)
     run = Recording()
     run.maker.op("aten::prepare", 0, 3)
@@ -172,7 +178,7 @@ def test_what_the_host_did_and_when_the_gpu_ran_does_not_change(tmp_path: Path) 
     assert repr(plain) == repr(merged)
 
 
-# Which captured graph it is.
+# The choice of the captured graph.
 
 
 def test_kernels_that_were_not_captured_stay_under_the_graph_launch(
@@ -191,7 +197,7 @@ def test_kernels_that_were_not_captured_stay_under_the_graph_launch(
     assert kernels.loc["extra", "cpu_op"] == "graph"
 
 
-def test_what_is_equal_matches_when_there_is_no_time_to_align(
+def test_equal_sequences_match_even_without_an_alignment_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AlignmentBudget, "take", lambda *_: False)
@@ -203,7 +209,7 @@ def test_what_is_equal_matches_when_there_is_no_time_to_align(
     assert sorted(_counts(analyzer)) == [(1, 0, 2, 0), (1, 3, 0, 0)]
 
 
-def test_a_capture_of_something_else_tells_nothing(tmp_path: Path) -> None:
+def test_a_capture_with_other_kernels_is_not_used(tmp_path: Path) -> None:
     capture = _captured(
         tmp_path / "capture.json", [Op("aten::sort", ["sort", "gemm"])] * 3
     )
@@ -248,7 +254,9 @@ def test_a_step_larger_than_all_captures_replays_none_of_them(tmp_path: Path) ->
     assert _operations(analyzer) == {}
 
 
-def test_without_a_size_several_captures_that_fit_tell_nothing(tmp_path: Path) -> None:
+def test_no_capture_is_chosen_if_several_fit_a_launch_of_unknown_size(
+    tmp_path: Path,
+) -> None:
     run = Recording()
     run.launch("gemm")
     assert (
@@ -257,7 +265,7 @@ def test_without_a_size_several_captures_that_fit_tell_nothing(tmp_path: Path) -
     )
 
 
-def test_captures_of_several_ranks_are_the_same(tmp_path: Path) -> None:
+def test_equal_captures_of_several_ranks_count_as_one(tmp_path: Path) -> None:
     for rank in range(2):
         _captured(tmp_path / f"rank{rank}.json", LAYER, annotation="capture_8_FULL")
     run = Recording()
@@ -265,7 +273,7 @@ def test_captures_of_several_ranks_are_the_same(tmp_path: Path) -> None:
     assert len(_operations(TreePerfAnalyzer(run.document(), capture=tmp_path))) == 2
 
 
-def test_the_kernels_decide_where_no_size_is_known(tmp_path: Path) -> None:
+def test_kernel_names_choose_the_capture_if_no_size_is_known(tmp_path: Path) -> None:
     _captured(tmp_path / "a.json", [Op("aten::mm", ["gemm_small"], 4)])
     _captured(tmp_path / "b.json", [Op("aten::mm", ["gemm_large"], 64)])
     run = Recording()
@@ -289,7 +297,9 @@ def test_pieces_are_replayed_in_the_order_of_their_capture(tmp_path: Path) -> No
     assert analyzer.get_df_graph_captures()["graph"].tolist() == [0, 1, 2]
 
 
-def test_one_launch_is_of_a_full_graph_and_several_are_pieces(tmp_path: Path) -> None:
+def test_steps_with_one_launch_replay_full_graphs_and_others_the_pieces(
+    tmp_path: Path,
+) -> None:
     _captured(tmp_path / "a.json", LAYER, LAYER, annotation="capture_8_PIECEWISE")
     _captured(tmp_path / "b.json", LAYER, annotation="capture_8_FULL")
     run = Recording()
@@ -305,7 +315,7 @@ def test_one_launch_is_of_a_full_graph_and_several_are_pieces(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_shapes_tell_sizes_apart_that_no_annotation_names(
+def test_shapes_give_the_batch_sizes_of_captures_without_annotation(
     tmp_path: Path, named: bool
 ) -> None:
     capture = Recording()
@@ -336,10 +346,12 @@ def test_each_mode_has_its_own_batch_sizes(tmp_path: Path) -> None:
     ]
 
 
-def test_the_details_beside_a_capture_name_its_size(tmp_path: Path) -> None:
+def test_execution_details_give_the_batch_size_of_a_capture(tmp_path: Path) -> None:
     for size in (4, 8):
         _captured(tmp_path / f"{size}.json", [Op("aten::mm", ["gemm"], size)])
-    (tmp_path / "16.json").write_text("[]")  # of another size: not read
+    (tmp_path / "16.json").write_text(
+        "[]"
+    )  # no trace, but not read: its size is not needed
     details = [
         {"file": f"{n}.json", "batch_size": n, "mode": "FULL"} for n in (4, 8, 16)
     ]
@@ -349,9 +361,9 @@ def test_the_details_beside_a_capture_name_its_size(tmp_path: Path) -> None:
     assert _shapes(TreePerfAnalyzer(run.document(), capture=tmp_path)) == ["((8, 8),)"]
 
 
-def test_details_that_name_smaller_sizes_only_tell_nothing(tmp_path: Path) -> None:
+def test_files_of_too_small_batch_sizes_are_not_read(tmp_path: Path) -> None:
     details = [{"file": "4.json", "batch_size": 4, "mode": "FULL"}]
-    (tmp_path / "4.json").write_text("[]")  # not read
+    (tmp_path / "4.json").write_text("[]")  # no trace, but not read
     (tmp_path / "execution_details.json").write_text(json.dumps(details))
     run = Recording()
     run.launch("gemm", annotation="step[DECODE bs=5]")
@@ -376,16 +388,16 @@ def test_details_that_name_smaller_sizes_only_tell_nothing(tmp_path: Path) -> No
         ("ProfilerStep#4", None),
     ],
 )
-def test_annotations_of_engines_tell_the_tokens(
+def test_annotations_of_engines_contain_the_number_of_tokens(
     annotation: str, tokens: int | None
 ) -> None:
     assert tokens_of_step(annotation) == tokens
 
 
-# What a capture is.
+# Which launches are captured.
 
 
-def test_a_trace_may_hold_the_captures_of_its_own_graphs() -> None:
+def test_captures_in_the_trace_itself_are_used() -> None:
     run = Recording()
     run.capture(LAYER)
     run.launch("gemm", "attend", "reduce")
@@ -406,23 +418,23 @@ def test_atom_names_the_batch_size_of_its_captures() -> None:
     assert table[["batch_size", "mode", "matched"]].to_numpy().tolist() == [[8, "", 1]]
 
 
-def test_a_trace_that_is_named_as_its_own_capture_is_searched_once(
+def test_a_trace_given_as_its_own_capture_is_searched_once(
     tmp_path: Path,
 ) -> None:
     run = Recording()
     run.capture(LAYER, [Op("aten::mm", ["gemm"])])
     run.steps([["gemm", "attend", "reduce"], ["gemm"]])
     path = run.write(tmp_path / "run.json")
-    for capture in (path, tmp_path):
-        replays = TreePerfAnalyzer(path, capture=capture).graph_replays
+    for source in (path, tmp_path):
+        replays = TreePerfAnalyzer(path, capture=source).graph_replays
         assert replays is not None
-        assert [len(each.graphs) for each in replays.captures] == [2]
+        assert [len(capture.graphs) for capture in replays.captures] == [2]
 
 
-def test_launches_that_ran_something_are_no_nodes(tmp_path: Path) -> None:
+def test_launches_that_started_gpu_work_are_not_captured(tmp_path: Path) -> None:
     recording = Recording()
     recording.maker.launched("gemm", 4, 5, correlation=900, at=1, api="hipLaunchKernel")
-    # without calls that begin and end it
+    # a capture without calls that begin and end it
     recording.maker.annotation("capture_8_FULL", 0, 50)
     recording.maker.op("aten::mm", 20, 10)
     call = {"kernel": "gemm"}
@@ -434,7 +446,7 @@ def test_launches_that_ran_something_are_no_nodes(tmp_path: Path) -> None:
     assert _counts(analyzer) == [(1, 1, 0, 0)]
 
 
-def test_another_thread_of_the_process_may_make_nodes(tmp_path: Path) -> None:
+def test_launches_on_other_threads_of_the_process_are_captured(tmp_path: Path) -> None:
     recording = Recording()
     recording.capture(LAYER)
     recording.maker.op("aten::mm_backward", 14, 3, thread=2)
@@ -448,7 +460,7 @@ def test_another_thread_of_the_process_may_make_nodes(tmp_path: Path) -> None:
     assert _operations(analyzer)["aten::mm_backward"] == (1, 1, 10.0)
 
 
-def test_copies_and_fills_are_nodes_by_their_kind(tmp_path: Path) -> None:
+def test_copies_and_fills_match_by_their_kind(tmp_path: Path) -> None:
     ops = [
         Op("aten::copy_", ["copy"]),
         Op("aten::zero_", ["fill"]),
@@ -486,11 +498,13 @@ def test_launches_without_a_kernel_name_match_as_a_whole_or_not_at_all(
     assert matched("copy", "gemm", ("attend", 8), "reduce") == 0
 
 
-def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
-    """NVIDIA's profiler does not, and a replay may differ by a few kernels from its capture."""
-    # which is which?
-    unsure = [Op("top", ["topk"]), Op("norm", ["rms"]), Op("top", ["sort"])]
-    ops = [*LAYER, *unsure, Op("head", ["gemm_2"])]
+def test_a_run_before_the_capture_gives_the_names_of_its_kernels(
+    tmp_path: Path,
+) -> None:
+    """NVIDIA's profiler does not record them, and a replay may have a few other kernels."""
+    # The op "top" runs two kernels, so a captured launch of it may be either.
+    ambiguous = [Op("top", ["topk"]), Op("norm", ["rms"]), Op("top", ["sort"])]
+    ops = [*LAYER, *ambiguous, Op("head", ["gemm_2"])]
     capture = Recording(api="cuda")
     capture.warm_up(ops)
     capture.capture(ops, named=False)
@@ -499,8 +513,8 @@ def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     def operations(*kernels: str | tuple[str, int]) -> dict[str, int]:
         run = Recording(api="cuda")
         run.launch(*kernels)
-        found = _operations(TreePerfAnalyzer(run.document(), capture=path))
-        return {name: kernels for name, (_, kernels, _) in found.items()}
+        table = _operations(TreePerfAnalyzer(run.document(), capture=path))
+        return {name: kernel_count for name, (_, kernel_count, _) in table.items()}
 
     layer = {"aten::mm": 1, "vllm::attention": 2}
     run = ["gemm", "attend", "new", "reduce", "topk", "rms", "sort"]
@@ -508,7 +522,7 @@ def test_a_run_before_the_capture_names_its_kernels(tmp_path: Path) -> None:
     assert operations(
         "gemm", "attend", "reduce", "new", "topk", "rms", "sort", "gemm_2"
     ) == (
-        # of "new" and "topk" either may be the first
+        # either "new" or "topk" may be the first kernel of "top"
         layer | {"top": 1, "norm": 1, "head": 1}
     )
     assert operations("gemm", "attend", "reduce", ("gemm_2", 8)) == layer | {"head": 1}
@@ -530,7 +544,7 @@ def test_a_side_stream_may_run_earlier_or_later_than_it_was_captured(
     }
 
 
-def test_the_report_has_described_sheets_and_says_how_much_matched(
+def test_the_report_describes_its_sheets_and_counts_the_matched_events(
     tmp_path: Path,
 ) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER, annotation="capture_8_FULL")
@@ -551,14 +565,11 @@ def test_the_report_has_described_sheets_and_says_how_much_matched(
     )
 
 
-def test_the_report_asks_for_captures_where_there_are_none() -> None:
+def test_the_report_asks_for_captures_if_there_are_none() -> None:
     run = Recording()
     run.launch("gemm")
-    (note,) = (
-        n
-        for n in build_perf_report(TreePerfAnalyzer(run.document())).notes
-        if "--cap" in n
-    )
+    report = build_perf_report(TreePerfAnalyzer(run.document()))
+    (note,) = [note for note in report.notes if "--capture" in note]
     assert note.startswith(
         "The operations of 1 GPU events (100.0 % of GPU time) inside graph launches"
     )
@@ -577,12 +588,12 @@ def test_commands_take_captures(
     options = ["--csv-dir", str(tmp_path / "out")] if command == "report" else []
     options += ["--sources"] if command == "kernels" else []
     assert run_command([command, str(trace), "--capture", str(capture), *options]) == 0
-    of_kernels = {"kernels": "attend", "findings": "Largest kernels: gemm 33 %"}
-    shown = of_kernels.get(command, "vllm::attention")
-    assert shown in capsys.readouterr().out
+    text_of_command = {"kernels": "attend", "findings": "Largest kernels: gemm 33 %"}
+    expected_text = text_of_command.get(command, "vllm::attention")
+    assert expected_text in capsys.readouterr().out
 
 
-def test_phases_tell_the_operations_inside_of_graphs(
+def test_phases_shows_the_operations_inside_of_graphs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capture = _captured(tmp_path / "capture.json", LAYER)
@@ -606,7 +617,7 @@ def test_phases_tell_the_operations_inside_of_graphs(
     assert "Operations inside of graph launches" in capsys.readouterr().out
 
 
-def test_phases_tell_the_operations_inside_of_graphs_without_steps_too(
+def test_phases_shows_the_operations_inside_of_graphs_even_without_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Recording()
@@ -619,7 +630,7 @@ def test_phases_tell_the_operations_inside_of_graphs_without_steps_too(
     assert "Neither annotations nor shapes identify steps" in document["notes"][0]
 
 
-def test_a_command_names_a_capture_that_is_none(
+def test_a_command_reports_a_file_without_captures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Recording()
@@ -629,7 +640,7 @@ def test_a_command_names_a_capture_that_is_none(
     assert capsys.readouterr().err.count("contains no CUDA graph capture") == 1
 
 
-def test_of_equal_kernels_on_two_streams_the_first_captured_are_of_the_longer(
+def test_equal_kernels_on_two_streams_belong_to_the_longer_stream_first(
     tmp_path: Path,
 ) -> None:
     ops = [Op("main", ["a"]), Op("side", ["a"]), Op("main", ["b"]), Op("side", ["b"])]
@@ -640,36 +651,36 @@ def test_of_equal_kernels_on_two_streams_the_first_captured_are_of_the_longer(
     assert kernels["cpu_op"].tolist() == ["main", "main", "main", "side", "side"]
 
 
-# What can go wrong.
+# Files without captures, and other errors.
 
 
-def _launching() -> dict[str, Any]:
+def _document_with_graph_launch() -> dict[str, Any]:
     run = Recording()
     run.launch("gemm")
     return run.document()
 
 
-def test_a_capture_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_capture_file_without_captures_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "eager.json"
-    path.write_text(json.dumps(_launching()))
+    path.write_text(json.dumps(_document_with_graph_launch()))
     with pytest.raises(
         TraceFormatError, match="eager\\.json: contains no CUDA graph capture; g"
     ):
-        TreePerfAnalyzer(_launching(), capture=path)
+        TreePerfAnalyzer(_document_with_graph_launch(), capture=path)
 
 
-def test_captures_may_be_in_folders_below_the_one_that_is_named(tmp_path: Path) -> None:
+def test_captures_are_found_in_subfolders(tmp_path: Path) -> None:
     for rank in ("rank_0", "rank_1"):
         (tmp_path / rank / "capture_traces").mkdir(parents=True)
         _captured(tmp_path / rank / "capture_traces" / "capture.json", LAYER)
-    (tmp_path / "config.json").write_text('{"model": "x"}')  # no trace: passed over
+    (tmp_path / "config.json").write_text('{"model": "x"}')  # not a trace: skipped
     run = Recording()
     run.launch("gemm", "attend", "reduce")
     analyzer = TreePerfAnalyzer(run.document(), capture=tmp_path)
     assert _counts(analyzer) == [(1, 3, 0, 0)]
 
 
-def test_a_folder_of_something_else_says_what_it_is(tmp_path: Path) -> None:
+def test_a_folder_with_only_other_json_files_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model": "x"}')
     run = Recording()
     run.launch("gemm")
@@ -680,7 +691,9 @@ def test_a_folder_of_something_else_says_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [8, 16])
-def test_details_may_name_a_file_for_several_sizes(tmp_path: Path, tokens: int) -> None:
+def test_execution_details_may_list_several_sizes_for_a_file(
+    tmp_path: Path, tokens: int
+) -> None:
     capture = Recording()
     for rows in (16, 8):
         capture.capture(
@@ -697,26 +710,28 @@ def test_details_may_name_a_file_for_several_sizes(tmp_path: Path, tokens: int) 
     assert table["batch_size"].tolist() == [tokens]
 
 
-def test_a_folder_without_traces_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_traces_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         TraceNotFoundError, match=r"contains no \.json or \.json\.gz file; give"
     ):
-        TreePerfAnalyzer(_launching(), capture=tmp_path)
+        TreePerfAnalyzer(_document_with_graph_launch(), capture=tmp_path)
 
 
-def test_a_capture_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_capture_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceNotFoundError, match=r"nowhere\.json: "):
-        TreePerfAnalyzer(_launching(), capture=tmp_path / "nowhere.json")
+        TreePerfAnalyzer(
+            _document_with_graph_launch(), capture=tmp_path / "nowhere.json"
+        )
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", '[{"file": 3}]', "[[" * 10_000, "\xff"])
-def test_details_of_another_form_are_named(tmp_path: Path, text: str) -> None:
+def test_malformed_execution_details_are_an_error(tmp_path: Path, text: str) -> None:
     path = _by_size(tmp_path, 4)
     (tmp_path / "execution_details.json").write_text(text)
     with pytest.raises(
         TraceFormatError, match=r"execution_details\.json: is not a list of file"
     ):
-        TreePerfAnalyzer(_launching(), capture=path)
+        TreePerfAnalyzer(_document_with_graph_launch(), capture=path)
 
 
 def test_a_capture_of_several_ranks_in_one_file_is_refused(tmp_path: Path) -> None:
@@ -726,7 +741,9 @@ def test_a_capture_of_several_ranks_in_one_file_is_refused(tmp_path: Path) -> No
     maker.kernel("gemm", 5, 5, correlation=5)
     (tmp_path / "capture.json").write_text(json.dumps(maker.document()))
     with pytest.raises(MergedRanksError, match=r"capture\.json"):
-        TreePerfAnalyzer(_launching(), capture=tmp_path / "capture.json")
+        TreePerfAnalyzer(
+            _document_with_graph_launch(), capture=tmp_path / "capture.json"
+        )
 
 
 def test_a_trace_without_graph_launches_needs_no_capture(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Collectives: metadata of kernel, op or annotation; sizes; the bandwidths of nccl-tests."""
+"""Collectives: metadata from the kernel, the op or the annotation; sizes and bandwidths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _metadata(
     other: Mapping[str, object] | None = None,
     dtype: str | None = "Float",
 ) -> dict[str, object]:
-    given: dict[str, object] = {
+    """Return the recorded arguments of a collective; None in `other` removes an argument."""
+    metadata: dict[str, object] = {
         "Collective name": name,
         "In msg nelems": 1_000_000,
         "Out msg nelems": 1_000_000,
@@ -36,19 +37,16 @@ def _metadata(
         "Process Group Name": "0",
         "Process Group Description": "default_pg",
     }
-    return {
-        key: value
-        for key, value in (given | dict(other or {})).items()
-        if value is not None
-    }
+    metadata |= dict(other or {})
+    return {key: value for key, value in metadata.items() if value is not None}
 
 
 def _table(maker: TraceMaker) -> pd.DataFrame:
     return TreePerfAnalyzer(maker.document()).get_df_collectives()
 
 
-def _one(metadata: dict[str, object], *, us: float = 1000) -> dict[Any, Any]:
-    """The only row of a trace with one collective, described by the op around its launch."""
+def _only_row(metadata: dict[str, object], *, us: float = 1000) -> dict[Any, Any]:
+    """Return the row of a trace with one collective, which the op around its launch describes."""
     maker = TraceMaker()
     maker.op("record_param_comms", 0, 50, args=metadata)
     maker.launched(ALL_REDUCE, 100, us, correlation=1, at=10)
@@ -73,9 +71,11 @@ def _one(metadata: dict[str, object], *, us: float = 1000) -> dict[Any, Any]:
         ("send", 100, 100, 1),
     ],
 )
-def test_bandwidth(name: str, sent: int, received: int, factor: float) -> None:
-    nelems = {"In msg nelems": sent * 10**6, "Out msg nelems": received * 10**6}
-    row = _one(_metadata(name, nelems), us=10_000)
+def test_bandwidths_follow_nccl_tests(
+    name: str, sent: int, received: int, factor: float
+) -> None:
+    elements = {"In msg nelems": sent * 10**6, "Out msg nelems": received * 10**6}
+    row = _only_row(_metadata(name, elements), us=10_000)
     assert row["In msg bytes"] == sent * 4_000_000
     assert row["Out msg bytes"] == received * 4_000_000
     # The whole array is the larger side: 400 MB in 10 ms.
@@ -88,8 +88,8 @@ def test_bandwidth(name: str, sent: int, received: int, factor: float) -> None:
     ("dtype", "size"),
     [("Float", 4), ("BFloat16", 2), ("Long", 8), ("Byte", 1), ("Float8_e4m3fn", 1)],
 )
-def test_bytes_of_an_element(dtype: str, size: int) -> None:
-    assert _one(_metadata(dtype=dtype))["In msg bytes"] == 1_000_000 * size
+def test_sizes_in_bytes_depend_on_the_element_type(dtype: str, size: int) -> None:
+    assert _only_row(_metadata(dtype=dtype))["In msg bytes"] == 1_000_000 * size
 
 
 @pytest.mark.parametrize(
@@ -103,27 +103,35 @@ def test_bytes_of_an_element(dtype: str, size: int) -> None:
         _metadata(other={"Group size": 0}),
     ],
 )
-def test_no_bandwidth_without_what_it_is_made_of(metadata: dict[str, object]) -> None:
-    row = _one(metadata)
+def test_the_bandwidth_is_unknown_without_size_type_or_ranks(
+    metadata: dict[str, object],
+) -> None:
+    row = _only_row(metadata)
     assert pd.isna(row["bus_bandwidth_gb_s"])
     assert row["count"] == 1
     assert row["total_time_ms"] == 1
 
 
-def test_numbers_in_quotes_are_numbers() -> None:
-    assert _one(_metadata(other={"Group size": "4"}))["Group size"] == 4
+def test_numbers_in_quotes_are_read_as_numbers() -> None:
+    assert _only_row(_metadata(other={"Group size": "4"}))["Group size"] == 4
 
 
-def test_a_collective_in_no_time_has_no_bandwidth() -> None:
-    assert pd.isna(_one(_metadata(), us=0)["algorithm_bandwidth_gb_s"])
+def test_a_collective_without_duration_has_no_bandwidth() -> None:
+    assert pd.isna(_only_row(_metadata(), us=0)["algorithm_bandwidth_gb_s"])
 
 
 def test_equal_collectives_are_one_row() -> None:
     maker = TraceMaker()
-    for at, duration in enumerate((100, 300, 200)):
-        maker.op("record_param_comms", 100 * at, 50, args=_metadata())
-        start = 1000 + 500 * at
-        maker.launched(ALL_REDUCE, start, duration, correlation=at + 1, at=100 * at + 5)
+    for number, duration in enumerate((100, 300, 200)):
+        op_start = 100 * number
+        maker.op("record_param_comms", op_start, 50, args=_metadata())
+        maker.launched(
+            ALL_REDUCE,
+            1000 + 500 * number,
+            duration,
+            correlation=number + 1,
+            at=op_start + 5,
+        )
     maker.op("record_param_comms", 500, 50, args=_metadata(other={"Group size": 2}))
     maker.launched(ALL_REDUCE, 9000, 200, correlation=9, at=505)
     table = _table(maker)
@@ -131,14 +139,16 @@ def test_equal_collectives_are_one_row() -> None:
     first = table.iloc[0]
     assert first["count"] == 3
     assert first["total_time_ms"] == pytest.approx(0.6)
-    times = [f"{statistic}_time_us" for statistic in ("avg", "std", "min", "max")]
+    times = ["avg_time_us", "std_time_us", "min_time_us", "max_time_us"]
     assert first[times].tolist() == [200, 100, 100, 300]
     assert table["% of communication time"].tolist() == [75, 25]
     assert first["algorithm_bandwidth_gb_s"] == pytest.approx(4e6 / 200e-6 / 1e9)
     assert first["best_bus_bandwidth_gb_s"] == pytest.approx(4e6 / 100e-6 / 1e9 * 1.5)
 
 
-def test_the_kernel_knows_better_than_the_op_around_its_launch() -> None:
+def test_metadata_of_the_kernel_takes_precedence_over_the_op_around_its_launch() -> (
+    None
+):
     maker = TraceMaker()
     maker.op("record_param_comms", 0, 50, args=_metadata("coalesced"))
     maker.call("cudaLaunchKernel", 10, correlation=1)
@@ -169,7 +179,7 @@ def test_without_metadata_the_annotation_names_the_collective() -> None:
     assert table["dtype"].tolist() == ["", ""]
 
 
-def test_no_communication_no_rows_and_no_sheet() -> None:
+def test_without_communication_the_table_is_empty_and_the_report_lacks_it() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 50)
     maker.launched("gemm", 100, 10, correlation=1, at=10)
@@ -180,28 +190,25 @@ def test_no_communication_no_rows_and_no_sheet() -> None:
     assert "coll_analysis" not in build_perf_report(analyzer).sheets
 
 
-def test_the_sheet_can_be_switched_off() -> None:
+def test_the_sheet_of_collectives_can_be_switched_off() -> None:
     analyzer = TreePerfAnalyzer(training(2).document())
     assert "coll_analysis" in build_perf_report(analyzer).sheets
-    assert (
-        "coll_analysis"
-        not in build_perf_report(analyzer, collective_analysis=False).sheets
-    )
+    report = build_perf_report(analyzer, collective_analysis=False)
+    assert "coll_analysis" not in report.sheets
 
 
-def test_the_demo(analyzed_demo: TreePerfAnalyzer) -> None:
+def test_the_demo_has_plausible_bandwidths(analyzed_demo: TreePerfAnalyzer) -> None:
     table = analyzed_demo.get_df_collectives()
-    assert table["count"].sum() == analyzed_demo.work.is_communication.sum()
+    assert table["count"].sum() == analyzed_demo.gpu_events.is_communication.sum()
     assert table["% of communication time"].sum() == pytest.approx(100)
-    described = table[table["Group size"].notna()]
-    assert described["bus_bandwidth_gb_s"].between(0.1, 900).all()
-    assert (
-        described["bus_bandwidth_gb_s"] <= described["best_bus_bandwidth_gb_s"]
-    ).all()
+    with_metadata = table[table["Group size"].notna()]
+    bandwidth = with_metadata["bus_bandwidth_gb_s"]
+    assert bandwidth.between(0.1, 900).all()
+    assert (bandwidth <= with_metadata["best_bus_bandwidth_gb_s"]).all()
 
 
 @pytest.mark.real_data
-def test_a_real_training_step() -> None:
+def test_collectives_of_a_recorded_training_step() -> None:
     path = SHARED / "nvidia" / "nccl.json.gz"
     table = TreePerfAnalyzer(path).get_df_collectives()
     by_size = table.set_index("In msg nelems")

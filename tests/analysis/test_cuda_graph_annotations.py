@@ -1,4 +1,4 @@
-"""What PyTorch's annotations of CUDA graphs say of kernels, wherever they were written."""
+"""PyTorch's annotations of CUDA graph nodes: in arguments of GPU events, and in side files."""
 
 from __future__ import annotations
 
@@ -26,42 +26,46 @@ HEAD = {"module_fqn": "head"}
 def event(
     category: str, name: str, ts: int, dur: int, /, **args: Any
 ) -> dict[str, Any]:
-    """A complete event, on the host or on stream 7."""
-    place = (0, 7) if category in {"kernel", "gpu_memcpy"} else (42, 42)
-    event = {"ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1]}
+    """Return a complete event on the host or on stream 7."""
+    process = 42
+    thread = 42
+    if category in {"kernel", "gpu_memcpy"}:
+        process = 0
+        thread = 7
+    event = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread}
     return event | {"ts": ts, "dur": dur, "args": args}
 
 
-def replays(*args_of_kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A replay of a graph of so many kernels for each sequence of their arguments."""
+def replays(*launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a trace with graph launches; each has the additional arguments of its kernels."""
     events = []
-    for number, kernels in enumerate(args_of_kernels):
-        at = 1000 * number
+    for launch, kernels in enumerate(launches):
+        start = 1000 * launch
+        correlation = launch + 1
         events.append(
-            event("cuda_runtime", "cudaGraphLaunch", at, 5, correlation=number + 1)
+            event("cuda_runtime", "cudaGraphLaunch", start, 5, correlation=correlation)
         )
-        for place, args in enumerate(kernels):
-            ids = {
+        for number, additional_args in enumerate(kernels, start=1):
+            args = {
                 "device": 0,
                 "stream": 7,
-                "correlation": number + 1,
+                "correlation": correlation,
                 "graph id": GRAPH,
+                "graph node id": GRAPH << 32 | number,
             }
-            args = ids | {"graph node id": GRAPH << 32 | place + 1} | args
-            events.append(
-                event("kernel", f"k{place}", at + 10 * (place + 1), 4, **args)
-            )
+            args |= additional_args
+            events.append(event("kernel", f"k{number}", start + 10 * number, 4, **args))
     return {"traceEvents": events}
 
 
 def modules(analyzer: TreePerfAnalyzer, *, instances: bool = True) -> dict[str, int]:
-    """GPU events by path of modules."""
+    """Return the number of GPU events of each module path."""
     table = analyzer.get_df_nn_modules(instances=instances)
     return dict(zip(table["path"], table["kernels"], strict=True))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "annotation",
     [
         ATTENTION,
         {"annotation": json.dumps([{"name": "outer", "module_fqn": "x"}, ATTENTION])},
@@ -70,10 +74,10 @@ def modules(analyzer: TreePerfAnalyzer, *, instances: bool = True) -> dict[str, 
     ],
 )
 def test_kernels_of_a_graph_have_the_modules_of_their_annotation(
-    said: dict[str, Any],
+    annotation: dict[str, Any],
 ) -> None:
-    """As keys, as a list, of which later entries win, as JSON or as text of it."""
-    analyzer = TreePerfAnalyzer(replays([said, HEAD, {}]))
+    """Annotations are keys, or a list whose later entries win, as JSON or as text of JSON."""
+    analyzer = TreePerfAnalyzer(replays([annotation, HEAD, {}]))
     assert modules(analyzer) == {"layers/0": 1, "layers/0/attention": 1, "head": 1}
     assert modules(analyzer, instances=False) == {
         "layers": 1,
@@ -84,26 +88,26 @@ def test_kernels_of_a_graph_have_the_modules_of_their_annotation(
 
 
 def test_a_name_without_a_module_is_a_range_around_the_kernel() -> None:
-    for said in (
+    for annotation in (
         {"name": "rope"},
         {"annotation": "rope"},
         {"annotation": '[{"str": "rope"}]'},
     ):
-        analyzer = TreePerfAnalyzer(replays([said]))
+        analyzer = TreePerfAnalyzer(replays([annotation]))
         assert not len(analyzer.get_df_nn_modules())
         (parent,) = analyzer.tree.parent_of_gpu.tolist()
         assert analyzer.trace.name_of(parent) == "rope"
 
 
-def test_replays_without_annotations_have_those_of_their_nodes() -> None:
-    """The lower half of a node's number with the graph is the same as the whole."""
-    lower = [{"graph node id": 1}, {"graph node id": 2}]
-    analyzer = TreePerfAnalyzer(replays([ATTENTION, HEAD], [{}, {}], lower))
+def test_replays_without_annotations_take_those_of_other_replays_of_the_node() -> None:
+    """A small node id beside a graph id means the same node as the combined number."""
+    small_ids = [{"graph node id": 1}, {"graph node id": 2}]
+    analyzer = TreePerfAnalyzer(replays([ATTENTION, HEAD], [{}, {}], small_ids))
     assert modules(analyzer) == {"layers/0": 3, "layers/0/attention": 3, "head": 3}
 
 
 def side_file(tmp_path: Path, content: object) -> Path:
-    """A trace of rank 3 without annotations, and a file beside it; the trace's path."""
+    """Write a trace of rank 3 and a side file with this content; return the path of the trace."""
     trace = tmp_path / "step_000000000014" / "000003.4711.pt.trace.json"
     trace.parent.mkdir()
     trace.write_text(json.dumps(replays([{}, {}, HEAD])))
@@ -111,13 +115,15 @@ def side_file(tmp_path: Path, content: object) -> Path:
     return trace
 
 
-def test_the_side_file_tells_what_kernels_do_not_say_themselves(tmp_path: Path) -> None:
-    """Keys are whole numbers of nodes as text, values lists, of which later entries win."""
-    node = [str(GRAPH << 32 | place) for place in (1, 2, 3)]
+def test_the_side_file_annotates_kernels_without_an_annotation_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """Keys are combined node numbers as text; values are lists whose later entries win."""
+    nodes = [str(GRAPH << 32 | node_id) for node_id in (1, 2, 3)]
     content = {
-        node[0]: [{"module_fqn": "x"}, ATTENTION],
-        node[1]: ["tail"],
-        node[2]: [ATTENTION],
+        nodes[0]: [{"module_fqn": "x"}, ATTENTION],
+        nodes[1]: ["tail"],
+        nodes[2]: [ATTENTION],
     }
     trace = side_file(tmp_path, content)
     assert modules(TreePerfAnalyzer(trace)) == {
@@ -125,34 +131,33 @@ def test_the_side_file_tells_what_kernels_do_not_say_themselves(tmp_path: Path) 
         "layers/0/attention": 1,
         "head": 1,
     }
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({node[1]: [HEAD]}))
-    reading = ReadingOptions(kernel_annotations=str(other))
+    other_file = tmp_path / "other.json"
+    other_file.write_text(json.dumps({nodes[1]: [HEAD]}))
+    reading = ReadingOptions(kernel_annotations=str(other_file))
     assert modules(TreePerfAnalyzer(trace, reading=reading)) == {"head": 2}
 
 
-@pytest.mark.parametrize(
-    "content", [[1], {"x": [{}]}, "text", {"1": {"a": [[]]}}, None]
-)
-def test_a_side_file_that_is_none_is_refused_in_a_line(
-    tmp_path: Path, content: object
-) -> None:
+@pytest.mark.parametrize("content", [[1], {"x": [{}]}, "text", None])
+def test_a_malformed_side_file_is_an_error(tmp_path: Path, content: object) -> None:
     trace = side_file(tmp_path, content)
-    if content == {"1": {"a": [[]]}}:  # a dict that tells nothing
-        assert TreePerfAnalyzer(trace)
-        return
     with pytest.raises(TraceFormatError, match="annotations"):
         TreePerfAnalyzer(trace)
 
 
-def test_copies_of_one_name_are_called_by_their_direction() -> None:
+def test_unknown_keys_in_a_side_file_are_ignored(tmp_path: Path) -> None:
+    trace = side_file(tmp_path, {"1": {"a": [[]]}})
+    assert modules(TreePerfAnalyzer(trace)) == {"head": 1}
+
+
+def test_a_copy_named_memcpy_gets_its_direction_from_its_arguments() -> None:
     copy = {"copy kind": "HtoD", "src kind": "pageable", "dst kind": "device"}
     document = {"traceEvents": [event("gpu_memcpy", "Memcpy", 1, 2, bytes=4, **copy)]}
-    (row,) = (trace := TreePerfAnalyzer(document).trace).gpu_rows.tolist()
+    trace = TreePerfAnalyzer(document).trace
+    (row,) = trace.gpu_rows.tolist()
     assert trace.name_of(row) == "Memcpy HtoD (Pageable -> Device)"
 
 
-def test_counters_of_gpus_become_a_table() -> None:
+def test_sampled_gpu_counters_are_summarized_in_a_table() -> None:
     samples = [
         {
             "ph": "C",

@@ -1,4 +1,4 @@
-"""Graph launches: one row a site, that is one path of CPU ops and one sequence of GPU events."""
+"""The table of graph launches: a row per launch site (call, path of CPU ops, GPU events)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
-Work = list[tuple[str, int]]
+#: The name and the duration of each kernel of a graph.
+Kernels = list[tuple[str, int]]
 
 
 class _Graphs:
-    """Launches graphs, each within CPU ops, and notes the times."""
+    """Makes a trace of graph launches, each within CPU ops."""
 
     def __init__(self) -> None:
         self.maker = TraceMaker()
@@ -28,19 +29,19 @@ class _Graphs:
 
     def launch(
         self,
-        work: Work,
+        kernels: Kernels,
         *ops: str,
         api: str = "cudaGraphLaunch",
         gap: int = 0,
         stream: int = 7,
     ) -> None:
         self.launches += 1
-        at = 1000 * self.launches
+        launch_start = 1000 * self.launches
         start = 100_000 * self.launches
         for depth, op in enumerate(ops):
-            self.maker.op(op, at + depth, 500 - 2 * depth)
-        self.maker.call(api, at + 100, 5, correlation=self.launches)
-        for name, duration in work:
+            self.maker.op(op, launch_start + depth, 500 - 2 * depth)
+        self.maker.call(api, launch_start + 100, 5, correlation=self.launches)
+        for name, duration in kernels:
             self.maker.kernel(
                 name, start, duration, correlation=self.launches, stream=stream
             )
@@ -73,7 +74,7 @@ def test_equal_launches_are_one_site() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "ops", "api"),
+    ("kernels", "ops", "api"),
     [
         ([("a", 1), ("b", 1)], ("other",), "cudaGraphLaunch"),
         ([("a", 1), ("b", 1)], ("outer", "op"), "cudaGraphLaunch"),
@@ -85,15 +86,15 @@ def test_equal_launches_are_one_site() -> None:
     ],
 )
 def test_another_path_sequence_or_call_is_another_site(
-    work: Work, ops: tuple[str, ...], api: str
+    kernels: Kernels, ops: tuple[str, ...], api: str
 ) -> None:
     graphs = _Graphs()
     graphs.launch([("a", 10), ("b", 10)], "op")
-    graphs.launch(work, *ops, api=api)
+    graphs.launch(kernels, *ops, api=api)
     assert graphs.table()["launches"].tolist() == [1, 1]
 
 
-def test_streams_and_annotations_do_not_part_sites() -> None:
+def test_launches_on_other_streams_and_in_annotations_are_the_same_site() -> None:
     graphs = _Graphs()
     graphs.launch([("a", 10), ("b", 10)], "op", stream=7)
     graphs.maker.annotation("ProfilerStep#2", 1900, 900)
@@ -111,7 +112,7 @@ def test_a_launch_whose_work_was_not_recorded_is_a_site() -> None:
     assert table["avg_span_time_us"].tolist() == [10, 0]
 
 
-def test_parallel_branches_count_once() -> None:
+def test_overlapping_kernels_of_a_launch_count_once() -> None:
     maker = TraceMaker()
     maker.call("cudaGraphLaunch", 0, 5, correlation=1)
     maker.kernel("a", 100, 10, correlation=1, stream=7)
@@ -120,7 +121,7 @@ def test_parallel_branches_count_once() -> None:
     assert table["busy_time_ms"].tolist() == [0.015]
 
 
-def test_shares_of_categories() -> None:
+def test_each_category_has_a_column_with_its_share() -> None:
     graphs = _Graphs()
     graphs.launch(
         [("nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT", 30), ("kernel_mha", 10)], "op"
@@ -128,17 +129,18 @@ def test_shares_of_categories() -> None:
     row = graphs.table(categories=True).iloc[0]
     assert row["GEMM_percent"] == 75
     assert row["Flash Attention Forward_percent"] == 25
-    assert not [column for column in graphs.table().columns if "kernel time" in column]
+    columns_without_categories = graphs.table(categories=False).columns
+    assert not columns_without_categories.str.endswith("_percent").any()
 
 
-def test_longest_first() -> None:
+def test_sites_are_sorted_by_busy_time() -> None:
     graphs = _Graphs()
     graphs.launch([("short", 1)], "op")
     graphs.launch([("long", 9)], "op")
     assert graphs.table()["% of GPU busy time"].tolist() == [90, 10]
 
 
-def test_no_graphs_no_rows_and_no_sheet() -> None:
+def test_without_graph_launches_the_table_is_empty_and_the_report_lacks_it() -> None:
     maker = TraceMaker()
     maker.op("aten::mm", 0, 50)
     maker.launched("gemm", 100, 10, correlation=1, at=10)
@@ -150,7 +152,7 @@ def test_no_graphs_no_rows_and_no_sheet() -> None:
 
 
 @pytest.mark.real_data
-def test_a_real_training_job() -> None:
+def test_launch_sites_of_a_recorded_training_job() -> None:
     path = SHARED / "graphs" / "training_cuda_graph.json.gz"
     table = TreePerfAnalyzer(path).get_df_graph_launches()
     assert table["launches"].tolist() == [6, 6]

@@ -1,4 +1,4 @@
-"""`get_df_kernels(cpu_op_detail=True)`: the CPU op around each GPU event."""
+"""`get_df_kernels(cpu_op_detail=True)`: columns about the CPU op around each launch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def kernels() -> pd.DataFrame:
     return analyzer.get_df_kernels(cpu_op_detail=True).set_index("kernel_name")
 
 
-def test_busy_time_and_count_include_what_is_below(kernels: pd.DataFrame) -> None:
+def test_busy_time_and_kernel_count_include_inner_operations(
+    kernels: pd.DataFrame,
+) -> None:
     assert kernels.loc["k1", "Parent cpu_op"] == "aten::outer"
     assert kernels.loc["k1", "Parent cpu_op busy time (µs)"] == 25
     assert kernels.loc["k1", "Parent cpu_op kernel count"] == 2
@@ -36,7 +38,7 @@ def test_busy_time_and_count_include_what_is_below(kernels: pd.DataFrame) -> Non
     assert kernels.loc["k2", "Percent of Parent cpu_op busy time (%)"] == 100
 
 
-def test_arguments(kernels: pd.DataFrame) -> None:
+def test_arguments_are_those_of_the_innermost_op(kernels: pd.DataFrame) -> None:
     assert kernels["Input dims"].to_dict() == {
         "k1": "((4,),)",
         "k2": "",
@@ -48,16 +50,19 @@ def test_arguments(kernels: pd.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("kernel", "parent"), [("bare", "cudaLaunchKernel"), ("unlinked", "")]
 )
-def test_without_a_cpu_op(kernels: pd.DataFrame, kernel: str, parent: str) -> None:
-    assert kernels.loc[kernel, "Parent cpu_op"] == parent
-    numbers = kernels.loc[
-        [kernel], [c for c in kernels.columns if c.startswith("P") and " " in c]
+def test_kernels_without_a_cpu_op_have_no_numbers_of_it(
+    kernels: pd.DataFrame, kernel: str, parent: str
+) -> None:
+    numbers = [
+        "Parent cpu_op busy time (µs)",
+        "Parent cpu_op kernel count",
+        "Percent of Parent cpu_op busy time (%)",
     ]
-    assert numbers.drop(columns="Parent cpu_op").isna().to_numpy().all()
-    assert len(numbers.columns) == 4
+    assert kernels.loc[kernel, "Parent cpu_op"] == parent
+    assert kernels.loc[kernel, numbers].isna().all()
 
 
-def test_it_goes_with_the_launcher_and_is_off_by_default() -> None:
+def test_cpu_op_detail_combines_with_launcher_detail_and_is_off_by_default() -> None:
     maker = TraceMaker()
     maker.op("aten::op", 0, 50)
     maker.launched("k", 100, 10, correlation=1, at=2)
@@ -68,7 +73,7 @@ def test_it_goes_with_the_launcher_and_is_off_by_default() -> None:
     assert "Parent cpu_op" not in analyzer.get_df_kernels().columns
 
 
-def test_a_trace_without_gpu_events() -> None:
+def test_the_table_of_a_trace_without_gpu_events_is_empty() -> None:
     maker = TraceMaker()
     maker.op("aten::op", 0, 50)
     assert TreePerfAnalyzer(maker.document()).get_df_kernels(cpu_op_detail=True).empty

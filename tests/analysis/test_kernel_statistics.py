@@ -1,4 +1,4 @@
-"""Statistics of kernels by simplified name, against plain loops over the files."""
+"""Statistics of kernels by simplified name, compared with plain loops over the files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::Mul<float>>
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cublas"
 
 
-def some() -> TraceMaker:
+def two_steps() -> TraceMaker:
+    """Make a trace of two steps: three elementwise kernels; a GEMM and a fill on stream 9."""
     maker = TraceMaker()
     maker.annotation("ProfilerStep#1", 0, 100)
     maker.annotation("ProfilerStep#2", 100, 100)
@@ -83,12 +84,14 @@ def some() -> TraceMaker:
         ("", ""),
     ],
 )
-def test_simple_names(name: str, simple: str) -> None:
+def test_names_are_simplified_to_the_function_that_matters(
+    name: str, simple: str
+) -> None:
     assert simple_name(name) == simple
 
 
-def test_a_row_says_all_about_its_kernels() -> None:
-    table = TreePerfAnalyzer(some().document(), use_kernel_name_categories=True)
+def test_a_row_has_the_statistics_of_its_kernels() -> None:
+    table = TreePerfAnalyzer(two_steps().document(), use_kernel_name_categories=True)
     frame = table.get_df_kernel_statistics()
     assert frame["rank"].tolist() == [1, 2, 3]
     assert "cudaLaunchKernel" not in set(frame["kernel_name"])
@@ -108,30 +111,25 @@ def test_a_row_says_all_about_its_kernels() -> None:
         "full_names": 2,
         "example_full_name": ADD,
     }
-    assert frame["std_time_us"].tolist()[1:] == [0.0, 0.0], "of a single value"
+    assert frame["std_time_us"].tolist()[1:] == [0.0, 0.0], "for a single kernel"
     assert frame["kind"].tolist()[2] == "memset"
 
 
 def test_full_names_are_those_of_the_selection() -> None:
-    maker = some()
-    # a kernel of the name of a memset: a row of its own
+    maker = two_steps()
+    # A kernel with the name of a memset has a row of its own.
     maker.kernel("Memset (Device)", 900, 1)
-    work = TreePerfAnalyzer(maker.document()).work
-    names = kernel_full_names(work)
-    assert names.to_dict("records")[:3] == [
-        {"rank": 1, "kernel_name": "vectorized_elementwise_kernel"}
-        | {"full_name": ADD, "count": 2, "total_time_us": 6.0},
-        {"rank": 1, "kernel_name": "vectorized_elementwise_kernel"}
-        | {"full_name": MUL, "count": 1, "total_time_us": 9.0},
-        {"rank": 2, "kernel_name": GEMM}
-        | {"full_name": GEMM, "count": 1, "total_time_us": 100.0},
+    gpu_events = TreePerfAnalyzer(maker.document()).gpu_events
+    names = kernel_full_names(gpu_events)
+    columns = ["rank", "kernel_name", "full_name", "count", "total_time_us"]
+    assert names[columns].to_numpy().tolist()[:3] == [
+        [1, "vectorized_elementwise_kernel", ADD, 2, 6.0],
+        [1, "vectorized_elementwise_kernel", MUL, 1, 9.0],
+        [2, GEMM, GEMM, 1, 100.0],
     ]
     assert names["rank"].tolist() == [1, 1, 2, 3, 4]
-    second = EventFilter(step=2)
-    assert kernel_full_names(work, selection=second)["full_name"].tolist() == [
-        GEMM,
-        "Memset (Device)",
-    ]
+    names_of_step_2 = kernel_full_names(gpu_events, selection=EventFilter(step=2))
+    assert names_of_step_2["full_name"].tolist() == [GEMM, "Memset (Device)"]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +141,8 @@ def test_full_names_are_those_of_the_selection() -> None:
         ("duration-percentage", GEMM),
     ],
 )
-def test_sorts(sort: Any, first: str) -> None:
-    frame = TreePerfAnalyzer(some().document()).get_df_kernel_statistics(sort)
+def test_rows_are_sorted_by_the_column_of_the_sort_order(sort: Any, first: str) -> None:
+    frame = TreePerfAnalyzer(two_steps().document()).get_df_kernel_statistics(sort)
     assert frame["kernel_name"][0] == first
     values = frame[SORTS[sort][0]].tolist()
     assert values == sorted(values, reverse=True)
@@ -160,16 +158,16 @@ def test_sorts(sort: Any, first: str) -> None:
         (EventFilter(category="gemm"), [GEMM]),
     ],
 )
-def test_selections(selection: EventFilter, names: list[str]) -> None:
-    analyzer = TreePerfAnalyzer(some().document(), use_kernel_name_categories=True)
+def test_only_selected_events_count(selection: EventFilter, names: list[str]) -> None:
+    analyzer = TreePerfAnalyzer(two_steps().document(), use_kernel_name_categories=True)
     frame = analyzer.get_df_kernel_statistics(selection=selection)
     assert frame["kernel_name"].tolist() == names
     assert frame["% of GPU events"].sum() == pytest.approx(100)
     assert frame["% of duration"].sum() == pytest.approx(100)
 
 
-def test_what_does_not_exist_is_refused() -> None:
-    analyzer = TreePerfAnalyzer(some().document())
+def test_an_unknown_sort_order_is_refused_with_the_known_ones() -> None:
+    analyzer = TreePerfAnalyzer(two_steps().document())
     with pytest.raises(
         UsageError, match="choose from count, total, duration, percentage"
     ):
@@ -178,21 +176,21 @@ def test_what_does_not_exist_is_refused() -> None:
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
-def test_real_traces_to_the_nanosecond(name: str) -> None:
-    plain: dict[str, list[int]] = defaultdict(list)
-    full: dict[str, set[str]] = defaultdict(set)
+def test_statistics_of_recorded_traces_agree_with_a_loop(name: str) -> None:
+    durations: dict[str, list[int]] = defaultdict(list)
+    full_names: dict[str, set[str]] = defaultdict(set)
     for event in gpu_events_of(TRACES[name]):
         duration = (event.end - event.start) * 1000
         assert duration == int(duration)
-        plain[simple_name(event.name)].append(int(duration))
-        full[simple_name(event.name)].add(event.name)
+        durations[simple_name(event.name)].append(int(duration))
+        full_names[simple_name(event.name)].add(event.name)
     analyzer = recorded(name)
     frame = analyzer.get_df_kernel_statistics("duration-percentage")
-    assert sorted(frame["kernel_name"]) == sorted(plain)
-    count = sum(map(len, plain.values()))
-    total = sum(map(sum, plain.values()))
+    assert sorted(frame["kernel_name"]) == sorted(durations)
+    count = sum(map(len, durations.values()))
+    total = sum(map(sum, durations.values()))
     for row in frame.to_dict("records"):
-        values = plain[row["kernel_name"]]
+        values = durations[row["kernel_name"]]
         assert row["count"] == len(values)
         assert round(row["total_time_us"] * 1000) == sum(values)
         assert row["avg_time_us"] * 1000 == pytest.approx(
@@ -202,10 +200,10 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         assert row["std_time_us"] * 1000 == pytest.approx(deviation, rel=1e-9, abs=1e-6)
         assert row["% of GPU events"] == pytest.approx(100 * len(values) / count)
         assert row["% of duration"] == pytest.approx(100 * sum(values) / max(total, 1))
-        assert row["full_names"] == len(full[row["kernel_name"]])
-        assert row["example_full_name"] in full[row["kernel_name"]]
-    names = kernel_full_names(analyzer.work, "duration-percentage")
-    assert set(names["full_name"]) == set().union(*full.values())
+        assert row["full_names"] == len(full_names[row["kernel_name"]])
+        assert row["example_full_name"] in full_names[row["kernel_name"]]
+    names = kernel_full_names(analyzer.gpu_events, "duration-percentage")
+    assert set(names["full_name"]) == set().union(*full_names.values())
     assert names["count"].sum() == count
     assert names.groupby("rank").size().tolist() == frame["full_names"].tolist()
     first = names.drop_duplicates("rank")

@@ -24,17 +24,25 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 def _model() -> TraceMaker:
-    """A model called twice: a layer of 10 and 20 µs, and 5 µs of the model's own each time."""
+    """Make a trace of two calls of a model, and a kernel of 60 µs outside of it.
+
+    The layer of the model takes 10 µs in the first call and 20 µs in the second; the model itself
+    takes 5 µs in each.
+    """
     maker = TraceMaker()
     for call, duration in enumerate((10, 20)):
-        at = 1000 * call
-        start = 10_000 + 1000 * call
-        maker.frame("nn.Module: Model_0", at, 500)
-        maker.frame("model.py(7): forward", at + 1, 490)
-        maker.frame("nn.Module: Linear_0", at + 10, 100)
-        maker.op("aten::mm", at + 20, 50)
-        maker.launched("gemm", start, duration, correlation=2 * call + 1, at=at + 30)
-        maker.launched("copy", start + 100, 5, correlation=2 * call + 2, at=at + 200)
+        host_start = 1000 * call
+        gpu_start = 10_000 + 1000 * call
+        maker.frame("nn.Module: Model_0", host_start, 500)
+        maker.frame("model.py(7): forward", host_start + 1, 490)
+        maker.frame("nn.Module: Linear_0", host_start + 10, 100)
+        maker.op("aten::mm", host_start + 20, 50)
+        maker.launched(
+            "gemm", gpu_start, duration, correlation=2 * call + 1, at=host_start + 30
+        )
+        maker.launched(
+            "copy", gpu_start + 100, 5, correlation=2 * call + 2, at=host_start + 200
+        )
     maker.launched("elsewhere", 20_000, 60, correlation=99, at=5000)
     return maker
 
@@ -46,7 +54,9 @@ def _table(maker: TraceMaker, **options: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("add_python_func", [False, True])
-def test_total_self_and_calls(add_python_func: bool) -> None:
+def test_total_time_includes_inner_modules_and_self_time_does_not(
+    add_python_func: bool,
+) -> None:
     table = _table(_model(), add_python_func=add_python_func)
     assert table.to_dict("list") == {
         "path": ["Model_0", "Model_0/Linear_0"],
@@ -69,7 +79,7 @@ def test_overlapping_kernels_of_a_call_count_once() -> None:
     assert table["gpu_time_self_ms"].tolist() == [0.01, 0.01]
 
 
-def test_modules_of_one_name_in_different_places_are_apart() -> None:
+def test_equal_modules_within_different_modules_have_their_own_rows() -> None:
     maker = TraceMaker()
     for number, outer in enumerate(("Encoder_0", "Decoder_0")):
         maker.frame(f"nn.Module: {outer}", 100 * number, 90)
@@ -82,13 +92,13 @@ def test_modules_of_one_name_in_different_places_are_apart() -> None:
     ]
 
 
-def test_top_category() -> None:
+def test_the_top_category_has_the_longest_time_within_the_module() -> None:
     maker = TraceMaker()
     maker.frame("nn.Module: Model_0", 0, 500)
     maker.launched("kernel_mha", 1000, 10, correlation=1, at=10)
     maker.frame("nn.Module: Linear_0", 100, 100)
-    product = "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"
-    maker.launched(product, 1010, 30, correlation=2, at=110)
+    gemm = "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"
+    maker.launched(gemm, 1010, 30, correlation=2, at=110)
     maker.frame("nn.Module: Dropout_0", 300, 100)
     table = _table(maker, use_kernel_name_categories=True).set_index("path")
     assert table["top_category"].to_dict() == {
@@ -115,7 +125,7 @@ def test_backward_time_goes_to_the_module_of_the_forward_op() -> None:
     assert "backward_time_ms" not in _table(_model()).columns
 
 
-def test_the_report_has_them_when_the_trace_does() -> None:
+def test_the_report_has_the_table_of_modules_if_the_trace_has_module_frames() -> None:
     analyzer = TreePerfAnalyzer(_model().document())
     assert has_modules(analyzer.trace)
     assert len(build_perf_report(analyzer).sheets["nn_modules"]) == 2
@@ -129,7 +139,7 @@ def test_the_report_has_them_when_the_trace_does() -> None:
     assert without.get_df_nn_modules().empty
 
 
-def test_modules_without_gpu_events() -> None:
+def test_modules_without_gpu_events_have_no_time() -> None:
     maker = TraceMaker()
     maker.frame("nn.Module: Model_0", 0, 500)
     table = _table(maker, use_kernel_name_categories=True)
@@ -137,91 +147,96 @@ def test_modules_without_gpu_events() -> None:
     assert table["% of GPU busy time"].tolist() == [0]
 
 
-def _traces() -> list[Any]:
-    found = [
-        SHARED / "nvidia" / "gaunernst_bert-small-uncased__1016001.json.gz",
-        SHARED / "amd" / "Falconsai_nsfw_image_detection__1016002.json.gz",
-    ]
-    return [pytest.param(path, id=path.name) for path in found]
-
-
 @pytest.mark.real_data
-@pytest.mark.parametrize("path", _traces())
-def test_real_models_agree_with_a_tree_of_all_frames(path: Path) -> None:
-    _check_against_full_tree(TreePerfAnalyzer(path))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia/gaunernst_bert-small-uncased__1016001.json.gz",
+        "amd/Falconsai_nsfw_image_detection__1016002.json.gz",
+    ],
+)
+def test_modules_of_recorded_traces_agree_with_a_tree_of_all_frames(name: str) -> None:
+    _check_against_full_tree(TreePerfAnalyzer(SHARED / name))
 
 
-def test_the_demo_agrees_with_a_tree_of_all_frames(
+def test_modules_of_the_demo_agree_with_a_tree_of_all_frames(
     analyzed_demo: TreePerfAnalyzer,
 ) -> None:
     _check_against_full_tree(analyzed_demo)
 
 
 def _check_against_full_tree(analyzer: TreePerfAnalyzer) -> None:
-    """Count and time the kernels of each path the slow way."""
-    work = analyzer.work
-    innermost = CallTree(analyzer.trace, add_python_func=True).module_of_gpu()
-    table = nn_modules(work, instances=True)
+    """Check the kernels and the time of each path with the modules in the tree of all frames."""
+    gpu_events = analyzer.gpu_events
+    path_of_gpu = CallTree(analyzer.trace, add_python_func=True).module_of_gpu()
+    table = nn_modules(gpu_events, instances=True)
     assert len(table)
-    for path, calls, kernels, total in zip(
-        table["path"],
-        table["calls"],
-        table["kernels"],
-        table["gpu_time_total_ms"],
-        strict=True,
-    ):
-        below = [i for i, at in enumerate(innermost) if f"{at}/".startswith(f"{path}/")]
-        assert kernels == len(below)
-        if calls == 1:
-            assert total == pytest.approx(
-                union_length(work.start[below], work.end[below]) / 1e6
-            )
+    for row in table.itertuples():
+        events = [
+            event
+            for event, path in enumerate(path_of_gpu)
+            if f"{path}/".startswith(f"{row.path}/")
+        ]
+        assert row.kernels == len(events)
+        if row.calls == 1:
+            busy_ns = union_length(gpu_events.start[events], gpu_events.end[events])
+            assert row.gpu_time_total_ms == pytest.approx(busy_ns / 1e6)
     assert (table["gpu_time_self_ms"] <= table["gpu_time_total_ms"]).all()
 
 
-def test_modules_of_a_class_are_one_row() -> None:
+def test_modules_of_a_class_share_a_row_by_default() -> None:
     maker = TraceMaker()
     maker.frame("nn.Module: Model_0", 0, 100)
     for number in range(3):
-        at = 10 + 20 * number
-        maker.frame(f"nn.Module: Linear_{number}", at, 10)
-        maker.launched("gemm", 200 + at, 5, correlation=number + 1, at=at + 1)
+        start = 10 + 20 * number
+        maker.frame(f"nn.Module: Linear_{number}", start, 10)
+        maker.launched("gemm", 200 + start, 5, correlation=number + 1, at=start + 1)
     table = TreePerfAnalyzer(maker.document()).get_df_nn_modules()
     assert table["path"].tolist() == ["Model", "Model/Linear"]
     assert table["modules"].tolist() == [1, 3]
     assert table["kernels"].tolist() == [3, 3]
 
 
-def test_call_stacks_and_first_occurrences_as_tracelens_tells_them(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def model(tmp_path: Path) -> TreePerfAnalyzer:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(_model().document()))
-    analyzer = TreePerfAnalyzer(path)
-    launchers = analyzer.get_df_kernel_launchers(
+    return TreePerfAnalyzer(path)
+
+
+def test_launchers_have_the_class_of_the_innermost_module(
+    model: TreePerfAnalyzer,
+) -> None:
+    launchers = model.get_df_kernel_launchers(
         include_call_stack=True, include_first_occurrence_time=True
     )
     assert launchers["parent_module"].tolist() == [
-        *("nn.Module: Linear", "nn.Module: Model") * 2,
+        "nn.Module: Linear",
+        "nn.Module: Model",
+        "nn.Module: Linear",
+        "nn.Module: Model",
         "NA",
     ]
     assert launchers["ts"].is_monotonic_increasing
-    options: dict[str, Any] = {
-        "include_call_stack": True,
-        "include_first_occurrence_time": True,
-    }
-    for tracelens_sheets in (False, True):
-        report = build_perf_report(
-            analyzer, tracelens_sheets=tracelens_sheets, **options
-        )
-        table = report.sheets["ops_unique_args"].set_index("name")
-        row = table.loc["aten::mm"]
-        stack = ["aten::mm", "nn.Module: Linear_0", "nn.Module: Model_0"]
-        assert ast.literal_eval(str(row["call_stack"])) == stack
-        assert row["first_occurrence_time"] == 0.0
-        others = table.drop(index="aten::mm")["first_occurrence_time"]
-        assert others.min() == pytest.approx(180.0)
-        plain = build_perf_report(analyzer, tracelens_sheets=tracelens_sheets)
-        assert not {"call_stack", "first_occurrence_time"} & set(
-            plain.sheets["ops_unique_args"]
-        )
+
+
+@pytest.mark.parametrize("tracelens_sheets", [False, True])
+def test_reports_have_module_stacks_and_first_occurrences_on_request(
+    model: TreePerfAnalyzer, tracelens_sheets: bool
+) -> None:
+    report = build_perf_report(
+        model,
+        tracelens_sheets=tracelens_sheets,
+        include_call_stack=True,
+        include_first_occurrence_time=True,
+    )
+    table = report.sheets["ops_unique_args"].set_index("name")
+    row = table.loc["aten::mm"]
+    stack = ["aten::mm", "nn.Module: Linear_0", "nn.Module: Model_0"]
+    assert ast.literal_eval(str(row["call_stack"])) == stack
+    assert row["first_occurrence_time"] == 0.0
+    other_times = table.drop(index="aten::mm")["first_occurrence_time"]
+    assert other_times.min() == pytest.approx(180.0)
+    plain = build_perf_report(model, tracelens_sheets=tracelens_sheets)
+    columns = set(plain.sheets["ops_unique_args"])
+    assert not {"call_stack", "first_occurrence_time"} & columns

@@ -1,4 +1,4 @@
-"""What annotations of engines say: phase, requests, tokens and sums of lengths; hostile names."""
+"""Annotations of serving engines: phase, requests, tokens and sums of lengths; hostile names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUESTS = st.lists(_LENGTHS, max_size=4)
 
 
 @given(context=_REQUESTS, generation=_REQUESTS)
-def test_every_step_of_vllm_is_read_exactly(
+def test_annotations_of_vllm_are_parsed_exactly(
     context: list[tuple[int, int]], generation: list[tuple[int, int]]
 ) -> None:
     batch = parse_annotation(vllm(context, generation))
@@ -31,20 +31,18 @@ def test_every_step_of_vllm_is_read_exactly(
     assert batch is not None
     for group, requests in ((batch.context, context), (batch.generation, generation)):
         assert group == RequestGroup(len(requests), *sums(requests))
-    both = {(True, True): "mixed", (True, False): "prefill", (False, True): "decode"}
-    assert batch.phase == both[bool(context), bool(generation)]
+    phases = {(True, True): "mixed", (True, False): "prefill", (False, True): "decode"}
+    assert batch.phase == phases[bool(context), bool(generation)]
     assert batch.has_lengths
-    older = (
+    annotation_without_lengths = (
         f"execute_context_{len(context)}({sums(context)[0]})"
         f"_generation_{len(generation)}({sums(generation)[0]})"
     )
-    brief = parse_annotation(older)
-    assert brief is not None
-    assert (brief.phase, brief.tokens, brief.has_lengths) == (
-        batch.phase,
-        batch.tokens,
-        False,
-    )
+    batch_without_lengths = parse_annotation(annotation_without_lengths)
+    assert batch_without_lengths is not None
+    assert batch_without_lengths.phase == batch.phase
+    assert batch_without_lengths.tokens == batch.tokens
+    assert not batch_without_lengths.has_lengths
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ def test_every_step_of_vllm_is_read_exactly(
         ("execute_diffusion_2_1024x768", "diffusion", NO_REQUESTS, NO_REQUESTS),
     ],
 )
-def test_engines(
+def test_annotations_of_all_engines_are_parsed(
     name: str, phase: str, context: RequestGroup, generation: RequestGroup
 ) -> None:
     assert parse_annotation(name) == Batch(phase, context, generation)

@@ -1,7 +1,8 @@
-"""Phases of generated traces, exactly; steps within steps; user's phases; steps by shapes."""
+"""Phases of generated traces: exact numbers, nested steps, phases of the user, inferred steps."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,16 +25,28 @@ if TYPE_CHECKING:
 
     Lengths = list[tuple[int, int]]
 
+#: The query length and the key length of a request; the keys include the queries.
 _LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(
-    lambda p: (p[0], sum(p))
+    lambda lengths: (lengths[0], sum(lengths))
 )
+#: The requests of a step in context and in generation, at least one.
 _STEP = st.tuples(
     st.lists(_LENGTHS, max_size=3), st.lists(_LENGTHS, max_size=3)
 ).filter(any)
 
 
 def row(frame: pd.DataFrame, phase: str) -> dict[Hashable, Any]:
+    """Return the row of a phase in the table `phases`."""
     return frame[frame["phase"] == phase].to_dict("records")[0]
+
+
+def phase_of(context: Lengths, generation: Lengths) -> str:
+    """Return the phase of a step with these requests."""
+    if context and generation:
+        return "mixed"
+    if context:
+        return "prefill"
+    return "decode"
 
 
 @given(steps=st.lists(_STEP, min_size=1, max_size=6), outside=st.integers(0, 9))
@@ -41,35 +54,32 @@ def test_steps_tokens_and_busy_time_are_exact(
     steps: list[tuple[Lengths, Lengths]], outside: int
 ) -> None:
     engine = Engine(layers=1)
-    expected: dict[str, list[int]] = {}
+    expected: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for number, (context, generation) in enumerate(steps):
-        busy = engine.step(vllm(context, generation), scale=1 + number)
-        phase = (
-            "mixed" if context and generation else "prefill" if context else "decode"
-        )
-        of_step = (
-            1,
-            len(context),
-            len(generation),
-            sums(context)[0],
-            sums(generation)[0],
-            busy,
-        )
-        before = expected.get(phase, [0] * len(of_step))
-        expected[phase] = [a + b for a, b in zip(before, of_step, strict=True)]
+        busy_us = engine.step(vllm(context, generation), scale=1 + number)
+        counts_of_step = {
+            "steps": 1,
+            "context_requests": len(context),
+            "generation_requests": len(generation),
+            "context_tokens": sums(context)[0],
+            "generation_tokens": sums(generation)[0],
+            "tokens": sums(context)[0] + sums(generation)[0],
+            "busy_us": busy_us,
+        }
+        expected[phase_of(context, generation)].update(counts_of_step)
     if outside:
         engine.outside(outside)
     analyzer = TreePerfAnalyzer(engine.document(), use_kernel_name_categories=True)
     frame = analyzer.get_df_phases()
     order = [name for name in ("prefill", "decode", "mixed") if name in expected]
-    assert frame["phase"].tolist() == order + ["other"] * (outside > 0)
-    columns = ["steps", "context_requests", "generation_requests"]
-    columns += ["context_tokens", "generation_tokens"]
-    for phase, (*counts, busy) in expected.items():
-        found = row(frame, phase)
-        assert [found[column] for column in columns] == counts
-        assert found["tokens"] == counts[3] + counts[4]
-        assert found["gpu_busy_ms"] == busy / 1000
+    if outside:
+        order.append("other")
+    assert frame["phase"].tolist() == order
+    for phase, counts in expected.items():
+        row_of_phase = row(frame, phase)
+        assert row_of_phase["gpu_busy_ms"] == counts.pop("busy_us") / 1000
+        for column, count in counts.items():
+            assert row_of_phase[column] == count
     if outside:
         assert row(frame, "other")["gpu_busy_ms"] == outside / 1000
     timeline = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
@@ -87,7 +97,7 @@ def test_steps_tokens_and_busy_time_are_exact(
         ("step[MIXED bs=3 toks=9]", "execute_context_1(7)_generation_2(2)", 9, 2),
     ],
 )
-def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts(
+def test_nested_annotations_are_one_step_with_the_batch_of_the_most_detailed(
     outer: str, inner: str, tokens: int, generating: int
 ) -> None:
     engine = Engine()
@@ -97,32 +107,32 @@ def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts
     columns = ["step", "tokens", "generation_requests"]
     assert steps[columns].to_numpy().tolist() == [[inner, tokens, generating]]
     assert steps["gpu_busy_ms"].tolist() == [busy / 1000]
-    # the outer annotation alone has all the work
+    # All kernels were launched within the step, so there is no phase `other`.
     assert len(analyzer.get_df_phases()) == 1
 
 
-def test_an_annotation_that_rounding_lets_end_after_the_one_around_it_is_within() -> (
-    None
-):
+def test_an_inner_annotation_may_end_a_little_later_than_the_outer_one() -> None:
+    """Profilers round times."""
     maker = TraceMaker()
     maker.annotation("step[DECODE bs=2]", 10, 20)
     maker.annotation("execute_context_0(0)_generation_2(2)", 11, 19.001)
-    maker.annotation("execute_context_0(0)_generation_2(2)", 30.001, 0.5)  # follows
+    maker.annotation("execute_context_0(0)_generation_2(2)", 30.001, 0.5)  # a new step
     maker.launched("gemm", 50, 5, correlation=1, at=15)
     frame = TreePerfAnalyzer(maker.document()).get_df_phases()
     assert frame[["steps", "tokens"]].to_numpy().tolist() == [[2, 4]]
 
 
-def test_work_belongs_to_the_step_on_the_thread_that_launched_it() -> None:
+def test_kernels_launched_on_another_thread_are_outside_of_the_step() -> None:
     engine = Engine(layers=0)
     engine.step("step[DECODE bs=1]")
     engine.maker.launched("side", 500, 40, correlation=999, at=15, stream=9)
-    engine.maker.events[-2]["tid"] = 77  # another thread, while the step runs
+    launch = engine.maker.events[-2]
+    launch["tid"] = 77  # another thread, while the step runs
     frame = TreePerfAnalyzer(engine.document()).get_df_phases()
     assert row(frame, "other")["gpu_busy_ms"] == 0.04
 
 
-def test_overlapping_streams_count_once() -> None:
+def test_busy_time_counts_overlapping_kernels_once() -> None:
     maker = TraceMaker()
     maker.annotation("step[DECODE bs=1]", 0, 100)
     maker.launched("a", 200, 50, correlation=1, at=10)
@@ -131,7 +141,7 @@ def test_overlapping_streams_count_once() -> None:
     assert frame["gpu_busy_ms"].tolist() == [0.07]
 
 
-def test_phases_of_the_user_win_and_order_follows() -> None:
+def test_phases_of_the_user_take_precedence_and_come_after_those_of_engines() -> None:
     engine = Engine(layers=1)
     for name in ("draft_3", "step[DECODE bs=2]", "step[EXTEND bs=1 toks=9]"):
         engine.step(name)
@@ -145,7 +155,7 @@ def test_phases_of_the_user_win_and_order_follows() -> None:
             analyzer.get_df_phases([wrong])
 
 
-def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
+def test_idle_time_belongs_to_the_phase_of_the_kernel_after_it() -> None:
     maker = TraceMaker()
     maker.annotation("step[EXTEND bs=1 toks=4]", 0, 10)
     maker.launched("a", 20, 10, correlation=1, at=5)
@@ -156,14 +166,14 @@ def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
     prefill = row(frame, "prefill")
     decode = row(frame, "decode")
     assert (prefill["idle_ms"], decode["idle_ms"]) == (0, 0.075)
-    # launched long after the GPU had run out of work
+    # The kernel was launched 61 µs after the GPU had become idle.
     assert decode["idle_host_ms"] == 0.061
     assert decode["busy_percent"] == pytest.approx(100 * 15 / 90)
     assert decode["tokens_per_s"] == pytest.approx(1 / 90e-6)
     assert decode["tokens_per_s_without_idle"] == pytest.approx(1 / 15e-6)
 
 
-def test_the_share_of_scheduler_and_sampler() -> None:
+def test_shares_of_scheduler_and_sampler_are_of_the_time_from_step_to_step() -> None:
     engine = Engine(layers=0)
     engine.step("step[DECODE bs=1]")
     first_end = engine.host - 20
@@ -180,7 +190,7 @@ def test_the_share_of_scheduler_and_sampler() -> None:
 def model_pass(
     maker: TraceMaker, at: int, indices: list[int], correlation: int
 ) -> None:
-    """An embedding and an attention, each with a kernel."""
+    """Add an embedding and an attention, each with a kernel."""
     table = tensors([1000, 8], indices, kinds=["float", "long int"])
     maker.op("aten::embedding", at, 20, args=table)
     maker.launched("embed", at + 5, 5, correlation=correlation, at=at + 2)
@@ -191,7 +201,7 @@ def model_pass(
     maker.launched("attention", at + 40, 5, correlation=correlation + 1, at=at + 32)
 
 
-def test_without_annotations_shapes_show_the_steps() -> None:
+def test_without_annotations_steps_are_inferred_from_shapes() -> None:
     maker = TraceMaker()
     for number, indices in enumerate(([2, 7], [2, 1], [2, 1], [5], [3])):
         model_pass(maker, 100 * number, indices, 10 * number + 1)
@@ -202,12 +212,17 @@ def test_without_annotations_shapes_show_the_steps() -> None:
     assert row(frame, "decode")["tokens"] == 2 + 2 + 3
     assert frame["gpu_busy_ms"].sum() == 0.05
     assert "inferred" in analyzer.serving_steps().note
+
+
+def test_training_has_no_inferred_steps() -> None:
+    maker = TraceMaker()
+    model_pass(maker, 0, [2, 7], 1)
+    assert len(TreePerfAnalyzer(maker.document()).serving_steps()) == 1
     maker.op("MmBackward0", 900, 5)
-    # that is training
     assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
 
 
-def test_annotations_of_the_gpu_alone_do_too() -> None:
+def test_annotations_on_the_gpu_are_steps_if_the_cpu_has_none() -> None:
     maker = TraceMaker()
     for stream in (7, 9):
         maker.gpu(
@@ -219,13 +234,12 @@ def test_annotations_of_the_gpu_alone_do_too() -> None:
     maker.kernel("c", 61, 30)
     maker.kernel("late", 120, 5)
     analyzer = TreePerfAnalyzer(maker.document())
-    frame = analyzer.get_df_phases()
-    shown = frame[["phase", "gpu_busy_ms"]].to_numpy().tolist()
-    assert shown == [["prefill", 0.03], ["decode", 0.023], ["other", 0.005]]
+    busy_times = analyzer.get_df_phases()[["phase", "gpu_busy_ms"]].to_numpy().tolist()
+    assert busy_times == [["prefill", 0.03], ["decode", 0.023], ["other", 0.005]]
     assert "annotated only on the GPU" in analyzer.serving_steps().note
 
 
-def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:
+def test_without_embeddings_steps_are_inferred_from_the_shapes_of_attention() -> None:
     maker = TraceMaker()
     for number, (queries, keys) in enumerate([(7, 7), (7, 7), (1, 8), (1, 8), (1, 9)]):
         sizes = tensors([2, 4, queries, 8], [2, 4, keys, 8], [2, 4, keys, 8])
@@ -242,7 +256,7 @@ def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:
     ]
 
 
-def test_attention_among_convolutions_of_images_is_no_language_model() -> None:
+def test_a_model_of_images_has_no_inferred_steps_unless_it_has_a_vocabulary() -> None:
     maker = TraceMaker()
     maker.op(
         "aten::cudnn_convolution",
@@ -260,12 +274,12 @@ def test_attention_among_convolutions_of_images_is_no_language_model() -> None:
     maker.op("aten::_scaled_dot_product_flash_attention", 100, 20, args=sizes)
     maker.launched("sdpa", 140, 5, correlation=1, at=102)
     assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
-    # with a vocabulary it is one, whatever else it sees
+
     model_pass(maker, 200, [2, 7], 11)
     assert len(TreePerfAnalyzer(maker.document()).serving_steps()) == 1
 
 
-def test_python_frames_of_the_engine_are_steps_where_annotations_are_missing() -> None:
+def test_without_annotations_python_frames_of_the_engine_are_steps() -> None:
     maker = TraceMaker()
     for number in range(3):
         start = 100 * number
@@ -273,10 +287,11 @@ def test_python_frames_of_the_engine_are_steps_where_annotations_are_missing() -
         maker.frame(
             "vllm/v1/worker/gpu_model_runner.py(7): execute_model", start + 1, 80
         )
-        if number < 2:  # a graph replays the last, without shapes
-            model_pass(
-                maker, start + 5, [2, 7] if number == 0 else [2, 1], 10 * number + 1
-            )
+        if number == 0:
+            model_pass(maker, start + 5, [2, 7], 1)
+        if number == 1:
+            model_pass(maker, start + 5, [2, 1], 11)
+        # The last step has no shapes, as if a graph replayed it.
         maker.launched(
             "replayed", start + 82, 5, correlation=10 * number + 5, at=start + 75
         )
@@ -291,7 +306,7 @@ def test_python_frames_of_the_engine_are_steps_where_annotations_are_missing() -
     assert frame["kernels"].tolist() == [3, 3, 1]
 
 
-def test_a_trace_without_steps_has_no_phases() -> None:
+def test_a_trace_without_steps_only_has_the_phase_other() -> None:
     maker = TraceMaker()
     maker.launched("a", 20, 10, correlation=1, at=5)
     frame = TreePerfAnalyzer(maker.document()).get_df_phases()
@@ -299,26 +314,23 @@ def test_a_trace_without_steps_has_no_phases() -> None:
 
 
 @pytest.mark.real_data
-def test_the_recorded_decode_step() -> None:
+def test_a_recorded_decode_step_has_its_tokens_busy_time_and_layers() -> None:
     path = SHARED / "inference" / "vllm_decode_full" / "graph_execution.json.gz"
     analyzer = TreePerfAnalyzer(path)
-    found = row(analyzer.get_df_phases(), "decode")
-    assert (found["steps"], found["generation_requests"], found["tokens"]) == (
-        1,
-        32,
-        32,
-    )
-    assert round(found["gpu_busy_ms"] * 1e6) == 10_717_708
-    assert len(analyzer.get_df_layers()) == 24  # of gpt-oss-20b
+    decode = row(analyzer.get_df_phases(), "decode")
+    assert decode["steps"] == 1
+    assert decode["generation_requests"] == 32
+    assert decode["tokens"] == 32
+    assert round(decode["gpu_busy_ms"] * 1e6) == 10_717_708
+    assert len(analyzer.get_df_layers()) == 24  # the model is gpt-oss-20b
     work = analyzer.work
-    whole = BusyTime(work.start, work.end).by_owner(
-        np.zeros(len(work), dtype=np.int64), 1
-    )
-    assert whole.tolist() == [10_717_708]
+    busy_time = BusyTime(work.start, work.end)
+    owner = np.zeros(len(work), dtype=np.int64)
+    assert busy_time.by_owner(owner, 1).tolist() == [10_717_708]
 
 
-def test_rates_leave_out_what_was_not_recorded() -> None:
-    """Two steps of one token and 1 ms each; the work of ten launches between them was dropped."""
+def test_rates_leave_out_time_that_was_not_recorded() -> None:
+    """Two steps of one token and 1 ms each; the GPU events between them were dropped."""
     maker = TraceMaker()
     for number, start in enumerate((0, 100_000)):
         maker.annotation("step[DECODE bs=1]", start, 500)
@@ -337,7 +349,7 @@ def test_rates_leave_out_what_was_not_recorded() -> None:
     assert decode["busy_percent"] == pytest.approx(200 / recorded_ms)
 
 
-def test_tokens_that_no_annotation_tells_are_unknown() -> None:
+def test_tokens_are_unknown_if_the_annotations_only_name_the_phase() -> None:
     maker = TraceMaker()
     for number, name in enumerate(("prefill", "decode 1", "decode 2")):
         maker.annotation(name, 100 * number, 50)
@@ -351,15 +363,15 @@ def test_tokens_that_no_annotation_tells_are_unknown() -> None:
         assert frame[column].isna().all()
 
 
-def test_a_single_range_called_decode_is_no_phase() -> None:
-    """An image may be decoded, too."""
+def test_a_range_decode_alone_is_not_a_phase() -> None:
+    """A program may also decode images."""
     maker = TraceMaker()
     maker.annotation("decode", 0, 50)
     maker.launched("k", 20, 10, correlation=1, at=0)
     assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
 
 
-def test_frames_of_the_engine_name_the_phase() -> None:
+def test_python_frames_of_the_engine_give_the_phase() -> None:
     maker = TraceMaker()
     for number, name in enumerate(("extend", "decode")):
         start = 1_000 * number

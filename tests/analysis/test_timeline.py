@@ -1,4 +1,4 @@
-"""The GPU timeline against sets of unit cells; and what counts as what."""
+"""The GPU timeline, compared with sets of microseconds; and the type of time of each GPU event."""
 
 from __future__ import annotations
 
@@ -14,16 +14,25 @@ from tracelens_ext import TreePerfAnalyzer
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT"
-#: What: the kind of event, its name, what the timeline takes it for.
+
+
+class Work(NamedTuple):
+    """A kind of GPU work."""
+
+    category: str  #: the category of its events in the trace
+    name: str
+    counts_as: str  #: the part of the timeline in which it counts
+
+
 WORK = {
-    "gemm": ("kernel", GEMM, "computation"),
-    "unknown": ("kernel", "a_kernel_that_no_rule_knows", "computation"),
-    "nccl": ("kernel", NCCL, "communication"),
-    "copy": ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", "copy"),
-    "fill": ("gpu_memset", "Memset (Device)", "computation"),
-    "rocm copy": ("kernel", "MEMORY_COPY_DEVICE_TO_HOST", "copy"),
-    "rocm copy kernel": ("kernel", "__amd_rocclr_copyBuffer.kd", "copy"),
-    "rocm fill": ("kernel", "__amd_rocclr_fillBufferAligned", "computation"),
+    "gemm": Work("kernel", GEMM, "computation"),
+    "unknown": Work("kernel", "a_kernel_that_no_rule_knows", "computation"),
+    "nccl": Work("kernel", NCCL, "communication"),
+    "copy": Work("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", "copy"),
+    "fill": Work("gpu_memset", "Memset (Device)", "computation"),
+    "rocm copy": Work("kernel", "MEMORY_COPY_DEVICE_TO_HOST", "copy"),
+    "rocm copy kernel": Work("kernel", "__amd_rocclr_copyBuffer.kd", "copy"),
+    "rocm fill": Work("kernel", "__amd_rocclr_fillBufferAligned", "computation"),
 }
 TYPES = [
     "computation_time",
@@ -37,58 +46,65 @@ TYPES = [
 ]
 
 
-class Work(NamedTuple):
-    what: str
+class Event(NamedTuple):
+    """A GPU event of a trace; times in µs."""
+
+    work: str  #: a key of `WORK`
     start: int
     duration: int
     device: int = 0
     stream: int = 7
     linked: bool = True
 
+    @property
+    def end(self) -> int:
+        return self.start + self.duration
 
-def analyzer_of(work: list[Work], **options: Any) -> TreePerfAnalyzer:
+
+def analyzer_of(events: list[Event], **options: Any) -> TreePerfAnalyzer:
     maker = TraceMaker()
-    maker.op("one at least", 0, 1)
-    for number, one in enumerate(work, start=1):
-        kind, name, _ = WORK[one.what]
-        if one.linked:
+    maker.op("at least one event", 0, 1)
+    for number, event in enumerate(events, start=1):
+        work = WORK[event.work]
+        if event.linked:
             maker.call("cudaLaunchKernel", 0, correlation=number)
         maker.gpu(
-            kind,
-            name,
-            one.start,
-            one.duration,
+            work.category,
+            work.name,
+            event.start,
+            event.duration,
             correlation=number,
-            device=one.device,
-            # Work of one stream does not contain other work of it, so each has a stream of its own.
-            stream=100 * one.stream + number,
+            device=event.device,
+            # Events on one stream never contain one another, so each has a stream of its own.
+            stream=100 * event.stream + number,
         )
     return TreePerfAnalyzer(maker.document(), **options)
 
 
 def timeline_of(
-    work: list[Work], micro_idle_thresh_us: float | None = None, **options: Any
+    events: list[Event], micro_idle_thresh_us: float | None = None, **options: Any
 ) -> dict[int | None, dict[str, float]]:
-    """device (None when there is one) → type → µs."""
-    frame = analyzer_of(work, **options).get_df_gpu_timeline(micro_idle_thresh_us)
-    result: dict[int | None, dict[str, float]] = {}
+    """Return device → type → µs; the device is None if there is only one."""
+    frame = analyzer_of(events, **options).get_df_gpu_timeline(micro_idle_thresh_us)
+    timelines: dict[int | None, dict[str, float]] = {}
     for row in frame.to_dict("records"):
-        block = result.setdefault(row.get("device"), {})
-        block[str(row["type"])] = round(row["time ms"] * 1000, 6)
-    return result
+        timeline = timelines.setdefault(row.get("device"), {})
+        timeline[str(row["type"])] = round(row["time ms"] * 1000, 6)
+    return timelines
 
 
-def naive_timeline(work: list[Work]) -> dict[str, float]:
-    cells: dict[str, set[int]] = {
-        "computation": set(),
-        "communication": set(),
-        "copy": set(),
-    }
-    for one in work:
-        cells[WORK[one.what][2]] |= set(range(one.start, one.start + one.duration))
-    computation, communication, copy = cells.values()
+def naive_timeline(events: list[Event]) -> dict[str, float]:
+    """Return the timeline of a device from the sets of microseconds of its events."""
+    computation: set[int] = set()
+    communication: set[int] = set()
+    copy: set[int] = set()
+    parts = {"computation": computation, "communication": communication, "copy": copy}
+    for event in events:
+        part = parts[WORK[event.work].counts_as]
+        part.update(range(event.start, event.end))
     busy = computation | communication | copy
-    total = max(w.start + w.duration for w in work) - min(w.start for w in work)
+    last_end = max(event.end for event in events)
+    total = last_end - min(event.start for event in events)
     return {
         "computation_time": len(computation),
         "exposed_comm_time": len(communication - computation),
@@ -101,11 +117,11 @@ def naive_timeline(work: list[Work]) -> dict[str, float]:
     }
 
 
-some_work = st.lists(
+EVENTS = st.lists(
     st.builds(
-        Work,
+        Event,
         st.sampled_from(sorted(WORK)),
-        st.integers(1, 25),  # an event that starts and ends at 0 was not collected
+        st.integers(1, 25),  # the reader drops events that start and end at 0
         st.integers(0, 8),
         st.integers(0, 1),
         st.integers(7, 9),
@@ -115,31 +131,28 @@ some_work = st.lists(
 )
 
 
-@given(some_work, st.booleans())
+@given(EVENTS, st.booleans())
 @settings(max_examples=200)
-def test_the_timeline_is_that_of_the_rules(
-    work: list[Work], include_unlinked: bool
+def test_the_timeline_agrees_with_sets_of_microseconds(
+    events: list[Event], include_unlinked: bool
 ) -> None:
-    counted = [w for w in work if w.linked or include_unlinked]
-    devices = sorted({w.device for w in counted})
-    expected: dict[int | None, dict[str, float]] = {
-        device if len(devices) > 1 else None: naive_timeline(
-            [w for w in counted if w.device == device]
-        )
-        for device in devices
-    }
-    assert timeline_of(work, include_unlinked_kernels=include_unlinked) == expected
+    counted = [event for event in events if event.linked or include_unlinked]
+    devices = sorted({event.device for event in counted})
+    expected: dict[int | None, dict[str, float]] = {}
+    for device in devices:
+        events_of_device = [event for event in counted if event.device == device]
+        key = device if len(devices) > 1 else None
+        expected[key] = naive_timeline(events_of_device)
+    assert timeline_of(events, include_unlinked_kernels=include_unlinked) == expected
 
 
-@given(some_work.filter(bool))
+@given(EVENTS.filter(bool))
 @settings(max_examples=60)
-def test_shares_sum_to_a_hundred(work: list[Work]) -> None:
-    frame = analyzer_of(work).get_df_gpu_timeline(3)
-    blocks = (
-        [block for _, block in frame.groupby("device")]
-        if "device" in frame
-        else [frame]
-    )
+def test_shares_of_each_device_add_up_to_100_percent(events: list[Event]) -> None:
+    frame = analyzer_of(events).get_df_gpu_timeline(3)
+    blocks = [frame]
+    if "device" in frame:
+        blocks = [block for _, block in frame.groupby("device")]
     for block in blocks:
         percent = block.set_index("type")["percent"]
         if percent["total_time"] == 0:
@@ -157,47 +170,50 @@ def test_shares_sum_to_a_hundred(work: list[Work]) -> None:
         assert percent["total_time"] == 100
 
 
-# One by one.
+# Single rules.
 
 
-def test_columns_and_rows() -> None:
-    one = analyzer_of([Work("gemm", 0, 5)]).get_df_gpu_timeline()
-    assert list(one.columns) == ["type", "time ms", "percent"]
-    assert one["type"].tolist() == TYPES
-    assert one["time ms"].tolist() == [0.005, 0, 0, 0.005, 0, 0.005, 0, 0]
-    two = analyzer_of(
-        [Work("gemm", 0, 5), Work("gemm", 2, 9, device=3)]
-    ).get_df_gpu_timeline()
-    assert list(two.columns) == ["device", "type", "time ms", "percent"]
-    assert two["device"].tolist() == [0] * len(TYPES) + [3] * len(TYPES)
-    assert two["type"].tolist() == TYPES * 2
+def test_the_timeline_of_one_device_has_no_device_column() -> None:
+    frame = analyzer_of([Event("gemm", 0, 5)]).get_df_gpu_timeline()
+    assert list(frame.columns) == ["type", "time ms", "percent"]
+    assert frame["type"].tolist() == TYPES
+    assert frame["time ms"].tolist() == [0.005, 0, 0, 0.005, 0, 0.005, 0, 0]
 
 
-def test_no_gpu_events() -> None:
+def test_the_timeline_of_two_devices_has_a_block_for_each() -> None:
+    events = [Event("gemm", 0, 5), Event("gemm", 2, 9, device=3)]
+    frame = analyzer_of(events).get_df_gpu_timeline()
+    assert list(frame.columns) == ["device", "type", "time ms", "percent"]
+    assert frame["device"].tolist() == [0] * len(TYPES) + [3] * len(TYPES)
+    assert frame["type"].tolist() == TYPES * 2
+
+
+def test_the_timeline_without_gpu_events_that_count_is_empty() -> None:
     frame = analyzer_of([]).get_df_gpu_timeline()
     assert list(frame.columns) == ["type", "time ms", "percent"]
     assert frame.empty
     unlinked = analyzer_of(
-        [Work("gemm", 0, 5, linked=False)], include_unlinked_kernels=False
+        [Event("gemm", 0, 5, linked=False)], include_unlinked_kernels=False
     )
     assert unlinked.get_df_gpu_timeline().empty
 
 
-def test_work_that_takes_no_time() -> None:
-    frame = analyzer_of([Work("gemm", 4, 0)]).get_df_gpu_timeline(5)
+def test_shares_of_a_total_time_of_zero_are_zero() -> None:
+    frame = analyzer_of([Event("gemm", 4, 0)]).get_df_gpu_timeline(5)
     assert frame["time ms"].tolist() == [0] * 10
     assert frame["percent"].tolist() == [0] * 10
 
 
-@pytest.mark.parametrize("what", WORK)
-def test_what_counts_as_what(what: str) -> None:
-    (times,) = timeline_of([Work(what, 0, 5)]).values()
-    kind = WORK[what][2]
-    assert times["computation_time"] == (5 if kind == "computation" else 0)
-    assert times["exposed_comm_time"] == times["total_comm_time"]
-    assert times["total_comm_time"] == (5 if kind == "communication" else 0)
-    assert times["exposed_memcpy_time"] == times["total_memcpy_time"]
-    assert times["total_memcpy_time"] == (5 if kind == "copy" else 0)
+@pytest.mark.parametrize("work", WORK)
+def test_each_kind_of_work_counts_in_one_part(work: str) -> None:
+    (times,) = timeline_of([Event(work, 0, 5)]).values()
+    expected = {"computation": 0, "communication": 0, "copy": 0}
+    expected[WORK[work].counts_as] = 5
+    assert times["computation_time"] == expected["computation"]
+    assert times["exposed_comm_time"] == expected["communication"]
+    assert times["total_comm_time"] == expected["communication"]
+    assert times["exposed_memcpy_time"] == expected["copy"]
+    assert times["total_memcpy_time"] == expected["copy"]
 
 
 @pytest.mark.parametrize(
@@ -209,16 +225,15 @@ def test_what_counts_as_what(what: str) -> None:
         {},
     ],
 )
-def test_communication_is_what_the_builtins_say_whoever_categorises(
+def test_communication_does_not_depend_on_the_categorizer(
     options: dict[str, Any],
 ) -> None:
-    (times,) = timeline_of(
-        [Work("nccl", 0, 5), Work("gemm", 10, 5)], **options
-    ).values()
+    events = [Event("nccl", 0, 5), Event("gemm", 10, 5)]
+    (times,) = timeline_of(events, **options).values()
     assert (times["total_comm_time"], times["computation_time"]) == (5, 5)
 
 
-def test_a_copy_that_is_called_after_a_collective_is_a_copy() -> None:
+def test_a_copy_with_the_name_of_a_collective_is_a_copy() -> None:
     maker = TraceMaker()
     maker.gpu("gpu_memcpy", NCCL, 0, 5)
     maker.gpu("gpu_user_annotation", "nccl:all_reduce", 0, 50)
@@ -232,18 +247,18 @@ def test_a_copy_that_is_called_after_a_collective_is_a_copy() -> None:
     ("threshold", "micro", "macro"),
     [(0, 0, 13), (2, 2, 11), (2.5, 2, 11), (10.999, 2, 11), (11, 13, 0)],
 )
-def test_micro_idle(threshold: float, micro: float, macro: float) -> None:
-    """Holes of 2 and 11 µs; one of the threshold's length is a micro one."""
-    work = [Work("gemm", 0, 5), Work("gemm", 7, 5, stream=8), Work("copy", 23, 1)]
-    (times,) = timeline_of(work, micro_idle_thresh_us=threshold).values()
-    assert (times["idle_time"], times["micro_idle_time"], times["macro_idle_time"]) == (
-        13,
-        micro,
-        macro,
-    )
+def test_gaps_up_to_the_threshold_are_micro_idle_time(
+    threshold: float, micro: float, macro: float
+) -> None:
+    """The gaps are 2 and 11 µs long."""
+    events = [Event("gemm", 0, 5), Event("gemm", 7, 5, stream=8), Event("copy", 23, 1)]
+    (times,) = timeline_of(events, micro_idle_thresh_us=threshold).values()
+    assert times["idle_time"] == 13
+    assert times["micro_idle_time"] == micro
+    assert times["macro_idle_time"] == macro
 
 
-def test_a_nanosecond_is_not_lost() -> None:
+def test_times_are_exact_to_the_nanosecond() -> None:
     maker = TraceMaker()
     maker.kernel(GEMM, 0, 0.001)
     maker.kernel(GEMM, 0.003, 0.001)

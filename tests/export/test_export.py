@@ -463,6 +463,23 @@ def test_what_does_more_than_read_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_database_leaves_out_iteration_numbers_that_sql_cannot_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    maker = TraceMaker()
+    maker.annotation(f"ProfilerStep#{10**20}", 0, 100)
+    maker.annotation("ProfilerStep#5", 200, 100)
+    maker.launched("in_10**20", 30, 10, correlation=1, at=15)
+    maker.launched("in_5", 230, 10, correlation=2, at=215)
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(maker.document()), encoding="utf-8")
+    rows = asked(trace, "select name, iteration from gpu_events order by ts_ns", capsys)
+    assert rows == [
+        {"name": "in_10**20", "iteration": None},
+        {"name": "in_5", "iteration": 5},
+    ]
+
+
 @pytest.mark.slow
 def test_a_database_holds_the_same(
     short_demo_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

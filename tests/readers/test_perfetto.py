@@ -25,7 +25,7 @@ from tests.support.trace_properties import accounted_for
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.perfetto.events import ends_of
+from tracelens_ext.readers.perfetto.slices import match_ends
 from tracelens_ext.readers.xplane.many_messages import PADDING, varints
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, EventKind
@@ -66,7 +66,7 @@ def test_an_end_belongs_to_the_last_open_begin_of_its_track(
             stacks.setdefault(of, []).append(place)
         elif stacks.get(of):
             expected[stacks[of].pop()] = place
-    assert ends_of(begins, track, np.arange(len(packets))).tolist() == expected
+    assert match_ends(begins, track, np.arange(len(packets))).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 2**64 - 1)))

@@ -35,7 +35,7 @@ from tracelens_ext.compatibility.earlier_names import (
 )
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.export import database
-from tracelens_ext.export.database import query as ask
+from tracelens_ext.export.sql_query import query as ask
 from tracelens_ext.findings.engine import tell_claims
 from tracelens_ext.findings.summary import summary_sentence
 from tracelens_ext.lazy import pd
@@ -313,7 +313,7 @@ class Questions:
 
     def sql(self, path: str, query: str) -> Answer:
         """Up to 200 rows of one SELECT about the events, or any table that open_trace names."""
-        limits = {"limit": _MOST_ROWS, "longest": _SQL_BYTES}
+        limits = {"limit": _MOST_ROWS, "max_value_bytes": _SQL_BYTES}
         rows, more = ask(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
         note = (
             "more rows exist; aggregate, or use where and limit"

@@ -1,4 +1,4 @@
-"""The counters of an export: levels over time, such as how busy a GPU is."""
+"""The counters of an export: numbers that change over time, such as how busy a GPU is."""
 
 from __future__ import annotations
 
@@ -18,40 +18,43 @@ from tracelens_ext.trace import Float64Array, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.intervals import covered
 
+#: The most points of a counter. More would make viewers slow without showing more.
 _MAX_POINTS = 20_000
+#: The number of periods over which busy time is averaged.
 _BINS = 2_000
 _BYTES_PER_GIB = 2**30
 
 
 class _Counter(NamedTuple):
-    """A level over time."""
+    """A level over time, which changes c times."""
 
-    name: str
-    key: str  #: of the level, where several are drawn as one
-    process: int  #: of the export
-    time: Int64Array  #: of each change, ns since the trace's first event
-    level: IntArray | Float64Array  #: from then on
+    name: str  #: the name of the counter
+    key: str  #: the name of the level within a counter of several levels
+    process: int  #: number of the process of the export that shows the counter
+    time: Int64Array  #: time of each change, ns since the trace's first event, (c,)
+    level: IntArray | Float64Array  #: the level after each change, (c,)
 
 
 @dataclass(frozen=True)
 class CounterTarget:
     """Where the counters of a trace are drawn."""
 
-    process_of_device: Mapping[int, int]  #: other devices have no counters
-    own_process: int  #: of what belongs to no GPU
-    shift_ns: int  #: what is added to all times
-    window: Window  #: levels outside of it are left out
+    #: device → number of its process in the export; other devices get no counters
+    process_of_device: Mapping[int, int]
+    own_process: int  #: number of the process for counters without a GPU
+    shift_ns: int  #: the time that is added to all times
+    window: Window  #: the exported time; the counters show nothing outside of it
 
 
 def counter_events(
     gpu_events: GpuEvents, target: CounterTarget, failures: PartFailures
 ) -> Iterator[str]:
-    """Yield the counters of a trace, as JSON texts; those that fail are left out.
+    """Yield the events of a trace's counters as JSON texts; counters that fail are left out.
 
     Args:
-        gpu_events: of the trace.
-        target: where they are drawn.
-        failures: takes the counters that fail.
+        gpu_events: the GPU events of the trace.
+        target: where the counters are drawn.
+        failures: records the counters that fail.
     """
     if not len(gpu_events):
         return
@@ -70,27 +73,31 @@ def counter_events(
 
 
 def us_text(ns: int) -> str:
-    """Return ns as µs with three decimals, exactly."""
+    """Return a time in ns as text in µs with three decimals, which is exact."""
     sign = "-" if ns < 0 else ""
     microseconds, nanoseconds = divmod(abs(ns), 1000)
     return f"{sign}{microseconds}.{nanoseconds:03d}"
 
 
 def _points(counter: _Counter, target: CounterTarget) -> Iterator[str]:
-    """Yield the changes of a counter in the window, as JSON texts.
+    """Yield the changes of a counter in the window as JSON texts.
 
-    Of too many, each that is drawn has the highest level of those that it stands for.
+    If there are too many, each point stands for several changes and has the highest of their
+    levels.
     """
     order = np.argsort(counter.time, kind="stable")
     first, last = np.searchsorted(counter.time[order], target.window).tolist()
-    order = order[max(first - 1, 0) : last]  # with the level at the start of the window
+    # The change before the window sets the level at its start.
+    order = order[max(first - 1, 0) : last]
     time = counter.time[order]
     level = counter.level[order]
     if len(time) > _MAX_POINTS:
-        firsts = np.linspace(0, len(time), _MAX_POINTS, endpoint=False).astype(np.int64)
-        time = time[firsts]
-        level = np.maximum.reduceat(level, firsts)
-    # Of the levels at one instant the last one stays.
+        spaced = np.linspace(0, len(time), _MAX_POINTS, endpoint=False)
+        first_of_point = spaced.astype(np.int64)
+        time = time[first_of_point]
+        # The maximum from each first change to the next first change.
+        level = np.maximum.reduceat(level, first_of_point)
+    # Of several levels at the same instant, the last one is drawn.
     is_last_at_instant = np.ones(len(time), dtype=bool)
     is_last_at_instant[:-1] = np.diff(time) > 0
     times = (time[is_last_at_instant] + target.shift_ns).tolist()
@@ -103,7 +110,7 @@ def _points(counter: _Counter, target: CounterTarget) -> Iterator[str]:
 
 
 def _busy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
-    """Yield how busy each GPU is, and how much of that is exposed communication, by bins."""
+    """Yield the busy share of each GPU, and the share of exposed communication, over time."""
     for device, process in target.process_of_device.items():
         is_on_device = gpu_events.trace.device == device
         start = gpu_events.start[is_on_device]
@@ -130,7 +137,7 @@ def _busy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Co
             if not ns.any():
                 continue
             percent = 100.0 * ns / (bin_end - bin_start)
-            percent = np.append(percent, 0.0)  # from the last edge on
+            percent = np.append(percent, 0.0)  # behind the last bin
             is_change = np.diff(percent, prepend=-1.0) != 0
             yield _Counter(
                 name=name,
@@ -142,7 +149,7 @@ def _busy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Co
 
 
 def _queue_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
-    """Yield how many GPU events are launched and not begun, by stream."""
+    """Yield the number of GPU events that are launched and have not started, by stream."""
     levels = queue_levels(gpu_events)
     for (device, stream), rows in _by_device_and(levels, "stream", target):
         time = rows["time_ns"].to_numpy()
@@ -158,14 +165,14 @@ def _queue_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_C
 
 
 def _copy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
-    """Yield the bandwidth of copies, by direction: up at the start of each, 0 at its end."""
+    """Yield the bandwidth of copies by direction; it is 0 from the end of a copy on."""
     for (device, direction), rows in _by_device_and(
         frame=copies(gpu_events), column="direction", target=target
     ):
+        # Two changes for each copy: to its bandwidth at its start, and to 0 at its end.
         time = rows[["start_ns", "end_ns"]].to_numpy().ravel()
-        level = (
-            rows.assign(afterwards=0.0)[["gb_per_s", "afterwards"]].to_numpy().ravel()
-        )
+        with_zero = rows.assign(level_after=0.0)
+        level = with_zero[["gb_per_s", "level_after"]].to_numpy().ravel()
         yield _Counter(
             name="copy GB/s",
             key=str(direction),
@@ -175,27 +182,27 @@ def _copy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Co
         )
 
 
-class _DeviceAndKey(NamedTuple):
-    """What a counter is of."""
+class _DeviceAndValue(NamedTuple):
+    """The device of a counter, and the stream or the direction of copies."""
 
     device: int
-    key: object
+    value: object
 
 
 def _by_device_and(
     frame: pd.DataFrame, column: str, target: CounterTarget
-) -> Iterator[tuple[_DeviceAndKey, pd.DataFrame]]:
-    """Yield the rows of each device and value of a column, of the devices that are drawn."""
+) -> Iterator[tuple[_DeviceAndValue, pd.DataFrame]]:
+    """Yield the rows of each device and value of a column, for devices that are drawn."""
     for keys, rows in frame.groupby(["device", column], sort=False):
         device, value = cast("tuple[int, object]", keys)
         if device in target.process_of_device:
-            yield _DeviceAndKey(device, value), rows
+            yield _DeviceAndValue(device, value), rows
 
 
 def _memory_counters(
     gpu_events: GpuEvents, target: CounterTarget
 ) -> Iterator[_Counter]:
-    """Yield how much memory is allocated on each device and on the host."""
+    """Yield the amount of allocated memory on each device and on the host."""
     memory = read_memory_events(gpu_events.trace)
     for index, device in enumerate(memory.devices.tolist()):
         is_of_device = memory.device_index == index

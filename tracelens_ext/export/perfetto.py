@@ -1,9 +1,9 @@
-"""A trace as JSON that Perfetto and chrome://tracing draw whole, and that is read back.
+"""A trace as JSON that Perfetto and chrome://tracing draw completely, and that can be read back.
 
-Perfetto drops events that overlap on a thread without nesting, and reads times as doubles of µs:
-so times count from the first event, and such events go to further lanes (`tracks.py`). The head has
-what the events themselves cannot say (`readers/kineto/reader.py` reads it).
-Format: the "Trace Event Format" document of the Chromium project.
+Perfetto drops events that overlap on a thread without nesting, so such events go to further lanes
+(`tracks.py`). It reads times as doubles in µs, so times count from the first event to stay exact.
+The head of the file has facts for which events have no field (`readers/kineto/reader.py` reads
+them). Format: the "Trace Event Format" document of the Chromium project.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT
 
-#: The version of what the head says under `tracelens_ext`.
+#: The version of the member `tracelens_ext` of the head.
 HEAD_VERSION = 1
-#: Names of colors that chrome://tracing knows; a category has the same one in every export.
+#: Names of colors in chrome://tracing. A category has the same color in every export.
 _COLORS = (
     "thread_state_running",
     "rail_response",
@@ -47,9 +47,11 @@ _COLORS = (
     "terrible",
     "olive",
 )
+#: The most names in a call path.
 _CALL_PATH_NAMES = 16
+#: How many events are joined to one piece of the text.
 _EVENTS_AT_ONCE = 4096
-#: Flows of a trace have numbers below this one; those of the next trace begin there.
+#: Each trace has 2 to this power numbers for flows, from a number of its own on.
 _FLOW_ID_BITS = 32
 
 
@@ -57,29 +59,31 @@ _FLOW_ID_BITS = 32
 class Source:
     """A trace to export."""
 
-    work: GpuEvents  #: its GPU events
-    label: str = ""  #: its rank in words; empty if there is only one trace
-    shift_ns: int = 0  #: what is added to its times
-    error: str = ""  #: how well that is known, in words; empty to say nothing
-    spans: Sequence[Span] = ()  #: what is drawn besides its events
-    #: takes the tracks that fail
+    gpu_events: GpuEvents  #: the GPU events of the trace
+    label: str = (
+        ""  #: the rank of the trace, such as `rank 3`; empty if there is only one trace
+    )
+    shift_ns: int = 0  #: the time that is added to all times of the trace
+    clock_note: str = ""  #: how exact the shift is, in words; empty for no note
+    spans: Sequence[Span] = ()  #: the spans of the tracks that the export adds
+    #: records the tracks that fail
     failures: PartFailures = field(default_factory=PartFailures)
 
 
 @dataclass
 class ExportSummary:
-    """What became of the events."""
+    """How many events an export has, and how many it leaves out."""
 
-    written: int = 0  #: how many events of the traces are in the export
-    #: reason → how many are not
+    written: int = 0  #: number of events of the traces that are in the export
+    #: reason → number of events that are left out for it
     left_out: Counter[str] = field(default_factory=Counter)
-    #: flows that Perfetto will not draw, as the GPU event begins before its launch
+    #: number of arrows that Perfetto does not draw because the GPU event starts before its launch
     backwards: int = 0
     #: a sentence for each track that failed
     failures: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return all of it, in a line."""
+        """Return the summary as a line of text."""
         parts = [f"{self.written:,} events"]
         if self.left_out:
             reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items()]
@@ -101,22 +105,22 @@ def perfetto_json(
 
     Args:
         sources: the traces, at least one.
-        choice: which of their events are exported.
-        summary: filled while the text is written.
+        choice: the conditions that exported events meet.
+        summary: updated while the pieces are taken; complete after the last one.
     """
     tracks = Tracks()
-    numbers = _Numbers()
+    unique_ids = _UniqueIds()
     writers = [
         _TraceWriter(
             source=source,
             choice=choice,
             tracks=tracks,
-            numbers=numbers,
+            unique_ids=unique_ids,
             summary=summary,
         )
         for source in sources
     ]
-    yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
+    yield _head(sources[0].gpu_events.trace, tracks, alone=len(sources) == 1)
     texts = chain(tracks.events, *(writer.events() for writer in writers))
     separator = ""
     while True:
@@ -166,39 +170,40 @@ def _device_properties(trace: Trace) -> object:
     ]
 
 
-class _Numbers:
-    """Correlation ids and External ids that are unique in the whole export.
+class _UniqueIds:
+    """Makes correlation ids and External ids unique in the whole export.
 
-    In a trace they are unique within a process or rank, so those of the next one are moved up.
+    In a trace, ids are unique within a process or rank only. The ids of each further process or
+    rank are increased, so that all are larger than the largest id so far.
     """
 
     def __init__(self) -> None:
-        self._next: Counter[str] = Counter()  # by what they number
+        self._next_id: Counter[str] = Counter()  # by kind of id
 
-    def unique(self, kind: str, group: Int64Array, number: Int64Array) -> Int64Array:
-        """Return numbers moved up behind those of earlier groups and traces.
+    def unique(self, kind: str, group: Int64Array, ids: Int64Array) -> Int64Array:
+        """Return ids that differ from those of all earlier groups and traces.
 
         Args:
-            kind: what they number.
-            group: the process or rank of each.
-            number: `NONE` stays.
+            kind: the kind of id: `correlation` or `External id`.
+            group: the process or rank of each id, (m,).
+            ids: the recorded ids, (m,); `NONE` stays `NONE`.
         """
-        result = number.copy()
-        numbered = np.flatnonzero(number != NONE)
-        numbered = numbered[np.argsort(group[numbered], kind="stable")]
-        group_begins = np.flatnonzero(np.diff(group[numbered])) + 1
-        for members in np.split(numbered, group_begins):
-            result[members] += self._next[kind]
-            following = int(result[members].max(initial=NONE)) + 1
-            self._next[kind] = max(following, self._next[kind])
+        result = ids.copy()
+        has_id = np.flatnonzero(ids != NONE)
+        by_group = has_id[np.argsort(group[has_id], kind="stable")]
+        first_of_group = np.flatnonzero(np.diff(group[by_group])) + 1
+        for members in np.split(by_group, first_of_group):
+            result[members] += self._next_id[kind]
+            id_after = int(result[members].max(initial=NONE)) + 1
+            self._next_id[kind] = max(id_after, self._next_id[kind])
         return result
 
 
 class _FlowEnd(NamedTuple):
-    """The start or the end of an arrow."""
+    """The start or the end of an arrow from a launch to a GPU event."""
 
-    phase: str  #: as JSON
-    number: int
+    phase: str  #: the member `ph` of the event, as JSON, with further members
+    flow_id: int
 
 
 _FLOW_START = '"s"'
@@ -208,43 +213,46 @@ _FLOW_FINISH = '"f", "bp": "e"'
 class _EventCategories(NamedTuple):
     """The category of each event of an export."""
 
-    labels: Sequence[str]
-    code: Int64Array  #: `NONE` for CPU events, and without categories
+    labels: Sequence[str]  #: the names of the categories
+    code: Int64Array  #: index into `labels`, `NONE` for an event without a category
 
 
 class _TraceWriter:
-    """Writes the events of one trace."""
+    """Writes the events of one trace.
+
+    An *event* below is an index into `_rows`: the position of an exported event in the file.
+    """
 
     def __init__(
         self,
         source: Source,
         choice: Choice,
         tracks: Tracks,
-        numbers: _Numbers,
+        unique_ids: _UniqueIds,
         summary: ExportSummary,
     ) -> None:
         self._source = source
         self._summary = summary
-        self._gpu_events = source.work
-        self._trace = source.work.trace
+        self._gpu_events = source.gpu_events
+        self._trace = source.gpu_events.trace
         trace = self._trace
         rows, left_out = choose(self._gpu_events, choice)
         summary.written += len(rows)
         summary.left_out += left_out
-        # Viewers want what encloses before what is within; our reader the order of the file.
+        # Viewers need an event before the events within it. Ties keep the order of the trace.
         self._rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
         self._placement = place(
             tracks=tracks,
             gpu_events=self._gpu_events,
             rows=self._rows,
             label=source.label,
-            clock_note=source.error,
+            clock_note=source.clock_note,
         )
-        self._numbers = self._unique_numbers(numbers)
-        #: the GPU event that each event is, `NONE` for CPU events
+        self._ids = self._make_ids_unique(unique_ids)
+        #: index of each event among the GPU events, `NONE` for a CPU event
         self._gpu_event = events_at_rows(self._gpu_events, self._rows)
         self._categories = self._event_categories()
-        self._own_process = tracks.process(source.label, "tracelens-ext")
+        self._own_process = tracks.add_process(source.label, "tracelens-ext")
         self._window: Window = window_of(self._gpu_events, choice) or WHOLE_TIME
         self._spans = [
             span
@@ -253,15 +261,15 @@ class _TraceWriter:
         ]
         self._thread_of_span = self._threads_of_spans(tracks)
 
-    def _unique_numbers(self, numbers: _Numbers) -> dict[str, Int64Array]:
-        """Return the numbers of each event that link it with others, by the name of the number."""
+    def _make_ids_unique(self, unique_ids: _UniqueIds) -> dict[str, Int64Array]:
+        """Return the ids that link each event with others, by the kind of id."""
         trace = self._trace
         process = trace.process_of_thread[trace.thread[self._rows]].astype(np.int64)
         group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
         recorded = {"correlation": trace.correlation, "External id": trace.external_id}
         return {
-            kind: numbers.unique(kind, group, number[self._rows])
-            for kind, number in recorded.items()
+            kind: unique_ids.unique(kind, group, ids[self._rows])
+            for kind, ids in recorded.items()
         }
 
     def _event_categories(self) -> _EventCategories:
@@ -275,7 +283,7 @@ class _TraceWriter:
         )
 
     def _threads_of_spans(self, tracks: Tracks) -> list[int]:
-        """Return the thread of each span; spans of several devices may overlap."""
+        """Return the thread of each span; spans that overlap get threads of their own."""
         track_names = list(dict.fromkeys(span.lane for span in self._spans))
         track_of_name = {name: index for index, name in enumerate(track_names)}
         track = np.array(
@@ -287,7 +295,9 @@ class _TraceWriter:
         threads_of_track = []
         for index, name in enumerate(track_names):
             lane_count = int(lane[track == index].max()) + 1
-            threads_of_track.append(tracks.lanes(self._own_process, name, lane_count))
+            threads_of_track.append(
+                tracks.add_lanes(self._own_process, name, lane_count)
+            )
         return [
             threads_of_track[track_index][lane_index]
             for track_index, lane_index in zip(
@@ -296,7 +306,7 @@ class _TraceWriter:
         ]
 
     def events(self) -> Iterator[str]:
-        """Yield the events of the trace, what is drawn besides them, and its counters."""
+        """Yield the events of the trace, the spans of added tracks, and the counters."""
         yield from self._recorded_events()
         yield from self._span_events()
         target = CounterTarget(
@@ -310,7 +320,7 @@ class _TraceWriter:
         )
 
     def _recorded_events(self) -> Iterator[str]:
-        """Yield the events of the trace, each followed by the end of an arrow that it has."""
+        """Yield the events of the trace, each followed by the start or end of its arrow."""
         trace = self._trace
         shift = self._source.shift_ns
         names = [json.dumps(name) for name in trace.names]
@@ -330,15 +340,8 @@ class _TraceWriter:
             self._placement.thread,
         )
         values = zip(*(column.tolist() for column in columns), strict=True)
-        for index, (
-            kind,
-            category,
-            name,
-            start,
-            duration,
-            process,
-            thread,
-        ) in enumerate(values):
+        for event, row_values in enumerate(values):
+            kind, category, name, start, duration, process, thread = row_values
             word = WORDS.get(kind)
             category_text = f'"{word}"' if word else categories[category]
             place_text = (
@@ -349,14 +352,14 @@ class _TraceWriter:
             else:
                 head = f'{{"ph": "X", "cat": {category_text}, {place_text}'
                 head = f'{head}, "dur": {us_text(duration)}'
-            yield f'{head}, "name": {names[name]}{colors[index]}, "args": {{{args[index]}}}}}'
-            if index in flow_ends:
-                phase, number = flow_ends[index]
-                flow = f'"id": {number}, "cat": "ac2g", "name": "ac2g"'
+            yield f'{head}, "name": {names[name]}{colors[event]}, "args": {{{args[event]}}}}}'
+            if event in flow_ends:
+                phase, flow_id = flow_ends[event]
+                flow = f'"id": {flow_id}, "cat": "ac2g", "name": "ac2g"'
                 yield f'{{"ph": {phase}, {flow}, {place_text}}}'
 
     def _span_events(self) -> Iterator[str]:
-        """Yield what is drawn besides the events of the trace."""
+        """Yield the spans of the added tracks."""
         for span, thread in zip(self._spans, self._thread_of_span, strict=True):
             event = {
                 "ph": "X",
@@ -372,7 +375,7 @@ class _TraceWriter:
             yield f'{text}, "ts": {start}, "dur": {duration}}}'
 
     def _colors(self) -> list[str]:
-        """Return what is added to each event to draw it in the color of its category."""
+        """Return the JSON member with the color of each event's category; empty without one."""
         color_of_label = []
         for label in self._categories.labels:
             number = zlib.crc32(label.encode())
@@ -384,12 +387,12 @@ class _TraceWriter:
         ]
 
     def _args(self) -> list[str]:
-        """Return what stands between the braces of each event's `args`."""
+        """Return the JSON text between the braces of each event's `args`."""
         trace = self._trace
         args = _Args(len(self._rows))
-        for kind, numbers in self._numbers.items():
-            is_numbered = np.flatnonzero(numbers != NONE)
-            args.add(kind, is_numbered, numbers[is_numbered].tolist())
+        for kind, ids in self._ids.items():
+            has_id = np.flatnonzero(ids != NONE)
+            args.add(kind, has_id, ids[has_id].tolist())
         for name, column in trace.args.items():
             has_value = np.flatnonzero(np.isin(self._rows, column.rows))
             values = column.at(self._rows[has_value]).tolist()
@@ -411,10 +414,10 @@ class _TraceWriter:
         return args.texts()
 
     def _add_call_paths(self, args: _Args) -> None:
-        """Add to each GPU event the names down to its launch."""
+        """Add the names on the path to its launch to each GPU event."""
         tree = self._gpu_events.tree
-        is_gpu_event = np.flatnonzero(self._gpu_event != NONE)
-        gpu_event = self._gpu_event[is_gpu_event]
+        exported_gpu_events = np.flatnonzero(self._gpu_event != NONE)
+        gpu_event = self._gpu_event[exported_gpu_events]
         is_linked = tree.linked[gpu_event]
         positions = tree.launch_position_of_gpu[gpu_event[is_linked]].tolist()
         path_of_position = {
@@ -422,11 +425,11 @@ class _TraceWriter:
             for position in set(positions)
         }
         paths = [path_of_position[position] for position in positions]
-        events = is_gpu_event[is_linked]
+        events = exported_gpu_events[is_linked]
         args.add("call path", events, paths)
 
     def _flow_ends(self) -> dict[int, _FlowEnd]:
-        """Return the arrow from each launch to the first work that it started, by the event."""
+        """Return the ends of the arrows from launches to their first GPU events, by event."""
         trace = self._trace
         tree = self._gpu_events.tree
         event_of_row = np.full(len(trace), NONE, dtype=np.int64)
@@ -434,35 +437,35 @@ class _TraceWriter:
         linked = np.flatnonzero(tree.linked)
         launch = event_of_row[tree.launch_of_gpu[linked]]
         started = event_of_row[self._gpu_events.rows[linked]]
-        both_exported = (launch != NONE) & (started != NONE)
-        launch = launch[both_exported]
-        started = started[both_exported]
-        # Events are in the order of time, so the first one of a launch has the lowest number.
+        is_exported = (launch != NONE) & (started != NONE)
+        launch = launch[is_exported]
+        started = started[is_exported]
+        # Events are in order of time, so the first GPU event of a launch has the lowest index.
         order = np.lexsort((started, launch))
         is_first_of_launch = np.diff(launch[order], prepend=NONE) != 0
         first = order[is_first_of_launch]
         launch = launch[first]
         started = started[first]
-        begins_late = trace.ts[self._rows[launch]] > trace.ts[self._rows[started]]
-        self._summary.backwards += int(begins_late.sum())
-        # several traces have several numbers
-        first_number = self._own_process << _FLOW_ID_BITS
+        launch_is_later = trace.ts[self._rows[launch]] > trace.ts[self._rows[started]]
+        self._summary.backwards += int(launch_is_later.sum())
+        # The number of the trace's own process makes the ids differ from those of other traces.
+        first_flow_id = self._own_process << _FLOW_ID_BITS
         flow_ends: dict[int, _FlowEnd] = {}
         pairs = zip(launch.tolist(), started.tolist(), strict=True)
-        for number, (start, end) in enumerate(pairs, first_number):
-            flow_ends[start] = _FlowEnd(_FLOW_START, number)
-            flow_ends[end] = _FlowEnd(_FLOW_FINISH, number)
+        for flow_id, (start, end) in enumerate(pairs, first_flow_id):
+            flow_ends[start] = _FlowEnd(_FLOW_START, flow_id)
+            flow_ends[end] = _FlowEnd(_FLOW_FINISH, flow_id)
         return flow_ends
 
 
 class _Args:
-    """The arguments of events, as JSON without braces."""
+    """The arguments of events as JSON texts without braces."""
 
     def __init__(self, event_count: int) -> None:
         self._members: list[list[str]] = [[] for _ in range(event_count)]
 
     def add(self, name: str, events: Int64Array, values: Iterable[object]) -> None:
-        """Add an argument to some events; the values are JSON already."""
+        """Add an argument to some events; values are JSON texts or numbers."""
         quoted = json.dumps(name)
         for event, value in zip(events.tolist(), values, strict=True):
             self._members[event].append(f"{quoted}: {value}")
@@ -473,7 +476,7 @@ class _Args:
 
 
 def _call_path(gpu_events: GpuEvents, position: int) -> str:
-    """Return the names down to a position in the call tree, as JSON."""
+    """Return the names on the path to a position in the call tree as one text, in JSON."""
     tree = gpu_events.tree
     names: list[str] = []
     while position != ROOT and len(names) < _CALL_PATH_NAMES:

@@ -1,4 +1,4 @@
-"""What the traces of several ranks are called in one export, and how their times fit together."""
+"""The labels of several ranks in one export, and how to shift their times to a common axis."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _CLOCK_COLUMNS = ["rank", "offset_us", "error_us"]
 
 
 class TraceShift(NamedTuple):
-    """Where a trace is on the time axis of an export."""
+    """The position of a trace on the time axis of an export."""
 
-    label: str  #: its rank in words; empty if there is only one trace
-    shift_ns: int  #: what is added to its times
-    clock_note: str  #: how well that is known, in words; empty to say nothing
+    label: str  #: the rank of the trace, such as `rank 3`; empty if there is only one trace
+    shift_ns: int  #: the time that is added to all times of the trace
+    clock_note: str  #: how exact the shift is, in words; empty for no note
 
 
 class _Clock(NamedTuple):
-    """What `fleet` found of a rank's clock."""
+    """The clock of a rank, as `fleet` measured it."""
 
-    offset_us: float
-    error_us: float
+    offset_us: float  #: how much the clock is ahead of the common time
+    error_us: float  #: the largest error of the offset
 
 
 def shifts(
     traces: Sequence[Trace], names: Sequence[str], clocks: Path | None
 ) -> list[TraceShift]:
-    """Return where each trace is on the time axis.
+    """Return the label and the shift of each trace.
 
     Args:
-        traces: at least one.
+        traces: the traces, at least one.
         names: the names of their files.
-        clocks: the `clocks.parquet` of a fleet; None to let each begin at 0.
+        clocks: the `clocks.parquet` in the results of `fleet`; None to let each trace begin at 0.
 
     Raises:
-        UsageError: the file of clocks is none, or lacks a rank.
+        UsageError: the file of clocks cannot be read, or lacks the clock of a rank.
     """
     ranks = _ranks(traces, names)
     if clocks is None:
@@ -77,7 +77,7 @@ def shifts(
 
 
 def _ranks(traces: Sequence[Trace], names: Sequence[str]) -> list[int]:
-    """Return the rank of each trace, as a fleet of them has it; the lowest of several."""
+    """Return the rank of each trace, as `fleet` numbers them; the lowest if it has several."""
     hints = []
     for trace, name in zip(traces, names, strict=True):
         devices = np.unique(trace.device).tolist()
@@ -87,7 +87,7 @@ def _ranks(traces: Sequence[Trace], names: Sequence[str]) -> list[int]:
 
 
 def _read_clocks(path: Path) -> dict[int, _Clock]:
-    """Return what a fleet found of each rank's clock."""
+    """Read the clock of each rank from a `clocks.parquet` file."""
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, ImportError) as error:

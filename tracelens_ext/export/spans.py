@@ -1,4 +1,4 @@
-"""What an export draws besides events: iterations, findings, the recording, the critical path."""
+"""The tracks that an export adds: iterations, findings, the recording and the critical path."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
-#: What a segment of the critical path says of itself.
+#: The columns of the critical path that become arguments of its spans.
 _SEGMENT_COLUMNS = ("kind", "category", "name", "operation", "stream", "edge", "known")
-#: What it is called: the first of these that it has.
+#: A segment of the critical path has the name of the first of these columns that is not empty.
 _SEGMENT_NAMES = ("name", "operation", "kind")
 
 
 @dataclass(frozen=True)
 class Span:
-    """An interval of time, ns since the trace's first event."""
+    """An interval of time that an added track shows."""
 
-    lane: str  #: the name of the track that it is drawn in
+    lane: str  #: the name of the track
     name: str
-    start: int
-    end: int
-    args: Mapping[str, object] = field(default_factory=dict)
+    start: int  #: ns since the trace's first event
+    end: int  #: ns since the trace's first event
+    args: Mapping[str, object] = field(default_factory=dict)  #: further facts, by name
 
 
 def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
     """Return the spans of a trace.
 
-    A track that fails is left out and noted in the analyzer's failures.
+    A track that fails is left out and recorded in the analyzer's failures.
 
     Args:
-        analyzer: of the trace.
-        with_findings: with those that need the findings and the simulation.
+        analyzer: the analyzer of the trace.
+        with_findings: True for the tracks that need the findings and the simulation, too.
     """
     failures = analyzer.failures
     spans: list[Span] = []
@@ -57,7 +57,7 @@ def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
 
 
 def _iteration_spans(gpu_events: GpuEvents) -> list[Span]:
-    """Return the iterations of the trace's first process that has any."""
+    """Return the iterations of the first process of the trace that has iterations."""
     iterations = find_iterations(gpu_events.tree)
     if not len(iterations):
         return []
@@ -74,7 +74,7 @@ def _iteration_spans(gpu_events: GpuEvents) -> list[Span]:
 
 
 def _finding_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
-    """Return the time that each finding claims, by device."""
+    """Return the time that is attributed to each finding, by device."""
     spans = []
     for finding in analyzer.findings().findings:
         claim = finding.claim
@@ -96,7 +96,7 @@ def _finding_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
 
 
 def _recording_spans(gpu_events: GpuEvents) -> list[Span]:
-    """Return the parts of the recording that cannot be judged."""
+    """Return the parts of the recording that are not analyzed."""
     devices = find_tracks(gpu_events, "device").device.tolist()
     spans = []
     for part in recording_of(gpu_events).parts.to_dict("records"):
@@ -118,7 +118,7 @@ def _recording_spans(gpu_events: GpuEvents) -> list[Span]:
 
 
 def _critical_path_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
-    """Return the segments of the simulated critical path; none if there is no simulation."""
+    """Return the segments of the simulated critical path; empty without a simulation."""
     simulation = analyzer.simulation()
     if simulation.state == "unavailable":
         return []
@@ -148,7 +148,7 @@ def _critical_path_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
 
 
 def _segment_name(segment: Mapping[str, object]) -> str:
-    """Return what a segment of the critical path is called."""
+    """Return the name of a segment of the critical path."""
     for column in _SEGMENT_NAMES:
         if segment[column]:
             return str(segment[column])

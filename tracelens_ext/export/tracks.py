@@ -1,7 +1,7 @@
-"""The tracks of an export: which process and thread each event is drawn in.
+"""The tracks of an export: the process and thread in which each event is drawn.
 
-Perfetto drops events that overlap on a thread without nesting. So a track has further lanes, which
-are threads of their own, and such events go there.
+Perfetto drops events that overlap on a thread without nesting. Such events go to further lanes of
+the track, which are threads of their own.
 """
 
 from __future__ import annotations
@@ -18,51 +18,52 @@ from tracelens_ext.trace import GPU_KINDS, NONE, Int64Array, IntArray, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.lookup import values_at
 
-#: Between the parts of a track's name.
+#: Separates the parts of the name of a process.
 _SEPARATOR = " · "
-#: Lanes of a track in which events may nest; in further ones they follow one another.
+#: The number of lanes of a track in which events may nest. In further lanes, events only follow
+#: one another, which is quicker to compute.
 _MAX_NESTING_LANES = 64
 
 
 class RecordedThread(NamedTuple):
-    """A thread of the export, and the thread of the trace whose events it has."""
+    """A thread of the export, and the thread of the trace whose events it shows."""
 
     export_process: int
     export_thread: int
-    process: int | str  #: as the trace spells it
-    thread: int | str  #: as the trace spells it
+    process: int | str  #: the process as the trace spells it
+    thread: int | str  #: the thread as the trace spells it
 
 
 @dataclass
 class Tracks:
-    """Numbers for processes and threads, all different, and the events that name them."""
+    """The processes and threads of an export, all with different numbers."""
 
-    #: the metadata events so far, as JSON texts
+    #: JSON texts of the metadata events that name the processes and threads
     events: list[str] = field(default_factory=list)
-    #: those with recorded events
+    #: the threads that show recorded events
     recorded: list[RecordedThread] = field(default_factory=list)
     _count: int = 0
 
-    def process(self, *name_parts: str) -> int:
-        """Return the number of a new process; empty parts of its name are left out."""
+    def add_process(self, *name_parts: str) -> int:
+        """Add a process and return its number; empty parts of its name are left out."""
         self._count += 1
         name = _SEPARATOR.join(part for part in name_parts if part)
-        self._add_name(kind="process", process=self._count, thread=0, name=name)
+        self._add_metadata(kind="process", process=self._count, thread=0, name=name)
         return self._count
 
-    def lanes(self, process: int, name: str, count: int) -> list[int]:
-        """Return the numbers of new threads of a process: of a track and its further lanes."""
+    def add_lanes(self, process: int, name: str, count: int) -> list[int]:
+        """Add threads to a process, for a track and its further lanes; return their numbers."""
         first = self._count + 1
         self._count += count
         for lane in range(count):
             lane_name = f"{name} +{lane}" if lane else name
-            self._add_name(
+            self._add_metadata(
                 kind="thread", process=process, thread=first + lane, name=lane_name
             )
         return list(range(first, first + count))
 
-    def _add_name(self, kind: str, process: int, thread: int, name: str) -> None:
-        """Add the events that name a process (whose thread is 0) or a thread, and place it."""
+    def _add_metadata(self, kind: str, process: int, thread: int, name: str) -> None:
+        """Add the events that name a process (with thread 0) or a thread, and sort it."""
         values: dict[str, dict[str, object]] = {
             "name": {"name": name},
             "sort_index": {"sort_index": thread or process},
@@ -83,32 +84,35 @@ class Tracks:
 class Placement:
     """Where m events are drawn."""
 
-    process: Int64Array  #: of the export, (m,)
-    thread: Int64Array  #: of the export, (m,)
-    lane: Int64Array  #: of its track, from 0, (m,)
-    process_of_device: dict[int, int]  #: the process with the work of each GPU
+    process: Int64Array  #: the process of the export, (m,)
+    thread: Int64Array  #: the thread of the export, (m,)
+    lane: Int64Array  #: the lane within the track, from 0, (m,)
+    process_of_device: dict[int, int]  #: device → process of the export with its work
 
 
 class _Track(NamedTuple):
     """A track of the trace: a stream of a GPU, or a CPU thread."""
 
     is_gpu: bool
-    thread: int  #: an index into `Trace.threads`
-    device: int  #: `NONE` for a CPU thread
-    stream: int
+    thread: int  #: index into `Trace.threads`
+    device: int  #: number of the device, `NONE` for a CPU thread
+    stream: int  #: number of the stream, `NONE` for a CPU thread
 
 
 def place(
     tracks: Tracks, gpu_events: GpuEvents, rows: Int64Array, label: str, clock_note: str
 ) -> Placement:
-    """Give events of a trace their processes and threads, after those of `tracks`.
+    """Add processes and threads for the events of a trace to the tracks of an export.
 
     Args:
-        tracks: those so far.
-        gpu_events: of the trace.
-        rows: the events, (m,).
-        label: the rank of the trace in words; empty if there is only one.
-        clock_note: how well its times are known beside those of others; empty to say nothing.
+        tracks: the tracks of the export so far.
+        gpu_events: the GPU events of the trace.
+        rows: rows of the events to draw, (m,).
+        label: the rank of the trace, such as `rank 3`; empty if there is only one trace.
+        clock_note: how exactly the times fit those of other traces, in words; empty for no note.
+
+    Returns:
+        The process, thread and lane of each event.
     """
     trace = gpu_events.trace
     distinct, track = _tracks_of(gpu_events, rows)
@@ -129,9 +133,9 @@ def place(
         )
         if key not in process_of_key:
             name = _process_name(trace, distinct_track)
-            process_of_key[key] = tracks.process(label, name, clock_note)
+            process_of_key[key] = tracks.add_process(label, name, clock_note)
         process = process_of_key[key]
-        threads = tracks.lanes(process, _track_name(trace, distinct_track), count)
+        threads = tracks.add_lanes(process, _track_name(trace, distinct_track), count)
         process_of_track[index] = process
         first_thread_of_track[index] = threads[0]
         tracks.recorded.extend(
@@ -155,10 +159,10 @@ def place(
 
 
 class _EventTracks(NamedTuple):
-    """The tracks of some events."""
+    """The tracks of m events."""
 
     distinct: list[_Track]
-    track: Int64Array  #: of each event, an index, (m,)
+    track: Int64Array  #: index in `distinct` of the track of each event, (m,)
 
 
 def _tracks_of(gpu_events: GpuEvents, rows: Int64Array) -> _EventTracks:
@@ -184,7 +188,7 @@ def _tracks_of(gpu_events: GpuEvents, rows: Int64Array) -> _EventTracks:
 
 
 def _process_name(trace: Trace, track: _Track) -> str:
-    """Return what the process of a track is called."""
+    """Return the name of the process for a track."""
     if not track.is_gpu:
         process = trace.threads[track.thread][0]
         name = trace.process_names.get(process, "")
@@ -200,7 +204,7 @@ def _process_name(trace: Trace, track: _Track) -> str:
 
 
 def _track_name(trace: Trace, track: _Track) -> str:
-    """Return what the thread of a track is called."""
+    """Return the name of the thread for a track."""
     process, thread = trace.threads[track.thread]
     if track.is_gpu:
         if track.stream != NONE:
@@ -210,10 +214,10 @@ def _track_name(trace: Trace, track: _Track) -> str:
 
 
 def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return the lane of each event on its track: the first that takes it.
+    """Return the lane of each event: the first lane of its track that the event fits in.
 
-    A lane takes an event that lies within the one that is open there, or begins after its end.
-    Events are taken by start, the longest first.
+    An event fits in a lane if it lies within the innermost event that is running there, or if none
+    is running. Events are placed by start, of equal starts the longest first.
     """
     lane = np.zeros(len(track), dtype=np.int64)
     order = np.lexsort((-end, start, track))
@@ -221,19 +225,20 @@ def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array
     for events in np.split(order, track_begins):
         latest_end = np.maximum.accumulate(end[events])
         overlaps = (start[events[1:]] < latest_end[:-1]).any()
-        if overlaps:  # else all of them fit in the first lane
+        if overlaps:  # otherwise all events fit in the first lane
             lane[events] = _lanes_of_track(start[events].tolist(), end[events].tolist())
     return lane
 
 
 class _FurtherLanes:
-    """Lanes beyond those in which events may nest: each has one event at a time."""
+    """Lanes for events that fit in none of the nesting lanes, with one event at a time each."""
 
     def __init__(self) -> None:
-        self._end_and_lane: list[tuple[int, int]] = []  # a heap
+        #: the end of the last event of each lane, and the lane, as a heap: the earliest end first
+        self._end_and_lane: list[tuple[int, int]] = []
 
     def take(self, start: int, end: int) -> int:
-        """Return the lane of an event: the one that is free the longest, or a new one."""
+        """Return the lane for an event: the one that has been free the longest, or a new one."""
         heap = self._end_and_lane
         if heap and heap[0][0] <= start:
             lane = heappop(heap)[1]
@@ -244,8 +249,8 @@ class _FurtherLanes:
 
 
 def _lanes_of_track(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the lanes of the events of one track, which are in the order of `fit_lanes`."""
-    # of what is open in each, the outermost first
+    """Return the lane of each event of one track; events are in the order of `fit_lanes`."""
+    # For each lane, the ends of the events that are running in it, the outermost first.
     open_ends_of_lane: list[list[int]] = []
     further_lanes = _FurtherLanes()
     lanes = []
@@ -264,7 +269,7 @@ def _lanes_of_track(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
 def _first_fitting_lane(
     open_ends_of_lane: list[list[int]], start: int, end: int
 ) -> int:
-    """Return the first lane that takes an event, and close what has ended by then."""
+    """Return the first lane that an event fits in; remove events that have ended by its start."""
     for lane, open_ends in enumerate(open_ends_of_lane):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()
@@ -276,7 +281,7 @@ def _first_fitting_lane(
 
 
 def events_at_rows(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array:
-    """Return the index of the GPU event at each row; `NONE` for other events."""
+    """Return the index of the GPU event at each row; `NONE` for a row with another event."""
     event_of_row = np.full(len(gpu_events.trace), NONE, dtype=np.int64)
     event_of_row[gpu_events.rows] = np.arange(len(gpu_events))
     return values_at(event_of_row, rows)

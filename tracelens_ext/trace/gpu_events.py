@@ -146,10 +146,7 @@ class GpuEvents:
 
     @cached_property
     def is_communication(self) -> BoolArray:
-        """True for kernels that the built-in packs categorize as communication, (g,).
-
-        This holds whatever categorizer the user chose: other rules may have other categories.
-        """
+        """True for kernels that the built-in packs categorize as communication, (g,)."""
         categories = self.builtin_categories
         is_label = np.array([label == COMMUNICATION for label in categories.labels])
         result: BoolArray = is_label[categories.code] & self.is_kernel

@@ -47,7 +47,7 @@ def sql(
     if json and csv:
         raise UsageError("--json and --csv exclude each other; give only one of them")
     from tracelens_ext.cli.load import analyze, recording_notes
-    from tracelens_ext.export.database import query
+    from tracelens_ext.export.sql_query import query
     from tracelens_ext.report.terminal import frame_table
 
     analyzer = analyze(trace, analysis)

@@ -1,6 +1,7 @@
-"""Turns packets of a Perfetto trace into columns of events.
+"""Decodes the events in the packets of a Perfetto trace.
 
-Events are begins and ends of slices, instants, GPU work, and values of GPU counters.
+Events are begins and ends of slices, instants, GPU work (render stages), and values of GPU
+counters. `trace_assembly.py` makes a trace of them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections import defaultdict
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -16,9 +16,20 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner, map_distinct_rows
-from tracelens_ext.readers.kineto.schema import FLOW_ID, PLAN
 from tracelens_ext.readers.perfetto import packets as packed
-from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
+from tracelens_ext.readers.perfetto.arguments import (
+    INDEX_OF_ARGUMENT,
+    NUMBERS_AS_TEXT,
+    ValueForm,
+)
+from tracelens_ext.readers.perfetto.message import (
+    Message,
+    nested_messages,
+    number_in,
+    parts_of,
+    text_in,
+)
+from tracelens_ext.readers.perfetto.packets import Sequences
 from tracelens_ext.readers.xplane.many_messages import (
     FIELD_SHIFT,
     VARINT,
@@ -28,15 +39,15 @@ from tracelens_ext.readers.xplane.many_messages import (
     fields_of,
     varints,
 )
-from tracelens_ext.trace import NONE, BoolArray, Int64Array
+from tracelens_ext.trace import NONE, Int64Array
 from tracelens_ext.trace.lookup import values_at
 
-#: Fields of `TracePacket`.
+#: Numbers of fields of `TracePacket`.
 _TRACK_EVENT = 11
 _COUNTER_EVENT = 52
 _STAGE_EVENT = 53
 _DESCRIPTOR = 60
-#: Those of the kernel of a phone, of its processes, and of Chrome.
+#: Fields of packets about an operating system and its processes, or about Chrome.
 _FOREIGN = (1, 2, 5, 51)
 
 
@@ -77,7 +88,7 @@ class _DescriptorField(IntEnum):
     STATIC_NAME = 10
 
 
-#: Fields of `ProcessDescriptor` and `ThreadDescriptor`.
+#: Numbers of fields of `ProcessDescriptor` and `ThreadDescriptor`.
 _PROCESS_ID = 1
 _PROCESS_NAME = 6
 _PROCESS_OF_THREAD = 1
@@ -101,16 +112,17 @@ class _CounterField(IntEnum):
     DOUBLE_VALUE = 3
 
 
-#: The fields of a pair of extra data.
+#: Numbers of fields of `ExtraData`, a pair of name and value.
 _EXTRA_NAME = 1
 _EXTRA_VALUE = 2
-#: The fields of debug annotations, as keys of one byte or two.
+#: The keys of fields of `DebugAnnotation`, as they are encoded: in one byte, or in two.
 _NAME_OF_ARGUMENT = 0x52
 _NUMBER_OF_NAME = 0x08
 _NUMBER_OF_TEXT = (0x88, 1)
-_HIGHEST_WHOLE_NUMBER = 0x28
+#: The keys of fields with whole numbers are below this one.
+_END_OF_WHOLE_NUMBERS = 0x28
 _SUBMISSION_ID = 1 << 3 | VARINT
-#: Types of `TrackEvent`, and two of our own.
+#: Types of events: those of `TrackEvent`, then two for the other kinds of packets.
 BEGIN = 1
 END = 2
 INSTANT = 3
@@ -118,106 +130,51 @@ STAGE = 4
 VALUE = 5
 
 
-class WantedArgument(NamedTuple):
-    """An argument that a trace keeps."""
-
-    is_text: bool
-    of_kind: BoolArray  #: `EventKind` → a flag that says if it is kept of such events
-
-
-def _wanted_arguments(*, is_text: bool) -> dict[str, WantedArgument]:
-    """Return the arguments that the plan of readers has as texts, or as numbers, by name."""
-    kinds_by_name: dict[str, list[BoolArray]] = {}
-    for plan in PLAN:
-        names = set(plan.numbers)
-        if is_text:
-            names = set().union(*plan.texts)
-        names.discard(FLOW_ID)
-        for name in names:
-            kinds = kinds_by_name.setdefault(name, [])
-            kinds.append(plan.wanted)
-    wanted = {}
-    for name, kinds in sorted(kinds_by_name.items()):
-        of_kind = np.any(kinds, axis=0)
-        wanted[name] = WantedArgument(is_text=is_text, of_kind=of_kind)
-    return wanted
-
-
-#: Argument → what is kept of it.
-WANTED_ARGUMENTS: Final = _wanted_arguments(is_text=False) | _wanted_arguments(
-    is_text=True
-)
-#: The names of arguments that are kept, and of those that only tell what an event is.
-ARGUMENT_NAMES: Final = tuple(dict.fromkeys(list(WANTED_ARGUMENTS) + ["grid", "cbid"]))
-_ALIASES: Final = {
-    "corr_id": "correlation",
-    "metadata": "annotation",
-    "grid_size": "grid",
-}
-#: Places in `ARGUMENT_NAMES`, also by their other names.
-_PLACE_OF_NAME: Final = {name: place for place, name in enumerate(ARGUMENT_NAMES)}
-for _alias, _name in _ALIASES.items():
-    if _name in _PLACE_OF_NAME:
-        _PLACE_OF_NAME[_alias] = _PLACE_OF_NAME[_name]
-_NUMBERS_AS_TEXT: Final = [
-    place
-    for place, name in enumerate(ARGUMENT_NAMES)
-    if name.endswith(("nelems", "Group size"))
-]
-_NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
-
-
-class ValueForm(IntEnum):
-    """What the number that is kept for the value of an argument stands for."""
-
-    WHOLE = 0  #: itself
-    TOKEN = 1  #: the code of JSON
-    TEXT = 2  #: the code of a text
-    LOOSE = 3  #: the code of a text that may be that of a number
-    MESSAGE = 4  #: the code of the rest of the message of an annotation
+#: The number at the end of the name of a queue.
+_NUMBER_AT_END: Final = re.compile(rb"(\d{1,9})\s*$")
 
 
 class PerfettoTrack(NamedTuple):
-    """What the file has about a track itself, without those around it."""
+    """The description of a track. What it leaves out is that of its parent."""
 
-    parent: int
+    parent: int  #: uuid; 0 for none
     name: str
     process: int | None
     process_name: str
     thread: tuple[int, int] | None  #: process and thread
 
 
-class _ColumnPieces:
-    """Columns of whole numbers that come in pieces."""
+class _GrowingTable:
+    """A table of whole numbers to which rows are added."""
 
     def __init__(self, *names: str) -> None:
-        self._pieces: dict[str, list[Int64Array]] = {}
+        self._column_parts: dict[str, list[Int64Array]] = {}
         for name in names:
-            self._pieces[name] = [np.empty(0, dtype=np.int64)]
+            self._column_parts[name] = [np.empty(0, dtype=np.int64)]
 
     def add(self, **columns: Int64Array) -> None:
         """Add rows; all columns must be given."""
-        for name, pieces in self._pieces.items():
-            pieces.append(columns[name])
+        for name, parts in self._column_parts.items():
+            parts.append(columns[name])
 
     def frame(self) -> pd.DataFrame:
         """Return all rows."""
-        columns = {
-            name: np.concatenate(pieces) for name, pieces in self._pieces.items()
-        }
+        columns = {}
+        for name, parts in self._column_parts.items():
+            columns[name] = np.concatenate(parts)
         return pd.DataFrame(columns)
 
 
 class Events:
-    """The events of a file on their way to a trace.
+    """Collects the events of a file.
 
     Attributes:
-        count: of the packets with events so far.
-        is_foreign: some packets are of a phone or a browser.
+        count: the number of events so far.
+        is_foreign: True if some packets are about an operating system or a browser.
         raw: the bytes of the file.
-        texts: the distinct texts as bytes, and their codes.
-        tracks: by their uuid.
-        places: process and stream of GPU work, numbered.
+        texts: the distinct texts, as bytes → their codes.
+        tracks: the description of each track, by uuid.
+        gpu_threads: process and stream of GPU work and of counters → number.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -228,23 +185,32 @@ class Events:
         self.count = 0
         self.is_foreign = False
         self.tracks: dict[int, PerfettoTrack] = {}
-        self.places: Interner[tuple[int | str, int | str]] = Interner()
-        self._columns = _ColumnPieces(
+        self.gpu_threads: Interner[tuple[int | str, int | str]] = Interner()
+        self._columns = _GrowingTable(
             "time", "duration", "type", "track", "name", "category"
         )
-        self._arguments = _ColumnPieces("event", "name", "form", "value")
-        self._submissions = _ColumnPieces("call", "id")
-        self._work_ids = _ColumnPieces("work", "id")
-        #: code of a text → its place in `ARGUMENT_NAMES`, `NONE` without
-        self._place_of_text = np.empty(0, dtype=np.int64)
+        self._arguments = _GrowingTable("event", "name", "form", "value")
+        self._submissions = _GrowingTable("call", "id")
+        self._work_ids = _GrowingTable("work", "id")
+        #: code of a text → its index in `ARGUMENT_NAMES`; `NONE` for other texts
+        self._argument_of_text = np.empty(0, dtype=np.int64)
 
-    def take(self, packets: Fields, count: int) -> None:
-        """Add the events in the packets of a window, of which there are `count`."""
-        state, time = self._sequences.take(packets, count)
+    def add_packets(self, packets: Fields, count: int) -> None:
+        """Add the events in the packets of a window.
+
+        Args:
+            packets: the fields of the packets.
+            count: the number of packets.
+
+        Raises:
+            MessageError: a packet is damaged. The events of the window are then not complete, but
+                those of earlier windows are.
+        """
+        state, time = self._sequences.read_definitions(packets, count)
         field_numbers = packets.key >> FIELD_SHIFT
         if np.isin(field_numbers, _FOREIGN).any():
             self.is_foreign = True
-        for _, descriptor in packed.messages(self.raw, packets, _DESCRIPTOR):
+        for _, descriptor in nested_messages(self.raw, packets, _DESCRIPTOR):
             uuid = number_in(descriptor, _DescriptorField.UUID)
             self.tracks[uuid] = self._track(descriptor)
         packet, start, end = packets.contents(_TRACK_EVENT)
@@ -255,28 +221,27 @@ class Events:
         packet, start, end = packets.contents(_STAGE_EVENT)
         stages = fields_of(self._data, start, end)
         self._add_stages(time=time[packet], state=state[packet], fields=stages)
-        for number, event in packed.messages(self.raw, packets, _COUNTER_EVENT):
-            time_of_event = int(time[number])
-            state_of_event = int(state[number])
-            self._add_counter_values(time_of_event, state_of_event, event)
+        for index, event in nested_messages(self.raw, packets, _COUNTER_EVENT):
+            self._add_counter_values(int(time[index]), int(state[index]), event)
 
     def _track(self, descriptor: Message) -> PerfettoTrack:
+        """Return the track that a `TrackDescriptor` describes."""
         raw = self.raw
-        process = next(packed.parts_of(raw, descriptor, _DescriptorField.PROCESS), None)
-        thread = next(packed.parts_of(raw, descriptor, _DescriptorField.THREAD), None)
-        own_name = packed.text_in(raw, descriptor, _DescriptorField.NAME)
-        static_name = packed.text_in(raw, descriptor, _DescriptorField.STATIC_NAME)
+        process = next(parts_of(raw, descriptor, _DescriptorField.PROCESS), None)
+        thread = next(parts_of(raw, descriptor, _DescriptorField.THREAD), None)
+        own_name = text_in(raw, descriptor, _DescriptorField.NAME)
+        static_name = text_in(raw, descriptor, _DescriptorField.STATIC_NAME)
         process_id = None
         process_name = ""
         if process is not None:
             process_id = number_in(process, _PROCESS_ID)
-            process_name = packed.text_in(raw, process, _PROCESS_NAME)
+            process_name = text_in(raw, process, _PROCESS_NAME)
         process_and_thread = None
         thread_name = ""
         if thread is not None:
             process_of_thread = number_in(thread, _PROCESS_OF_THREAD)
             process_and_thread = (process_of_thread, number_in(thread, _THREAD_ID))
-            thread_name = packed.text_in(raw, thread, _THREAD_NAME)
+            thread_name = text_in(raw, thread, _THREAD_NAME)
         return PerfettoTrack(
             parent=number_in(descriptor, _DescriptorField.PARENT),
             name=thread_name or own_name or static_name,
@@ -306,33 +271,45 @@ class Events:
         self.count += len(time)
 
     def columns(self) -> pd.DataFrame:
-        """Return all events: times in ns; type; track; codes of name and category.
+        """Return the events as a table.
 
-        The track of GPU work and of values is a place, that of others a uuid.
+        Columns: `time` and `duration`, ns; `type`; `track`, a number of `gpu_threads` for GPU work
+        and counters, else a uuid; `name` and `category`, codes of `texts`.
         """
         return self._columns.frame()
 
     def arguments(self) -> pd.DataFrame:
-        """Return the arguments of all events: event, place in `ARGUMENT_NAMES`, form, value."""
+        """Return the arguments of all events as a table.
+
+        Columns: `event`, its row in `columns`; `name`, an index of `ARGUMENT_NAMES`; `form`, a
+        `ValueForm`; `value`.
+        """
         arguments = self._arguments.frame()
-        # not of a window that is damaged
+        # A damaged window may have added arguments of events that it did not add.
         return arguments[arguments["event"] < self.count]
 
-    def submissions(self) -> tuple[Int64Array, Int64Array]:
-        """Return calls, and the GPU work that each has submitted, by number of the event, (s,)."""
+    def submissions(self) -> Submissions:
+        """Return the GPU work that each call submitted."""
         work = self._work_ids.frame().drop_duplicates("id")
         pairs = self._submissions.frame().merge(work, on="id")
         call = pairs["call"].to_numpy()
         work_of_call = pairs["work"].to_numpy()
-        # Those of a window that is damaged have no event.
+        # A damaged window may have added pairs of events that it did not add.
         has_call = call < self.count
         has_work = work_of_call < self.count
-        are_events = has_call & has_work
-        return call[are_events], work_of_call[are_events]
+        has_events = has_call & has_work
+        return Submissions(call=call[has_events], work=work_of_call[has_events])
 
     def _add_track_events(
         self, time: Int64Array, state: Int64Array, fields: Fields
     ) -> None:
+        """Add m `TrackEvent`s.
+
+        Args:
+            time: the time of the packet of each event, (m,).
+            state: the state of the packet of each event, (m,).
+            fields: the fields of the events.
+        """
         count = len(time)
         event_type = fields.numbers(_TrackEventField.TYPE, count)
         is_other_type = (event_type < 0) | (event_type > INSTANT)
@@ -342,20 +319,20 @@ class Events:
         category = self._sequences.text(fields, _TrackEventField.CATEGORY, count)
         name_number = fields.numbers(_TrackEventField.NAME_NUMBER, count)
         category_number = fields.numbers(_TrackEventField.CATEGORY_NUMBER, count)
-        starts = np.flatnonzero(event_type != END)
+        rows = np.flatnonzero(event_type != END)
         self._fill_interned(
-            column=name,
-            number=packed.NAME,
+            codes=name,
+            field=packed.NAME,
             text_number=name_number,
             state=state,
-            rows=starts,
+            rows=rows,
         )
         self._fill_interned(
-            column=category,
-            number=packed.CATEGORY,
+            codes=category,
+            field=packed.CATEGORY,
             text_number=category_number,
             state=state,
-            rows=starts,
+            rows=rows,
         )
         event, start, end = fields.contents(_TrackEventField.SUBMISSION)
         if len(event):
@@ -375,102 +352,138 @@ class Events:
         )
 
     def _tracks_of(self, track: Int64Array, state: Int64Array) -> Int64Array:
-        """Return the tracks of events; one that is 0 is the usual one of the sequence."""
-        usual_track = self._sequences.track
-        if not usual_track:
+        """Return the track of each event, (m,): its own, or the default track if that is 0."""
+        default_track = self._sequences.default_track
+        if not default_track:
             return track
         states = range(int(state.max(initial=0)) + 1)
-        track_of_state = np.array([usual_track.get(number, 0) for number in states])
+        track_of_state = np.array([default_track.get(number, 0) for number in states])
         return np.where(track == 0, track_of_state[state], track)
 
     def _fill_interned(
         self,
-        column: Int64Array,
-        number: int,
+        codes: Int64Array,
+        field: int,
         text_number: Int64Array,
         state: Int64Array,
         rows: Int64Array,
     ) -> None:
-        """Set the codes of texts in some rows, where the event gives a text by number."""
-        codes = self._sequences.interned[number].find(state[rows], text_number[rows])
-        is_known = codes != NONE
-        column[rows[is_known]] = codes[is_known]
+        """Set the codes of the texts that events refer to by number, in place.
 
-    def _argument_places(self, names: Int64Array) -> Int64Array:
-        """Return the places in `ARGUMENT_NAMES` of codes of names, `NONE` of others."""
-        new_texts = list(self.texts)[len(self._place_of_text) :]
+        Args:
+            codes: the codes of the texts of m events, (m,).
+            field: the field of `InternedData` that defines the texts.
+            text_number: the number by which each event refers to a text, (m,).
+            state: the state of the packet of each event, (m,).
+            rows: the events to consider.
+        """
+        interned = self._sequences.interned[field]
+        found_codes = interned.find(state[rows], text_number[rows])
+        is_known = found_codes != NONE
+        codes[rows[is_known]] = found_codes[is_known]
+
+    def _argument_indices(self, names: Int64Array) -> Int64Array:
+        """Return the index of each name in `ARGUMENT_NAMES`, (k,), given the codes of the names.
+
+        The index is `NONE` for the name of an argument that is not read.
+        """
+        new_texts = list(self.texts)[len(self._argument_of_text) :]
         if new_texts:
-            place_of_name = {
-                name.encode(): place for name, place in _PLACE_OF_NAME.items()
+            index_of_text = {
+                name.encode(): index for name, index in INDEX_OF_ARGUMENT.items()
             }
-            places = [place_of_name.get(text, NONE) for text in new_texts]
-            self._place_of_text = np.append(self._place_of_text, places)
-        return values_at(self._place_of_text, names)
+            indices = [index_of_text.get(text, NONE) for text in new_texts]
+            self._argument_of_text = np.append(self._argument_of_text, indices)
+        return values_at(self._argument_of_text, names)
 
     def _add_annotations(
         self, event: Int64Array, state: Int64Array, start: Int64Array, end: Int64Array
     ) -> None:
-        """Keep the debug annotations that are wanted: whole numbers, or the bytes of a value.
+        """Add the wanted arguments among k debug annotations.
 
-        An annotation has its name first, as a text or by number, and then its value.
+        An annotation has its name first, as a text or by number, and then its value. There may be
+        millions, so only the name and the most frequent forms of values are decoded here. The
+        bytes of other values are kept; `annotation_value` decodes each distinct one later.
+
+        Args:
+            event: index of the event of each annotation, (k,).
+            state: state of the packet of each annotation, (k,).
+            start: first byte of each annotation, (k,).
+            end: byte after each annotation, (k,).
         """
         name, value_start = self._annotation_names(state, start, end)
-        place = self._argument_places(name)
-        is_kept = place != NONE
+        argument = self._argument_indices(name)
+        is_kept = argument != NONE
         is_kept &= value_start > 0
         is_kept &= value_start < end
         value, form = self._annotation_values(
             state=state[is_kept], start=value_start[is_kept], end=end[is_kept]
         )
-        event_number = self.count + event[is_kept]
+        event_row = self.count + event[is_kept]
         self._arguments.add(
-            event=event_number, name=place[is_kept], form=form, value=value
+            event=event_row, name=argument[is_kept], form=form, value=value
         )
 
     def _annotation_values(
         self, state: Int64Array, start: Int64Array, end: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the values of annotations, given where these begin, and their forms."""
+        """Return the value and the `ValueForm` of each of k annotations, each (k,).
+
+        Args:
+            state: state of the packet of each annotation, (k,).
+            start: first byte of the field with the value, (k,).
+            end: byte after the annotation, (k,).
+        """
         key = self._data[start]
         value, after = varints(self._data, start + 1)
-        is_whole = key & WIRE_TYPE == VARINT
-        is_whole &= key < _HIGHEST_WHOLE_NUMBER
-        is_whole &= after > 0
-        is_whole &= after <= end
-        others = np.flatnonzero(~is_whole)
-        value[others] = self._sequences.slices(start[others], end[others])
-        form = np.where(is_whole, ValueForm.WHOLE, ValueForm.MESSAGE)
+        is_whole_number = key & WIRE_TYPE == VARINT
+        is_whole_number &= key < _END_OF_WHOLE_NUMBERS
+        is_whole_number &= after > 0
+        is_whole_number &= after <= end
+        other = np.flatnonzero(~is_whole_number)
+        value[other] = self._sequences.text_codes(start[other], end[other])
+        form = np.where(is_whole_number, ValueForm.WHOLE, ValueForm.MESSAGE)
+
+        # A text by number has a key of two bytes.
         first_byte, second_byte = _NUMBER_OF_TEXT
-        next_key = self._data[start[others] + 1]
-        is_number_of_text = key[others] == first_byte
-        is_number_of_text &= next_key == second_byte
-        numbered = others[is_number_of_text]
-        number, _ = varints(self._data, start[numbered] + 2)
+        is_number_of_text = key[other] == first_byte
+        is_number_of_text &= self._data[start[other] + 1] == second_byte
+        with_number = other[is_number_of_text]
+        number, _ = varints(self._data, start[with_number] + 2)
         texts = self._sequences.interned[packed.TEXT]
-        value[numbered] = texts.find(state[numbered], number)
-        form[numbered] = ValueForm.TEXT
+        value[with_number] = texts.find(state[with_number], number)
+        form[with_number] = ValueForm.TEXT
         return value, form
 
     def _annotation_names(
         self, state: Int64Array, start: Int64Array, end: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the codes of the names of annotations, `NONE` without, and where values begin."""
-        first_byte = self._data[start]
+        """Return the code of the name of each annotation, and the byte after the name, each (k,).
+
+        The code is `NONE` for an annotation that does not begin with a name.
+        """
+        key = self._data[start]
         number_or_length, after = varints(self._data, start + 1)
         name = np.full(len(start), NONE, dtype=np.int64)
-        numbered = np.flatnonzero(first_byte == _NUMBER_OF_NAME)
+
+        with_number = np.flatnonzero(key == _NUMBER_OF_NAME)
         names = self._sequences.interned[packed.ARGUMENT]
-        name[numbered] = names.find(state[numbered], number_or_length[numbered])
+        numbers = number_or_length[with_number]
+        name[with_number] = names.find(state[with_number], numbers)
+
         length = number_or_length
-        is_whole_text = (length >= 0) & (length <= end - after) & (after > 0)
-        named = np.flatnonzero((first_byte == _NAME_OF_ARGUMENT) & is_whole_text)
-        text_end = after[named] + length[named]
-        name[named] = self._sequences.slices(after[named], text_end)
-        after[named] = text_end
+        is_complete = (length >= 0) & (length <= end - after) & (after > 0)
+        with_text = np.flatnonzero((key == _NAME_OF_ARGUMENT) & is_complete)
+        text_end = after[with_text] + length[with_text]
+        name[with_text] = self._sequences.text_codes(after[with_text], text_end)
+        after[with_text] = text_end
         return name, after
 
     def _add_stages(self, time: Int64Array, state: Int64Array, fields: Fields) -> None:
-        """Add GPU work, as render stages."""
+        """Add m `GpuRenderStageEvent`s, as `_add_track_events`.
+
+        The name of GPU work is that of its kernel, else its own name, else that of its stage.
+        """
         count = len(time)
         if not count:
             return
@@ -480,14 +493,14 @@ class Events:
         stage_number = fields.numbers(_StageField.STAGE_NUMBER, count)
         queue_number = fields.numbers(_StageField.QUEUE_NUMBER, count)
         kernel = interned[packed.KERNEL].find(state, kernel_number)
-        other_name = interned[packed.NAME].find(state, name_number)
+        own_name = interned[packed.NAME].find(state, name_number)
         stage = interned[packed.STAGE].find(state, stage_number)
-        name = np.where(other_name == NONE, stage, other_name)
+        name = np.where(own_name == NONE, stage, own_name)
         name = np.where(kernel == NONE, name, kernel)
         queue = interned[packed.STAGE].find(state, queue_number)
         gpu = fields.numbers(_StageField.GPU, count)
         work = self.count + np.arange(count)
-        track = self._places_of_work(gpu, queue)
+        track = self._gpu_threads_of(gpu, queue)
         self._work_ids.add(work=work, id=fields.numbers(_StageField.EVENT_ID, count))
         message, start, end = fields.contents(_StageField.EXTRA_DATA)
         self._add_extra_data(work[message], start, end)
@@ -500,74 +513,82 @@ class Events:
             category=stage,
         )
 
-    def _places_of_work(self, gpu: Int64Array, queue: Int64Array) -> Int64Array:
-        """Return the places of GPU work, of its GPU and the name of its queue."""
+    def _gpu_threads_of(self, gpu: Int64Array, queue: Int64Array) -> Int64Array:
+        """Return the number in `gpu_threads` of GPU work, (m,).
+
+        Args:
+            gpu: number of the GPU, (m,).
+            queue: code of the name of the queue, (m,).
+        """
         texts = list(self.texts)
 
-        def place_of(gpu: int, queue: int) -> int:
+        def thread_number(gpu: int, queue: int) -> int:
             queue_name = b"?"
             if queue != NONE:
                 queue_name = texts[queue]
-            queue_number = _number_at_end(queue_name)
-            return self.places[gpu, queue_number]
+            return self.gpu_threads[gpu, _number_at_end(queue_name)]
 
-        return map_distinct_rows(place_of, gpu, queue)
+        return map_distinct_rows(thread_number, gpu, queue)
 
     def _add_extra_data(
         self, event: Int64Array, start: Int64Array, end: Int64Array
     ) -> None:
-        """Keep the pairs of name and value of GPU work that are wanted."""
+        """Add the wanted arguments among k pairs of name and value (`ExtraData`) of GPU work.
+
+        Args:
+            event: row of the event of each pair, (k,).
+            start: first byte of each pair, (k,).
+            end: byte after each pair, (k,).
+        """
         pairs = fields_of(self._data, start, end)
-        place = np.full(len(event), NONE, dtype=np.int64)
+        argument = np.full(len(event), NONE, dtype=np.int64)
         value = np.full(len(event), NONE, dtype=np.int64)
-        pair_of_name, start_of_name, end_of_name = pairs.contents(_EXTRA_NAME)
-        name = self._sequences.slices(start_of_name, end_of_name)
-        place[pair_of_name] = self._argument_places(name)
-        pair_of_value, start_of_value, end_of_value = pairs.contents(_EXTRA_VALUE)
-        is_wanted = place[pair_of_value] != NONE
-        start_of_wanted = start_of_value[is_wanted]
-        end_of_wanted = end_of_value[is_wanted]
-        wanted_pair = pair_of_value[is_wanted]
-        value[wanted_pair] = self._sequences.slices(start_of_wanted, end_of_wanted)
-        has_name = place != NONE
+        names = pairs.contents(_EXTRA_NAME)
+        name_codes = self._sequences.text_codes(names.start, names.end)
+        argument[names.message] = self._argument_indices(name_codes)
+        values = pairs.contents(_EXTRA_VALUE)
+        is_wanted = argument[values.message] != NONE
+        value[values.message[is_wanted]] = self._sequences.text_codes(
+            values.start[is_wanted], values.end[is_wanted]
+        )
+        has_name = argument != NONE
         has_value = value != NONE
         kept = np.flatnonzero(has_name & has_value)
-        may_be_number = np.isin(place[kept], _NUMBERS_AS_TEXT)
+        may_be_number = np.isin(argument[kept], NUMBERS_AS_TEXT)
         form = np.where(may_be_number, ValueForm.LOOSE, ValueForm.TEXT)
         self._arguments.add(
-            event=event[kept], name=place[kept], form=form, value=value[kept]
+            event=event[kept], name=argument[kept], form=form, value=value[kept]
         )
 
     def _add_counter_values(self, time: int, state: int, event: Message) -> None:
+        """Add the values in a `GpuCounterEvent`, each as an event with the value as argument."""
         key = (state, number_in(event, _CounterEventField.DESCRIPTOR_NUMBER))
         counters = self._sequences.counters.get(key, packed.NO_COUNTERS)
         gpu = number_in(event, _CounterEventField.GPU) or counters.gpu
         names = counters.names or packed.counter_names(self.raw, event).names
-        track = self.places[f"GPU {gpu} Counters", "?"]
-        for counter in packed.parts_of(
-            data=self.raw, message=event, number=_CounterEventField.COUNTERS
-        ):
+        track = self.gpu_threads[f"GPU {gpu} Counters", "?"]
+        for counter in parts_of(self.raw, event, _CounterEventField.COUNTERS):
             counter_id = number_in(counter, _CounterField.ID)
             name = names.get(counter_id, f"counter {counter_id}")
             value = self._counter_value(counter)
             token = json.dumps(value).encode()
             self._arguments.add(
-                event=_one(self.count),
-                name=_one(_PLACE_OF_NAME[""]),
-                form=_one(ValueForm.TOKEN),
-                value=_one(self.texts[token]),
+                event=_array_of(self.count),
+                name=_array_of(INDEX_OF_ARGUMENT[""]),
+                form=_array_of(ValueForm.TOKEN),
+                value=_array_of(self.texts[token]),
             )
             self._add(
-                time=_one(time),
-                duration=_one(0),
-                event_type=_one(VALUE),
-                track=_one(track),
-                name=_one(self.texts[name.encode()]),
-                category=_one(NONE),
+                time=_array_of(time),
+                duration=_array_of(0),
+                event_type=_array_of(VALUE),
+                track=_array_of(track),
+                name=_array_of(self.texts[name.encode()]),
+                category=_array_of(NONE),
             )
 
     def _counter_value(self, counter: Message) -> float:
-        """Return the value of a `GpuCounter`: a whole number, or eight bytes of a float."""
+        """Return the value of a `GpuCounter`, which is a whole number or a float; 0 if missing."""
         whole_numbers = counter.get(_CounterField.INT_VALUE)
         floats = counter.get(_CounterField.DOUBLE_VALUE)
         values = whole_numbers or floats or [0]
@@ -579,113 +600,22 @@ class Events:
         return float(number)
 
 
-def _one(number: int) -> Int64Array:
-    """Return a column of one row."""
+class Submissions(NamedTuple):
+    """Pairs of a call and GPU work that it submitted, as rows of the events."""
+
+    call: Int64Array  #: (s,)
+    work: Int64Array  #: (s,)
+
+
+def _array_of(number: int) -> Int64Array:
+    """Return a column with one row."""
     return np.array([number], dtype=np.int64)
 
 
 def _number_at_end(text: bytes) -> int | str:
-    """Return 7 for `Stream 7`; the text itself without a number."""
-    match = _NUMBER.search(text)
+    """Return the number at the end of a text, such as 7 of `Stream 7`, else the text itself."""
+    match = _NUMBER_AT_END.search(text)
     if match is None:
         return text.decode("utf-8", "replace")
     digits = match[1]
     return int(digits)
-
-
-def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Array:
-    """Return the end of each begin; `NONE` for a begin without an end, and for ends.
-
-    A track is a stack: an end is that of the last begin that has none yet. The order is that of the
-    file, if the times of each track are in order there. A file may also have all begins of a kind,
-    then all their ends, the first for the first; what is left is put in order of time, ends before
-    begins.
-
-    Args:
-        begins: events that begin a slice; the others end one.
-        track: of each event.
-        time: of each event, ns.
-    """
-    end_of_begin = np.full(len(begins), NONE, dtype=np.int64)
-    by_track = np.argsort(track, kind="stable")
-    is_same_track = np.diff(track[by_track]) == 0
-    is_earlier = np.diff(time[by_track]) < 0
-    if not (is_same_track & is_earlier).any():
-        _match_stacks(
-            order=by_track, begins=begins, track=track, end_of_begin=end_of_begin
-        )
-        return end_of_begin
-    _match_runs(begins=begins, track=track, time=time, end_of_begin=end_of_begin)
-    is_unmatched = end_of_begin == NONE
-    is_unmatched[end_of_begin[end_of_begin != NONE]] = False
-    unmatched = np.flatnonzero(is_unmatched)
-    by_time = np.lexsort((begins[unmatched], time[unmatched], track[unmatched]))
-    _match_stacks(
-        order=unmatched[by_time], begins=begins, track=track, end_of_begin=end_of_begin
-    )
-    return end_of_begin
-
-
-def _match_runs(
-    begins: BoolArray, track: Int64Array, time: Int64Array, end_of_begin: Int64Array
-) -> None:
-    """Match runs of begins with as many ends behind them on their tracks, if no slices cross.
-
-    Example: of B B B E E E the first event is matched with the fourth, the second with the fifth,
-    the third with the sixth, if all are on the tracks of their ends.
-    """
-    is_change = np.diff(begins, prepend=not begins[0])
-    bounds = np.append(np.flatnonzero(is_change), len(begins))
-    run_size = np.diff(bounds)
-    is_followed_by_as_many = run_size[:-1] == run_size[1:]
-    runs = np.flatnonzero(begins[bounds[:-2]] & is_followed_by_as_many)
-    if not len(runs):
-        return
-    size = run_size[runs]
-    stop_in_runs = np.cumsum(size)  # places when these runs are put one after another
-    start_in_runs = stop_in_runs - size
-    place_in_run = np.arange(stop_in_runs[-1]) - np.repeat(start_in_runs, size)
-    begin = np.repeat(bounds[runs], size) + place_in_run
-    end = begin + np.repeat(size, size)
-    fits = (track[begin] == track[end]) & (time[begin] <= time[end])
-    fits[1:] &= ~_crosses_previous(
-        begin=begin, track=track[begin], start_time=time[begin], end_time=time[end]
-    )
-    does_run_fit = np.logical_and.reduceat(fits, start_in_runs)
-    is_matched = np.repeat(does_run_fit, size)
-    end_of_begin[begin[is_matched]] = end[is_matched]
-
-
-def _crosses_previous(
-    begin: Int64Array, track: Int64Array, start_time: Int64Array, end_time: Int64Array
-) -> BoolArray:
-    """Tell which slices but the first overlap the previous one of their track, and end later."""
-    overlaps = start_time[1:] < end_time[:-1]
-    ends_later = end_time[:-1] < end_time[1:]
-    is_next_event = np.diff(begin) == 1
-    is_same_track = np.diff(track) == 0
-    starts_later = start_time[1:] >= start_time[:-1]
-    crosses: BoolArray = (
-        overlaps & ends_later & is_next_event & is_same_track & starts_later
-    )
-    return crosses
-
-
-def _match_stacks(
-    order: Int64Array, begins: BoolArray, track: Int64Array, end_of_begin: Int64Array
-) -> None:
-    """Match events that are in order on their tracks; ends that nothing began are passed over."""
-    open_begins: dict[int, list[int]] = defaultdict(list)
-    matched_begins: list[int] = []
-    matched_ends: list[int] = []
-    is_begin_in_order = begins[order].tolist()
-    track_in_order = track[order].tolist()
-    events = zip(order.tolist(), is_begin_in_order, track_in_order, strict=True)
-    for event, is_begin, track_of_event in events:
-        stack = open_begins[track_of_event]
-        if is_begin:
-            stack.append(event)
-        elif stack:
-            matched_begins.append(stack.pop())
-            matched_ends.append(event)
-    end_of_begin[matched_begins] = matched_ends
