@@ -1,4 +1,4 @@
-"""Writes the page of a chart: a stacked bar for each run, tables of the numbers, and all kernels."""
+"""Writes the page of a chart: a stacked bar for each run, and tables of numbers and kernels."""
 
 from __future__ import annotations
 
