@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import SEND
+from tracelens_ext.distributed.pipeline.sends_and_receives import SEND
 from tracelens_ext.distributed.pipeline.simultaneous_ends import SAME_END_NS
 from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from tracelens_ext.distributed.peers import peers_in_job
-from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE, SEND
 from tracelens_ext.distributed.pipeline.simultaneous_ends import (
     nearest_ranks,
     peers_by_ends,

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
 from tracelens_ext.distributed.pipeline.intervals import Intervals
 from tracelens_ext.distributed.pipeline.schedules import Schedule, ScheduleKind
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE, SEND
 from tracelens_ext.distributed.pipeline.stages import Pipeline
 from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd

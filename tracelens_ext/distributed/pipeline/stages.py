@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import COMPUTATION, RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.activity import COMPUTATION
 from tracelens_ext.distributed.pipeline.intervals import Intervals
 from tracelens_ext.distributed.pipeline.partners import PIPELINE_GROUPS
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE, SEND
 from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.lazy import pd
 

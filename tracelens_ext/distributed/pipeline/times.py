@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.distributed.pipeline.extract import (
+from tracelens_ext.distributed.pipeline.activity import (
     COMMUNICATION,
     COMPUTATION,
     OPTIMIZER,
-    RECEIVE,
 )
 from tracelens_ext.distributed.pipeline.intervals import Intervals, window
+from tracelens_ext.distributed.pipeline.sends_and_receives import RECEIVE
 from tracelens_ext.distributed.pipeline.stages import Pipeline
 from tracelens_ext.distributed.table_rows import table_rows, whole_numbers
 from tracelens_ext.lazy import pd

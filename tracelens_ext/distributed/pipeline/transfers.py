@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracelens_ext.distributed.pipeline.clock_offsets import both_sides, clock_offsets
-from tracelens_ext.distributed.pipeline.extract import SEND
 from tracelens_ext.distributed.pipeline.partners import with_partners
+from tracelens_ext.distributed.pipeline.sends_and_receives import SEND
 from tracelens_ext.lazy import pd
 
 #: A send that ends so much before its receive, and takes at most so many times as long as a
