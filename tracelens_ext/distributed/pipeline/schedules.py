@@ -190,7 +190,7 @@ class _Run:
 
 
 def _needed(work: _Work, places: int) -> _Work | None:
-    """Return the work at another place that produces the input of some work; None for the first."""
+    """Return the work that produces the input of some work; None for the first of a direction."""
     if work.is_forward:
         if work.place == 0:
             return None
@@ -252,7 +252,7 @@ def work_order(schedule: Schedule, stage: int) -> list[_Work]:
 def _alternating(
     forward: Sequence[_Work], backward: Sequence[_Work], warmup: int
 ) -> list[_Work]:
-    """Return forward work for the warm-up, then forward and backward in turn, then what is left."""
+    """Return the forward work of the warm-up, then forward and backward work in turn."""
     order = list(forward[:warmup])
     for number, work in enumerate(backward):
         order.extend(forward[number + warmup : number + warmup + 1])
