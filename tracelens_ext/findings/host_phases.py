@@ -153,7 +153,7 @@ class ShapedClaim:
     def _cpu_in(self, gaps: Int64Array) -> list[str]:
         """Return what the CPU does in most of each gap, in words."""
         classified = classify_gaps(self._work, "device")
-        thread = self._inspection.wall.threads_of_gap[1][gaps]
+        thread = self._inspection.wall.threads_of_gaps.waited_for[gaps]
         times = HostIntervals(
             thread=thread,
             start=classified.gaps.start[gaps],

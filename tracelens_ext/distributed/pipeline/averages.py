@@ -137,7 +137,7 @@ def _links(iterations: Sequence[PipelineIteration]) -> pd.DataFrame:
 
 
 def _messages(iteration: PipelineIteration) -> pd.DataFrame:
-    """Return a row for each message whose duration is known.
+    """Return a row for each message whose duration is known, without those that announce shapes.
 
     Returns:
         `link`, its earlier stage, or the last stage for messages between the last and the first;
@@ -159,7 +159,10 @@ def _messages(iteration: PipelineIteration) -> pd.DataFrame:
     )
     # The kernel of a batch ends with its last transfer: only that one lasts until the end.
     is_known = calls["is_decisive"] & calls["other_start"].notna()
-    return messages[is_known]
+    is_tensor = ~calls["is_shape"]
+    if not is_tensor.any():
+        return messages[is_known]
+    return messages[is_known & is_tensor]
 
 
 def _bytes_of_messages(calls: pd.DataFrame) -> pd.Series:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.distributed.pipeline.extract import SEND
-from tracelens_ext.distributed.pipeline.partners import SAME_END_NS
+from tracelens_ext.distributed.pipeline.simultaneous_ends import SAME_END_NS
 from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
@@ -24,8 +24,9 @@ def both_sides(calls: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each pair of a send and its receive.
 
     Returns:
-        `pair`, `source`, `target`, `iteration`; `start_source`, `end_source`, `start_target`,
-        `end_target`, of the two kernels; `is_batch`, true if one of them has further transfers.
+        `pair`, `source`, `target`, `iteration`, `is_shape`; `start_source`, `end_source`,
+        `start_target`, `end_target`, of the two kernels; `is_batch`, true if one of them has
+        further transfers.
     """
     kernels = calls.groupby(["rank", "kernel"], sort=False)
     parts = kernels["rank"].transform("size")
@@ -33,7 +34,7 @@ def both_sides(calls: pd.DataFrame) -> pd.DataFrame:
     paired = calls[calls["pair"] >= 0]
     is_send = paired["direction"] == SEND
     of_kernel = ["pair", "start", "end", "is_batch"]
-    of_pair = ["source", "target", "iteration"]
+    of_pair = ["source", "target", "iteration", "is_shape"]
     sends = paired.loc[is_send, of_kernel + of_pair]
     receives = paired.loc[~is_send, of_kernel]
     both = sends.merge(receives, on="pair", suffixes=("_source", "_target"))

@@ -6,21 +6,22 @@ not recorded exchanges with the neighbor in its group that has a kernel with the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
 from tracelens_ext.distributed.peers import peers_in_job
 from tracelens_ext.distributed.pipeline.extract import RECEIVE, SEND
+from tracelens_ext.distributed.pipeline.simultaneous_ends import (
+    nearest_ranks,
+    peers_by_ends,
+)
 from tracelens_ext.distributed.process_groups import numbers_in
 from tracelens_ext.distributed.table_rows import table_rows, whole_numbers
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
 
-#: Ends of one transfer differ by less than this on a common clock.
-SAME_END_NS = 60_000
 #: Groups whose names say that they are none of a pipeline, and words that say the opposite.
 _OTHER_GROUPS = (
     r"(?i)context|expert|tensor|sequence|(?:^|[_\W])(?:cp|ep|tp|sp)(?:$|[_\W])"
@@ -93,9 +94,11 @@ def _with_ranks_of_job(calls: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for _, rows in calls.groupby(["group_name", "group"], sort=True):
         members = _members(rows["group"].iloc[0])
-        with_peers = _with_known_peers(rows, members)
-        _find_peers_by_ends(with_peers, members)
-        parts.append(with_peers)
+        with_peers = _with_recorded_peers(rows, members)
+        has_direction = with_peers["direction"].isin([SEND, RECEIVE])
+        unknown = with_peers[has_direction & with_peers["peer"].isna()]
+        found = peers_by_ends(unknown, members)
+        parts.append(with_peers.assign(peer=with_peers["peer"].fillna(found)))
     if not parts:
         return calls
     return _ordered(parts)
@@ -108,7 +111,7 @@ def _members(text: str) -> list[int]:
     return numbers_in(text)
 
 
-def _with_known_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame:
+def _with_recorded_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame:
     """Return the calls of a group with the peers that the trace tells."""
     is_group_rank = rows["is_group_rank"]
     peer = rows["peer"]
@@ -122,78 +125,6 @@ def _with_known_peers(rows: pd.DataFrame, members: list[int]) -> pd.DataFrame:
         count_in_group=bool(is_group_rank.any()),
     )
     return rows.assign(peer=peer)
-
-
-# What ends tell.
-
-
-class _Side(NamedTuple):
-    """The sends, or the receives, of a rank in one group."""
-
-    rank: int
-    direction: str
-
-
-def _find_peers_by_ends(rows: pd.DataFrame, members: list[int]) -> None:
-    """Set the peers that the trace does not tell: the neighbors whose kernels end together.
-
-    Args:
-        rows: the calls of one group, changed in place.
-        members: the ranks of the group, in the order of the stages.
-    """
-    has_direction = rows["direction"].isin([SEND, RECEIVE])
-    unknown = rows[has_direction & rows["peer"].isna()]
-    if not len(unknown) or len(members) < 3:
-        return
-    sides = {}
-    for _, calls in unknown.groupby(["rank", "direction"]):
-        first = calls.iloc[0]
-        side = _Side(rank=int(first["rank"]), direction=str(first["direction"]))
-        sides[side] = calls
-    for side, calls in sides.items():
-        opposite = RECEIVE if side.direction == SEND else SEND
-        ends_of_neighbor = {}
-        for neighbor in _neighbors_in_ring(side.rank, members):
-            others = sides.get(_Side(neighbor, opposite))
-            if others is not None:
-                ends_of_neighbor[neighbor] = np.sort(whole_numbers(others, "end"))
-        rows.loc[calls.index, "peer"] = _nearest_neighbors(calls, ends_of_neighbor)
-
-
-def _neighbors_in_ring(rank: int, members: list[int]) -> list[int]:
-    """Return the member after a rank and the one before it; none if it is not a member."""
-    if rank not in members:
-        return []
-    place = members.index(rank)
-    following = members[(place + 1) % len(members)]
-    previous = members[place - 1]
-    return [following, previous]
-
-
-def _nearest_neighbors(
-    calls: pd.DataFrame, ends_of_neighbor: Mapping[int, Int64Array]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return for each call the neighbor with the nearest end of a kernel, NaN without one, (n,)."""
-    ends = whole_numbers(calls, "end")
-    nearest_distance = np.full(len(ends), SAME_END_NS)
-    peer = np.full(len(ends), np.nan)
-    for neighbor, ends_there in ends_of_neighbor.items():
-        distance = _distances(ends, ends_there)
-        is_nearer = distance < nearest_distance
-        nearest_distance[is_nearer] = distance[is_nearer]
-        peer[is_nearer] = neighbor
-    return peer
-
-
-def _distances(instants: Int64Array, ends: Int64Array) -> Int64Array:
-    """Return how far each instant is from the nearest of some ends, which ascend, ns, (n,)."""
-    after = np.searchsorted(ends, instants)
-    after = np.minimum(after, len(ends) - 1)
-    before = np.maximum(after - 1, 0)
-    to_later = np.abs(ends[after] - instants)
-    to_earlier = np.abs(ends[before] - instants)
-    distances: Int64Array = np.minimum(to_later, to_earlier)
-    return distances
 
 
 # Batches that do not tell what they have.
@@ -214,7 +145,7 @@ def _with_batches(calls: pd.DataFrame) -> pd.DataFrame:
             for neighbor in sorted(neighbors.get(rank, ()))
             if neighbor in ends_of_rank
         }
-        batches.loc[own.index, "peer"] = _nearest_neighbors(own, ends_of_neighbor)
+        batches.loc[own.index, "peer"] = nearest_ranks(own, ends_of_neighbor)
     sends = batches.assign(direction=SEND)
     receives = batches.assign(direction=RECEIVE)
     return _ordered([calls[has_direction], sends, receives])

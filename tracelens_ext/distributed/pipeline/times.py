@@ -39,8 +39,6 @@ _TOLERANCE_NS = 25_000
 #: in its warm-up, if any; this share of all sends shows it.
 _MIN_COVERED = 0.5
 _MIN_SHARE_OF_SENDS = 0.002
-#: A message with no more elements announces a tensor: its type and the sizes of its dimensions.
-_MAX_ELEMENTS_OF_SHAPE = 64
 #: Other communication with less than this under computation is not part of a backward pass.
 _MAX_COVERED = 0.5
 
@@ -253,7 +251,7 @@ def _beside_other_work(recorded: Sequence[_RankIteration]) -> set[bool]:
     announce the shape of each tensor may wait for the announcement, but not for the tensor.
 
     Returns:
-        The values of `is_small` (see `_kernels`) for which it is so.
+        The values of `is_shape` (of `match_transfers`) for which it is so.
     """
     parts = []
     for rank in recorded:
@@ -270,9 +268,9 @@ def _beside_other_work(recorded: Sequence[_RankIteration]) -> set[bool]:
         is_covered = hidden > _MIN_COVERED * (end - start)
         parts.append(sends.assign(is_covered=is_covered))
     all_sends = pd.concat(parts)
-    covered_share = all_sends.groupby("is_small")["is_covered"].mean()
+    covered_share = all_sends.groupby("is_shape")["is_covered"].mean()
     is_beside = covered_share > _MIN_SHARE_OF_SENDS
-    return {bool(is_small) for is_small in is_beside.index[is_beside]}
+    return {bool(is_shape) for is_shape in is_beside.index[is_beside]}
 
 
 # The partition.
@@ -299,7 +297,7 @@ def _partition(
     not_computing = whole.without(computation)
     idle = not_computing.without(rank.communication)
     kernels = _kernels(rank.calls)
-    is_free = ~kernels["receives"] & kernels["is_small"].isin(free_sends)
+    is_free = ~kernels["receives"] & kernels["is_shape"].isin(free_sends)
     kernels = kernels[~is_free].reset_index(drop=True)
     regions = _governed(idle, kernels)
     transfers = Intervals(start=regions.begin, end=regions.end)
@@ -334,15 +332,11 @@ def _kernels(calls: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each kernel: that of the part that it waited for longest.
 
     Returns:
-        The calls with `receives`, true if a part of the kernel is a receive, and `is_small`, true
-        if it transfers no more than the shape of a tensor.
+        The calls with `receives`, true if a part of the kernel is a receive.
     """
     is_receive = calls["direction"] == RECEIVE
     of_kernel = is_receive.groupby(calls["kernel"])
-    calls = calls.assign(
-        receives=of_kernel.transform("any"),
-        is_small=calls["elements"] <= _MAX_ELEMENTS_OF_SHAPE,
-    )
+    calls = calls.assign(receives=of_kernel.transform("any"))
     decisive = calls[calls["is_decisive"]]
     return decisive.drop_duplicates("kernel").reset_index(drop=True)
 

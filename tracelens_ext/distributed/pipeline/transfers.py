@@ -19,13 +19,16 @@ from tracelens_ext.lazy import pd
 _BUFFERED_END_NS = 5_000
 _USUAL_FACTOR = 1.5
 _USUAL_QUANTILE = 0.1
+#: A message with no more elements announces a tensor: its type and the sizes of its dimensions.
+_MAX_ELEMENTS_OF_SHAPE = 64
 
 
 class Transfers(NamedTuple):
     """All sends and receives of a job."""
 
     #: as `pipeline_calls`, with `peer` as a rank of the job, `pair` (a number that the send and
-    #: the receive share, -1 for none), times on the common clock, and what `_with_begins` adds
+    #: the receive share, -1 for none), `is_shape` (true for a message that only announces the
+    #: shape of a tensor), times on the common clock, and what `_with_begins` adds
     calls: pd.DataFrame
     offset_of_rank: dict[int, int]  #: ns that each rank's clock is ahead
 
@@ -45,6 +48,7 @@ def match_transfers(
     is_send = calls["direction"] == SEND
     calls["source"] = rank.where(is_send, peer)
     calls["target"] = peer.where(is_send, rank)
+    calls["is_shape"] = calls["elements"] <= _MAX_ELEMENTS_OF_SHAPE
     calls["pair"] = _pairs(calls)
     offsets = clock_offsets(calls)
     offset = rank.map(offsets).astype("int64")
@@ -144,7 +148,8 @@ def _ends_its_kernel(calls: pd.DataFrame) -> pd.Series:
     duration = calls["part_end"] - calls["part_begin"]
     is_known = calls["other_start"].notna() & (duration > 0)
     known = duration.where(is_known)
-    shortest = known.groupby([low, high], sort=False).transform("min")
+    links = known.groupby([low, high, calls["is_shape"]], sort=False)
+    shortest = links.transform("min")
     likely_end = calls["part_begin"] + shortest.fillna(duration.clip(lower=0))
     return likely_end == _largest_of_kernel(calls, likely_end)
 
@@ -157,7 +162,7 @@ def _is_buffered(calls: pd.DataFrame, both: pd.DataFrame) -> pd.Series:
         both: of `both_sides`, by pair.
     """
     duration = both["end_source"] - both["start_source"]
-    links = duration.groupby([both["source"], both["target"]])
+    links = duration.groupby([both["source"], both["target"], both["is_shape"]])
     usual = links.transform("quantile", _USUAL_QUANTILE)
     is_short = duration <= _USUAL_FACTOR * usual
     earlier_by = both["end_target"] - both["end_source"]
@@ -179,6 +184,7 @@ def _usual_transfer(calls: pd.DataFrame, transfer: pd.Series) -> pd.Series:
         calls["rank"],
         calls["peer"],
         calls["direction"],
+        calls["is_shape"],
     ]
     duration = calls["end"] - calls["start"]
     shortest = duration.groupby(link).transform("min")

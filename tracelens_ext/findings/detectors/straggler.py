@@ -44,6 +44,7 @@ TEXT: Final = FindingText(
             what="device {name} busy meanwhile", unit="ms", see="kernels"
         ),
     },
+    least_share=0.5,
 )
 
 _SAME: Final = [
