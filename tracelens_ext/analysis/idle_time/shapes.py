@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.idle_time.causes import Cause, classify_gaps
-from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.trace import NS_PER_MS, Int64Array, IntArray, grouping
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis import collectives
-from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
+from tracelens_ext.analysis.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.distributed.pipeline.intervals import Intervals
 from tracelens_ext.distributed.table_rows import whole_numbers
 from tracelens_ext.lazy import pd
