@@ -19,7 +19,8 @@ from tests.conftest import SHARED
 from tests.support.docs_helpers import page_text
 from tests.support.simulated_job import write_demo_trace
 from tracelens_ext.cli import run
-from tracelens_ext.cli.mcp_server import LONGEST, make_server
+from tracelens_ext.cli.mcp_answers import LONGEST_ANSWER
+from tracelens_ext.cli.mcp_server import make_server
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def ask(folder: Path) -> Callable[..., Any]:
 
         result = asyncio.run(asked())
         (content,) = result.content
-        assert len(content.text) <= LONGEST
+        assert len(content.text) <= LONGEST_ANSWER
         return content.text if result.is_error else json.loads(content.text)
 
     return call
@@ -396,7 +397,7 @@ def test_files_beside_a_trace_are_not_read_through_links(
 def test_sql_that_does_more_than_read_or_does_not_end_is_refused(
     query: str, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracelens_ext.cli.mcp_server._SQL_SECONDS", 0.2)
+    monkeypatch.setattr("tracelens_ext.cli.mcp_tools._SQL_SECONDS", 0.2)
     assert "this SQL is rejected: " in ask("sql", path="plain.json.gz", query=query)
 
 
@@ -471,7 +472,7 @@ def test_wrong_types_and_names_are_told_in_the_programs_own_line(
 def test_a_bug_is_told_without_its_text(
     ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracelens_ext.cli.mcp_server.overview", None)
+    monkeypatch.setattr("tracelens_ext.cli.mcp_tools.overview", None)
     answer = ask("open_trace", path="plain.json.gz")
     assert (
         answer
@@ -510,7 +511,7 @@ def test_a_trace_stays_in_memory_until_its_file_changes(
     asked = {"path": "changing.json.gz", "query": "select count(*) as n from events"}
     first = ask("sql", **asked)["rows"]
     with monkeypatch.context() as patched:
-        patched.setattr("tracelens_ext.cli.mcp_server.TreePerfAnalyzer", None)
+        patched.setattr("tracelens_ext.cli.mcp_traces.TreePerfAnalyzer", None)
         assert ask("sql", **asked)["rows"] == first
     shutil.copy(folder / "kernels.json.gz", path)
     assert ask("sql", **asked)["rows"] != first

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
-from tracelens_ext.cli.mcp_server import Questions
+from tracelens_ext.cli.mcp_tools import TraceTools
+from tracelens_ext.cli.mcp_traces import ServedTraces
 
 DROPPED = "1 of 11 events dropped: 1 no usable duration (dur)."
 
@@ -91,7 +92,7 @@ def test_a_section_that_fails_leaves_the_others(
 def test_a_command_whose_only_part_fails_exits_with_1(
     trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    break_(monkeypatch, "tracelens_ext.analysis.operations.tree_table.merged_tree")
+    break_(monkeypatch, "tracelens_ext.analysis.operations.merged_tree.merged_tree")
     assert run(["tree", trace]) == 1
     error = capsys.readouterr().err
     assert (
@@ -101,10 +102,10 @@ def test_a_command_whose_only_part_fails_exits_with_1(
 
 
 def test_an_agent_is_told_of_dropped_events(trace: str) -> None:
-    questions = Questions([Path.cwd()])
-    answer = questions.with_notes(trace, questions.table(trace, "kernels"))
+    tools = TraceTools(ServedTraces([Path.cwd()]))
+    answer = tools.with_notes(trace, tools.table(trace, "kernels"))
     assert DROPPED in answer["notes"]  # type: ignore[operator]  # a list
-    assert DROPPED in questions.with_notes(trace, questions.open_trace(trace))["notes"]  # type: ignore[operator]
+    assert DROPPED in tools.with_notes(trace, tools.open_trace(trace))["notes"]  # type: ignore[operator]
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def with_detector(
 
 def claim_first_half(inspection: Inspection) -> Finding | None:
     """Claim the first half of every gap."""
-    limit = inspection.wall.left_of_gaps() // 2
+    limit = inspection.wall.unclaimed_ns_of_gaps() // 2
     return inspection.finding(
         "mine",
         inspection.wall.claim_idle_up_to(limit),
@@ -115,7 +115,7 @@ def test_a_plugin_takes_the_place_of_our_detector_of_the_same_id() -> None:
 
 
 def _claim_and_fail(inspection: Inspection) -> None:
-    inspection.wall.claim_idle_up_to(inspection.wall.left_of_gaps())
+    inspection.wall.claim_idle_up_to(inspection.wall.unclaimed_ns_of_gaps())
     inspection.note("never said")
     raise ValueError("no\nluck")
 

@@ -122,13 +122,13 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
         saved += claim.attributed_ns
     assert saved <= wall.total_ns * (1 + 1e-9)
     assert saved == pytest.approx(wall.attributed_ns)
-    claims = [*wall.claims, *wall.parts()]
+    claims = wall.claims + wall.idle_time_of_parts()
     check_apart(
         [span for claim in claims for span in claim.as_records()], wall.total_ns
     )
     idle = sum(claim.idle_ns for claim in wall.claims) * len(wall.tracks)
-    assert wall.left_of_gaps().sum() + idle == pytest.approx(
-        wall_of(document).left_of_gaps().sum()
+    assert wall.unclaimed_ns_of_gaps().sum() + idle == pytest.approx(
+        wall_of(document).unclaimed_ns_of_gaps().sum()
     )
 
 
@@ -187,7 +187,7 @@ def test_a_gap_is_shared_by_those_who_caused_its_parts() -> None:
     )
     limit = np.full(len(wall.classified), 100_000)
     assert wall.claim_idle_up_to(limit).attributed_ns == 100_000
-    assert wall.left_of_gaps().sum() == 20_000
+    assert wall.unclaimed_ns_of_gaps().sum() == 20_000
 
 
 def test_another_thread_does_not_make_the_gpu_wait() -> None:

@@ -1,4 +1,4 @@
-"""Findings on a terminal: eight lines for each, all about each, or the first ones in a report."""
+"""Findings on a terminal: in at most eight lines each, in full, or the first three in a report."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
     from tracelens_ext.findings.finding import Finding, Findings
 
-_FIRST = 3
-_MOST = 8  # of all
+#: How many findings a report shows.
+_MOST_IN_REPORT = 3
+#: How many findings are shown without `--all`.
+_MOST_FINDINGS = 8
 #: Lines of a finding without `--verbose`.
 _MOST_LINES = 8
 _MOST_TITLE_LINES = 2
-_LABEL_WIDTH = 7  # of the labels on the left
-_WIDE_LABEL_WIDTH = 12  # with `--verbose`
+#: The width of the labels on the left.
+_LABEL_WIDTH = 7
+#: The same with `--verbose`.
+_WIDE_LABEL_WIDTH = 12
 _PLACE_NAME_WIDTH = 64
 _INDENT = "    "
 _ELLIPSIS = " …"
@@ -37,7 +41,7 @@ _MORE = "--verbose also shows the evidence, all places and the page about each f
 
 
 def is_shown(finding: Finding) -> bool:
-    """Return whether a finding is shown without `--all`: it informs, or saves 1 % and more."""
+    """Return whether a finding is shown without `--all`: it informs, or it saves 1 % or more."""
     return finding.is_worthwhile
 
 
@@ -49,14 +53,14 @@ def finding_blocks(
     *,
     verbose: bool = False,
 ) -> Iterator[Block]:
-    """Yield the findings of a trace: the first that are worth it, or all.
+    """Yield the blocks about the findings of a trace.
 
     Args:
         trace: the file.
         findings: its findings.
-        whole: True for all of them.
+        whole: show all findings; otherwise the first ones that are worthwhile.
         console: the terminal.
-        verbose: True for all about each; else as much as fits into eight lines.
+        verbose: show each finding in full; otherwise in at most eight lines.
     """
     from tracelens_ext.findings.summary import hidden_findings
 
@@ -65,7 +69,7 @@ def finding_blocks(
     for sentence in _first_sentences(findings, verbose=verbose):
         lines += folded(sentence, width)
     worthwhile = findings.worthwhile
-    shown_findings = worthwhile[:_MOST]
+    shown_findings = worthwhile[:_MOST_FINDINGS]
     if whole:
         shown_findings = list(findings.findings)
     for rank, finding in enumerate(shown_findings, 1):
@@ -93,7 +97,7 @@ def finding_blocks(
 
 
 def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
-    """Return what is said before the findings: the recording, the program, the simulation."""
+    """Return the sentences above the findings: about recording, program and simulation."""
     from tracelens_ext.findings.summary import first_sentences
 
     sentences = [
@@ -112,7 +116,7 @@ def _first_sentences(findings: Findings, *, verbose: bool) -> list[str]:
 
 
 def _simulation_sentence(findings: Findings) -> str:
-    """Return how good the simulation is that the savings are from."""
+    """Return a sentence about how reliable the simulated savings are."""
     model = findings.model
     if model["state"] != "ok":
         reason = model["reason"]
@@ -123,7 +127,7 @@ def _simulation_sentence(findings: Findings) -> str:
 
 
 def _title_lines(finding: Finding, width: int) -> list[str]:
-    """Return the title in at most two lines."""
+    """Return the title of a finding in at most two lines."""
     room = width - len(_INDENT)
     title = folded(finding.title, room)
     if len(title) <= _MOST_TITLE_LINES:
@@ -137,11 +141,11 @@ class _ShortPart(NamedTuple):
     label: str
     lines: list[str]
     order: int  #: parts of a higher order are cut first
-    fewest: int = 1  #: lines that are left of it
+    fewest: int = 1  #: how many lines stay when it is cut
 
 
 def _short_lines(finding: Finding, width: int, most: int) -> list[str]:
-    """Return what it saves, why, what to do, in code, and where, in so many lines at most."""
+    """Return a finding without its title in at most `most` lines."""
     text_width = width - len(_INDENT) - _LABEL_WIDTH
     parts = []
     for part in _short_texts(finding, text_width):
@@ -172,11 +176,11 @@ class _ShortText(NamedTuple):
     label: str
     text: str
     order: int  #: texts of a higher order are cut first
-    fewest: int = 1  #: lines that are left of it
+    fewest: int = 1  #: how many lines stay when it is cut
 
 
 def _short_texts(finding: Finding, text_width: int) -> Iterator[_ShortText]:
-    """Yield the parts of the short form; some texts may be empty."""
+    """Yield the texts of the short form: saving, reason, advice, code, place. Some may be empty."""
     from tracelens_ext.findings.summary import saving_phrase, where_text
 
     saving = saving_phrase(finding).removeprefix("saves ")
@@ -190,7 +194,7 @@ def _short_texts(finding: Finding, text_width: int) -> Iterator[_ShortText]:
 
 
 def _shortened(lines: Sequence[str], count: int, width: int) -> list[str]:
-    """Return a text in so many lines at most: without its last clauses, or cut off."""
+    """Shorten a folded text to `count` lines: leave out its last clauses, or cut it off."""
     if count >= len(lines):
         return list(lines)
     clauses = " ".join(lines).split("; ")
@@ -207,7 +211,7 @@ def _shortened(lines: Sequence[str], count: int, width: int) -> list[str]:
 
 
 def _all_lines(finding: Finding, width: int) -> list[str]:
-    """Return all about a finding but its title: labels on the left, texts beside them."""
+    """Return a finding in full without its title: labels on the left, texts beside them."""
     text_width = width - len(_INDENT) - _WIDE_LABEL_WIDTH
     lines: list[str] = []
     for label, text in _parts(finding):
@@ -216,13 +220,13 @@ def _all_lines(finding: Finding, width: int) -> list[str]:
 
 
 def _labeled(label: str, lines: Sequence[str], label_width: int) -> Iterator[str]:
-    """Yield lines with a label beside the first."""
+    """Yield indented lines, the first with a label before it."""
     for label_cell, line in zip_longest([label], lines, fillvalue=""):
         yield f"{_INDENT}{label_cell:<{label_width}}{line}".rstrip()
 
 
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each part, in the order of the page."""
+    """Yield the label and the text of each part, in the same order as on the HTML page."""
     from tracelens_ext.findings.summary import evidence_text, place_texts, saving_phrase
 
     saving = saving_phrase(finding)
@@ -249,14 +253,14 @@ def _cut(name: str, width: int = _PLACE_NAME_WIDTH) -> str:
 def first_findings(
     table: pd.DataFrame, title: str, trace: str, console: Console
 ) -> Iterator[Block]:
-    """Yield the first findings of a report's table, two lines each, and where all about them is."""
+    """Yield the first findings of a report, and the command that shows more about them."""
     width = min(console.width, WIDEST_TEXT)
     yield [""]
     if not len(table):
         yield folded(f"{title}.", width)
         return
     yield bold(title)
-    for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
+    for rank, row in enumerate(table.head(_MOST_IN_REPORT).to_dict("records"), 1):
         yield folded(f"{rank}. {row['title']}", width, "   ")
         second = f"{row['confidence']} confidence"
         if row["saving"]:
@@ -267,8 +271,8 @@ def first_findings(
             lines.append(f"   largest part: {_cut(place, width - 17)}")
         yield lines
     more = ""
-    if len(table) > _FIRST:
-        more = f", and {len(table) - _FIRST} more"
+    if len(table) > _MOST_IN_REPORT:
+        more = f", and {len(table) - _MOST_IN_REPORT} more"
     yield [
         f"Where, why and what to do{more}: tracelens-ext findings {shlex.quote(trace)}"
     ]
@@ -277,7 +281,7 @@ def first_findings(
 def finding_documents(
     findings: Sequence[Finding], documents: Sequence[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """Return JSON of findings that says which the screen shows without `--all`."""
+    """Add to the JSON of each finding whether the screen shows it without `--all`."""
     return [
         {**document, "shown": is_shown(finding)}
         for finding, document in zip(findings, documents, strict=True)

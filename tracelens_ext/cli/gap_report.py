@@ -1,4 +1,4 @@
-"""Why the GPU was idle, as `gaps` and `kernels --gaps` show it."""
+"""The report of `gaps` and `kernels --gaps`: how long and why the GPU was idle."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 DEFAULT_TOP = 15
 DEFAULT_SORT: GapSort = "avg"
 _TERMINAL_BINS = 15
-_HOSTS_SHOWN = 8
-_SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
+#: Rows of the table about what the CPU did.
+_MOST_CPU_ACTIVITIES = 8
+#: The histogram is in ns if no gap in it is as long as this, µs.
+_SHOWN_IN_NS = 1.0
 _RULE_WIDTH = 80
 _MIN_PAIR_WIDTH = 12
 
@@ -62,7 +64,7 @@ EveryGap = Annotated[
 
 @dataclass(frozen=True)
 class GapOptions:
-    """What is asked about gaps, beside kernels."""
+    """The options about gaps of commands that show kernels, too."""
 
     gap_top: Annotated[
         int | None,
@@ -95,113 +97,119 @@ class GapOptions:
 
     @property
     def top(self) -> int:
-        """How many rows are printed."""
+        """How many rows of each table are printed."""
         return DEFAULT_TOP if self.gap_top is None else self.gap_top
 
     @property
     def sort(self) -> GapSort:
-        """What pairs of kernels are sorted by."""
+        """The statistic by which pairs of kernels are sorted."""
         return self.gap_sort or DEFAULT_SORT
 
 
 class GapReport:
-    """All that is shown of the gaps of a trace."""
+    """The gaps of a trace as text, tables and blocks for the terminal.
+
+    Attributes:
+        tables: the tables of a report. `idle_cpu_activity` and `gaps_longest` are about the
+            selected stream, or else about whole devices.
+        members: what the JSON has besides the tables.
+        selected: the selection of GPU events in words; empty if all are selected.
+        answer: a sentence that says why the GPU was idle.
+        sorted_by: the statistic by which pairs of kernels are sorted, in words.
+    """
 
     def __init__(
         self, analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
     ) -> None:
-        from tracelens_ext.analysis.idle_time import tables
-        from tracelens_ext.analysis.idle_time.answer import answer
+        from tracelens_ext.analysis.idle_time.answer import idle_time_answer
         from tracelens_ext.analysis.idle_time.causes import classify_gaps
+        from tracelens_ext.analysis.idle_time.kernel_pairs import PAIR_SORTS
 
         work = analyzer.work
         self._options = options
         self._top = options.top
-        #: the gaps of each stream
-        self._streams = classify_gaps(work, "stream", selection)
-        devices = classify_gaps(work, "device", selection)
-        #: those of the stream that is selected, else of whole devices
-        self._main_gaps: ClassifiedGaps = self._streams
+        self._stream_gaps = classify_gaps(work, "stream", selection)
+        device_gaps = classify_gaps(work, "device", selection)
+        #: the gaps of the selected stream, or else of whole devices
+        self._main_gaps: ClassifiedGaps = self._stream_gaps
         if selection.stream is None:
-            self._main_gaps = devices
-        #: as a report has them; `idle_cpu_activity` and `gaps_longest` are of the main gaps
+            self._main_gaps = device_gaps
         self.tables = computed_tables(
             analyzer.failures, _table_makers(analyzer, selection, options)
         )
-        #: what JSON has beside the tables
         self.members: dict[str, object] = {
-            "idle_by_cause_ms": devices.idle_by_cause_ms()
+            "idle_by_cause_ms": device_gaps.idle_by_cause_ms()
         }
-        #: which events are asked about, in words; empty for all
         self.selected = selected_text(selection, work)
-        #: why the GPU was idle
-        self.answer = answer(work, self._main_gaps, selection)
-        #: what the pairs are sorted by, in words
-        self.sorted_by = tables.PAIR_SORTS[options.sort][1]
+        self.answer = idle_time_answer(work, self._main_gaps, selection)
+        self.sorted_by = PAIR_SORTS[options.sort].title
 
     def headline(self) -> list[str]:
-        """Return totals and streams, a line each."""
-        from tracelens_ext.analysis.idle_time.answer import in_words
+        """Return a line for each total and each stream."""
+        from tracelens_ext.analysis.idle_time.answer import duration_text
 
-        gaps = self._streams.gaps
+        gaps = self._stream_gaps.gaps
         idle_ns = int(self._main_gaps.gaps.duration.sum())
         average_ns = round(int(gaps.duration.sum()) / max(len(gaps), 1))
-        of_idle = ""
-        of_average = ""
-        if self._main_gaps is not self._streams and len(gaps.tracks) > 1:
-            of_idle = " (no stream busy)"
-            of_average = " (each stream separately)"
+        scope_of_idle = ""
+        scope_of_average = ""
+        if self._main_gaps is not self._stream_gaps and len(gaps.tracks) > 1:
+            scope_of_idle = " (no stream busy)"
+            scope_of_average = " (each stream separately)"
         lines = []
         if self.selected:
             lines.append(f"Selected: {self.selected}")
         lines += [
             f"Total gaps found: {len(gaps)}",
-            f"Total idle time: {in_words(idle_ns)}{of_idle}",
-            f"Average gap duration: {in_words(average_ns)}{of_average}",
+            f"Total idle time: {duration_text(idle_ns)}{scope_of_idle}",
+            f"Average gap duration: {duration_text(average_ns)}{scope_of_average}",
             "",
         ]
         return lines + self._stream_lines(idle_ns)
 
     def _stream_lines(self, idle_ns: int) -> list[str]:
-        """Return how many streams worked, and a line for each."""
-        from tracelens_ext.analysis.idle_time.answer import in_words
+        """Return a line that counts the streams, and a line for each stream."""
+        from tracelens_ext.analysis.idle_time.answer import duration_text
 
         streams = self.tables.get("gap_streams")
         if streams is None:
             return []
         lines = [f"Active streams: {len(streams)}"]
-        parts = _parts_of_stream_names(streams)
+        name_columns = _columns_that_name_streams(streams)
         for stream in streams.to_dict("records"):
-            name = ", ".join(f"{part} {stream[part]}" for part in parts)
-            name = name[0].upper() + name[1:]  # a device may have a name of its own
-            idle_time = in_words(round(stream["idle_time_us"] * 1e3), like=idle_ns)
+            name = ", ".join(f"{column} {stream[column]}" for column in name_columns)
+            # `capitalize` would change the case of the name of a device.
+            name = name[0].upper() + name[1:]
+            idle_time = duration_text(
+                round(stream["idle_time_us"] * 1e3), same_unit_as=idle_ns
+            )
             line = f"  {name}: {counted(stream['gap_count'], 'gap')}, {idle_time} idle time"
-            if len(self._streams.gaps.tracks) > 1:
-                overlapped = in_words(
-                    round(stream["overlapped_us"] * 1e3), like=idle_ns
+            if len(self._stream_gaps.gaps.tracks) > 1:
+                overlapped = duration_text(
+                    round(stream["overlapped_us"] * 1e3), same_unit_as=idle_ns
                 )
                 line += f", {overlapped} of it overlapped by other streams"
             lines.append(line)
         return lines
 
     def _histogram(self, bins: int, units_per_us: float = 1.0) -> tuple[Histogram, str]:
-        """Return the lengths of the gaps, and why the bins are not of one width."""
-        from tracelens_ext.analysis.idle_time.histogram import telling_histogram
+        """Return a histogram of the gaps, and why its bins differ in width (or an empty text)."""
+        from tracelens_ext.analysis.idle_time.histogram import readable_histogram
 
-        lengths = self._streams.gaps.duration / 1e3 * units_per_us
+        lengths = self._stream_gaps.gaps.duration / 1e3 * units_per_us
         low = self._options.hist_min
         high = self._options.hist_max
         if low is not None:
             low *= units_per_us
         if high is not None:
             high *= units_per_us
-        return telling_histogram(
+        return readable_histogram(
             values=lengths, bins=bins, smallest=low, largest=high, log=self._options.log
         )
 
     @property
     def notes(self) -> list[str]:
-        """Why the GPU was idle; why bins of the histogram are not of one width."""
+        """Why the GPU was idle, and why the bins of the histogram differ in width."""
         from tracelens_ext.analysis.idle_time.histogram import BINS
 
         notes = [self.answer]
@@ -211,12 +219,12 @@ class GapReport:
         return notes
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
-        """Return the lengths of the gaps, a line a bin, and what lies outside of the bins."""
+        """Return a line for each bin of the histogram, and one about gaps outside of the bins."""
         from tracelens_ext.analysis.idle_time.histogram import histogram_lines
 
         end_us = self._options.hist_max
         if end_us is None:
-            end_us = self._streams.gaps.duration.max(initial=0) / 1e3
+            end_us = self._stream_gaps.gaps.duration.max(initial=0) / 1e3
         unit = "μs"
         units_per_us = 1.0
         if end_us < _SHOWN_IN_NS:
@@ -227,7 +235,7 @@ class GapReport:
         lines += histogram_lines(histogram, unit=unit, bars=bars)
         if not len(histogram.counts):
             lines.append(
-                "no gap is within these bounds" if len(self._streams) else "no gaps"
+                "no gap is within these bounds" if len(self._stream_gaps) else "no gaps"
             )
         if histogram.below or histogram.above:
             lines.append(
@@ -247,18 +255,18 @@ class GapReport:
         )
 
     def blocks(self, first: Sequence[Block] = ()) -> Iterator[Block]:
-        """Yield totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
+        """Yield the blocks: totals, causes, CPU activity, histogram, kernel pairs, longest gaps."""
         yield ["=== GPU IDLE TIME GAP ANALYSIS ===", ""]
         yield from first
         yield self.answer
         yield ""
         yield Section("totals", lambda _: self.headline())
-        if not len(self._streams):
+        if not len(self._stream_gaps):
             return
         yield from self._table_section("gap_summary", self._causes)
         yield from self._table_section("gap_shapes", self._shapes)
         if self._top:
-            yield from self._table_section("idle_cpu_activity", self._hosts)
+            yield from self._table_section("idle_cpu_activity", self._cpu_activity)
         yield Section("histogram", self._drawn_histogram)
         if self._top:
             yield from self._table_section("idle_by_kernel_pair", self._pairs)
@@ -267,14 +275,15 @@ class GapReport:
     def _table_section(
         self, name: str, make: Callable[[pd.DataFrame, Console], Iterable[Block]]
     ) -> Iterator[Block]:
-        """Yield what is shown of a table; nothing if it could not be computed."""
+        """Yield the section about a table; nothing if the table could not be computed."""
         if name in self.tables:
             table = self.tables[name]
             yield Section(name, lambda console: make(table, console))
 
     def _causes(self, summary: pd.DataFrame, _: Console) -> Iterator[Block]:
         causes = summary[summary["count"] > 0]
-        if len(self._streams.gaps.tracks) < 2:  # then both scopes say the same
+        if len(self._stream_gaps.gaps.tracks) < 2:
+            # With a single stream, the rows about the device say the same.
             causes = causes[causes["scope"] == "stream"].drop(
                 columns="overlapped_time_ms"
             )
@@ -290,15 +299,16 @@ class GapReport:
             present_shapes = present_shapes.drop(columns="period_ms")
         yield Part("SHAPE OF THE IDLE TIME", present_shapes)
 
-    def _hosts(self, hosts: pd.DataFrame, console: Console) -> Iterator[Block]:
+    def _cpu_activity(
+        self, activity: pd.DataFrame, console: Console
+    ) -> Iterator[Block]:
         from tracelens_ext.trace.call_tree import UNLINKED
 
-        is_unknown = hosts["host_op"].isin(["", UNLINKED]) & hosts["python_frame"].eq(
-            ""
-        )
-        if is_unknown.all():
+        has_no_operation = activity["host_op"].isin(["", UNLINKED])
+        has_no_frame = activity["python_frame"].eq("")
+        if (has_no_operation & has_no_frame).all():
             return
-        rows = hosts.head(min(self._top, _HOSTS_SHOWN))
+        rows = activity.head(min(self._top, _MOST_CPU_ACTIVITIES))
         table = rows.replace({"host_op": {"": NO_OPERATION}})
         columns = ["idle_time_ms", "% of idle time", "host_op"]
         if table["python_frame"].ne("").any():
@@ -307,7 +317,7 @@ class GapReport:
         if console.width >= NARROW:
             columns += ["avg_gap_us", "max_gap_us"]
         yield Part(title="CPU ACTIVITY DURING IDLE TIME:", frame=table, columns=columns)
-        more = len(hosts) - len(table)
+        more = len(activity) - len(table)
         if more:
             yield [f"{more:,} more; --gap-output has them all."]
         if table["host_op"].eq(UNLINKED).any():
@@ -360,17 +370,17 @@ class GapReport:
             name_text(simple_name(name)) for name in rows["kernel_after"]
         ]
         gaps_are_of_device = (rows["stream"] == NONE).all()
-        what = (
-            "TIMES WITHOUT ANY GPU WORK" if gaps_are_of_device else "GAPS OF THE STREAM"
-        )
-        yield Part(f"LONGEST {len(rows)} {what}:", table, keep=("next kernel",))
+        subject = "GAPS OF THE STREAM"
+        if gaps_are_of_device:
+            subject = "TIMES WITHOUT ANY GPU WORK"
+        yield Part(f"LONGEST {len(rows)} {subject}:", table, keep=("next kernel",))
 
 
 def _table_makers(
     analyzer: TreePerfAnalyzer, selection: EventFilter, options: GapOptions
 ) -> dict[str, Callable[[], pd.DataFrame]]:
-    """Return what computes each table of the gaps."""
-    from tracelens_ext.analysis.idle_time import tables
+    """Return the function that computes each table of the gaps, by the name of the table."""
+    from tracelens_ext.analysis.idle_time import kernel_pairs, tables
 
     work = analyzer.work
     scope: Scope = "device" if selection.stream is None else "stream"
@@ -383,17 +393,17 @@ def _table_makers(
             work, scope, selection=selection
         ),
         "gap_streams": lambda: tables.gap_streams(work, selection=selection),
-        "idle_by_kernel_pair": lambda: tables.idle_by_kernel_pair(
+        "idle_by_kernel_pair": lambda: kernel_pairs.idle_by_kernel_pair(
             work, options.sort, selection=selection
         ),
         "gaps_longest": lambda: tables.gaps_longest(
             work, scope, longest=longest, selection=selection
         ),
-        "gap_full_names": lambda: tables.gap_full_names(
+        "gap_full_names": lambda: kernel_pairs.gap_full_names(
             work, options.sort, selection=selection
         ),
         "gap_histogram": lambda: tables.gap_histogram(
-            work=work,
+            gpu_events=work,
             smallest=options.hist_min,
             largest=options.hist_max,
             log=options.log,
@@ -405,8 +415,8 @@ def _table_makers(
     return makers
 
 
-def _parts_of_stream_names(streams: pd.DataFrame) -> list[str]:
-    """Return what tells the streams of a trace apart."""
+def _columns_that_name_streams(streams: pd.DataFrame) -> list[str]:
+    """Return the columns that tell the streams of a trace apart."""
     is_ambiguous = streams.duplicated(["device", "stream"])
     if is_ambiguous.any():
         return ["process", "device", "stream"]
@@ -418,7 +428,7 @@ def _parts_of_stream_names(streams: pd.DataFrame) -> list[str]:
 def _pair_numbers(
     pairs: pd.DataFrame, console: Console, *, is_narrow: bool
 ) -> pd.DataFrame:
-    """Return the ranks and numbers of pairs; of the numbers those that say most have room."""
+    """Return the ranks and numbers of pairs; a narrow terminal has room for the main ones."""
     us = sign("μs", console)
     titles = {
         "count": "Count",
@@ -466,15 +476,16 @@ def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
     arrow = sign("→", console)
     marks = share_marks(pairs, console)
     longest_mark = max(map(len, marks), default=0)
-    both = max(room - len(arrow) - 2 - longest_mark, _MIN_PAIR_WIDTH)
-    cut_to = both - len(" #10")  # for those that look alike when they are cut
+    pair_width = max(room - len(arrow) - 2 - longest_mark, _MIN_PAIR_WIDTH)
+    # Pairs that look alike after they are cut get a number such as #10.
+    cut_to = pair_width - len(" #10")
     transitions = []
     for before, after in zip(
         pairs["kernel_before"], pairs["kernel_after"], strict=True
     ):
         before = name_text(before)
         after = name_text(after)
-        if len(before) + len(after) > both:
+        if len(before) + len(after) > pair_width:
             before = cut_middle(before, max(cut_to // 2, cut_to - len(after)), dots)
             after = cut_middle(after, cut_to - len(before), dots)
         transitions.append(f"{before} {arrow} {after}")

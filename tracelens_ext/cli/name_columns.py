@@ -1,4 +1,4 @@
-"""Columns of kernel names on a terminal: cut to the room that numbers leave, and told apart."""
+"""Columns of kernel names on a terminal: cut to the width that is left, and told apart."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ from tracelens_ext.report.terminal import LONGEST_NAME, frame_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MIN_NAME_WIDTH = 16  # as of the tables of `report.terminal`
-_ASCII = {"→": "->", "×": "x", "…": "...", "μs": "us"}
+#: The same as in the tables of `report.terminal`.
+_MIN_NAME_WIDTH = 16
+#: Sign → what replaces it on a terminal that shows only ASCII.
+_ASCII_SIGNS = {"→": "->", "×": "x", "…": "...", "μs": "us"}
 
 
 def sign(text: str, console: Console) -> str:
-    """Return what stands for an arrow and the like on a terminal that shows ASCII only."""
-    return _ASCII[text] if console.options.ascii_only else text
+    """Return a sign, such as an arrow, or its replacement on a terminal that shows only ASCII."""
+    if console.options.ascii_only:
+        return _ASCII_SIGNS[text]
+    return text
 
 
 def name_room(numbers: pd.DataFrame, console: Console, most: int = LONGEST_NAME) -> int:
-    """Return the cells that a column of names gets beside these columns, at most `most`."""
+    """Return the width that columns of numbers leave for a column of names, up to `most` cells."""
     from rich.console import Console as RichConsole
 
-    # Headers are folded where they would leave a name less.
+    # Headers are folded if names would otherwise have less than the minimum width.
     width_of_numbers = max(console.width - _MIN_NAME_WIDTH - 2, 1)
     trial = RichConsole(width=width_of_numbers, file=None, color_system=None)
     with trial.capture() as captured:
         trial.print(frame_table(numbers))
-    taken = max(len(line.rstrip()) for line in captured.get().splitlines())
-    free = console.width - taken - 2
+    used_width = max(len(line.rstrip()) for line in captured.get().splitlines())
+    free = console.width - used_width - 2
     return max(min(free, most), _MIN_NAME_WIDTH)
 
 
 def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
-    """Return what is put behind a name that several kernels share."""
+    """Return a mark such as ` ×3` for each name that several kernels share; empty for others."""
     times = sign("×", console)
     return [f" {times}{count}" if count > 1 else "" for count in table["full_names"]]
 
@@ -46,13 +50,13 @@ def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
 def remarks(
     names: Sequence[str], shared: str, whole: str, console: Console
 ) -> list[str]:
-    """Return what the signs behind names mean, `×N` and `#N`, if there are such signs.
+    """Return a line that explains the sign `×N`, and one for `#N`, if any name has that sign.
 
     Args:
-        names: The names.
-        shared: What `×N` means.
-        whole: Where the names are not cut.
-        console: The terminal.
+        names: the names, with their signs.
+        shared: the explanation of `×N`.
+        whole: where the full names can be seen.
+        console: the terminal.
     """
     times = sign("×", console)
     lines = []
@@ -70,14 +74,15 @@ def cut_names(
     console: Console,
     names_beside: Sequence[str] | None = None,
 ) -> list[str]:
-    """Cut names to so many cells, marks included; those that then look alike are numbered.
+    """Cut names to a width, and number those that look alike afterwards.
 
     Args:
-        names: The names.
-        marks: What is put behind each.
-        room: Cells.
-        console: The terminal.
-        names_beside: Texts that tell names apart too.
+        names: the names.
+        marks: the mark behind each name; see `share_marks`.
+        room: the width of a name with its mark and number, in cells.
+        console: the terminal.
+        names_beside: texts in another column of the table; names beside different texts do not
+            look alike.
     """
     dots = sign("…", console)
     cut = [
@@ -86,11 +91,11 @@ def cut_names(
     ]
     keys = list(zip(names_beside or cut, cut, strict=True))
     counts = Counter(keys)
-    numbers = Counter[tuple[str, str]]()
+    numbers_given = Counter[tuple[str, str]]()
     for position, key in enumerate(keys):
         if counts[key] > 1:
-            numbers[key] += 1
-            ending = f" #{numbers[key]}{marks[position]}"
+            numbers_given[key] += 1
+            ending = f" #{numbers_given[key]}{marks[position]}"
             cut[position] = (
                 cut_middle(text=names[position], width=room - len(ending), mark=dots)
                 + ending

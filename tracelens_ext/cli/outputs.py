@@ -1,4 +1,4 @@
-"""The files that commands write: what they are called, and what they may replace."""
+"""Decides which files a command writes, how they are named, and which files they may replace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from tracelens_ext.report.manifest import check_output
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.writing import OutputFormat, Places
 
+#: How much of a text file is read to recognize one that this program wrote.
 _BEGINNING_BYTES = 200
 _PAGE_SUFFIXES = (".html", ".htm")
-#: How a name ends that is of no report → why, and what to do.
-_NO_REPORTS = {
+#: Suffix that the file of a report cannot have → why, and what to do.
+_REFUSED_SUFFIXES = {
     ".html": "is an HTML page; write it with --html",
     ".htm": "is an HTML page; write it with --html",
     ".gz": "reports are not compressed; leave out .gz",
@@ -36,14 +37,14 @@ _NO_REPORTS = {
         "parquet"
     ),
 }
-#: What a folder of tables beside a trace is called, after the trace.
+#: How the name of a folder of tables ends, after the name of the trace.
 _FOLDER_ENDINGS = {OutputFormat.csv: "_csvs", OutputFormat.parquet: "_parquet"}
-_TWICE = "is used for two outputs; give different paths"
+_USED_TWICE = "is used for two outputs; give different paths"
 
 
 @dataclass(frozen=True)
 class _Output:
-    """A file, or a folder, that a report is written to."""
+    """A file or folder that a report is written to."""
 
     path: Path
     output_format: OutputFormat | Literal["html"]
@@ -51,7 +52,7 @@ class _Output:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What the user wants to be written."""
+    """The options that say what a report is written to."""
 
     output: Annotated[
         str | None,
@@ -93,14 +94,14 @@ class OutputOptions:
     ] = None
 
     def for_one(self, trace: Path) -> Places:
-        """Return where the report of a single trace goes."""
+        """Return the files for the report of a single trace."""
         (stem,) = report_stems([trace], one_folder=False)
         return self._places(stem, trace.parent / stem, several=False)
 
     def for_several(self, traces: Sequence[Path]) -> list[Places]:
-        """Return where the reports of several traces go, no two alike.
+        """Return the files for the reports of several traces, all with different names.
 
-        The options name folders then.
+        The options then name folders.
         """
         stems_in_folder = report_stems(traces, one_folder=True)
         stems_beside_trace = report_stems(traces, one_folder=False)
@@ -111,23 +112,23 @@ class OutputOptions:
         ]
 
     def for_comparison(self, folder: Path, *, several: bool) -> Places:
-        """Return where a comparison goes: to this folder by default.
+        """Return the files for a comparison.
 
         Args:
-            folder: The default.
-            several: It goes beside the reports of several traces.
+            folder: where it goes if no option says otherwise.
+            several: the options name folders, in which there are reports of several traces, too.
         """
         return self._places("comparison", folder / "comparison", several=several)
 
     def _places(self, stem: str, default: Path, *, several: bool) -> Places:
-        """Return the files of a report; `default` is that of `--output`, without suffix."""
+        """Return the files of a report; `default` is its path without an option and a suffix."""
         outputs: list[_Output] = []
         if self.csv_dir is not None:
             csv_folder = self.csv_dir / stem if several else self.csv_dir
             outputs.append(_Output(csv_folder, OutputFormat.csv))
-        names_no_output = self.output is None and self.format is None
-        names_another = self.no_workbook or self.csv_dir or self.html is not None
-        if not (names_no_output and names_another):
+        names_main_output = self.output is not None or self.format is not None
+        names_other_output = self.csv_dir is not None or self.html is not None
+        if names_main_output or not (names_other_output or self.no_workbook):
             outputs.append(self._main_output(stem, default, several=several))
         if self.html is not None:
             page = _page(self.html, f"{stem}.html", several=several)
@@ -136,8 +137,8 @@ class OutputOptions:
         return {output.path: output.output_format for output in outputs}
 
     def _main_output(self, stem: str, default: Path, *, several: bool) -> _Output:
-        """Return what `--output` and `--format` name, or the workbook."""
-        chosen = self._format(several=several)
+        """Return the output that `--output` and `--format` name; by default a workbook."""
+        chosen = self._chosen_format(several=several)
         if self.output is None:
             return _Output(default.with_name(_file_name(default.name, chosen)), chosen)
         path = Path(self.output)
@@ -147,14 +148,18 @@ class OutputOptions:
         return _Output(path, chosen)
 
     def check_extras(self) -> None:
-        """Check that what the formats need is installed, before a trace is read for nothing."""
+        """Check that the packages for the formats are installed, before a trace is read in vain."""
         if self.format is not None:
             writing.require_format(self.format)
         if self.html is not None:
             writing.require_format(writing.PAGE)
 
-    def _format(self, *, several: bool) -> OutputFormat:
-        """Return the format that was chosen, or that the name of the output tells."""
+    def _chosen_format(self, *, several: bool) -> OutputFormat:
+        """Return the format that `--format` or the name of the output stands for.
+
+        Raises:
+            UsageError: the options contradict each other.
+        """
         output = self.output or ""
         suffix = Path(output).suffix.lower()
         format_of_name = writing.FORMAT_OF_SUFFIX.get(suffix)
@@ -180,8 +185,8 @@ class OutputOptions:
         self, suffix: str, format_of_name: OutputFormat | None
     ) -> str | None:
         """Return why a report cannot have the name of the output; None if it can."""
-        if suffix in _NO_REPORTS:
-            return _NO_REPORTS[suffix]
+        if suffix in _REFUSED_SUFFIXES:
+            return _REFUSED_SUFFIXES[suffix]
         if format_of_name is None and self.format is None:
             return (
                 "the default report is an Excel file; name it .xlsx, .json or .md, or "
@@ -195,19 +200,19 @@ class OutputOptions:
 
 
 def _refuse_repetition(paths: Sequence[Path]) -> None:
-    """Refuse two outputs that are one file."""
+    """Check that no two outputs are the same file."""
     seen = set[str]()
     for path in paths:
         resolved = os.path.realpath(path)
         if resolved in seen:
-            raise UsageError(f"{path}: {_TWICE}")
+            raise UsageError(f"{path}: {_USED_TWICE}")
         seen.add(resolved)
 
 
 def write_outputs(
     report: Report, places: Places, inputs: Sequence[Path], *, force: bool
 ) -> list[Path]:
-    """Write a report, and say on standard error which tables are large for a workbook."""
+    """Write a report, and print on standard error which tables make a workbook slow."""
     from tracelens_ext.report.excel import slow_tables
 
     written = writing.write_report(report, places, inputs, force=force)
@@ -218,16 +223,23 @@ def write_outputs(
 
 
 def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
-    """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
+    """Check that no output replaces an input or a file of the user.
+
+    Print on standard error which folders of earlier runs are unfinished.
+    """
     for note in writing.check_places(places, inputs, force=force):
         tell(note)
 
 
 def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
-    """Return what the outputs of traces are called, each beside its trace or all in one folder.
+    """Return names for the outputs of traces, without suffix.
 
-    Where two would be the same (upper and lower case are on some systems), the names of their
-    folders and their whole names are added, and in the end a number.
+    Where two names would be the same, regardless of case as on some systems, the names of the
+    folders are added; if that does not help, the whole names of the traces; and at last a number.
+
+    Args:
+        traces: the traces.
+        one_folder: all outputs are in one folder. Otherwise each is next to its trace.
     """
     from tracelens_ext.perf_report import default_report_path
 
@@ -246,7 +258,7 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
 
 
 def _file_keys(folders: Sequence[Path], stems: Sequence[str]) -> list[tuple[Path, str]]:
-    """Return what two files have in common that some systems take for one."""
+    """Return a key for each file; files with equal keys are the same file on some systems."""
     return [
         (folder, stem.casefold()) for folder, stem in zip(folders, stems, strict=True)
     ]
@@ -255,7 +267,7 @@ def _file_keys(folders: Sequence[Path], stems: Sequence[str]) -> list[tuple[Path
 def _longer_where_equal(
     folders: Sequence[Path], stems: Sequence[str], longer: Sequence[str]
 ) -> list[str]:
-    """Return names, the longer ones where two in a folder are the same."""
+    """Return the longer names for files whose names are equal in a folder."""
     keys = _file_keys(folders, stems)
     counts = Counter(keys)
     return [
@@ -265,9 +277,9 @@ def _longer_where_equal(
 
 
 def _numbered_where_equal(folders: Sequence[Path], stems: Sequence[str]) -> list[str]:
-    """Return names with numbers added, so that no two in a folder are the same.
+    """Add numbers to names that are equal in a folder.
 
-    A numbered name is none of the others: `a`, `a` and `a_2` become `a`, `a_3` and `a_2`.
+    A numbered name differs from all others: `a`, `a` and `a_2` become `a`, `a_3` and `a_2`.
     """
     unnumbered = set(_file_keys(folders, stems))
     used = set[tuple[Path, str]]()
@@ -292,12 +304,16 @@ def _file_name(stem: str, output_format: OutputFormat) -> str:
 
 
 def _is_folder(name: str) -> bool:
-    """Return whether a name is that of a folder: one that is there, or that ends in a slash."""
+    """Return whether a path is a folder that exists, or ends in a slash."""
     return name.endswith(("/", os.sep)) or Path(name).is_dir()
 
 
 def _page(html: str, name_in_folder: str, *, several: bool) -> Path:
-    """Return the page of a report."""
+    """Return the file of the HTML page; `html` is a page, or the folder of pages.
+
+    Raises:
+        UsageError: it is a single page for several traces, or not the name of a page.
+    """
     is_page = Path(html).suffix.lower() in _PAGE_SUFFIXES
     if _is_folder(html) or (several and not is_page):
         return Path(html) / name_in_folder
@@ -321,11 +337,14 @@ def check_texts(
     """Check that texts replace no file of the user, not the trace, and not one another.
 
     Args:
-        paths: Where texts are written.
-        trace: What is read.
-        force: Strangers' files may be replaced.
-        json: `--json` is given, which does not go with all others.
-        every_gap: `--all` is given, which is about the JSON.
+        paths: where the texts are written.
+        trace: the file that is read.
+        force: files that this program did not write may be replaced.
+        json: `--json` is given, which excludes a text on standard output.
+        every_gap: `--all` is given, which affects only JSON.
+
+    Raises:
+        UsageError: options contradict each other.
     """
     if every_gap and not json:
         raise UsageError("--all only affects the JSON; add --json")
@@ -335,14 +354,14 @@ def check_texts(
             "too; give a file name"
         )
     if len({os.path.realpath(path) for path in paths}) < len(paths):
-        raise UsageError(f"{paths[0]}: {_TWICE}")
+        raise UsageError(f"{paths[0]}: {_USED_TWICE}")
     for path in paths:
         if path != STANDARD_OUTPUT:
             check_output(path, [trace], force=force or _is_our_text(path))
 
 
 def _is_our_text(path: Path) -> bool:
-    """Return whether a file begins as the texts of this program do."""
+    """Return whether a file begins like a text that this program writes."""
     rule = "=" * 50
     beginnings = tuple(
         f"{title}\n{rule}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE)

@@ -1,4 +1,4 @@
-"""What commands print: reports, block by block, on a terminal, whatever it can show."""
+"""Prints reports block by block, as wide as the terminal is and in characters that it can show."""
 
 from __future__ import annotations
 
@@ -28,36 +28,39 @@ if TYPE_CHECKING:
     from tracelens_ext.report.tables.table import Table
     from tracelens_ext.trace.gpu_events import GpuEvents
 
-#: Columns of a terminal: below it names need the room of numbers that say less.
+#: On a terminal with fewer columns, tables leave out minor numbers to make room for names.
 NARROW = 120
-#: Longer lines of text are hard to read.
+#: Text is folded at this many columns on wider terminals, as longer lines are hard to read.
 WIDEST_TEXT = 120
-#: What stands for standard output among paths.
+#: The path that stands for standard output.
 STANDARD_OUTPUT = Path("-")
+#: The width where the output goes to a file or to another program.
 _PIPED_WIDTH = 200
 _NARROWEST_TEXT = 40
+#: Without `--notes`, notes take at most this many lines.
 _NOTE_LINES = 5
-_SMALL = 0.1  # below it three digits tell more than three decimals
+#: Smaller numbers have three significant digits instead of three decimals.
+_SMALL = 0.1
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table on the screen, below a blank line; nothing of one without rows."""
+    """A block with a table, below a blank line; a table without rows is not shown."""
 
     title: str
     frame: pd.DataFrame
-    #: to show, in this order, where the table has them: what does not fit goes from the end
+    #: the columns to show, in this order; the last ones are left out where room is short
     columns: Sequence[str] | None = None
-    rows: int | None = None  #: the first ones; all by default
-    keep: Sequence[str] = ()  #: columns that are left out last
-    #: of the first column, as long as there are columns that do not fit
+    rows: int | None = None  #: how many rows are shown; all if None
+    keep: Sequence[str] = ()  #: columns that stay when others are left out
+    #: the width of the first column while there is no room for all columns
     name_width: int = 20
 
     @classmethod
     def of(
         cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None
     ) -> Part:
-        """Return a registered table, or that of a name, as its declaration has it on a screen."""
+        """Return the block of a registered table, or of its name, with the columns it declares."""
         from tracelens_ext.report.tables.registry import find_table
 
         if isinstance(table, str):
@@ -66,7 +69,7 @@ class Part:
         return cls(view.title, frame, view.columns or None, rows)
 
     def __call__(self, _: Console) -> Iterable[Any]:
-        """Return what is printed."""
+        """Return a blank line and the table, as `Block` describes."""
         if not len(self.frame) or self.rows == 0:
             return []
         return [[""], frame_table(**vars(self))]
@@ -74,21 +77,22 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks that are made when they are printed, and what they are called if that fails."""
+    """Blocks that are made when they are printed, with a title for messages if that fails."""
 
     title: str
     make: Callable[[Console], Iterable[Any]]
 
     def __call__(self, screen: Console) -> Iterable[Any]:
-        """Return what is printed."""
+        """Make the blocks."""
         return self.make(screen)
 
 
-#: What is on a screen: a sentence, which is folded; lines as they are; what rich shows; or what
-#: makes such of the terminal, as only its width tells what has room, such as a `Part`.
+#: A piece of what the screen shows: a sentence, which is folded; a sequence of lines, which are
+#: not; an object that rich can print; or a function that returns such blocks for a terminal, whose
+#: width it needs. A `Part` is such a function.
 Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
 
-#: Whether every note is printed, not five lines of them.
+#: True if all notes are printed, False for the first five lines: the option `--notes`.
 every_note = ContextVar("every_note", default=False)
 
 
@@ -99,15 +103,15 @@ def show(
     json: bool = False,
     texts: Mapping[Path, Callable[[], str]] | None = None,
 ) -> None:
-    """Print a report: its blocks, then its notes; or it as JSON.
+    """Print blocks and then the notes of a report, or the whole report as JSON.
 
     A block that cannot be made is left out, and a note says so.
 
     Args:
-        report: What is printed as JSON; of the screen the notes.
-        blocks: What is on the screen, above the notes.
-        json: Print JSON.
-        texts: What is written to files; one that goes to standard output is all that is printed.
+        report: the report that becomes JSON. The screen shows only its notes.
+        blocks: what the screen shows above the notes.
+        json: print JSON instead.
+        texts: texts to write, by file. If one goes to standard output, nothing else is printed.
     """
     texts = texts or {}
     for path, text in texts.items():
@@ -132,10 +136,10 @@ def show_blocks(
     """Print blocks one below the other.
 
     Args:
-        blocks: What is printed.
-        screen: Where.
-        failures: Takes an unexpected error in making a block, and the others are printed; without
-            it the error is raised.
+        blocks: what is printed.
+        screen: the terminal.
+        failures: collects unexpected errors in making a block, and the other blocks are printed.
+            Without it, such an error is raised.
     """
     if failures is None:
         for block in blocks:
@@ -146,25 +150,26 @@ def show_blocks(
         pieces: list[Any] = []
         with failures.isolate(_part_name(block)):
             pieces = list(_pieces(block, screen))
-        for piece in pieces:  # a closed pipe is no failure of the part
+        # Printing is not isolated: a closed pipe is not a failure of the block.
+        for piece in pieces:
             _print_piece(piece, screen)
 
 
 def _isolated(blocks: Iterator[Block], failures: PartFailures) -> Iterator[Block]:
-    """Yield blocks that may be made on the way; an unexpected error in making one ends them."""
+    """Yield blocks until an unexpected error in the iterator that makes them."""
     with failures.isolate("A section of the screen"):
         yield from blocks
 
 
 def _part_name(block: Block) -> str:
-    """Return what a block is called when it fails."""
+    """Return the name of a block for the message that it failed."""
     if isinstance(block, Part | Section):
         return f"The section {block.title!r} of the screen"
     return "A section of the screen"
 
 
 def _pieces(block: Block, screen: Console) -> Iterator[Any]:
-    """Yield what a block consists of: lists of lines, and what rich shows."""
+    """Yield the lists of lines, and the objects for rich, that a block consists of."""
     if isinstance(block, str):
         indent = "    " if block.startswith(" ") else ""
         yield folded(block, screen.width, indent) or [""]
@@ -175,7 +180,7 @@ def _pieces(block: Block, screen: Console) -> Iterator[Any]:
         yield block
 
 
-def _print_piece(piece: Any, screen: Console) -> None:  # noqa: ANN401  # whatever rich shows
+def _print_piece(piece: Any, screen: Console) -> None:  # noqa: ANN401  # anything that rich prints
     if isinstance(piece, list | tuple):
         _show_lines(piece, screen)
     else:
@@ -200,7 +205,7 @@ def trace_report(
     facts: Sequence[tuple[str, object]] = (),
     members: Mapping[str, object] | None = None,
 ) -> Report:
-    """Return tables of a trace as a report."""
+    """Return a report of tables of a trace, which is its first fact."""
     all_facts = [("Trace", str(trace))] + list(facts)
     return Report(
         title=title,
@@ -218,24 +223,24 @@ def print_report(report: Report, output_format: OutputFormat | None = None) -> N
 
 
 def print_line(text: str, *, error: bool = False) -> None:
-    """Print a line; what could act on a terminal, or break the line, is shown as an escape."""
+    """Print a line; control characters, which a terminal would act on, are shown as escapes."""
     typer.echo(safe_text(text), err=error)
 
 
 def tell(text: str) -> None:
-    """Say something about the run on standard error."""
+    """Print a message about the run on standard error."""
     print_line(f"tracelens-ext: {text}", error=True)
 
 
 def tell_written(paths: Sequence[Path]) -> None:
-    """Say which files were written; on standard error where a text is on standard output."""
+    """Print which files were written; on standard error if a text went to standard output."""
     for path in paths:
         if path != STANDARD_OUTPUT:
             print_line(f"Wrote {path}", error=STANDARD_OUTPUT in paths)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text or nothing; `-` is standard output."""
+    """Write a text to a file, which is replaced only as a whole; `-` is standard output."""
     from tracelens_ext.report.manifest import written_beside
 
     if path == STANDARD_OUTPUT:
@@ -246,14 +251,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def screen_width() -> int:
-    """Return the columns of the terminal; many when the output goes to a file or a program."""
+    """Return the number of columns of the terminal, or 200 if the output goes elsewhere."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return shutil.get_terminal_size().columns
     return _PIPED_WIDTH
 
 
 def console() -> Console:
-    """Return the terminal that everything is shown on."""
+    """Return the terminal that everything is printed on."""
     from rich.console import Console
 
     return Console(width=screen_width())
@@ -268,7 +273,7 @@ def _show_lines(lines: Sequence[str], screen: Console) -> None:
 
 
 def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
-    """Return lines as this terminal can show them: one that knows ASCII only, in that."""
+    """Return lines in characters that the terminal can show; some know only ASCII."""
     from tracelens_ext.analysis.idle_time.histogram import ascii_lines
 
     safe_lines = [safe_text(line) for line in lines]
@@ -281,9 +286,9 @@ def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
 
 
 def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
-    """Return what is shown first: the file, and what the recording holds.
+    """Return the first blocks of a screen: the trace, and how complete the recording is.
 
-    Without GPU work nothing is said of the recording.
+    A trace without GPU work has no line about the recording.
     """
     from tracelens_ext.analysis.coverage.report_tables import recording_lines
 
@@ -299,7 +304,7 @@ def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """Return a text in lines that fit; no word is broken, and no number parted from its unit."""
+    """Fold a text into lines; words stay whole, and numbers stay with their units."""
     text = with_units_attached(safe_text(text))
     lines = textwrap.wrap(
         text,
@@ -311,7 +316,7 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def fact_text(label: str, value: object) -> str:
-    """Return a fact of a report in a line; a time in the unit that fits."""
+    """Return a fact of a report as a line, with a time in a suitable unit."""
     if not isinstance(value, float):
         return f"{label}: {value}"
     if label.endswith(" (ms)"):
@@ -322,7 +327,7 @@ def fact_text(label: str, value: object) -> str:
 
 
 def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) -> None:
-    """Print notes; if not `whole`, no more lines of them than have room on a screen."""
+    """Print notes: all of them if `whole`, and otherwise the first five lines."""
     width = min(screen.width, WIDEST_TEXT)
     texts = [folded(note, width) for note in notes]
     lines = [line for text in texts for line in text]
@@ -332,19 +337,19 @@ def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) ->
 
 
 def _first_note_lines(texts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the notes that have room, and how many more there are.
+    """Return the first notes, as many as fit, and a line that counts the others.
 
-    Where the first alone has no room it is cut.
+    The first note is cut if it does not fit by itself.
     """
     room = _NOTE_LINES - 1
     lines: list[str] = []
-    lines_shown = 0
+    shown_notes = 0
     for text in texts:
         if len(lines) + len(text) > room:
             break
         lines += text
-        lines_shown += 1
-    more = len(texts) - lines_shown
+        shown_notes += 1
+    more = len(texts) - shown_notes
     if not lines:
         all_lines = [line for text in texts for line in text]
         lines = all_lines[: room - 1]

@@ -1,4 +1,4 @@
-"""Tables of several traces: their rows put side by side, and the columns that compare them."""
+"""Puts the tables of several traces side by side, and adds the columns that compare them."""
 
 from __future__ import annotations
 
@@ -14,35 +14,39 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
 
-#: Decimals of ms that are whole ns.
+#: Times in ms have this many decimals if they are whole ns.
 _NS_DECIMALS = 6
-#: Tables whose times are not those of GPU events that are launched by calls.
+#: Tables whose rows have no calls of operations.
 _WITHOUT_CALLS = ("timeline", "phases")
 _FIGURES = ("ns", "count", "calls")
 _LINE_END = re.compile("\r\n?")
 
 
 def align_places(figures: Sequence[Figures]) -> list[Aligned]:
-    """Return the places of the first with those of each other; none where one lacks them."""
+    """Align the places of the first trace with those of each other trace.
+
+    The list is empty if the places of a trace are not known.
+    """
     places = []
-    for of_trace in figures:
-        if of_trace.places is None:
+    for figures_of_trace in figures:
+        if figures_of_trace.places is None:
             return []
-        places.append(of_trace.places)
-    first = places[0]
-    return [align(first, others) for others in places[1:]]
+        places.append(figures_of_trace.places)
+    baseline = places[0]
+    return [align(baseline, places_of_trace) for places_of_trace in places[1:]]
 
 
 def align_tables(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
-    """Return one row for each distinct key of any trace, in the order of first appearance.
+    """Return a row for each distinct key of any trace, in the order of first appearance.
 
     Args:
-        parts: the tables of the traces, with the columns `ns`, `count` and `calls`.
-        keys: the columns that name a row.
+        parts: a table for each trace, with the columns `ns`, `count` and `calls`.
+        keys: the columns that identify a row.
     """
     key_columns = list(keys)
-    rows_of_trace = [len(part) for part in parts]
-    trace_of_row = np.repeat(np.arange(len(parts)), rows_of_trace)
+    # The trace of each row of the joined table: [0, 0, 1, 1, 1] for tables of 2 and 3 rows.
+    row_counts = [len(part) for part in parts]
+    trace_of_row = np.repeat(np.arange(len(parts)), row_counts)
     rows = pd.concat(parts, ignore_index=True)
     groups = rows.groupby(key_columns, sort=False, dropna=False)
     group = groups.ngroup().to_numpy()
@@ -59,17 +63,18 @@ def align_tables(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligne
 
 
 def spelled_as_in_reports(part: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
-    """Return a table as reports have it: GPU events for calls, names as out of a workbook.
+    """Return the table of a trace as it would be in a report, so that it fits those of reports.
 
-    A workbook spells names least well: what a cell cannot hold is replaced or cut, and openpyxl
-    takes `x005F_` for an escape.
+    Reports contain no calls, so the number of GPU events takes their place. Names are spelled as in
+    a workbook, which replaces or cuts what a cell cannot hold; openpyxl also removes `x005F_`,
+    which it takes for an escape.
     """
     names = {key: [_spelled_in_workbook(name) for name in part[key]] for key in keys}
     return part.assign(calls=part["count"], **names)
 
 
 def _spelled_in_workbook(name: str) -> str:
-    """Return a name as it is read back from a workbook."""
+    """Return a name as it is after writing it to a workbook and reading it back."""
     text = cell_text(name)[0]
     return _LINE_END.sub("\n", text).replace("x005F_", "")
 
@@ -77,13 +82,16 @@ def _spelled_in_workbook(name: str) -> str:
 def comparison_table(
     name: str, aligned: Aligned, letters: Sequence[str], divisors: Sequence[float]
 ) -> pd.DataFrame:
-    """Return a table of several traces, the largest difference first; a timeline in its order.
+    """Return a table that compares several traces.
+
+    The row with the largest difference comes first; the rows of a timeline and of phases keep
+    their order.
 
     Args:
-        name: of the table.
-        aligned: its rows.
-        letters: what the traces are called, the baseline first.
-        divisors: what the time of each trace is divided by.
+        name: the name of the table.
+        aligned: the rows of all traces.
+        letters: the letters of the traces, the baseline first.
+        divisors: the number by which the time of each trace is divided.
     """
     times = aligned.ns / (NS_PER_MS * np.array(divisors))
     columns = _key_columns(name, aligned)
@@ -98,16 +106,16 @@ def comparison_table(
         columns[f"{prefix}ratio"] = _quotient(times[:, trace], times[:, 0])
         if name not in _WITHOUT_CALLS:
             calls = aligned.calls / divisors
-            amount_ms = _change_by_calls(
+            by_calls_ms = _change_by_calls(
                 before_ms=times[:, 0],
                 after_ms=times[:, trace],
                 calls_before=calls[:, 0],
                 calls_after=calls[:, trace],
             )
-            # What rounding leaves is no difference.
-            speed_ms = np.round(difference - amount_ms, _NS_DECIMALS + 3) + 0.0
-            columns[f"{prefix}by_calls_ms"] = amount_ms
-            columns[f"{prefix}by_speed_ms"] = speed_ms
+            # Rounding errors must not look like differences; adding 0.0 turns -0.0 into 0.0.
+            by_speed_ms = np.round(difference - by_calls_ms, _NS_DECIMALS + 3) + 0.0
+            columns[f"{prefix}by_calls_ms"] = by_calls_ms
+            columns[f"{prefix}by_speed_ms"] = by_speed_ms
     for trace, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):
         has_calls = name not in _WITHOUT_CALLS
         if has_calls or name == "phases":
@@ -130,7 +138,7 @@ def comparison_table(
 
 
 def _key_columns(name: str, aligned: Aligned) -> dict[str, object]:
-    """Return the columns that name rows; without the device where no trace has several."""
+    """Return the columns that identify rows, without the device if no trace has several."""
     columns: dict[str, object] = {}
     for key in aligned.keys:
         values = aligned.keys[key]
@@ -141,7 +149,7 @@ def _key_columns(name: str, aligned: Aligned) -> dict[str, object]:
 
 
 def _per_unit(number: Int64Array, divisor: float) -> Int64Array | Float64Array:
-    """Return counts by unit; whole numbers stay whole."""
+    """Return counts divided by the number of units; counts of whole traces stay integers."""
     return number if divisor == 1 else number / divisor
 
 
@@ -151,18 +159,18 @@ def _change_by_calls(
     calls_before: Float64Array,
     calls_after: Float64Array,
 ) -> Float64Array:
-    """Return what of each difference is the number of calls, ms, in whole ns.
+    """Return the part of each difference that is due to more or fewer calls, ms, in whole ns.
 
-    All of it where one of the two has no calls.
+    If one of the two traces has no calls, this is the whole difference.
     """
     has_both = (calls_before > 0) & (calls_after > 0)
     no_time = np.zeros(len(before_ms))
     ms_per_call = np.divide(before_ms, calls_before, out=no_time, where=has_both)
-    amount_ms = np.round((calls_after - calls_before) * ms_per_call, _NS_DECIMALS)
-    return np.where(has_both, amount_ms, after_ms - before_ms)
+    by_calls_ms = np.round((calls_after - calls_before) * ms_per_call, _NS_DECIMALS)
+    return np.where(has_both, by_calls_ms, after_ms - before_ms)
 
 
 def _quotient(part: Float64Array, whole: Float64Array | Int64Array) -> Float64Array:
-    """Return `part / whole`, NaN where that is 0."""
+    """Return `part / whole`, NaN where `whole` is 0."""
     result: Float64Array = part / np.where(whole == 0, np.nan, whole)
     return result

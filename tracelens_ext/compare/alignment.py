@@ -1,8 +1,13 @@
-"""Pair the places of two traces that stand for each other.
+"""Aligns two traces: pairs the places of one with the corresponding places of the other.
 
-Places are aligned by path, outermost operation and shapes, then without shapes, then without
-numbers; where the operations inside differ, at their common ancestor. The rest is paired by
-operation, then by what ran before.
+Places are paired in several rounds, the most reliable first:
+
+1. By path, outermost operation, shapes and the chain of operations. If only the beginnings of two
+   chains are equal, the places are paired at their common ancestor.
+2. In the same way without the shapes.
+3. In the same way without the numbers of instances in the names.
+4. By path and innermost operation.
+5. By path and the pair that ran before.
 """
 
 from __future__ import annotations
@@ -26,30 +31,33 @@ from tracelens_ext.compare.program_places import (
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Float64Array, Int64Array
 
-#: Kernels and operations that a cell names.
+#: How many kernels and operations a cell of the table names.
 _MAX_NAMED_KERNELS = 8
 _MAX_NAMED_OPERATIONS = 4
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """One table of all traces: k rows, t traces."""
+    """A table with the figures of all traces: k rows, t traces.
 
-    keys: pd.DataFrame  #: the columns that name the rows, k of them
-    #: time of each row in each trace, of all its iterations together, (k, t)
-    ns: Int64Array
-    count: Int64Array  #: GPU events, likewise
-    calls: Int64Array  #: calls of operations, likewise
+    The figures of a trace are sums over all of its iterations.
+    """
+
+    keys: pd.DataFrame  #: the columns that identify the rows, k rows
+    ns: Int64Array  #: GPU time, (k, t)
+    count: Int64Array  #: number of GPU events, (k, t)
+    calls: Int64Array  #: number of calls of operations, (k, t)
 
     @cached_property
     def names(self) -> list[str]:
-        """What each row is called, without its device or category, (k,)."""
+        """The name of each row, without its device or category, (k,)."""
         return self.keys.iloc[:, -1].astype(str).tolist()
 
     def work_and_speed(self, trace: int) -> WorkAndSpeed:
-        """Return how much work a trace did and how fast, beside A.
+        """Return how much work a trace did and how fast, compared with the first trace.
 
-        The amount is the median ratio of calls, weighted by A's time.
+        The amount of work is the median ratio of calls over the rows, weighted by the first
+        trace's time.
         """
         in_both = self.ns[:, 0] > 0
         in_both &= self.ns[:, trace] > 0
@@ -61,21 +69,22 @@ class Aligned:
         baseline_calls = self.calls[in_both, 0]
         trace_ns = self.ns[in_both, trace]
         ratio = self.calls[in_both, trace] / baseline_calls
-        expected_ns = (baseline_ns * ratio).sum()  # of as many calls of A
+        # The time that the first trace would take for as many calls.
+        expected_ns = (baseline_ns * ratio).sum()
         speed = float(trace_ns.sum() / expected_ns)
         work = _weighted_median(ratio, baseline_ns)
         return WorkAndSpeed(work, speed)
 
 
 class WorkAndSpeed(NamedTuple):
-    """The ratio of a trace to the baseline; None where nothing can be compared."""
+    """The ratios of a trace to the baseline; None if the two share no row."""
 
-    work: float | None  #: amount of work
-    speed: float | None  #: GPU time for the same work
+    work: float | None  #: ratio of the amounts of work
+    speed: float | None  #: ratio of the GPU times for the same work
 
 
 def _weighted_median(values: Float64Array, weights: Int64Array) -> float:
-    """Return the value at which half of the weight is reached."""
+    """Return the median of values, each of which counts as often as its weight."""
     order = np.argsort(values)
     running_weight = np.cumsum(weights[order])
     middle = np.searchsorted(running_weight, running_weight[-1] / 2)
@@ -90,15 +99,15 @@ class Side(IntEnum):
 
 
 class _Leaf(NamedTuple):
-    """A place with GPU work of its own."""
+    """A place at which GPU work was launched directly."""
 
     place: ProgramPlace
     work: PlaceWork
 
 
 @dataclass
-class _BothSides:
-    """Places of both traces."""
+class _PlacesOfBoth:
+    """Places of trace A and places of trace B."""
 
     a: list[_Leaf] = field(default_factory=list)
     b: list[_Leaf] = field(default_factory=list)
@@ -108,66 +117,71 @@ class _BothSides:
         return self.a if side is Side.A else self.b
 
 
-class _Pair(NamedTuple):
-    """Places of both traces that stand for each other."""
+class _PairedPlaces(NamedTuple):
+    """Places of trace A and the corresponding places of trace B."""
 
-    sides: _BothSides
-    depth: int  #: how long the chain of their common ancestor is; 0 if they have none
+    sides: _PlacesOfBoth
+    depth: int  #: the length of the chain of their common ancestor; 0 if they have none
 
 
-#: What tells places apart, by the trace that they are of; None for those that are not compared.
+#: A function that returns the key by which a place is paired; None if the place takes no part.
 _Key = Callable[[Side, _Leaf], Hashable]
 
 
-def _by_shapes(place: ProgramPlace) -> Hashable:
+# The outermost operation is the first of the chain.
+
+
+def _path_operation_and_shapes(place: ProgramPlace) -> Hashable:
     return (place.path, place.backward, place.chain[0], place.shapes)
 
 
-def _by_outermost(place: ProgramPlace) -> Hashable:
+def _path_and_operation(place: ProgramPlace) -> Hashable:
     return (place.path, place.backward, place.chain[0])
 
 
-def _by_plain_outermost(place: ProgramPlace) -> Hashable:
+def _path_and_plain_operation(place: ProgramPlace) -> Hashable:
     return (place.path, place.backward, without_instance_numbers(place.chain[0]))
 
 
-#: What must be equal of two places besides their operations, the most demanding first.
-_SCOPES = (_by_shapes, _by_outermost, _by_plain_outermost)
+#: What two places must have in common besides their chains, in the order of the rounds.
+_SCOPES = (_path_operation_and_shapes, _path_and_operation, _path_and_plain_operation)
 
 
 class _Pairing:
-    """Pairs the places of two traces, step by step."""
+    """Pairs the places of two traces, round by round."""
 
     def __init__(self, places_a: PlacesWithWork, places_b: PlacesWithWork) -> None:
-        self.remaining = _BothSides(a=_leaves(places_a), b=_leaves(places_b))
-        self.pairs: list[_Pair] = []
+        self.remaining = _PlacesOfBoth(a=_leaves(places_a), b=_leaves(places_b))
+        self.pairs: list[_PairedPlaces] = []
 
     def run(self) -> None:
-        """Pair what can be paired, the surest first."""
-        lengths = [
+        """Pair all places that can be paired, in the rounds that the module describes."""
+        chain_lengths = [
             len(leaf.place.chain) for leaf in self.remaining.a + self.remaining.b
         ]
         for scope in _SCOPES:
-            for depth in range(max(lengths, default=0), 0, -1):
-                self._pair_by(_chain_key(scope, depth, deeper=False))
-                self._pair_by(_chain_key(scope, depth, deeper=True), depth)
+            # Longer chains first: places are paired at their nearest common ancestor.
+            for depth in range(max(chain_lengths, default=0), 0, -1):
+                self._pair_by(_chain_key(scope, depth, with_longer=False))
+                self._pair_by(_chain_key(scope, depth, with_longer=True), depth)
         self._pair_by(_operation_key)
         self._pair_by(_predecessor_key(self.pairs))
 
-    def _pair_by(self, key: _Key, depth: int = 0) -> None:
-        """Pair the places that have one key in both traces."""
+    def _pair_by(self, key_of: _Key, depth: int = 0) -> None:
+        """Pair the remaining places of both traces that have the same key."""
         if not self.remaining.a or not self.remaining.b:
             return
-        groups: dict[Hashable, _BothSides] = defaultdict(_BothSides)
+        groups: dict[Hashable, _PlacesOfBoth] = defaultdict(_PlacesOfBoth)
         for side in Side:
             for leaf in self.remaining.of(side):
-                group = groups[key(side, leaf)]
+                group = groups[key_of(side, leaf)]
                 group.of(side).append(leaf)
-        remaining = groups.pop(None, _BothSides())
+        # Places without a key remain, and so do those whose key only one trace has.
+        remaining = groups.pop(None, _PlacesOfBoth())
         for group in groups.values():
             is_in_both = bool(group.a and group.b)
             if is_in_both:
-                self.pairs.append(_Pair(group, depth))
+                self.pairs.append(_PairedPlaces(group, depth))
                 continue
             remaining.a.extend(group.a)
             remaining.b.extend(group.b)
@@ -175,19 +189,25 @@ class _Pairing:
 
 
 def _leaves(places: PlacesWithWork) -> list[_Leaf]:
-    """Return the places that have GPU work of their own."""
+    """Return the places at which GPU work was launched directly."""
     return [_Leaf(place, work) for place, work in places.items() if work.kernels]
 
 
 def _chain_key(
-    scope: Callable[[ProgramPlace], Hashable], depth: int, *, deeper: bool
+    scope: Callable[[ProgramPlace], Hashable], depth: int, *, with_longer: bool
 ) -> _Key:
-    """Return a key of chains of some length, or of the beginnings of chains of at least that."""
+    """Return a key for places whose chains have a certain length.
+
+    Args:
+        scope: what the places must have in common besides their chains.
+        depth: the length of the chains.
+        with_longer: longer chains take part, too, with their beginnings.
+    """
 
     def key(_side: Side, leaf: _Leaf) -> Hashable:
         length = len(leaf.place.chain)
-        is_compared = length >= depth if deeper else length == depth
-        if not is_compared:
+        takes_part = length == depth or (with_longer and length > depth)
+        if not takes_part:
             return None
         beginning = leaf.place.plain[:depth]
         return (scope(leaf.place), beginning)
@@ -196,12 +216,16 @@ def _chain_key(
 
 
 def _operation_key(_side: Side, leaf: _Leaf) -> Hashable:
-    """Return the innermost operation of a place, and its path."""
+    """Return the path and the innermost operation of a place."""
     return (leaf.place.path, leaf.place.backward, leaf.place.name)
 
 
-def _predecessor_key(pairs: Sequence[_Pair]) -> _Key:
-    """Return a key: the last pair that ran before a place; all places of one path have one key."""
+def _predecessor_key(pairs: Sequence[_PairedPlaces]) -> _Key:
+    """Return a key by what ran before a place.
+
+    Places without a path are paired if the same pair of places started last before them. All
+    remaining places of a path are paired, whenever they ran.
+    """
     starts_of_side: dict[Side, list[int]] = {}
     pairs_of_side: dict[Side, list[int]] = {}
     for side in Side:
@@ -216,16 +240,17 @@ def _predecessor_key(pairs: Sequence[_Pair]) -> _Key:
         place = leaf.place
         if place.path:
             return (place.path, place.backward, None)
-        started_before = bisect_left(starts_of_side[side], leaf.work.first)
-        if not started_before:
+        earlier_pairs = bisect_left(starts_of_side[side], leaf.work.first)
+        if not earlier_pairs:
             return (place.path, place.backward, -1)
-        return (place.path, place.backward, pairs_of_side[side][started_before - 1])
+        last_pair = pairs_of_side[side][earlier_pairs - 1]
+        return (place.path, place.backward, last_pair)
 
     return key
 
 
 class _RowKey(NamedTuple):
-    """What makes a row: a path and an operation of each trace, empty if it has none."""
+    """The identity of a row: a path, and the operation of each trace, empty if it has none."""
 
     path: str
     backward: bool
@@ -233,49 +258,41 @@ class _RowKey(NamedTuple):
     operation_b: str
 
 
-_Rows = Mapping[_RowKey, Sequence[_Pair]]
+_Rows = Mapping[_RowKey, Sequence[_PairedPlaces]]
 
 
 def align(places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
-    """Return the rows of two traces: one for each operation of a path, with its kernels."""
+    """Align the places of two traces; return a row for each operation of a path."""
     pairing = _Pairing(places_a, places_b)
     pairing.run()
-    rows: dict[_RowKey, list[_Pair]] = defaultdict(list)
+    rows: dict[_RowKey, list[_PairedPlaces]] = defaultdict(list)
     for pair in pairing.pairs:
         rows[_row_of_pair(pair)].append(pair)
     row_of_operation = {}
     for row in reversed(rows):
         row_of_operation[row.path, row.backward, row.operation_a, Side.A] = row
         row_of_operation[row.path, row.backward, row.operation_b, Side.B] = row
-    # What is in one trace alone is beside other work of the same operation.
+    # Places that only one trace has join the row of their operation, if there is one.
     for side in Side:
         for leaf in pairing.remaining.of(side):
             place = leaf.place
-            if side is Side.A:
-                own_row = _RowKey(
-                    path=place.path,
-                    backward=place.backward,
-                    operation_a=place.name,
-                    operation_b="",
-                )
-                alone = _Pair(_BothSides(a=[leaf], b=[]), depth=0)
-            else:
-                own_row = _RowKey(
-                    path=place.path,
-                    backward=place.backward,
-                    operation_a="",
-                    operation_b=place.name,
-                )
-                alone = _Pair(_BothSides(a=[], b=[leaf]), depth=0)
+            unpaired = _PairedPlaces(_PlacesOfBoth(), depth=0)
+            unpaired.sides.of(side).append(leaf)
             shared_row = row_of_operation.get(
                 (place.path, place.backward, place.name, side)
             )
-            rows[shared_row or own_row].append(alone)
+            own_row = _RowKey(
+                path=place.path,
+                backward=place.backward,
+                operation_a=place.name if side is Side.A else "",
+                operation_b=place.name if side is Side.B else "",
+            )
+            rows[shared_row or own_row].append(unpaired)
     return _table(rows, places_a, places_b)
 
 
-def _row_of_pair(pair: _Pair) -> _RowKey:
-    """Return the row of a pair: the common ancestor, or the operations of both sides."""
+def _row_of_pair(pair: _PairedPlaces) -> _RowKey:
+    """Return the row of a pair: that of the common ancestor, or of the operations of both sides."""
     place = pair.sides.a[0].place
     if pair.depth:
         ancestor = place.chain[pair.depth - 1]
@@ -293,7 +310,7 @@ def _row_of_pair(pair: _Pair) -> _RowKey:
 
 
 def _listed(names: Sequence[str], most: int, separator: str) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names as a text, with the number of those that are left out."""
     first_names = list(names[:most])
     if len(names) > most:
         first_names.append(f"{len(names) - most} more")
@@ -301,7 +318,7 @@ def _listed(names: Sequence[str], most: int, separator: str) -> str:
 
 
 def _table(rows: _Rows, places_a: PlacesWithWork, places_b: PlacesWithWork) -> Aligned:
-    """Return the rows, with the kernels of each side summed by name, the longest first."""
+    """Return the rows as a table; the kernels of each side are added up by name."""
     shape = (len(rows), len(Side))
     ns = np.zeros(shape, dtype=np.int64)
     count = np.zeros(shape, dtype=np.int64)
@@ -337,14 +354,17 @@ def _table(rows: _Rows, places_a: PlacesWithWork, places_b: PlacesWithWork) -> A
 def _kernel_text(
     ns_of_kernel: Mapping[str, int], count_of_kernel: Mapping[str, int]
 ) -> str:
-    """Return the kernels of a row, the longest first, each with its count."""
+    """Return the kernels of a row as a text, longest first, each with its count."""
     names = sorted(ns_of_kernel, key=lambda name: (-ns_of_kernel[name], name))
     texts = [f"{name} × {count_of_kernel[name]}" for name in names]
     return _listed(texts, _MAX_NAMED_KERNELS, "; ")
 
 
 def _call_count(places: PlacesWithWork, leaves: Iterable[_Leaf], depth: int) -> int:
-    """Return the calls of some places, or of their ancestors whose chains are `depth` long."""
+    """Return how often some places were called, or their ancestors with chains of length `depth`.
+
+    With `depth` 0, the places themselves count. Places with a common ancestor count once.
+    """
     if not depth:
         return sum(leaf.work.calls for leaf in leaves)
     ancestors = set()

@@ -1,6 +1,6 @@
-"""Several traces or reports side by side: where the time of each went, and what changed most.
+"""Compares the measurements of several traces or reports: where their time went, what changed.
 
-Measurements are compared, of traces or of reports. The first is the baseline, called A.
+The first measurement is the baseline. It is called A, the others are called B, C and so on.
 """
 
 from __future__ import annotations
@@ -36,32 +36,35 @@ from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
-#: Without the letter that is also a unit of time.
+#: The letters of the alphabet without S, which is also the unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
-#: Places that tell the amount of work.
+#: The amount of work is determined by places if there are at least this many.
 _MIN_PLACES = 3
-#: How far the counts of periods may lie from what calls say.
-_PERIODS_AGREE = 0.1
-#: The tables that tell most of the amount of work, the best first.
-_MOST_TELLING = ("operations", "kernels", "categories")
+#: Periods are used as the unit of work only if the ratio of their counts deviates from the ratio
+#: of the calls by at most this share.
+_MAX_PERIOD_DEVIATION = 0.1
+#: The tables by which the amount of work can be determined, the most reliable first.
+_TABLES_FOR_WORK = ("operations", "kernels", "categories")
 
 
 class Savings(NamedTuple):
-    """What findings save in each trace."""
+    """The savings of f findings in each trace."""
 
-    ids: list[str]  #: of f findings
-    #: ms by unit, and percent of the wall time; NaN where a trace lacks a finding, (f, t, 2)
+    ids: list[str]  #: the ids of the findings, (f,)
+    #: ms per unit and percent of the analyzed time; NaN if a trace lacks the finding, (f, t, 2)
     values: Float64Array
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several traces compared; A is the baseline."""
+    """A comparison of several traces with the first of them, the baseline A."""
 
-    measurements: Sequence[Measurement]  #: of the traces, A first
-    total: bool = False  #: whole traces are compared, whatever unit they have
-    history: bool = False  #: the last trace is compared with the median of the others
-    #: the parts that could not be computed so far
+    measurements: Sequence[Measurement]  #: one for each trace, A first
+    total: bool = False  #: True to compare whole traces even if they have iterations
+    history: bool = (
+        False  #: True to compare the last trace with the median of the others
+    )
+    #: messages about parts that could not be computed
     failures: PartFailures = field(default_factory=PartFailures)
 
     def __repr__(self) -> str:
@@ -75,7 +78,7 @@ class Comparison:
 
     @cached_property
     def letters(self) -> list[str]:
-        """What the traces are called in the names of columns: A to Z, then AA."""
+        """The letters of the traces in the names of columns: A to Z without S, then AA, BB, …."""
         letters = []
         for index in range(len(self.measurements)):
             letter = _LETTERS[index % len(_LETTERS)]
@@ -85,12 +88,12 @@ class Comparison:
 
     @property
     def named(self) -> list[tuple[str, Measurement]]:
-        """Each trace's letter and measurement."""
+        """The letter and the measurement of each trace."""
         return list(zip(self.letters, self.measurements, strict=True))
 
     @cached_property
     def unit(self) -> WorkUnit:
-        """The repeating part that all traces have: iterations, else the period of kernel names."""
+        """The unit of work: iterations if all traces have them, else periods, else whole traces."""
         iterations = [measurement.iterations for measurement in self.measurements]
         step_names = {measurement.step_name for measurement in self.measurements}
         if all(iterations) and len(step_names) == 1:
@@ -113,82 +116,86 @@ class Comparison:
         )
 
     def _periods_agree_with_calls(self, counts: Sequence[float]) -> bool:
-        """Tell whether the counts of periods differ as the calls of the traces do."""
+        """Tell whether the ratios of the counts of periods agree with the ratios of the calls."""
         first_count = counts[0]
         for count, ratios in zip(counts[1:], self._ratios_by_calls, strict=True):
             if not ratios.work:
                 return False
             ratio = count / first_count / ratios.work
             deviation = abs(ratio - 1)
-            if deviation > _PERIODS_AGREE:
+            if deviation > _MAX_PERIOD_DEVIATION:
                 return False
         return True
 
     @property
     def basis(self) -> str:
-        """What the times are of: `iteration`, `period` or `trace`."""
+        """The unit to which the times refer: `iteration`, `period` or `trace`."""
         return "trace" if self.total else self.unit.kind
 
     @cached_property
     def divisors(self) -> list[float]:
-        """What the time of each trace is divided by: its units, or 1."""
+        """The number by which the time of each trace is divided: that of its units, or 1."""
         if self.total:
             return [1.0] * len(self.measurements)
         return list(self.unit.counts)
 
     @property
     def figures(self) -> list[Figures]:
-        """The figures that are compared."""
+        """The figures of each trace that are compared."""
         return [measurement.figures(self.basis) for measurement in self.measurements]
 
     @cached_property
     def _ratios_by_calls(self) -> list[WorkAndSpeed]:
-        """Work and speed of each whole trace but the baseline, by the calls of what both did."""
+        """Work and speed of each trace except the baseline, by the calls that both traces made."""
         totals = [measurement.total for measurement in self.measurements]
         pairs = align_places(totals)
         if pairs and min(len(pair.ns) for pair in pairs) >= _MIN_PLACES:
             return [pair.work_and_speed(1) for pair in pairs]
-        others = range(1, len(totals))
-        table = self._most_telling_table(totals, has_places=bool(pairs))
+        other_traces = range(1, len(totals))
+        table = self._table_for_work(totals, has_places=bool(pairs))
         if table is None:
-            return [WorkAndSpeed(None, None) for _ in others]
-        return [table.work_and_speed(trace) for trace in others]
+            return [WorkAndSpeed(None, None) for _ in other_traces]
+        return [table.work_and_speed(trace) for trace in other_traces]
 
-    def _most_telling_table(
+    def _table_for_work(
         self, totals: Sequence[Figures], *, has_places: bool
     ) -> Aligned | None:
-        """Return the table that tells most of the amount of work; None if there is none."""
-        kernels = [figures.tables.get("kernels") for figures in totals]
-        known_kernels = [table for table in kernels if table is not None]
-        if has_places and len(known_kernels) == len(totals):
-            # Where few operations are known, the names of kernels tell more.
-            return align_tables(known_kernels, KEYS["kernels"])
-        for name in _MOST_TELLING:
+        """Return the table by which the amount of work is determined; None if there is none."""
+        kernel_tables = [
+            figures.tables["kernels"]
+            for figures in totals
+            if "kernels" in figures.tables
+        ]
+        if has_places and len(kernel_tables) == len(totals):
+            # The traces have few places, so they have few operations, too.
+            return align_tables(kernel_tables, KEYS["kernels"])
+        for name in _TABLES_FOR_WORK:
             if name in self.aligned:
                 return self.aligned[name]
         return None
 
     @cached_property
     def verdicts(self) -> list[ComparisonVerdict]:
-        """What became of the work of each trace but the baseline; empty if that fails."""
+        """The verdict on each trace except the baseline; empty if the computation fails."""
         with self.failures.isolate("The verdict of the comparison"):
             return self._find_verdicts()
         return []
 
     def _find_verdicts(self) -> list[ComparisonVerdict]:
-        """Return a verdict for each trace but the baseline."""
+        """Return the verdict on each trace except the baseline."""
         kind = self.unit.kind
         counts = self.unit.counts
         ns_per_unit = []
         for measurement, count in zip(self.measurements, counts, strict=True):
             ns = measurement.figures(kind).whole("ns") or 0
             ns_per_unit.append(ns / count)
-        candidates = ("places",) + _MOST_TELLING + ("timeline",)
+        candidates = ("places",) + _TABLES_FOR_WORK + ("timeline",)
         table = next(self.tables[name] for name in candidates if name in self.tables)
         verdicts = []
         for index, ratios in enumerate(self._ratios_by_calls, start=1):
             letter = self.letters[index]
-            # else the two share nothing
+            # Counts of units are more exact than ratios of calls, but they mean nothing if the
+            # two traces have no work in common.
             if kind != "trace" and ratios.work is not None:
                 speed = ns_per_unit[index] / ns_per_unit[0] if ns_per_unit[0] else None
                 ratios = WorkAndSpeed(counts[index] / counts[0], speed)
@@ -203,8 +210,8 @@ class Comparison:
         return verdicts
 
     @property
-    def unit_told(self) -> dict[str, object]:
-        """The unit as JSON has it."""
+    def unit_facts(self) -> dict[str, object]:
+        """The unit of work, as JSON contains it."""
         facts: dict[str, object] = {"kind": self.unit.kind}
         for letter, count in zip(self.letters, self.unit.counts, strict=True):
             facts[f"{letter}_count"] = count
@@ -213,7 +220,7 @@ class Comparison:
 
     @property
     def members(self) -> dict[str, object]:
-        """What JSON has beside the tables; lists for several traces."""
+        """The members of the JSON besides the tables; they are lists for more than two traces."""
         verdicts: Any = [
             {
                 "text": verdict.text,
@@ -226,14 +233,14 @@ class Comparison:
         if len(verdicts) == 1:
             verdicts = verdicts[0]
             work_ratios = work_ratios[0]
-        return {"unit": self.unit_told, "work_ratio": work_ratios, "verdict": verdicts}
+        return {"unit": self.unit_facts, "work_ratio": work_ratios, "verdict": verdicts}
 
     @cached_property
     def aligned(self) -> dict[str, Aligned]:
-        """Each table with the times of all traces, before any division.
+        """The tables with the figures of all traces, before they are divided.
 
-        What some report lacks is compared as TraceLens's sheets have it (`STAND_INS`), and left out
-        if one lacks that too.
+        If a report lacks a table, its stand-in is compared (`STAND_INS`): the table that
+        TraceLens's sheets contain. If a report lacks the stand-in, too, the table is left out.
         """
         aligned: dict[str, Aligned] = {"timeline": self._timeline()}
         totals = [measurement.total.tables for measurement in self.measurements]
@@ -252,11 +259,11 @@ class Comparison:
 
     @property
     def _has_reports(self) -> bool:
-        """True if any of the traces is a report."""
+        """True if at least one measurement comes from a report."""
         return any(measurement.report for measurement in self.measurements)
 
     def _aligned_table(self, name: str, keys: tuple[str, ...]) -> Aligned | None:
-        """Return a table of all traces; None if some lacks it."""
+        """Return a table with the rows of all traces; None if a trace lacks it."""
         parts = []
         for figures in self.figures:
             if name not in figures.tables:
@@ -268,7 +275,10 @@ class Comparison:
         return align_tables(parts, keys)
 
     def _timeline(self) -> Aligned:
-        """Return the timelines; without the split of idle time if a report lacks it."""
+        """Return the timelines of all traces.
+
+        If there are reports, only the types of time that all timelines have are compared.
+        """
         parts = [figures.tables["timeline"] for figures in self.figures]
         if all(part["device"].nunique() < 2 for part in parts):
             parts = [part.assign(device=NONE) for part in parts]
@@ -282,17 +292,18 @@ class Comparison:
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by name, as far as all traces have them.
+        """The tables of the comparison by name, without those that a trace lacks.
 
-        `phases` too where all traces have steps of a serving engine; its counts are steps, and
-        `A_ms_per_step` is the time by them.
+        The first columns identify the row: `device` (if a trace has several) and `type`;
+        `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`. They are followed by
+        `A_time_ms`, `B_time_ms`, `difference_ms` (B - A), `difference_percent` (of A) and `ratio`
+        (B / A), and by `A_count` and `B_count`, the numbers of GPU events (not in the timeline).
+        `difference_percent` and `ratio` are empty if A has no time. With more than two traces, the
+        columns of each trace are called `B_time_ms`, `B_difference_ms`, and so on.
 
-        Columns: what names the row (`device`, where a trace has several, and `type`;
-        `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
-        `B_time_ms`, `difference_ms` (B - A), `difference_percent` (of A) and `ratio` (B / A), both
-        empty where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline).
-        With more than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The
-        largest difference comes first, whatever its sign; the timeline keeps its order.
+        The row with the largest difference comes first, whatever its sign. The timeline keeps its
+        order. The table `phases` exists if all traces have steps of a serving engine. Its counts
+        are steps, and `A_ms_per_step` is the time per step.
         """
         tables: dict[str, pd.DataFrame] = {}
         for name, aligned in self.aligned.items():
@@ -308,7 +319,7 @@ class Comparison:
         return tables
 
     def _places(self) -> pd.DataFrame | None:
-        """Return the places of A with those of each other trace; None if a report lacks them."""
+        """Return the places of A beside those of each other trace; None if a trace lacks them."""
         parts = []
         baseline = self.letters[0]
         for index, pair in enumerate(align_places(self.figures), start=1):
@@ -329,17 +340,17 @@ class Comparison:
 
     @cached_property
     def facts(self) -> list[tuple[str, object]]:
-        """What was compared, label and value."""
+        """Facts about the compared traces: label and value."""
         return facts_of(self)
 
     @cached_property
     def notes(self) -> list[str]:
-        """What changed most, and how it was compared, a sentence each."""
+        """Sentences about how the total time changed, and about how the traces were compared."""
         return notes_of(self)
 
     @cached_property
     def savings(self) -> Savings | None:
-        """What each finding saves; None where the findings of some trace are unknown."""
+        """The savings of each finding; None if the findings of a trace are not known."""
         findings = [
             measurement.findings
             for measurement in self.measurements
@@ -360,21 +371,24 @@ class Comparison:
         return Savings(list(ids), values)
 
     def times_ms(self, name: str) -> Float64Array:
-        """Return the times of a table as shown, ms, (k, t)."""
-        # One division: two equal averages are then equal to the last bit.
+        """Return the times of a table as they are shown, ms, (k, t)."""
+        # There is a single division, so that equal averages are equal to the last bit.
         divisors = NS_PER_MS * np.array(self._divisors_of_table(name))
         times: Float64Array = self.aligned[name].ns / divisors
         return times
 
     def _divisors_of_table(self, name: str) -> list[float]:
-        """Return what the times of a table are divided by; phases are compared step by step."""
+        """Return the numbers by which a table is divided; phases are those of whole traces."""
         if name == "phases":
             return [1.0] * len(self.measurements)
         return self.divisors
 
 
 def _with_letter(places: pd.DataFrame, letter: str) -> pd.DataFrame:
-    """Return the table of two traces as a part of that of several: its columns name the trace."""
+    """Return the places of two traces with the letter of the second in the names of columns.
+
+    The table can then be joined with those of other traces.
+    """
     names = {}
     for column in places:
         name = str(column)
@@ -391,12 +405,12 @@ def compare(
     """Compare traces with the first of them.
 
     Args:
-        measurements: of two traces or more.
-        total: compare whole traces, even where all have iterations or periods.
-        history: compare the last trace with the median of all before it.
+        measurements: the measurements of at least two traces.
+        total: compare whole traces even if all of them have iterations or periods.
+        history: compare the last trace with the median of all traces before it.
 
     Raises:
-        UsageError: fewer than two traces.
+        UsageError: there are fewer than two traces.
         TracelensError: no trace has a GPU event.
     """
     if len(measurements) < 2:

@@ -1,4 +1,4 @@
-"""What findings save in each trace, and how that changed."""
+"""Compares the savings of findings between traces."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tracelens_ext.trace import BoolArray, Float64Array
 
 
 def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
-    """Return a row for each finding, the largest change first.
+    """Return a table with a row for each finding, the largest change first.
 
-    None where the findings of some trace are unknown.
+    The result is None if the findings of a trace are not known.
     """
     if comparison.savings is None:
         return None
@@ -49,7 +49,7 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
 def _change_words(
     was_missing: BoolArray, is_missing: BoolArray, share_change: Float64Array
 ) -> list[str]:
-    """Return what became of each finding, in a word."""
+    """Return a word for each finding: `new`, `gone`, `as before`, `worse` or `better`."""
     cases = [
         was_missing & is_missing,
         was_missing,
@@ -58,5 +58,5 @@ def _change_words(
         share_change > 0,
     ]
     words = ["", "new", "gone", "as before", "worse"]
-    chosen: list[str] = np.select(cases, words, "better").tolist()
-    return chosen
+    word_of_finding: list[str] = np.select(cases, words, "better").tolist()
+    return word_of_finding

@@ -1,4 +1,4 @@
-"""A trace compared with its history: each figure with the median of those before it."""
+"""Compares the figures of a trace with the medians of earlier traces, its history."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ _TITLE = "GPU performance compared with its history"
 _DESCRIPTIONS = {
     "history": "Each value compared with the median of the values before it"
 }
-#: What a division leaves, ms.
+#: The largest rounding error of a time, ms.
 _ROUNDING_MS = 1e-6
-#: Median absolute deviations that deserve a word, and figures that get one.
+#: Figures that are more than this many median absolute deviations off count as far.
 _FAR_DEVIATIONS = 3
+#: How many far figures the verdict names.
 _NAMED_FIGURES = 3
 
 
 class _FigureTimes(NamedTuple):
-    """The times of figures in all traces."""
+    """The times of the figures of a table in all traces."""
 
     table: str
-    figures: list[str]  #: k of them
+    figures: list[str]  #: the names of the figures, (k,)
     ms: Float64Array  #: (k, t)
 
 
 def history_table(comparison: Comparison) -> pd.DataFrame:
-    """Return a row for each figure: its median, its deviation, and the trace's own value.
+    """Return a row for each figure: its median and deviation, and its value in the last trace.
 
-    Columns `table`, `figure`, `median_ms`, `mad_ms` (the median absolute deviation), `time_ms`,
-    `difference_ms` (from the median) and `difference_mads` (empty where the history does not vary).
-    The farthest come first.
+    The columns are `table`, `figure`, `median_ms`, `mad_ms` (the median absolute deviation),
+    `time_ms`, `difference_ms` (from the median) and `difference_mads` (the difference in median
+    absolute deviations; empty if the history does not vary). The farthest figures come first.
     """
     parts = _figure_times(comparison)
     times = np.concatenate([part.ms for part in parts])
@@ -60,15 +61,15 @@ def history_table(comparison: Comparison) -> pd.DataFrame:
             "difference_mads": difference_mads,
         }
     )
-    # A change of what never changed surprises most.
-    surprise_of_constant = np.where(difference == 0, 0.0, np.inf)
-    surprise = np.where(varies, np.abs(difference_mads), surprise_of_constant)
-    order = np.lexsort((-np.abs(difference), -surprise))
+    # A figure that never varied before is infinitely far off as soon as it changes.
+    distance_of_constant = np.where(difference == 0, 0.0, np.inf)
+    distance = np.where(varies, np.abs(difference_mads), distance_of_constant)
+    order = np.lexsort((-np.abs(difference), -distance))
     return table.iloc[order].reset_index(drop=True)
 
 
 def _figure_times(comparison: Comparison) -> list[_FigureTimes]:
-    """Return the times of all figures."""
+    """Return the times of all figures of the tables, and of findings if they are known."""
     parts = []
     for table in KEYS:
         aligned = comparison.aligned.get(table)
@@ -89,7 +90,7 @@ def _figure_times(comparison: Comparison) -> list[_FigureTimes]:
 
 
 def history_report(comparison: Comparison) -> Report:
-    """Return the comparison with a history, ready for any format."""
+    """Return the comparison with a history as a report."""
     table = history_table(comparison)
     earlier_count = len(comparison.measurements) - 1
     text = _verdict_text(table, earlier_count=earlier_count)
@@ -104,22 +105,23 @@ def history_report(comparison: Comparison) -> Report:
         facts=facts,
         notes=list(comparison.failures.messages),
         descriptions=_DESCRIPTIONS,
-        members={"unit": comparison.unit_told, "verdict": {"text": text}},
+        members={"unit": comparison.unit_facts, "verdict": {"text": text}},
     )
 
 
 def _verdict_text(table: pd.DataFrame, earlier_count: int) -> str:
-    """Return how many figures are far from their median, and the first of them."""
+    """Return a sentence with the number of figures that are far off, and the farthest of them."""
     limit_ms = _FAR_DEVIATIONS * table["mad_ms"] + _ROUNDING_MS
-    far = table[table["difference_ms"].abs() > limit_ms]
-    named = far[far["table"].isin(["timeline", "categories"])].head(_NAMED_FIGURES)
+    far_figures = table[table["difference_ms"].abs() > limit_ms]
+    is_named = far_figures["table"].isin(["timeline", "categories"])
+    named_figures = far_figures[is_named].head(_NAMED_FIGURES)
     texts = [
         f"{row['figure']} {row['difference_ms']:+,.3f} ms"
-        for row in named.to_dict("records")
+        for row in named_figures.to_dict("records")
     ]
     text = (
-        f"Of {len(table):,} values, {len(far):,} are more than {_FAR_DEVIATIONS} MAD "
-        f"from the median of {earlier_count} earlier ones"
+        f"Of {len(table):,} values, {len(far_figures):,} are more than "
+        f"{_FAR_DEVIATIONS} MAD from the median of {earlier_count} earlier ones"
     )
     if texts:
         text = f"{text}: {', '.join(texts)}"

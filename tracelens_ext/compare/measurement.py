@@ -1,4 +1,4 @@
-"""What a comparison knows of a trace or of a report, and how a trace is measured for it."""
+"""Measures a trace for a comparison: its GPU time by category, operation, kernel and place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tracelens_ext.analysis.iterations.candidates import likely_iterations
-from tracelens_ext.analysis.iterations.selection import Iterations, named_iterations
+from tracelens_ext.analysis.iterations.iterations import Iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.serving.phases import busy_by_step
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.analysis.timeline.overview import device_names
@@ -39,46 +40,48 @@ from tracelens_ext.trace.grouping import (
 )
 from tracelens_ext.trace.lookup import values_at
 
-#: What a finding saves: ms, and percent of the wall time.
+#: The saving of a finding: ms, and percent of the analyzed time.
 Saving = tuple[float, float]
 
-#: Table → the columns that name its rows; of `phases` it is `phase`.
+#: Table → the columns that identify its rows. Those of `phases` are identified by `phase`.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "timeline": ("device", "type"),
     "categories": ("kernel_category",),
     "operations": ("cpu_op",),
     "kernels": ("kernel_category", "kernel_name"),
 }
-#: Table → the one that has what TraceLens's sheet has, which is less, called as its only key:
-#: categories of operations and not of kernels; operations as launchers, by busy time; kernels
-#: without copies and fills.
+#: Table → its stand-in, the corresponding table of TraceLens. A stand-in is called like its only
+#: key and contains less: categories of operations instead of kernels; operations that launched GPU
+#: work, with their busy time; kernels without copies and fills.
 STAND_INS = {
     "categories": "op category",
     "operations": "launcher",
     "kernels": "kernel_name",
 }
-#: What the iterations of PyTorch's profiler are called.
+#: The name of the iterations that PyTorch's profiler annotates.
 PROFILER_STEP = "ProfilerStep"
-#: Annotations that are tried as iterations, and the GPU work that must be launched within them.
-_MOST_CANDIDATES = 3
-_MOST_GPU_WORK = 0.8
+#: How many annotations of the program are tried as iterations.
+_MAX_CANDIDATES = 3
+#: The share of GPU events that must be launched within such iterations.
+_MIN_SHARE_INSIDE = 0.8
 _NUMBER = re.compile(r"\d+")
-#: The program whose reports are read besides ours.
+#: The other program whose reports can be read.
 TRACELENS = "TraceLens"
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Where the GPU time of a trace, or of its whole iterations, went."""
+    """The GPU time of a whole trace, or of its whole iterations, in several tables."""
 
-    #: each with its key columns, `ns`, `count` (GPU events; steps in `phases`) and `calls` (of
-    #: operations), both 0 in the timeline. Those of a report may lack some; `STAND_INS` are there
-    #: where they are known, `phases` of a whole trace in which a serving engine names its steps.
+    #: Each table has its key columns, `ns`, `count` (of GPU events; of steps in `phases`) and
+    #: `calls` (of operations). Both counts are 0 in the timeline. A report may lack tables, and
+    #: may have their `STAND_INS`. `phases` exists for whole traces with steps of a serving engine.
     tables: Mapping[str, pd.DataFrame]
-    places: PlacesWithWork | None = None  #: where it was launched; None of a report
+    #: the places at which the GPU work was launched; None for a report
+    places: PlacesWithWork | None = None
 
     def whole(self, column: Literal["ns", "count"]) -> int | None:
-        """Return the sum over all GPU events; None if a report does not have it."""
+        """Return the sum of a column over all GPU events; None if a report does not have it."""
         for name in STAND_INS:
             table = self.tables.get(name)
             if table is None:
@@ -89,36 +92,35 @@ class Figures:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a comparison needs to know of one trace, or of one report."""
+    """Everything about a trace or a report that a comparison needs."""
 
     path: str  #: the file as the user named it
-    devices: str  #: its GPUs
-    total: Figures  #: figures of the whole trace
-    #: every category that the rules could have given; of a report, those it names
+    devices: str  #: the names of the GPUs
+    total: Figures  #: the figures of the whole trace
+    #: all categories that the rules can assign; for a report, those that it contains
     categories: frozenset[str]
-    #: figures of its whole iterations together; None when there are none
+    #: the figures of all whole iterations together; None if there are none
     whole_iterations: Figures | None = None
-    iterations: int = 0  #: how many those are
-    #: what those are called, without their numbers
-    step_name: str = PROFILER_STEP
-    #: how many, which ones, and which are not whole
-    iterations_told: str = "not in the report"
-    report: str = ""  #: the program whose report was measured; empty for a trace
-    #: what the reader of a comparison should know of it, clauses
+    iterations: int = 0  #: the number of whole iterations
+    step_name: str = PROFILER_STEP  #: the name of the iterations, without their numbers
+    #: the number and labels of the whole iterations, and the labels of the others
+    iterations_text: str = "not in the report"
+    report: str = ""  #: the program that wrote the report; empty for a trace
+    #: remarks for the user, as clauses
     notes: tuple[str, ...] = ()
-    period: Period | None = None  #: in which kernel names come back
-    #: time lost against the best case by operation and shapes, ms; None where no shapes are known
+    period: Period | None = None  #: the period of kernel names; None if there is none
+    #: time lost by operation and shapes, ms, as `time_lost` returns it; None if it is not known
     lost: pd.DataFrame | None = None
-    #: what each finding of the whole trace saves, by its id; None where that is not known
+    #: id → saving of each finding of the whole trace; None if the findings are not known
     findings: Mapping[str, Saving] | None = None
 
     @property
     def events(self) -> int | None:
-        """How many GPU events it has; None if a report does not say."""
+        """The number of GPU events; None if a report does not contain it."""
         return self.total.whole("count")
 
     def figures(self, basis: str) -> Figures:
-        """Return what is compared: for `iteration` that of whole iterations, else of all."""
+        """Return the figures of whole iterations for `iteration`, and of the whole trace else."""
         if basis == "iteration" and self.whole_iterations is not None:
             return self.whole_iterations
         return self.total
@@ -133,12 +135,13 @@ def measure(
     """Measure one trace for a comparison.
 
     Args:
-        work: the GPU events, with categories.
-        micro_idle_thresh_us: when given, the timeline also splits idle time at this many µs.
-        failures: takes the parts that fail.
+        work: the GPU events of the trace, with categories.
+        micro_idle_thresh_us: idle gaps up to this length are reported separately in the timeline;
+            None to report all idle time together.
+        failures: receives a message for each part that fails.
 
     Raises:
-        UsageError: the analyzer was made without categories.
+        UsageError: the GPU events have no categories.
     """
     failures = PartFailures() if failures is None else failures
     meter = _Meter(
@@ -162,43 +165,43 @@ def measure(
         categories=_possible_categories(work),
         whole_iterations=meter.figures_of_iterations(iterations),
         iterations=iterations.whole_count,
-        iterations_told=_iterations_text(steps),
+        iterations_text=_iterations_text(steps),
         step_name=steps.name,
         period=period,
     )
 
 
 class _Steps(NamedTuple):
-    """The iterations of a trace, and what they are called, without their numbers."""
+    """The iterations of a trace and their name."""
 
     iterations: Iterations
-    name: str
+    name: str  #: the name without the numbers
 
 
 def _steps(gpu_events: GpuEvents) -> _Steps:
-    """Return the steps of a trace: by the profiler, by a serving engine, or by an annotation.
+    """Return the iterations of the profiler or a serving engine, or those of another annotation.
 
-    An annotation of the program counts if nearly all GPU work is launched within it.
+    Another annotation is used only if at least 80 % of the GPU events are launched within it.
     """
     tree = gpu_events.tree
-    usual = named_iterations(tree, None)
-    if len(usual.iterations):
-        name, _, _ = usual.labels[0].partition("#")
-        return _Steps(usual.iterations, name)
-    for expression in likely_iterations(tree, _MOST_CANDIDATES):
+    default = named_iterations(tree, None)
+    if len(default.iterations):
+        name, _, _ = default.labels[0].partition("#")
+        return _Steps(default.iterations, name)
+    for expression in likely_iterations(tree, _MAX_CANDIDATES):
         named = named_iterations(tree, expression)
         if named.iterations.whole_count < 2:
             continue
         is_inside = named.iterations.of_gpu != NONE
         launched_inside = int(is_inside.sum())
-        if launched_inside >= _MOST_GPU_WORK * len(gpu_events):
+        if launched_inside >= _MIN_SHARE_INSIDE * len(gpu_events):
             name = _NUMBER.sub("#", named.labels[0])
             return _Steps(named.iterations, name)
-    return _Steps(usual.iterations, PROFILER_STEP)
+    return _Steps(default.iterations, PROFILER_STEP)
 
 
 def _possible_categories(gpu_events: GpuEvents) -> frozenset[str]:
-    """Return every category that the rules could give a kernel."""
+    """Return all categories that the rules can assign to a kernel."""
     categorizer = gpu_events.categorizer
     if not isinstance(categorizer, KernelCategorizer):
         return frozenset()
@@ -212,7 +215,7 @@ def _possible_categories(gpu_events: GpuEvents) -> frozenset[str]:
 
 
 def _phases(gpu_events: GpuEvents) -> pd.DataFrame | None:
-    """Return GPU time by phase of serving; None if no engine names its steps."""
+    """Return the GPU time of each serving phase; None if there are no steps of an engine."""
     steps = find_steps(gpu_events.tree)
     if not len(steps):
         return None
@@ -229,42 +232,44 @@ def _phases(gpu_events: GpuEvents) -> pd.DataFrame | None:
 
 
 def _iterations_text(steps: _Steps) -> str:
-    """Return how many iterations are whole and which, and which are not."""
+    """Return the number and labels of the whole iterations, and the labels of the others."""
     iterations = steps.iterations
     if steps.name != PROFILER_STEP:
         return f"{iterations.whole_count} ({steps.name})"
-    left_out = iterations.label(~iterations.whole)
+    incomplete_label = iterations.label(~iterations.whole)
     if not iterations.whole_count:
-        return "none whole" if left_out else "none"
-    label = iterations.label(iterations.whole)
-    text = f"{iterations.whole_count} ({label})"
-    if left_out:
-        text = f"{text}, not {left_out}"
+        return "none whole" if incomplete_label else "none"
+    whole_label = iterations.label(iterations.whole)
+    text = f"{iterations.whole_count} ({whole_label})"
+    if incomplete_label:
+        text = f"{text}, not {incomplete_label}"
     return text
 
 
-class _Key(NamedTuple):
-    """A column that names rows."""
+class _KeyColumn(NamedTuple):
+    """A column that identifies rows."""
 
-    code: IntArray  #: of each GPU event
+    code: IntArray  #: the index of each GPU event's label, (g,)
     labels: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
 class _Meter:
-    """Measures chosen GPU events of a trace."""
+    """Computes the figures of chosen GPU events of a trace."""
 
     gpu_events: GpuEvents
     micro_idle_thresh_us: float | None
-    failures: PartFailures  #: takes the parts that fail
+    failures: PartFailures  #: receives a message for each part that fails
 
     def figures(self, chosen: BoolArray) -> Figures:
-        """Return the figures of the chosen GPU events."""
+        """Return the figures of the chosen GPU events, without tables that fail."""
         categories = self.gpu_events.needed_categories
-        category = _Key(code=categories.code, labels=categories.labels)
-        kernel = _Key(code=self.gpu_events.name, labels=self.gpu_events.trace.names)
+        category = _KeyColumn(code=categories.code, labels=categories.labels)
+        kernel = _KeyColumn(
+            code=self.gpu_events.name, labels=self.gpu_events.trace.names
+        )
         op_code, op_labels = self.gpu_events.tree.cpu_op_label_of_gpu
-        operation = _Key(code=op_code, labels=op_labels)
+        operation = _KeyColumn(code=op_code, labels=op_labels)
         keys_of_table = {
             "categories": {"kernel_category": category},
             "operations": {"cpu_op": operation},
@@ -279,8 +284,10 @@ class _Meter:
             places_of_events = places(self.gpu_events, chosen)
         return Figures(tables, places_of_events)
 
-    def grouped(self, chosen: BoolArray, keys: Mapping[str, _Key]) -> pd.DataFrame:
-        """Return GPU time, GPU events and calls of operations by some columns."""
+    def grouped(
+        self, chosen: BoolArray, keys: Mapping[str, _KeyColumn]
+    ) -> pd.DataFrame:
+        """Return GPU time, number of GPU events and number of calls, grouped by key columns."""
         columns, groups = group_by_labels(
             keys=dict(keys), duration=self.gpu_events.duration, chosen=chosen
         )
@@ -291,11 +298,12 @@ class _Meter:
         return pd.DataFrame({**columns, **figures})
 
     def timeline(self, chosen: BoolArray) -> pd.DataFrame:
-        """Return the GPU timeline of the chosen GPU events, by device."""
+        """Return the GPU timeline of the chosen GPU events with a column `device`."""
         selected = copy.copy(self.gpu_events)
         selected.counted = self.gpu_events.counted & chosen
         frame = gpu_timeline(selected, self.micro_idle_thresh_us)
-        if "device" not in frame:  # a single one, or none
+        if "device" not in frame:
+            # The trace has one device, or no GPU events.
             device = self.gpu_events.trace.device[selected.counted].max(initial=NONE)
             frame.insert(0, "device", device)
         ns = np.rint(frame["time ms"].to_numpy() * NS_PER_MS).astype(np.int64)
@@ -303,7 +311,7 @@ class _Meter:
         return frame.assign(ns=ns, count=0, calls=0)
 
     def figures_of_iterations(self, iterations: Iterations) -> Figures | None:
-        """Return the figures of whole iterations together; None if there are none."""
+        """Return the figures of all whole iterations together; None if there are none."""
         if not iterations.whole_count:
             return None
         gpu_events = self.gpu_events
@@ -329,7 +337,7 @@ class _Meter:
         return figures
 
     def _kind_of_idle(self, ns: int) -> str:
-        """Return the row of the timeline that counts a gap of this length."""
+        """Return the row of the timeline to which a gap of some length belongs."""
         threshold_us = self.micro_idle_thresh_us
         if threshold_us is None:
             return "macro_idle_time"
@@ -342,34 +350,38 @@ class _Meter:
 def _idle_changes(
     iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64Array
 ) -> list[int]:
-    """Return what to add to the idle time of a device so that each iteration has one gap after it.
+    """Return the corrections of a device's idle time after which each iteration has one gap.
 
-    Where the recording skips iterations, the time between is not idle time: it is taken away. The
-    gap after the last iteration of a run is not in the trace: it is taken to be average.
+    Between two runs of consecutive iterations, the recording skips iterations. The time between the
+    runs is not idle time, so it is subtracted. The gap after the last iteration of a run is not in
+    the trace, so an average gap is added for it.
 
     Args:
-        iteration: of each GPU event, an index, (e,).
-        start: of each GPU event, ns, (e,).
-        end: of each GPU event, ns, (e,).
-        run: of each iteration, the number of the run of consecutive iterations that it is in, (k,).
+        iteration: the index of each GPU event's iteration, (e,).
+        start: the start of each GPU event, ns, (e,).
+        end: the end of each GPU event, ns, (e,).
+        run: the number of the run of consecutive iterations that each iteration belongs to, (k,).
     """
     first_start = minima(iteration, start, len(run))
     last_end = maxima(iteration, end, len(run))
-    # the device has work in these iterations
-    is_busy = first_start < np.iinfo(np.int64).max
+    # `minima` returns the largest integer for iterations in which the device has no GPU work.
+    has_work = first_start < np.iinfo(np.int64).max
     order = np.argsort(first_start, kind="stable")
-    order = order[is_busy[order]]
+    order = order[has_work[order]]
     latest_end = np.maximum.accumulate(last_end[order])
-    idle_ns = np.maximum(first_start[order][1:] - latest_end[:-1], 0)
-    # The step from an iteration to the next, by time, is within a run that has not ended yet.
+    # The gap from each iteration to the next one, in the order of time.
+    gap_ns = np.maximum(first_start[order][1:] - latest_end[:-1], 0)
+    # A gap is within a run if a run that began before it goes on after it. Runs may overlap in
+    # time, for example those of two processes. With the runs 0 0 1 1, the last positions are
+    # 1 1 3 3, and the gaps at the positions 0 and 2 are within a run.
     position = np.arange(len(order))
     run_of_position = run[order]
     run_count = int(run_of_position.max(initial=-1)) + 1
     last_position = maxima(run_of_position, position, run_count)[run_of_position]
     is_within_run = np.maximum.accumulate(last_position)[:-1] > position[:-1]
-    changes = [-int(hole) for hole in idle_ns[~is_within_run]]
+    changes = [-int(between_runs_ns) for between_runs_ns in gap_ns[~is_within_run]]
     if is_within_run.any():
-        mean_gap = round(float(idle_ns[is_within_run].mean()))
+        mean_gap = round(float(gap_ns[is_within_run].mean()))
         missing_gaps = len(order) - int(is_within_run.sum())
         changes += [mean_gap] * missing_gaps
     return changes

@@ -1,4 +1,4 @@
-"""What is said of a comparison: facts, how total time changed, and how it was compared."""
+"""The facts and notes of a comparison: how total time changed, and how the traces were compared."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from tracelens_ext.compare.verdict import ComparisonVerdict, WorkUnit
 from tracelens_ext.compare.wall_time import wall_time_sentences, wall_times
 from tracelens_ext.trace import Float64Array
 
-#: Share of the baseline's GPU time in kernels of shared names below which kernels are not
-#: worth comparing, percent.
+#: A note warns if kernels that both traces run take less than this share of the baseline's time.
 _MIN_SHARED_KERNELS_PERCENT = 50.0
-#: Share of the GPU time outside of whole iterations that deserves a word, percent.
+#: A note mentions GPU time outside of whole iterations from this share on.
 _MUCH_OUTSIDE_PERCENT = 1.0
-#: What a table shows where some report has no more than TraceLens's sheets have.
-_AS_REFERENCE: Mapping[str, str] = {
+#: Table → what it contains if its stand-in is compared (`STAND_INS`).
+_STAND_IN_DESCRIPTIONS: Mapping[str, str] = {
     "categories": "Categories are those of operations, by name, without communication",
     "operations": (
         "Operations are those that launched GPU work, with its busy time, without "
@@ -28,50 +27,50 @@ _AS_REFERENCE: Mapping[str, str] = {
 
 
 class ComparedTraces(Protocol):
-    """What is needed of a comparison; see `Comparison`."""
+    """The part of `Comparison` that facts and notes need."""
 
     @property
     def measurements(self) -> Sequence[Measurement]:
-        """Those of the traces, A first."""
+        """One measurement for each trace, A first."""
 
     @property
     def letters(self) -> list[str]:
-        """What the traces are called."""
+        """The letters of the traces."""
 
     @property
     def named(self) -> list[tuple[str, Measurement]]:
-        """Each trace's letter and measurement."""
+        """The letter and the measurement of each trace."""
 
     @property
     def unit(self) -> WorkUnit:
-        """What times are divided by."""
+        """The unit of work."""
 
     @property
     def basis(self) -> str:
-        """What the times are of."""
+        """The unit to which the times refer: `iteration`, `period` or `trace`."""
 
     @property
     def divisors(self) -> list[float]:
-        """What the time of each trace is divided by."""
+        """The number by which the time of each trace is divided."""
 
     @property
     def figures(self) -> list[Figures]:
-        """The figures that are compared."""
+        """The figures of each trace that are compared."""
 
     @property
     def aligned(self) -> dict[str, Aligned]:
-        """Each table with the times of all traces."""
+        """The tables with the figures of all traces, before they are divided."""
 
     @property
     def verdicts(self) -> list[ComparisonVerdict]:
-        """What became of the work of each trace but the baseline."""
+        """The verdict on each trace except the baseline."""
 
     def times_ms(self, name: str) -> Float64Array:
-        """Return the times of a table as shown."""
+        """Return the times of a table as they are shown, ms."""
 
 
 def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
-    """Return files, devices, iterations and total time of each trace."""
+    """Return the verdict, and the file, devices, iterations and total time of each trace."""
     sentences = []
     times = wall_times(comparison)
     if times:
@@ -84,7 +83,7 @@ def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
         label = letter if index else f"{letter} (baseline)"
         facts[label] = measurement.path
         facts[f"{letter} devices"] = measurement.devices
-        facts[f"{letter} iterations"] = measurement.iterations_told
+        facts[f"{letter} iterations"] = measurement.iterations_text
     facts["Times"] = time_basis(comparison)
     if comparison.unit.kind == "period":
         counts = zip(comparison.letters, comparison.unit.counts, strict=True)
@@ -98,15 +97,15 @@ def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
 
 
 def notes_of(comparison: ComparedTraces) -> list[str]:
-    """Return how total time changed; then how the comparison was made, a sentence each."""
+    """Return sentences about how total time changed, then about how the traces were compared."""
     notes = list(_total_time_notes(comparison))
     notes.extend(_basis_notes(comparison))
-    empty = []
+    empty_traces = []
     for letter, measurement in comparison.named:
         if measurement.events == 0:
-            empty.append(letter)
-    if empty:
-        subject = _subject(empty, "contains", "contain")
+            empty_traces.append(letter)
+    if empty_traces:
+        subject = _subject(empty_traces, "contains", "contain")
         notes.append(f"{subject} no GPU events.")
     notes.extend(_report_notes(comparison))
     notes.extend(_different_kernels_notes(comparison))
@@ -115,20 +114,22 @@ def notes_of(comparison: ComparedTraces) -> list[str]:
 
 def _total_time_notes(comparison: ComparedTraces) -> Iterator[str]:
     """Yield how the total time of each trace differs from that of the baseline."""
-    before, *totals = _total_times(comparison)
-    baseline, *others = comparison.letters
-    for letter, total in zip(others, totals, strict=True):
+    totals_ms = _total_times(comparison)
+    baseline_ms = totals_ms[0]
+    baseline = comparison.letters[0]
+    for letter, total_ms in zip(comparison.letters[1:], totals_ms[1:], strict=True):
+        change_ms = total_ms - baseline_ms
         text = (
-            f"{letter} compared with {baseline}, total time {time_basis(comparison)}:"
+            f"{letter} compared with {baseline}, total time {time_basis(comparison)}: "
+            f"{baseline_ms:,.3f} ms → {total_ms:,.3f} ms, {change_ms:+,.3f} ms"
         )
-        text = f"{text} {before:,.3f} ms → {total:,.3f} ms, {total - before:+,.3f} ms"
-        if before:
-            text = f"{text} ({100 * (total - before) / before:+.1f} %)"
+        if baseline_ms:
+            text = f"{text} ({100 * change_ms / baseline_ms:+.1f} %)"
         yield f"{text}."
 
 
 def _basis_notes(comparison: ComparedTraces) -> Iterator[str]:
-    """Yield what the times are of, and why."""
+    """Yield which unit the times refer to, and why."""
     named = comparison.named
     without_iterations = [
         letter for letter, measurement in named if not measurement.iterations
@@ -155,7 +156,7 @@ def _basis_notes(comparison: ComparedTraces) -> Iterator[str]:
 
 
 def _iteration_notes(comparison: ComparedTraces) -> Iterator[str]:
-    """Yield what an average iteration is, and what is not in it."""
+    """Yield what an average iteration contains, and what it does not."""
     yield (
         "Times and counts are per average iteration: GPU events launched in complete "
         "iterations, divided by the number of iterations. Idle and total time include "
@@ -164,7 +165,8 @@ def _iteration_notes(comparison: ComparedTraces) -> Iterator[str]:
     )
     named = comparison.named
     single = [letter for letter, measurement in named if measurement.iterations == 1]
-    if 0 < len(single) < len(named):  # the gap between iterations is unknown
+    # With a single iteration, the gap between iterations is not known.
+    if 0 < len(single) < len(named):
         subject = _subject(single, "has", "have")
         yield (
             f"{subject} only one complete iteration, and so no gap between "
@@ -174,24 +176,24 @@ def _iteration_notes(comparison: ComparedTraces) -> Iterator[str]:
 
 
 def _subject(letters: Sequence[str], singular: str, plural: str) -> str:
-    """Return traces and what they do: `A has`, `A and B have`."""
+    """Return the letters of traces with a verb: `A has`, `A and B have`."""
     verb = singular if len(letters) == 1 else plural
     return f"{' and '.join(letters)} {verb}"
 
 
 def _report_notes(comparison: ComparedTraces) -> Iterator[str]:
-    """Yield what reports lack, and what that means for the comparison."""
-    for table, description in _AS_REFERENCE.items():
-        lacking = [
+    """Yield which tables the reports lack, and what is compared in their place."""
+    for table, description in _STAND_IN_DESCRIPTIONS.items():
+        traces_without_table = [
             letter
             for letter, figures in zip(
                 comparison.letters, comparison.figures, strict=True
             )
             if table not in figures.tables
         ]
-        if not lacking:
+        if not traces_without_table:
             continue
-        subject = _subject(lacking, "does", "do")
+        subject = _subject(traces_without_table, "does", "do")
         if table in comparison.aligned:
             yield (
                 f"{description}, as in TraceLens's sheets, because {subject} not "
@@ -213,14 +215,14 @@ def _report_notes(comparison: ComparedTraces) -> Iterator[str]:
 
 
 def time_basis(comparison: ComparedTraces) -> str:
-    """Return what the times are of: `per iteration`, `per period` or `of the whole trace`."""
+    """Return the unit of the times in words, such as `per iteration` or `of the whole trace`."""
     if comparison.basis == "trace":
         return "of the whole trace"
     return f"per {comparison.basis}"
 
 
 def _total_times(comparison: ComparedTraces) -> list[float]:
-    """Return the total time of each trace, ms; of its longest device where it has several."""
+    """Return the total time of each trace, ms; with several devices, that of the longest one."""
     kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
     totals = comparison.times_ms("timeline")[kinds == "total_time"]
     longest: list[float] = totals.max(axis=0, initial=0.0).tolist()
@@ -228,7 +230,7 @@ def _total_times(comparison: ComparedTraces) -> list[float]:
 
 
 def _outside_notes(comparison: ComparedTraces) -> Iterator[str]:
-    """Yield how much GPU time of each trace is in none of its whole iterations."""
+    """Yield how much GPU time of each trace is outside of its whole iterations."""
     for letter, measurement in comparison.named:
         inside_ns = measurement.figures("iteration").whole("ns") or 0
         whole_ns = measurement.total.whole("ns") or 0
@@ -244,14 +246,17 @@ def _outside_notes(comparison: ComparedTraces) -> Iterator[str]:
 
 
 def _different_kernels_notes(comparison: ComparedTraces) -> Iterator[str]:
-    """Yield where two traces run other kernels: on another device, with another library."""
+    """Yield a warning about traces that mostly run other kernels than the baseline.
+
+    This happens on different devices, or with different versions of libraries.
+    """
     if "kernels" not in comparison.aligned:
         return
-    baseline, *others = comparison.letters
+    baseline = comparison.letters[0]
     times = comparison.times_ms("kernels")
     baseline_times = times[:, 0]
     baseline_time = baseline_times.sum()
-    for index, letter in enumerate(others, start=1):
+    for index, letter in enumerate(comparison.letters[1:], start=1):
         other_times = times[:, index]
         if not baseline_time or not other_times.sum():
             continue

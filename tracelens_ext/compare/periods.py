@@ -1,4 +1,9 @@
-"""Periods of kernel names: how often the work of a trace comes back, where no step is marked."""
+"""Finds how often the work of a trace repeats by the sequence of its kernel names.
+
+This is needed for traces without annotated iterations. The sequence of kernels is cut into
+stretches that begin with the same kernels; if the stretches are similar, each of them is one
+occurrence of the period.
+"""
 
 from __future__ import annotations
 
@@ -12,56 +17,61 @@ from tracelens_ext.trace import Float64Array, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import dense_ranks, number_groups
 
+#: Shorter sequences have no period.
 _MIN_KERNELS = 8
-#: A period must come back about twice.
+#: A period must occur about twice. The recording may cut off the beginning or the end.
 _MIN_COUNT = 1.8
-#: Cells of the matrix of kernels by stretch and name, which limits its memory.
+#: The most cells of the matrix of kernels by stretch and name, which limits the memory.
 _MAX_CELLS = 1 << 22
-#: Candidates that are tried, those with the fewest occurrences (the longest periods) first.
+#: How many candidates are tried. Those with the fewest occurrences, the longest periods, come
+#: first.
 _MAX_TRIED = 48
-#: Rows of kernels that may start a stretch are doubled from these lengths: to 2, 4, 8 … 64.
+#: A stretch may begin with a run of 1, 2, 4, … 64 kernels. Runs of these lengths are doubled.
 _DOUBLED_LENGTHS = (1, 2, 4, 8, 16, 32)
-#: Share of a stretch's time and kernels that it has in common with the typical one.
-_ALIKE_SHARE = 0.9
-#: Share of the GPU time in such stretches.
+#: A stretch is similar to the typical one if it shares this part of its time and kernels with it.
+_MIN_SIMILARITY = 0.9
+#: The share of the GPU time that similar stretches must have.
 _MIN_COVERED_SHARE = 0.8
-#: The confidence that may be lost when a shorter period replaces a multiple of it.
-_SAME_COVER = 0.01
-#: How far from a whole number the ratio of two counts may be.
-_WHOLE_RATIO = 0.02
-#: How far, of the mean, distances between occurrences may lie from it.
+#: A shorter period may have this much less confidence than a multiple of it that it replaces.
+_MAX_LOST_CONFIDENCE = 0.01
+#: The ratio of two counts may deviate this much from a whole number.
+_MAX_RATIO_DEVIATION = 0.02
+#: The distance between two occurrences may deviate from the mean by this part of the mean.
 _MAX_UNEVENNESS = 0.5
+#: Avoids divisions by zero.
 _SMALLEST_SIZE = 1e-9
 
 
 @dataclass(frozen=True)
 class Period:
-    """A period that comes back."""
+    """A period of the kernel sequence."""
 
-    #: how often it occurs; not a whole number if the recording cuts an occurrence off
+    #: the number of occurrences; not a whole number if the recording cuts off an occurrence
     count: float
-    confidence: float  #: share of the GPU time in stretches that are alike, 0 to 1
+    confidence: float  #: the share of the GPU time in similar stretches, 0 to 1
 
 
 @dataclass(frozen=True, eq=False)
 class _KernelSequence:
-    """The kernels of the busiest stream, n of them in order, of m names."""
+    """The n kernels of one stream in the order of their starts, with m distinct names."""
 
-    name: Int64Array  #: code of each kernel's name, (n,)
-    mean_duration: Float64Array  #: of each name, ns, (m,)
+    name: Int64Array  #: the code of each kernel's name, (n,)
+    mean_duration: (
+        Float64Array  #: the mean duration of the kernels of each name, ns, (m,)
+    )
 
     @property
     def name_count(self) -> int:
-        """How many names there are."""
+        """The number of distinct names."""
         return len(self.mean_duration)
 
 
 def find_period(gpu_events: GpuEvents) -> Period | None:
-    """Find the longest period that occurs twice, or the shortest that divides it as well.
+    """Find the shortest period that explains the kernel sequence as well as its multiples.
 
-    The candidates come with the longest period first. A shorter one replaces it if it fits into it
-    a whole number of times and explains as much of the time. None if there are too few kernels, or
-    nothing comes back.
+    Candidates are tried from the longest period to the shortest. A shorter one replaces a longer
+    one if it fits into it a whole number of times and explains as much of the time. The result is
+    None if there are too few kernels or no period.
     """
     kernels = _sequence(gpu_events)
     if kernels is None:
@@ -75,18 +85,22 @@ def find_period(gpu_events: GpuEvents) -> Period | None:
 
 
 def _is_better(period: Period, best: Period | None) -> bool:
-    """Return True if a period is clear enough, and divides the best one so far, if any."""
+    """Tell whether a period is clear enough, and divides the best one so far, if there is one."""
     if period.count < _MIN_COUNT or period.confidence < _MIN_COVERED_SHARE:
         return False
     if best is None:
         return True
     ratio = period.count / best.count
-    is_multiple = abs(ratio - round(ratio)) < _WHOLE_RATIO
-    return is_multiple and period.confidence >= best.confidence - _SAME_COVER
+    is_multiple = abs(ratio - round(ratio)) < _MAX_RATIO_DEVIATION
+    return is_multiple and period.confidence >= best.confidence - _MAX_LOST_CONFIDENCE
 
 
 def _sequence(gpu_events: GpuEvents) -> _KernelSequence | None:
-    """Return the kernels of the stream with most of them; None if there are too few."""
+    """Return the kernels of the stream with the most kernels; None if there are too few.
+
+    Kernels of collectives are left out, because their durations depend on other ranks. If there are
+    hardly any other kernels, all GPU events are used.
+    """
     trace = gpu_events.trace
     chosen = np.flatnonzero(gpu_events.is_kernel & ~gpu_events.is_communication)
     if len(chosen) < _MIN_KERNELS:
@@ -105,34 +119,43 @@ def _sequence(gpu_events: GpuEvents) -> _KernelSequence | None:
 
 
 class _Candidate(NamedTuple):
-    """Occurrences of kernels in a row that may start the stretches of a period."""
+    """Occurrences of a run of kernels that may begin the stretches of a period."""
 
-    badness: float  #: how unevenly they are distributed; the lower the better
-    starts: Int64Array
+    unevenness: float  #: how unevenly the starts are distributed; lower is better
+    starts: Int64Array  #: positions in the kernel sequence, ascending
 
 
 def _candidates(kernels: _KernelSequence) -> list[Int64Array]:
-    """Return where stretches could start, of each number of occurrences the best; fewest first."""
+    """Return the starts of the stretches of each candidate, those with the fewest starts first.
+
+    Of all runs of kernels that occur equally often, the most evenly distributed one is taken.
+    """
     best_of_count: dict[int, _Candidate] = {}
-    for code in _codes_in_a_row(kernels.name):
+    for code in _codes_of_runs(kernels.name):
+        # Positions with the same code are consecutive in `order`, and end at `ends`.
         order = np.argsort(code, kind="stable")
         counts = np.bincount(code)
         ends = np.cumsum(counts)
-        comes_back = (counts >= 2) & (counts <= len(kernels.name) // 2)
-        for group in np.flatnonzero(comes_back).tolist():
-            count = int(counts[group])
-            candidate = _candidate(kernels, order[ends[group] - count : ends[group]])
+        repeats = (counts >= 2) & (counts <= len(kernels.name) // 2)
+        for repeated_code in np.flatnonzero(repeats).tolist():
+            count = int(counts[repeated_code])
+            end = ends[repeated_code]
+            candidate = _candidate(kernels, starts=order[end - count : end])
             if candidate is None:
                 continue
             best = best_of_count.get(count)
-            if best is None or candidate.badness < best.badness:
+            if best is None or candidate.unevenness < best.unevenness:
                 best_of_count[count] = candidate
-    fewest = sorted(best_of_count)[:_MAX_TRIED]
-    return [best_of_count[count].starts for count in fewest]
+    fewest_occurrences = sorted(best_of_count)[:_MAX_TRIED]
+    return [best_of_count[count].starts for count in fewest_occurrences]
 
 
-def _codes_in_a_row(name: Int64Array) -> Iterator[Int64Array]:
-    """Yield codes of single names, then of 2, 4, 8 … names in a row, where each row begins."""
+def _codes_of_runs(name: Int64Array) -> Iterator[Int64Array]:
+    """Yield a code for the run of kernels that begins at each position, for growing lengths.
+
+    Positions have the same code if the same names follow, first 1 name, then 2, 4, 8 … names. A run
+    of 2n names is identified by the codes of its two halves, which are n positions apart.
+    """
     code = name
     yield code
     for length in _DOUBLED_LENGTHS:
@@ -146,15 +169,16 @@ def _codes_in_a_row(name: Int64Array) -> Iterator[Int64Array]:
 
 
 def _candidate(kernels: _KernelSequence, starts: Int64Array) -> _Candidate | None:
-    """Return occurrences as starts of stretches; None if they are too uneven, or too many."""
+    """Return a candidate with the given starts; None if they are too uneven, or too many."""
     length = len(kernels.name)
     count = len(starts)
     if count * kernels.name_count > _MAX_CELLS:
         return None
     first = int(starts[0])
     mean_distance = (length - first) / count
-    # If the part before the first start is shorter than a stretch, the recording began within one,
-    # and its end closes the last one. Otherwise the last one is taken to be of mean length.
+    # If the part before the first start is shorter than a stretch, the recording began within a
+    # stretch, and the end of the recording is the end of the last stretch. Otherwise, the last
+    # stretch is assumed to have the mean length.
     end = length if first < mean_distance else starts[-1] + mean_distance
     distances = np.diff(np.append(starts, end))
     unevenness = float(np.abs(distances - mean_distance).max()) / mean_distance
@@ -165,26 +189,27 @@ def _candidate(kernels: _KernelSequence, starts: Int64Array) -> _Candidate | Non
 
 
 def _period(kernels: _KernelSequence, starts: Int64Array) -> Period:
-    """Return the period whose stretches start at some kernels, and how alike they are.
+    """Return the period whose stretches begin at the given starts.
 
-    The part before the first start is one of the stretches.
+    The part before the first start counts as a stretch, too.
     """
     name_count = kernels.name_count
     stretch_count = len(starts) + 1
     stretch = np.searchsorted(starts, np.arange(len(kernels.name)), side="right")
     cells = stretch * name_count + kernels.name
-    # Kernels by stretch and name, (s, m).
+    # The number of kernels of each stretch and name, (s, m).
     counts = np.bincount(cells, minlength=stretch_count * name_count)
     counts = counts.reshape(stretch_count, name_count)
-    # Of a typical stretch by name, (m,). Stretch 0 precedes the first start and may be partial.
+    # The number of kernels of each name in a typical stretch, (m,). Stretch 0 is left out because
+    # it precedes the first start and may be cut off.
     typical = np.percentile(counts[1:], 50, axis=0, method="lower")
     similarity = _similarity(kernels, counts, typical)
     duration = kernels.mean_duration[kernels.name]
-    time = np.bincount(stretch, duration, stretch_count)
-    alike_time = time[similarity >= _ALIKE_SHARE].sum()
+    time_of_stretch = np.bincount(stretch, duration, stretch_count)
+    similar_time = time_of_stretch[similarity >= _MIN_SIMILARITY].sum()
     count_of_name = np.bincount(kernels.name, minlength=name_count)
     count = _typical_count(count_of_name, typical, kernels.mean_duration)
-    return Period(count, float(alike_time / time.sum()))
+    return Period(count, float(similar_time / time_of_stretch.sum()))
 
 
 def _similarity(
@@ -192,9 +217,9 @@ def _similarity(
 ) -> Float64Array:
     """Return how similar each stretch is to the typical one, 0 to 1, (s,).
 
-    The similarity is what both have in common, divided by the larger of the two: by time, and by
-    number of kernels; the lower of the two counts. The first and the last stretch may be cut off,
-    so theirs is divided by their own size.
+    The similarity is the size of what both have in common, divided by the size of the larger of the
+    two. Size is measured by time and by number of kernels, and the lower similarity counts. The
+    first and the last stretch may be cut off, so they are divided by their own size.
     """
     common = np.minimum(counts, typical)
     stretch_count = len(counts)
@@ -212,10 +237,11 @@ def _similarity(
 def _typical_count(
     count_of_name: Int64Array, typical: Float64Array, mean_duration: Float64Array
 ) -> float:
-    """Return how many typical stretches there are.
+    """Return how many typical stretches the sequence contains.
 
-    That is the whole number that holds for the names with most of the time, if it holds for 80 % of
-    it; otherwise the total time divided by that of a typical stretch.
+    For each name, the number of its kernels divided by that in a typical stretch is the number of
+    stretches. If the same whole number results for names with 80 % of the time, this is the result.
+    Otherwise, it is the total time divided by the time of a typical stretch.
     """
     typical_time = typical * mean_duration
     total_time = typical_time.sum()

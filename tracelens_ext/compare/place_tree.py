@@ -1,4 +1,4 @@
-"""The places of two traces as a tree, colored by what changed."""
+"""Builds the tree of the places of two traces, colored by how much their times changed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tracelens_ext.analysis.call_tree_chart import NodePath, node_columns
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 
-#: Places that have nodes of their own, each with its path: what a page can draw.
+#: The most places with a node of their own. A page can draw no more; the others share a node.
 _MAX_PLACES = 300
 _OTHER: NodePath = (("operation", "other"),)
 
 
 class _Color(NamedTuple):
-    """A color, each part from 0 to 255."""
+    """A color whose parts are 0 to 255."""
 
     red: int
     green: int
@@ -38,39 +38,41 @@ class _Color(NamedTuple):
 _UNCHANGED_COLOR = _Color(red=232, green=234, blue=238)
 _SLOWER_COLOR = _Color(red=214, green=69, blue=65)
 _FASTER_COLOR = _Color(red=52, green=120, blue=190)
-#: The change, of the longer time, that has the full color.
+#: The change relative to the longer time from which on a node has the full color.
 _FULL_COLOR_CHANGE = 0.5
 
 
 @dataclass
 class _Node:
-    """The times below a node."""
+    """The sums of the times of all places below a node."""
 
     before_ms: float = 0.0
     after_ms: float = 0.0
-    #: how wide it is drawn: as wide as those below together, so each place is rounded once
+    #: the width of the node, ns. Each place is rounded before it is added, so that a node is
+    #: exactly as wide as its children together
     ns: int = 0
 
     def add(self, before_ms: float, after_ms: float) -> None:
-        """Add a place."""
+        """Add the times of a place."""
         self.before_ms += before_ms
         self.after_ms += after_ms
         self.ns += round((before_ms + after_ms) * NS_PER_MS)
 
     @property
     def change_ms(self) -> float:
-        """How much longer it took."""
+        """The difference between the times of the two traces; positive if it became longer."""
         return self.after_ms - self.before_ms
 
 
 def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
-    """Return nodes with the times of both traces, parents before children; small ones as `other`.
+    """Return the nodes of the tree with the times of both traces, parents before children.
 
-    Columns: the call tree's, `A_time_ms`, `B_time_ms`, `difference_ms`, `colour` and `hover`.
+    The smallest places share the node `other`. The columns are those of the call tree,
+    `A_time_ms`, `B_time_ms`, `difference_ms`, `colour` and `hover`.
 
     Args:
-        places: the table of two traces.
-        letters: what the two are called.
+        places: the table `places` of two traces.
+        letters: the letters of the two traces.
     """
     before_letter, after_letter = letters
     times = [f"{before_letter}_time_ms", f"{after_letter}_time_ms"]
@@ -100,7 +102,7 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
 def _nodes(
     places: pd.DataFrame, before_letter: str, after_letter: str
 ) -> dict[NodePath, _Node]:
-    """Return the nodes of the tree, shorter paths first."""
+    """Return path → node, shorter paths first."""
     before_column = f"{before_letter}_time_ms"
     after_column = f"{after_letter}_time_ms"
     places = places.fillna({before_column: 0.0, after_column: 0.0})
@@ -120,7 +122,7 @@ def _nodes(
 def _node_path(
     row: Mapping[Any, Any], before_letter: str, after_letter: str
 ) -> NodePath:
-    """Return the path of a place: its modules, then its operation in both traces."""
+    """Return the path of a place: its modules, then a node for its operations in both traces."""
     operations = []
     for letter in (before_letter, after_letter):
         operation = row[f"{letter}_operation"]
@@ -135,7 +137,7 @@ def _node_path(
 
 
 def _color(before: float, after: float) -> str:
-    """Return the color of a change: red where the other trace takes longer, blue where less."""
+    """Return the color of a change: red if the time became longer, blue if shorter."""
     larger = max(before, after)
     if not larger:
         return _UNCHANGED_COLOR.as_hex()

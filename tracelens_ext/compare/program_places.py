@@ -1,6 +1,7 @@
-"""Where in the program GPU work was launched.
+"""Finds the places in the program at which GPU work was launched.
 
-A place is a module path, operations, and the shapes of the outermost operation.
+A place consists of a path of modules, a chain of nested operations, and the shapes of the outermost
+operation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import STEP
+from tracelens_ext.analysis.iterations.iterations import STEP
 from tracelens_ext.analysis.modules import (
     SEPARATOR,
     forward_of_gpu,
@@ -30,26 +31,27 @@ from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked
 
-#: How JAX annotates the run of an HLO module.
+#: JAX annotates the run of an HLO module with such a text.
 _HLO_MODULE = re.compile(r"(.*):XLA GPU module")
+#: A number after one of `._#/`, such as those in `fusion.12` and `layers/3`.
 _INSTANCE_NUMBER = re.compile(r"(?<=[._#/])\d+(?![^\W_])")
-#: What stands for operations where a GPU event has none, whichever runtime launched it.
+#: Names that take the place of an operation if a GPU event has none.
 STAND_IN_OPERATIONS = (GRAPH, "(launch)", UNLINKED)
 _GRAPH_INDEX = 0
 _LAUNCH_INDEX = 1
 _UNLINKED_INDEX = 2
-#: Operations in one chain; what is deeper begins another.
+#: The most operations in one chain. Deeper operations begin a new chain.
 _MAX_CHAIN = 32
 
 
 @dataclass(frozen=True)
 class ProgramPlace:
-    """A node of the tree of operations in one path."""
+    """A place in the program: an operation with the operations and modules around it."""
 
-    path: str  #: of modules, NVTX ranges or the HLO module
-    backward: bool  #: it is the backward of that path
-    chain: tuple[str, ...]  #: operations, the outermost first
-    shapes: str = ""  #: of the outermost operation, as they were recorded
+    path: str  #: the path of modules or NVTX ranges, or the HLO module
+    backward: bool  #: True for the backward pass of the path
+    chain: tuple[str, ...]  #: the nested operations, the outermost first
+    shapes: str = ""  #: the shapes of the outermost operation, as they were recorded
 
     @property
     def name(self) -> str:
@@ -58,71 +60,76 @@ class ProgramPlace:
 
     @cached_property
     def plain(self) -> tuple[str, ...]:
-        """The chain without the numbers of instances."""
+        """The chain with the numbers of instances replaced."""
         return tuple(without_instance_numbers(name) for name in self.chain)
 
 
 class KernelTime(NamedTuple):
-    """The GPU events of one name at a place."""
+    """The GPU events with the same name at a place."""
 
-    ns: int
-    events: int  #: how many
+    ns: int  #: the sum of their durations
+    events: int  #: the number of GPU events
 
 
 @dataclass(frozen=True)
 class PlaceWork:
-    """What was launched at a place itself; no kernels where only operations in it launched."""
+    """The work that was launched directly at a place, not in operations nested in it."""
 
-    calls: int  #: of its operation, those in which anything was launched
-    first: int = 0  #: when the first GPU event started, ns
-    #: name → `KernelTime`
+    calls: int  #: the number of calls of the operation in which GPU work was launched
+    first: int = 0  #: the start of the first GPU event, ns
+    #: name → `KernelTime`; empty if only nested operations launched GPU work
     kernels: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-#: The places of GPU events, with all that encloses them.
+#: The places of GPU events and all places that enclose them.
 PlacesWithWork = Mapping[ProgramPlace, PlaceWork]
 
 
 def without_instance_numbers(text: str) -> str:
-    """Return a name without the numbers of instances, which differ between recordings."""
+    """Return a name with `#` for the numbers of instances, which differ between recordings."""
     return _INSTANCE_NUMBER.sub("#", text)
 
 
 def calls_of(gpu_events: GpuEvents) -> Int64Array:
-    """Return the call that each GPU event belongs to: its operation, else itself, (g,)."""
+    """Return a number for the call that each GPU event belongs to, (g,).
+
+    This is the row of its operation. A GPU event without an operation is a call of its own, with a
+    number that is larger than all rows.
+    """
     tree = gpu_events.tree
-    itself = len(gpu_events.trace) + np.arange(len(gpu_events))
+    own_number = len(gpu_events.trace) + np.arange(len(gpu_events))
     has_no_operation = (tree.cpu_op_of_gpu == NONE) | tree.by_opaque_graph
-    return np.where(has_no_operation, itself, tree.cpu_op_of_gpu)
+    return np.where(has_no_operation, own_number, tree.cpu_op_of_gpu)
 
 
 class _PathKey(NamedTuple):
-    """A path, and its direction."""
+    """A path and its direction."""
 
     path: str
     backward: bool
 
 
 class _OperationLabel(NamedTuple):
-    """What an operation is called, and the shapes of one that is the outermost."""
+    """The name of an operation, and its shapes if it is the outermost one."""
 
     name: str
-    shapes: str
+    shapes: str  #: empty for nested operations
 
 
 @dataclass(frozen=True, eq=False)
 class _PlaceTree:
     """The places of all GPU events of a trace."""
 
-    chains: CallPaths  #: of the m operations: those of the trace, then the stand-ins
-    labels: list[_OperationLabel]  #: of `chains`
-    parent: Int64Array  #: operation → the one around it, `ROOT` without, (m,)
+    #: the distinct chains of the m operations: those of the trace, then the stand-ins
+    chains: CallPaths
+    labels: list[_OperationLabel]  #: the innermost operation of each chain
+    parent: Int64Array  #: the operation around each operation; `ROOT` if there is none, (m,)
     operation_of_gpu: Int64Array  #: the innermost operation of each GPU event, (g,)
-    path_of_gpu: Int64Array  #: path and direction of each GPU event, as a number, (g,)
+    path_of_gpu: Int64Array  #: the index of each GPU event's path in `paths`, (g,)
     paths: list[_PathKey]
 
     def place(self, path: int, chain: int) -> ProgramPlace:
-        """Return the place with a path and a chain of operations."""
+        """Return the place with a path and a chain, which are given as indices."""
         names = []
         shapes = ""
         while chain != ROOT:
@@ -139,7 +146,7 @@ class _PlaceTree:
 def places(
     gpu_events: GpuEvents, chosen: BoolArray | slice
 ) -> dict[ProgramPlace, PlaceWork]:
-    """Return the places of the chosen GPU events, with all that encloses them."""
+    """Return the places of the chosen GPU events, and all places that enclose them."""
     tree = _place_tree(gpu_events)
     call_count = _calls_of_places(tree, chosen)
     kernels_of_place = _kernels_of_places(gpu_events, tree, chosen)
@@ -150,7 +157,7 @@ def places(
         if work is None:
             result[place] = PlaceWork(calls)
             continue
-        # every GPU event is a call of its own
+        # Without an operation, every GPU event is a call of its own.
         if place.chain[0] in STAND_IN_OPERATIONS:
             calls = sum(kernel.events for kernel in work.kernels.values())
         result[place] = PlaceWork(calls=calls, first=work.first, kernels=work.kernels)
@@ -160,35 +167,39 @@ def places(
 def _calls_of_places(
     tree: _PlaceTree, chosen: BoolArray | slice
 ) -> dict[tuple[int, int], int]:
-    """Return how many calls each path and chain has, those around GPU events included."""
+    """Return the number of calls of each path and chain, also of those that enclose others.
+
+    A call counts once, however many GPU events were launched in it.
+    """
     columns = {
         "path": tree.path_of_gpu[chosen],
         "operation": tree.operation_of_gpu[chosen],
     }
     level = pd.DataFrame(columns).drop_duplicates()
     levels = [level]
-    while len(level):  # each round is one operation further out
+    # Each round goes from all operations found so far to the ones around them.
+    while len(level):
         outer = level.assign(operation=tree.parent[level["operation"]])
         level = outer[outer["operation"] != ROOT].drop_duplicates()
         levels.append(level)
-    instances = pd.concat(levels).drop_duplicates()
-    chain = tree.chains.of_node[instances["operation"]]
-    counts = instances.groupby(["path", chain]).size()
+    distinct_calls = pd.concat(levels).drop_duplicates()
+    chain = tree.chains.of_node[distinct_calls["operation"]]
+    counts = distinct_calls.groupby(["path", chain]).size()
     return dict(zip(counts.index.tolist(), counts.tolist(), strict=True))
 
 
 @dataclass
 class _OwnWork:
-    """The GPU events of a place itself."""
+    """The GPU events that were launched directly at a place."""
 
-    first: int  #: start, ns
+    first: int  #: the start of the first one, ns
     kernels: dict[str, KernelTime] = field(default_factory=dict)
 
 
 def _kernels_of_places(
     gpu_events: GpuEvents, tree: _PlaceTree, chosen: BoolArray | slice
 ) -> dict[tuple[int, int], _OwnWork]:
-    """Return the GPU events of each path and chain, by name."""
+    """Return the GPU events that were launched directly at each path and chain, by name."""
     names = gpu_events.trace.names
     keys = [
         tree.path_of_gpu[chosen],
@@ -211,14 +222,15 @@ def _kernels_of_places(
 
 @cached_per_object
 def _place_tree(gpu_events: GpuEvents) -> _PlaceTree:
-    """Return the places of all GPU events."""
+    """Return the places of all GPU events of a trace."""
     trace = gpu_events.trace
     tree = gpu_events.tree
     has_operation = (tree.cpu_op_of_gpu != NONE) & ~tree.by_opaque_graph
     innermost = tree.position[tree.cpu_op_of_gpu[has_operation]]
     is_operation = trace.kind[tree.rows] == EventKind.CPU_OP
     operation_around = nearest_marked(tree.parent_position, is_operation)
-    is_operation[innermost] = True  # annotations that stand for operations too
+    # In some formats, annotations take the place of operations.
+    is_operation[innermost] = True
     positions = np.flatnonzero(is_operation)
     operation_of_position = np.full(len(is_operation), ROOT, dtype=np.int64)
     operation_of_position[positions] = np.arange(len(positions))
@@ -246,52 +258,54 @@ def _place_tree(gpu_events: GpuEvents) -> _PlaceTree:
 
 
 class _OperationLabels(NamedTuple):
-    """The labels of operations."""
+    """The labels of operations, as indices into the distinct ones."""
 
-    code: Int64Array  #: of each operation, an index into `distinct`, (m,)
+    code: Int64Array  #: the index of each operation's label in `distinct`, (m,)
     distinct: list[_OperationLabel]
 
 
 def _operation_labels(
     gpu_events: GpuEvents, rows: Int64Array, parent: Int64Array
 ) -> _OperationLabels:
-    """Return what operations are called, with the shapes of the outermost ones.
+    """Return the names of operations, with the shapes of the outermost ones.
 
     Args:
-        gpu_events: of the trace.
-        rows: of the operations in the trace; the stand-ins follow them.
-        parent: of all operations.
+        gpu_events: the GPU events of the trace.
+        rows: the rows of the operations of the trace, without the stand-ins.
+        parent: the operation around each operation, with the stand-ins at the end, (m,).
     """
     trace = gpu_events.trace
     dimensions = trace.arg("Input Dims")
-    shape_texts = ["", *(dimensions.texts or ())]  # the first for no shapes
+    # The first text is that of operations without shapes, whose index is NONE + 1 = 0.
+    shape_texts = [""] + list(dimensions.texts or ())
     is_outermost = parent[: len(rows)] == ROOT
     shape = np.where(is_outermost, dimensions.at(rows), NONE) + 1
     shape = np.append(shape, np.zeros(len(STAND_IN_OPERATIONS), dtype=np.int64))
     names = trace.names + list(STAND_IN_OPERATIONS)
     name = np.append(trace.name[rows], np.arange(len(trace.names), len(names)))
-    # One number for both: name * number of shapes + shape.
+    # Name and shape are combined into one number, name * (number of shapes) + shape, and the
+    # distinct numbers are taken apart again.
     number = name.astype(np.int64) * len(shape_texts) + shape
-    used, code = np.unique(number, return_inverse=True)
-    used_names, used_shapes = np.divmod(used, len(shape_texts))
+    distinct_numbers, code = np.unique(number, return_inverse=True)
+    distinct_names, distinct_shapes = np.divmod(distinct_numbers, len(shape_texts))
     distinct = [
         _OperationLabel(name=names[name_index], shapes=shape_texts[shape_index])
         for name_index, shape_index in zip(
-            used_names.tolist(), used_shapes.tolist(), strict=True
+            distinct_names.tolist(), distinct_shapes.tolist(), strict=True
         )
     ]
     return _OperationLabels(code, distinct)
 
 
 class _PathsOfGpu(NamedTuple):
-    """Path and direction of GPU events."""
+    """The path and direction of GPU events, as indices into the distinct ones."""
 
-    number: Int64Array  #: of each GPU event, an index into `paths`, (g,)
+    number: Int64Array  #: the index of each GPU event's path in `paths`, (g,)
     paths: list[_PathKey]
 
 
 def _paths(gpu_events: GpuEvents) -> _PathsOfGpu:
-    """Return path and direction of each GPU event."""
+    """Return the path and direction of each GPU event."""
     is_backward = (forward_of_gpu(gpu_events) != NONE).astype(np.int64)
     if has_modules(gpu_events.trace):
         code, labels = module_of_gpu(gpu_events, instances=False)
@@ -308,15 +322,15 @@ def _paths(gpu_events: GpuEvents) -> _PathsOfGpu:
 
 
 class _RangesOfGpu(NamedTuple):
-    """Paths of NVTX ranges, or HLO modules."""
+    """The paths of NVTX ranges, or the HLO modules, of GPU events."""
 
-    #: of each GPU event, an index into `paths`, `NONE` without a path, (g,)
+    #: the index of each GPU event's path in `paths`; `NONE` if it has no path, (g,)
     code: Int64Array
     paths: list[str]
 
 
 def _ranges(gpu_events: GpuEvents) -> _RangesOfGpu:
-    """Return the path of NVTX ranges, or the HLO module, around each GPU event's operation."""
+    """Return the path of NVTX ranges around the operation of each GPU event, or its HLO module."""
     trace = gpu_events.trace
     tree = gpu_events.tree
     name = trace.name[tree.rows]
@@ -351,7 +365,7 @@ def _ranges(gpu_events: GpuEvents) -> _RangesOfGpu:
 
 
 def _hlo_module(name: str) -> str:
-    """Return the HLO module whose run an annotation is; empty if it is not one."""
+    """Return the name of the HLO module that an annotation is about; empty if it is not."""
     match = _HLO_MODULE.match(name)
     return match[1] if match else ""
 

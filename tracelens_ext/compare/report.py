@@ -1,4 +1,4 @@
-"""Comparisons of traces as reports, and how traces are measured for them."""
+"""Turns a comparison of traces into a report, and measures traces for comparisons."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def measured_for_comparison(
     micro_idle_thresh_us: float | None = None,
     device_peaks: str | None = None,
 ) -> Measurement:
-    """Measure a trace, its findings and the time that it loses.
+    """Measure a trace for a comparison, with its findings and its time lost.
 
-    Parts that fail are left out; the notes of the measurement name them.
+    Parts that fail are left out, and the notes of the measurement name them.
 
     Args:
-        analyzer: of the trace, with categories.
-        micro_idle_thresh_us: when given, the timeline also splits idle time at this many µs.
-        device_peaks: what is known of the devices, instead of what is built in.
+        analyzer: the analyzer of the trace, with categories.
+        micro_idle_thresh_us: idle gaps up to this length are reported separately in the timeline;
+            None to report all idle time together.
+        device_peaks: peaks of the devices that replace the built-in ones.
     """
     failures = analyzer.failures
     measurement = measure(
@@ -81,19 +82,19 @@ def measured_for_comparison(
 class _TimeLost:
     """The comparison of time lost."""
 
-    table: pd.DataFrame | None = None  #: None where it is not known
+    table: pd.DataFrame | None = None  #: None if the time lost of a trace is not known
     notes: Sequence[str] = ()
 
 
 def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Report:
-    """Return a comparison, ready for any format.
+    """Return a comparison as a report.
 
     Args:
-        comparison: the traces.
-        normalize: compare time lost by the best case of each device too.
+        comparison: the comparison.
+        normalize: also compare the ratios of time lost to roofline time.
 
     Raises:
-        UsageError: that is not known.
+        UsageError: `normalize` is set, but the time lost of a trace is not known.
     """
     failures = comparison.failures
     findings: pd.DataFrame | None = None
@@ -133,7 +134,7 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
 
 
 def _answers(sheets: Mapping[str, pd.DataFrame]) -> list[Answer]:
-    """Return what the first sheet shows: the wall time, then the verdicts."""
+    """Return the contents of the first sheet: the wall time, then the verdicts."""
     answers = []
     if "wall_time" in sheets:
         columns = [str(column) for column in sheets["wall_time"]]
@@ -143,7 +144,7 @@ def _answers(sheets: Mapping[str, pd.DataFrame]) -> list[Answer]:
 
 
 def _compare_lost(comparison: Comparison, *, normalize: bool) -> _TimeLost:
-    """Compare the time that traces lose against the best case."""
+    """Compare the time that the traces lose against their rooflines."""
     letters = comparison.letters
     lost = [
         measurement.lost
@@ -163,7 +164,7 @@ def _compare_lost(comparison: Comparison, *, normalize: bool) -> _TimeLost:
 
 
 def _trees(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Return the places of the first two traces as a tree, by the name of its sheet."""
+    """Return name of the sheet → tree of the places of the first two traces; empty without any."""
     letters = comparison.letters
     places = comparison.tables.get("places")
     if places is None or not len(places):
@@ -176,7 +177,7 @@ def _trees(comparison: Comparison) -> dict[str, pd.DataFrame]:
 def _charts(
     comparison: Comparison, *, has_tree: bool, has_wall_time: bool
 ) -> list[Chart]:
-    """Return what is drawn: the wall time, changes by category, and the tree of places."""
+    """Return the charts: the wall time, changes by category, and the tree of places."""
     letters = comparison.letters
     charts = []
     if has_wall_time:
@@ -212,7 +213,7 @@ def _charts(
 
 
 def _verdict_table(comparison: Comparison) -> pd.DataFrame:
-    """Return a row for each trace but the baseline: what became of its work."""
+    """Return a table with the verdict on each trace except the baseline."""
     rows = []
     for letter, verdict in zip(
         comparison.letters[1:], comparison.verdicts, strict=False

@@ -1,4 +1,4 @@
-"""Time lost against the best case of each trace's own device, by operation and shapes."""
+"""Compares the time that operations lose against the roofline of their trace's own device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _KEYS = ["op_name", "shapes"]
 
 
 def time_lost(roofline: Roofline) -> pd.DataFrame:
-    """Return `time_lost_ms` and `roofline_ms` by operation and shapes (with types), where known."""
+    """Return `time_lost_ms` and `roofline_ms` of operations whose time lost is known.
+
+    The index consists of `op_name` and `shapes`, which includes the types.
+    """
     rows = []
     for row in roofline.rows:
         if row.lost_ns is None:
@@ -39,58 +42,61 @@ def compare_time_lost(
     *,
     normalize: bool = False,
 ) -> pd.DataFrame:
-    """Return time lost by unit, a row for each operation and its shapes.
+    """Return the time lost per unit of work, a row for each operation and its shapes.
 
-    Columns: `op_name`, `shapes`, `A_time_lost_ms`, `B_time_lost_ms`, `difference_ms` (B - A;
-    of more than two traces `B_difference_ms` …), the largest difference first. With `normalize`
-    also `A_lost_by_roofline`, the time lost by the time of the best case on the own device, and
-    `difference_by_roofline`, which then orders the rows, each by A's best case. Empty where a trace
-    has no such operation.
+    The columns are `op_name`, `shapes`, `A_time_lost_ms`, `B_time_lost_ms` and `difference_ms`
+    (B - A; with more than two traces `B_difference_ms` and so on). The row with the largest
+    difference comes first. Cells are empty if a trace does not have the operation.
+
+    With `normalize`, there are two further columns: `A_lost_by_roofline` is the time lost divided
+    by the roofline time on the trace's own device, and `difference_by_roofline` is the difference
+    of these ratios. The rows are then ordered by that difference times A's roofline time.
 
     Args:
-        lost: of each trace, as `time_lost` returns it.
-        letters: what the traces are called, the baseline first.
-        divisors: what the time of each is divided by.
-        normalize: with the columns by the best case.
+        lost: the result of `time_lost` for each trace.
+        letters: the letters of the traces, the baseline first.
+        divisors: the number by which the time of each trace is divided.
+        normalize: add the columns of ratios to the roofline time.
     """
     baseline = letters[0]
     lost_ms = _side_by_side(lost, letters, "time_lost_ms")
-    best_ms = _side_by_side(lost, letters, "roofline_ms")
-    share_of_best = lost_ms / best_ms.mask(best_ms <= 0)
+    roofline_ms = _side_by_side(lost, letters, "roofline_ms")
+    lost_by_roofline_ratio = lost_ms / roofline_ms.mask(roofline_ms <= 0)
     lost_ms /= list(divisors)
     table = lost_ms.add_suffix("_time_lost_ms")
-    known_ms = lost_ms.fillna(0.0)
-    sizes = {}
+    lost_or_zero_ms = lost_ms.fillna(0.0)
+    change_of_letter = {}
     for letter, prefix in prefixes(letters).items():
-        difference_ms = known_ms[letter] - known_ms[baseline]
+        difference_ms = lost_or_zero_ms[letter] - lost_or_zero_ms[baseline]
         table[f"{prefix}difference_ms"] = difference_ms
-        sizes[letter] = difference_ms
+        change_of_letter[letter] = difference_ms
         if normalize:
-            change = share_of_best[letter] - share_of_best[baseline]
+            change = lost_by_roofline_ratio[letter] - lost_by_roofline_ratio[baseline]
             table[f"{prefix}difference_by_roofline"] = change
-            sizes[letter] = change * best_ms[baseline]
+            change_of_letter[letter] = change * roofline_ms[baseline]
     if normalize:
-        table = table.join(share_of_best.add_suffix("_lost_by_roofline"))
-    largest = pd.DataFrame(sizes).abs().max(axis=1).fillna(0.0)
-    order = largest.sort_values(ascending=False, kind="stable").index
+        table = table.join(lost_by_roofline_ratio.add_suffix("_lost_by_roofline"))
+    largest_change = pd.DataFrame(change_of_letter).abs().max(axis=1).fillna(0.0)
+    order = largest_change.sort_values(ascending=False, kind="stable").index
     return table.loc[order].rename_axis(_KEYS).reset_index()
 
 
 def _side_by_side(
     lost: Sequence[pd.DataFrame], letters: Sequence[str], column: str
 ) -> pd.DataFrame:
-    """Return a column of all traces; NaN where a trace lacks a row."""
+    """Return a column of each trace's table, side by side; NaN if a trace lacks a row."""
     columns = [table[column] for table in lost]
     return pd.concat(columns, axis=1, keys=list(letters), sort=False)
 
 
 def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> str:
-    """Return how much longer than its own device's best case each trace takes, a sentence."""
+    """Return a sentence about the ratio of time lost to roofline time of each trace."""
     texts = []
     for letter, table in zip(letters, lost, strict=True):
-        best_ms = table["roofline_ms"].sum()
-        if best_ms > 0:
-            texts.append(f"{letter} loses {table['time_lost_ms'].sum() / best_ms:.2f}")
+        roofline_ms = table["roofline_ms"].sum()
+        if roofline_ms > 0:
+            ratio = table["time_lost_ms"].sum() / roofline_ms
+            texts.append(f"{letter} loses {ratio:.2f}")
     return (
         f"{' and '.join(texts)} times the roofline time of its own device, where that "
         "is known."

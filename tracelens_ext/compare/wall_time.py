@@ -1,8 +1,8 @@
-"""The wall time of each compared trace, and what the GPU did in it: the headline of a comparison.
+"""Compares the wall times of traces, and what the GPU did in them: the headline of a comparison.
 
-The wall time is that of the GPU timeline: from the first start of GPU work to its last end; of
-iterations, with the gap after each. Of several devices it is the longest one's; the parts are the
-mean over devices, so that they add up for devices that work side by side.
+The wall time is that of the GPU timeline: from the start of the first GPU event to the end of the
+last one. That of iterations includes the gap after each iteration. With several devices, the wall
+time is that of the longest device, and its parts are means over the devices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.trace import NS_PER_MS
 
-#: Types of the timeline that the wall time consists of, and what they are called here.
+#: Type of time in the timeline → name of the part of the wall time.
 _PARTS: Final[Mapping[str, str]] = {
     "computation_time": "computation",
     "exposed_comm_time": "exposed communication",
@@ -26,40 +26,40 @@ _PARTS: Final[Mapping[str, str]] = {
 }
 _TOTAL: Final = "total_time"
 _BUSY: Final = "busy_time"
-#: A change of the wall time that is called none, percent.
+#: Smaller changes of the wall time count as none, percent.
 _SAME_WALL_TIME_PERCENT: Final = 0.05
 
 
 class ComparedFigures(Protocol):
-    """What is needed of a comparison; see `Comparison`."""
+    """The part of `Comparison` that wall times need."""
 
     @property
     def letters(self) -> list[str]:
-        """What the traces are called."""
+        """The letters of the traces."""
 
     @property
     def basis(self) -> str:
-        """What the times are of: `iteration`, `period` or `trace`."""
+        """The unit to which the times refer: `iteration`, `period` or `trace`."""
 
     @property
     def divisors(self) -> list[float]:
-        """What the time of each trace is divided by."""
+        """The number by which the time of each trace is divided."""
 
     @property
     def figures(self) -> list[Figures]:
-        """The figures that are compared."""
+        """The figures of each trace that are compared."""
 
 
 class TraceWallTime(NamedTuple):
-    """The wall time of one trace, ms, and its parts by the names of `_PARTS`' values."""
+    """The wall time of one trace, and its parts."""
 
     wall_ms: float
     busy_ms: float
-    parts_ms: dict[str, float]
+    parts_ms: dict[str, float]  #: name of the part (a value of `_PARTS`) → ms
 
 
 def wall_times(comparison: ComparedFigures) -> list[TraceWallTime]:
-    """Return the wall time of each trace; empty where the timeline of one lacks a part."""
+    """Return the wall time of each trace; empty if the timeline of a trace lacks a part."""
     times = []
     for figures, divisor in zip(comparison.figures, comparison.divisors, strict=True):
         time = _wall_time(figures.tables["timeline"], NS_PER_MS * divisor)
@@ -70,7 +70,12 @@ def wall_times(comparison: ComparedFigures) -> list[TraceWallTime]:
 
 
 def _wall_time(timeline: pd.DataFrame, ns_per_unit_ms: float) -> TraceWallTime | None:
-    """Return the wall time of a timeline; None if it lacks a part, as a report may."""
+    """Return the wall time of a timeline; None if it lacks a part, as that of a report may.
+
+    Args:
+        timeline: the timeline of all devices.
+        ns_per_unit_ms: the number by which ns are divided to get ms per unit of work.
+    """
     by_type = timeline.groupby("type")["ns"]
     mean = by_type.mean()
     if not {_TOTAL, _BUSY, *_PARTS} <= set(mean.index):
@@ -86,7 +91,7 @@ def _wall_time(timeline: pd.DataFrame, ns_per_unit_ms: float) -> TraceWallTime |
 def wall_time_table(
     times: Sequence[TraceWallTime], letters: Sequence[str]
 ) -> pd.DataFrame:
-    """Return the wall time, the busy time, and the parts of the wall time, a row each."""
+    """Return a table with a row for the wall time, the busy time and each part of the wall time."""
     names = ["wall time", "busy", *_PARTS.values()]
     values = np.array(
         [[time.wall_ms, time.busy_ms, *time.parts_ms.values()] for time in times]
@@ -106,7 +111,7 @@ def wall_time_table(
 def wall_time_sentences(
     times: Sequence[TraceWallTime], letters: Sequence[str], basis: str
 ) -> list[str]:
-    """Return how the wall time of each trace differs from that of the baseline, a sentence each."""
+    """Return a sentence for each trace about how its wall time differs from the baseline's."""
     sentences = []
     baseline = times[0].wall_ms
     unit = "" if basis == "trace" else f" per {basis}"
@@ -123,7 +128,8 @@ def wall_time_sentences(
             f"wall time{unit} {baseline:,.3f} ms → {time.wall_ms:,.3f} ms "
             f"({change_ms:+,.3f} ms)"
         )
-        if basis == "trace":  # the two may have done different amounts of work
+        if basis == "trace":
+            # The traces may have done different amounts of work, so neither is "slower".
             direction = "more" if change_ms > 0 else "less"
             comparison = f"takes {abs(percent):.1f} % {direction} time than"
         else:
@@ -134,7 +140,7 @@ def wall_time_sentences(
 
 
 def wall_time_chart() -> Chart:
-    """Return the bars of all traces, made of computation, communication, copies and idle time."""
+    """Return the chart with a bar for each trace, stacked from the parts of its wall time."""
     return Chart(
         title="Wall time of each trace",
         sheet="wall_time",
@@ -149,10 +155,10 @@ def wall_time_chart() -> Chart:
 
 
 def _by_trace(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the parts of the wall time, a row for each trace and part."""
+    """Return the parts of the wall time with a row for each trace and part, for the chart."""
     parts = table[table["part"].isin(_PARTS.values())]
-    times = [column for column in parts if str(column).endswith("_time_ms")]
-    long = parts[["part", *times]].melt(
+    time_columns = [column for column in parts if str(column).endswith("_time_ms")]
+    rows = parts[["part"] + time_columns].melt(
         id_vars=["part"], var_name="trace", value_name="time_ms"
     )
-    return long.assign(trace=long["trace"].str.removesuffix("_time_ms"))
+    return rows.assign(trace=rows["trace"].str.removesuffix("_time_ms"))

@@ -146,7 +146,7 @@ def find_findings(
         first_sentences=first_sentences,
         time_use=sentences,
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
-        parts=inspection.wall.parts(),
+        parts=inspection.wall.idle_time_of_parts(),
         model=model,
     )
 

@@ -142,6 +142,9 @@ class FindingText:
         advice_for: what to change, by kind of program, where that is something else; `other` is for
             kinds that are not named, except those of PyTorch.
         informs_only: whether it claims no time.
+        least_share: the share of the attributed time that the fix saves at least, where that rests
+            on an assumed speed or depends on the code; unless the detector tells.
+        most_share: the share that it may save if the speed that is assumed is too low.
     """
 
     title: str = ""
@@ -155,3 +158,5 @@ class FindingText:
     variants: Mapping[str, VariantText] = field(default_factory=dict)
     advice_for: Mapping[str, Advice] = field(default_factory=dict)
     informs_only: bool = False
+    least_share: float = 1.0
+    most_share: float = 1.0

@@ -1,15 +1,17 @@
-"""The wall time of a trace, of which each nanosecond of a device is claimed by one finding at most.
+"""The wall time of a trace. Each nanosecond of a device is claimed by at most one finding.
 
-All devices share one wall time (see `coverage`); each of them accounts for it separately. A device
-is idle while none of its GPU events runs, and busy otherwise. A finding can claim busy time only if
-all events that run then are its own: work that overlaps with work on another stream of the device
-is hidden, and removing it saves nothing. Times of several devices are combined as their mean.
+All devices share one wall time (see `coverage`), and each of them accounts for it separately. A
+device is idle while none of its GPU events runs, and busy otherwise. A finding can claim busy time
+only if all events that run at that time are its own: an event is hidden while work on another
+stream of the device runs, and removing it then saves nothing. Times of several devices are combined
+as their mean.
 """
 
 from __future__ import annotations
 
 from copy import copy
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,40 +31,64 @@ from tracelens_ext.trace import (
     sorted_groups,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.intervals import inside, outside, union
+from tracelens_ext.trace.intervals import Union, inside, outside, union
+
+
+class ThreadsOfGaps(NamedTuple):
+    """The CPU threads that k gaps may wait for; `NONE` if unknown."""
+
+    #: the thread that launched the work which ended the gap, (k,)
+    launching: Int64Array
+    #: The same, but if that launch was before the gap or is unknown, the thread of the next launch
+    #: on the device, or of the last one if there is no next one, (k,).
+    waited_for: Int64Array
+
+
+class _Launches(NamedTuple):
+    """The calls that launched GPU work, by device and time."""
+
+    device_index: IntArray  #: the device of the work
+    start: Int64Array  #: ns since the trace's first event
+    thread: IntArray
 
 
 class WallTime:
-    """The wall time of a trace, and which findings claim it."""
+    """The wall time of a trace, and the findings that claim it.
+
+    Attributes:
+        work: the g GPU events, at least one.
+        start, end: the limits of the wall time, ns since the trace's first event.
+        tracks: the devices.
+        classified: the k gaps with their causes.
+        idle: idle time that can be judged and that no finding has claimed.
+        free: True for GPU events that no finding has claimed and that are not set aside, (g,).
+        claims: the claims so far.
+    """
 
     def __init__(self, work: GpuEvents) -> None:
-        self.work = work  #: the GPU events, g of them, at least one
+        self.work = work
         recording = recording_of(work)
-        #: where it begins and ends, ns since the trace's first event
         self.start = recording.wall_start
         self.end = recording.wall_end
         holes = recording.parts[recording.parts["kind"] == DROPPED_EVENTS]
         self._holes = holes[["device", "start", "end"]].to_numpy()
         self.tracks = find_tracks(work, "device")
-        #: the gaps with their causes, k of them
         self.classified = classify_gaps(work, "device")
-        #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
-        #: GPU events that nothing has claimed and that are not set aside, (g,)
         self.free = ~recording.set_aside(work)
-        self.claims: list[Claim] = []  #: what is claimed so far
-        #: from when on the time of each event is not claimed, ns, (g,)
+        self.claims: list[Claim] = []
+        #: the time of each event before this moment is claimed, ns, (g,)
         self._unclaimed_from = work.start
         self._devices = self.tracks.device_labels
 
     @property
     def total_ns(self) -> int:
-        """Length of the wall time."""
+        """The length of the wall time."""
         return self.end - self.start
 
     @property
     def attributed_ns(self) -> float:
-        """All that is claimed so far."""
+        """The time that is claimed so far."""
         return sum(claim.attributed_ns for claim in self.claims)
 
     def copy(self) -> WallTime:
@@ -70,94 +96,106 @@ class WallTime:
         # A shallow copy is enough: claims replace attributes, and change none in place.
         return copy(self)
 
-    def parts(self) -> list[Claim]:
-        """The idle time in each part of the recording that cannot be judged, in their order."""
-        pieces = self.classified.intervals
+    def idle_time_of_parts(self) -> list[Claim]:
+        """Return the idle time of each part of the recording that cannot be judged.
+
+        These are the parts without recorded work and warm-up, in the order of `Recording.parts`.
+        """
+        idle = self.classified.intervals
         cannot_be_judged = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)
-        idle = pieces.chosen(np.isin(pieces.cause, cannot_be_judged))
-        found = []
-        times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
-        for device, start, end in times.tolist():
+        idle = idle.chosen(np.isin(idle.cause, cannot_be_judged))
+        claims = []
+        limits = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
+        for device, start, end in limits.tolist():
             idle_of_device = idle.chosen(idle.track == device)
-            within, _ = idle_of_device.split(np.array([start]), np.array([end]))
-            no_thread = np.full(len(within.gap), NONE)
-            intervals = self._of_gaps(within, no_thread)
-            found.append(Claim(intervals, self._devices, self.start))
-        return found
+            split = idle_of_device.split(np.array([start]), np.array([end]))
+            no_thread = np.full(len(split.inside.gap), NONE)
+            intervals = self._intervals_of_gaps(split.inside, no_thread)
+            claims.append(Claim(intervals, self._devices, self.start))
+        return claims
 
     def mean_ms(self, ns: IntArray | Float64Array) -> float:
-        """Times on all devices as the mean over them, ms."""
+        """Return the sum of times on all devices as the mean over the devices, ms."""
         return float(ns.sum()) / len(self._devices) / NS_PER_MS
 
     def _judged_idle(self) -> causes.IdleIntervals:
-        pieces = self.classified.intervals
-        others = Cause.NOT_RECORDED.code, Cause.WARM_UP.code, Cause.EDGE.code
-        return pieces.chosen(~np.isin(pieces.cause, others))
+        """Return all idle time that can be judged, claimed or not."""
+        idle = self.classified.intervals
+        not_judged = (Cause.NOT_RECORDED.code, Cause.WARM_UP.code, Cause.EDGE.code)
+        return idle.chosen(~np.isin(idle.cause, not_judged))
 
-    def may_wait(self, idle: causes.IdleIntervals) -> BoolArray:
-        """Tell in which intervals of idle time the GPU waits for the CPU, by their causes."""
-        of_cpu: BoolArray = np.isin(
+    def waits_for_cpu(self, idle: causes.IdleIntervals) -> BoolArray:
+        """Return in which intervals of idle time the GPU waits for the CPU, by their causes."""
+        waits_for_cpu: BoolArray = np.isin(
             idle.cause, (Cause.HOST.code, Cause.SYNCHRONIZATION.code)
         )
-        return of_cpu
+        return waits_for_cpu
 
-    def starts(self, idle: causes.IdleIntervals) -> BoolArray:
-        """Tell in which intervals of idle time the GPU takes its time to start work."""
-        is_overhead: BoolArray = idle.cause == Cause.LAUNCH_OVERHEAD.code
-        return is_overhead
+    def is_launch_overhead(self, idle: causes.IdleIntervals) -> BoolArray:
+        """Return which intervals of idle time are the latency of a launch, by their causes."""
+        is_launch_overhead: BoolArray = idle.cause == Cause.LAUNCH_OVERHEAD.code
+        return is_launch_overhead
 
     @cached_property
-    def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
-        """The calls that launched GPU work, by device and time.
-
-        Returns:
-            The device of the work, when the call began, and its thread.
-        """
+    def _launches(self) -> _Launches:
+        """The calls that launched GPU work, by device and time."""
         linked = self.work.tree.linked
         trace = self.work.trace
         device_index = self.tracks.of_gpu[linked]
         rows = self.work.tree.launch_of_gpu[linked]
         order = sorted_groups.by_group_and_time(device_index, trace.ts[rows])
         rows = rows[order]
-        return device_index[order], trace.ts[rows], trace.thread[rows]
+        return _Launches(
+            device_index=device_index[order],
+            start=trace.ts[rows],
+            thread=trace.thread[rows],
+        )
 
     @cached_property
-    def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
-        """The CPU threads that each gap may wait for; `NONE` where unknown.
-
-        Returns:
-            The thread that launched the work which ended the gap, (k,); and the same, but where
-            that launch came before the gap or is unknown, the thread that launched next on the
-            device, or last, (k,).
-        """
+    def threads_of_gaps(self) -> ThreadsOfGaps:
+        """The CPU threads that each gap may wait for."""
         trace = self.work.trace
-        launch = self.classified.launch
         gaps = self.classified.gaps
-        safe = np.maximum(launch, 0)
-        (of_device, begun, thread) = self._launches
-        launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
-        last = np.searchsorted(of_device, gaps.track, side="right") - 1
-        position = sorted_groups.items_before(of_device, begun, gaps.track, gaps.start)
-        position = np.minimum(position, last)
-        next_device = np.append(of_device, NONE)[position]
-        next_thread = np.append(thread, NONE)[position]
-        others = (launch == NONE) | (trace.ts[safe] < gaps.start)
-        others &= next_device == gaps.track
-        following = np.where(others, next_thread, launched)
-        return launched, following
+        launch = self.classified.launch
+        has_launch = launch != NONE
+        launch_row = np.maximum(launch, 0)  # row 0 stands for no launch
+        launching = np.where(has_launch, trace.thread[launch_row], NONE)
+        launching = launching.astype(np.int64)
+
+        launches = self._launches
+        next_launch = sorted_groups.items_before(
+            group=launches.device_index,
+            time=launches.start,
+            query_group=gaps.track,
+            query_time=gaps.start,
+        )
+        launches_up_to_device = np.searchsorted(
+            launches.device_index, gaps.track, side="right"
+        )
+        last_launch = launches_up_to_device - 1
+        next_or_last = np.minimum(next_launch, last_launch)
+        # Without any launch the index is -1 and reads the `NONE` at the end.
+        next_device = np.append(launches.device_index, NONE)[next_or_last]
+        next_thread = np.append(launches.thread, NONE)[next_or_last]
+        is_replaced = ~has_launch | (trace.ts[launch_row] < gaps.start)
+        is_replaced &= next_device == gaps.track
+        return ThreadsOfGaps(
+            launching=launching,
+            waited_for=np.where(is_replaced, next_thread, launching),
+        )
 
     # Idle time.
 
     def forgo_idle_time(self) -> None:
-        """Leave all idle time to nobody, because it may be time in which the GPU worked."""
+        """Make all idle time unclaimable, because the GPU may have worked in it."""
         nothing = np.zeros(len(self.idle.gap), dtype=bool)
         self.idle = self.idle.chosen(nothing)
 
-    def claim_idle(self, which: BoolArray) -> Claim:
-        """Claim some of the pieces of `idle`."""
-        claimed = self.idle.chosen(which)
-        self.idle = self.idle.chosen(~which)
-        return self._claimed(self._of_gaps(claimed))
+    def claim_idle(self, is_claimed: BoolArray) -> Claim:
+        """Claim some of the intervals of `idle`, given as a mask."""
+        claimed_intervals = self.idle.chosen(is_claimed)
+        self.idle = self.idle.chosen(~is_claimed)
+        return self._claim_of(self._intervals_of_gaps(claimed_intervals))
 
     def claim_idle_during(
         self, rows: Int64Array, until: Int64Array | None = None
@@ -165,98 +203,112 @@ class WallTime:
         """Claim the idle time during which the launching thread was inside given CPU events.
 
         Args:
-            rows: the CPU events, (e,).
-            until: until when each of them counts, ns, (e,); by default until its end.
+            rows: the rows of the e CPU events, (e,).
+            until: the moment up to which each event counts, ns, (e,); None: its end.
         """
         trace = self.work.trace
-        thread = trace.thread[rows]
+        thread_of_event = trace.thread[rows]
         start = trace.ts[rows]
-        end = trace.end_of(rows) if until is None else until
-        launched, following = self.threads_of_gap
+        end = until
+        if end is None:
+            end = trace.end_of(rows)
+        threads = self.threads_of_gaps
         claim = self.claim_idle(np.zeros(len(self.idle.gap), dtype=bool))
-        for number in np.unique(thread).tolist():
-            mine = thread == number
+        for thread in np.unique(thread_of_event).tolist():
             idle = self.idle
-            asked = launched[idle.gap] == number
-            asked |= following[idle.gap] == number
-            asked &= self.may_wait(idle)
-            stretches = union(start[mine], end[mine])
-            inside, rest = idle.chosen(asked).split(*stretches)
-            self.idle = causes.joined_intervals(idle.chosen(~asked), rest)
-            asking = np.full(len(inside.gap), number)
-            claim = claim + self._claimed(self._of_gaps(inside, asking))
+            waits_for_thread = threads.launching[idle.gap] == thread
+            waits_for_thread |= threads.waited_for[idle.gap] == thread
+            waits_for_thread &= self.waits_for_cpu(idle)
+            is_of_thread = thread_of_event == thread
+            events_time = union(start[is_of_thread], end[is_of_thread])
+            split = idle.chosen(waits_for_thread).split(*events_time)
+            self.idle = causes.joined_intervals(
+                idle.chosen(~waits_for_thread), split.outside
+            )
+            thread_of_gap = np.full(len(split.inside.gap), thread)
+            intervals = self._intervals_of_gaps(split.inside, thread_of_gap)
+            claim = claim + self._claim_of(intervals)
         return claim
 
     def claim_idle_up_to(self, limit: Int64Array) -> Claim:
-        """Claim idle time of each gap from its beginning, up to a limit, ns, at least 0, (k,).
+        """Claim the idle time at the beginning of each gap, up to a limit.
 
-        Idle time of unknown cause is nobody's.
+        Idle time of unknown cause cannot be claimed.
+
+        Args:
+            limit: the most time to claim of each gap, ns, at least 0, (k,).
         """
-        is_known = self._has_known_cause
-        idle = self.idle.chosen(is_known)
-        unknown = self.idle.chosen(~is_known)
+        has_known_cause = self._has_known_cause
+        idle = self.idle.chosen(has_known_cause)
+        idle_of_unknown_cause = self.idle.chosen(~has_known_cause)
         length = idle.end - idle.start
-        before = np.cumsum(length) - length
-        if len(length):  # of the same gap only
-            first_of_gap = np.searchsorted(idle.gap, idle.gap)
-            before -= before[first_of_gap]
-        left_of_limit = limit[idle.gap] - before
-        take = np.clip(left_of_limit, 0, length)
-        taken_until = idle.start + take
-        rest = idle._replace(start=taken_until)
-        self.idle = causes.joined_intervals(rest.chosen(take < length), unknown)
-        taken = idle._replace(end=taken_until)
-        intervals = self._of_gaps(taken.chosen(take > 0))
-        return self._claimed(intervals)
+        claimed_before = _sum_of_earlier(group=idle.gap, values=length)
+        claimed_ns = np.clip(limit[idle.gap] - claimed_before, 0, length)
+        claimed_until = idle.start + claimed_ns
+        unclaimed = idle._replace(start=claimed_until)
+        unclaimed = unclaimed.chosen(claimed_ns < length)
+        self.idle = causes.joined_intervals(unclaimed, idle_of_unknown_cause)
+        claimed = idle._replace(end=claimed_until)
+        intervals = self._intervals_of_gaps(claimed.chosen(claimed_ns > 0))
+        return self._claim_of(intervals)
 
     @property
     def _has_known_cause(self) -> BoolArray:
-        """Tell in which intervals of idle time the cause is known."""
+        """True for each interval of idle time whose cause is known."""
         is_known: BoolArray = self.idle.cause != Cause.UNKNOWN.code
         return is_known
 
     def claim_idle_after(self, call: Int64Array, at_most: Int64Array) -> Claim:
-        """Claim idle time of gaps after calls, from the beginning of each gap.
+        """Claim the idle time at the beginning of gaps that follow calls.
 
-        The gaps after one call share its duration, in their order: together they claim no more.
+        All gaps that follow the same call may together claim no more than the call's duration.
 
         Args:
-            call: the row of the call of each gap, `NONE` without one, (k,).
+            call: the row of the call that each gap follows, `NONE` without one, (k,).
             at_most: the most that the gaps after the call of each gap may claim together, ns, (k,).
         """
-        asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
-        if len(asked):
-            _, number = grouping.number_groups(
-                [self.classified.gaps.track[asked], call[asked]]
-            )
-            order = sorted_groups.by_group_and_time(number, asked)
-            number = number[order]
-            gap = asked[order]
-            left = self.left_of_gaps()[gap]
-            before = np.cumsum(left) - left
-            first_of_number = np.searchsorted(number, number)
-            before -= before[first_of_number]
-            lasts = self.work.trace.dur[call[gap]]
-            lasts = np.minimum(lasts, at_most[gap])
-            limit[gap] = np.maximum(lasts - before, 0)
+        gaps = np.flatnonzero(call != NONE)
+        if len(gaps):
+            device_and_call = [self.classified.gaps.track[gaps], call[gaps]]
+            _, call_number = grouping.number_groups(device_and_call)
+            order = sorted_groups.by_group_and_time(call_number, gaps)
+            call_number = call_number[order]
+            gaps = gaps[order]
+            unclaimed_ns = self.unclaimed_ns_of_gaps()[gaps]
+            claimed_before = _sum_of_earlier(group=call_number, values=unclaimed_ns)
+            call_ns = self.work.trace.dur[call[gaps]]
+            limit_of_call = np.minimum(call_ns, at_most[gaps])
+            limit[gaps] = np.maximum(limit_of_call - claimed_before, 0)
         return self.claim_idle_up_to(limit)
 
-    def left_of_gaps(self) -> Int64Array:
-        """The idle time of each gap that nobody has claimed and whose cause is known, ns, (k,)."""
+    def unclaimed_ns_of_gaps(self) -> Int64Array:
+        """Return the idle time of known cause in each gap that no finding has claimed, ns, (k,)."""
         idle = self.idle.chosen(self._has_known_cause)
         return grouping.sums(idle.gap, idle.end - idle.start, len(self.classified))
 
-    def _of_gaps(
+    def _intervals_of_gaps(
         self, idle: causes.IdleIntervals, thread: Int64Array | None = None
     ) -> Intervals:
-        nothing = np.full(len(idle.gap), NONE)
-        waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
+        """Return idle time as intervals of a claim.
+
+        Args:
+            idle: the idle time.
+            thread: the thread that each interval waits for; None: the one of `threads_of_gaps`.
+        """
+        if thread is None:
+            thread = self.threads_of_gaps.waited_for[idle.gap]
         return Intervals(
-            idle.start, idle.end, idle.track, idle.gap, nothing, waited_for
+            start=idle.start,
+            end=idle.end,
+            device_index=idle.track,
+            gap=idle.gap,
+            event=np.full(len(idle.gap), NONE),
+            thread=thread,
         )
 
-    def _claimed(self, intervals: Intervals) -> Claim:
+    def _claim_of(self, intervals: Intervals) -> Claim:
+        """Return a claim of some intervals, and remember it unless it is empty."""
         claim = Claim(intervals, self._devices, self.start)
         if len(intervals.start):
             self.claims = self.claims + [claim]
@@ -264,71 +316,119 @@ class WallTime:
 
     # Busy time.
 
-    def _alone(self, which: BoolArray, hiding: BoolArray | None = None) -> Intervals:
-        """Return when given GPU events run and no event that hides them does.
+    def _alone(self, events: BoolArray, hiding: BoolArray | None = None) -> Intervals:
+        """Return when some GPU events run and no event that hides them does.
 
-        Time during which several of them run belongs to the one that starts first.
+        Time during which several of them run belongs to the event that starts first.
 
         Args:
-            which: the events, (g,).
-            hiding: the events that hide them, (g,); by default all others.
+            events: True for the events, (g,).
+            hiding: True for the events that hide them, (g,); None: all other events.
         """
-        start = self._unclaimed_from
-        end = self.work.end
-        others = ~which if hiding is None else hiding
-        found = []
+        hides = ~events
+        if hiding is not None:
+            hides = hiding
+        intervals_of_devices = []
         for device_index in range(len(self.tracks)):
-            here = self.tracks.of_gpu == device_index
-            chosen = np.flatnonzero(which & here)
-            hide = others & here
-            order = chosen[np.argsort(start[chosen], kind="stable")]
-            reach = np.maximum.accumulate(np.append(self.start, end[order]))[:-1]
-            begins = np.minimum(np.maximum(start[order], reach), end[order])
-            # What ran in a hole beside an event is not known.
-            hole = self._holes[self._holes[:, 0] == device_index]
-            begun = [self.work.start[hide], hole[:, 1]]
-            ended = [end[hide], hole[:, 2]]
+            is_on_device = self.tracks.of_gpu == device_index
+            hidden_time = [
+                self._holes_of(device_index),
+                Union(
+                    start=self.work.start[hides & is_on_device],
+                    end=self.work.end[hides & is_on_device],
+                ),
+            ]
             if hiding is not None:
-                # What runs beside an event, and does not hide it, may have claimed its time.
-                for claim in self.claims:
-                    on_device = (claim.intervals.device_index == device_index) & (
-                        claim.intervals.event != NONE
-                    )
-                    begun.append(claim.intervals.start[on_device])
-                    ended.append(claim.intervals.end[on_device])
-            others_run = union(np.concatenate(begun), np.concatenate(ended))
-            first, last, event = outside(begins, end[order], *others_run)
-            devices = np.full_like(first, device_index)
-            nothing = np.full_like(first, NONE)
-            found.append(
-                Intervals(first, last, devices, nothing, order[event], nothing)
+                # An event that does not hide may have claimed the time in which it runs.
+                hidden_time += self._claimed_busy_time(device_index)
+            intervals_of_devices.append(
+                self._outside_of_hidden_time(
+                    events=np.flatnonzero(events & is_on_device),
+                    device_index=device_index,
+                    hidden_time=hidden_time,
+                )
             )
-        return Intervals.joined(found)
+        return Intervals.joined(intervals_of_devices)
 
-    def about(self, which: BoolArray) -> Claim:
-        """The time that some GPU events run alone, without claiming it."""
-        return Claim(self._alone(which), self._devices, self.start)
+    def _holes_of(self, device_index: int) -> Union:
+        """Return the times in which GPU events of a device were lost: others may have run."""
+        holes = self._holes[self._holes[:, 0] == device_index]
+        return Union(start=holes[:, 1], end=holes[:, 2])
+
+    def _claimed_busy_time(self, device_index: int) -> list[Union]:
+        """Return the busy time of a device that each claim has."""
+        claimed_time = []
+        for claim in self.claims:
+            intervals = claim.intervals
+            is_busy = intervals.event != NONE
+            is_busy &= intervals.device_index == device_index
+            claimed_time.append(
+                Union(start=intervals.start[is_busy], end=intervals.end[is_busy])
+            )
+        return claimed_time
+
+    def _outside_of_hidden_time(
+        self, events: Int64Array, device_index: int, hidden_time: list[Union]
+    ) -> Intervals:
+        """Return when some GPU events of a device run outside of hidden time.
+
+        Args:
+            events: the GPU events.
+            device_index: their device.
+            hidden_time: intervals in any order.
+        """
+        start = self._unclaimed_from[events]
+        order = np.argsort(start, kind="stable")
+        events = events[order]
+        start = start[order]
+        end = self.work.end[events]
+        # Each event counts from the end of the events that started before it.
+        latest_end_before = np.maximum.accumulate(np.append(self.start, end))[:-1]
+        counted_from = np.minimum(np.maximum(start, latest_end_before), end)
+        hidden = union(
+            np.concatenate([intervals.start for intervals in hidden_time]),
+            np.concatenate([intervals.end for intervals in hidden_time]),
+        )
+        alone_start, alone_end, index = outside(counted_from, end, *hidden)
+        nothing = np.full_like(alone_start, NONE)
+        return Intervals(
+            start=alone_start,
+            end=alone_end,
+            device_index=np.full_like(alone_start, device_index),
+            gap=nothing,
+            event=events[index],
+            thread=nothing,
+        )
+
+    def about(self, events: BoolArray) -> Claim:
+        """Return the time that some GPU events (g,) run alone, without claiming it."""
+        return Claim(self._alone(events), self._devices, self.start)
 
     def on_device(
         self, device_index: int, first: Int64Array, last: Int64Array
     ) -> Claim:
-        """What a device does in some windows, which are ascending and apart; claims nothing."""
-        pieces = self._judged_idle()
-        pieces = pieces.chosen(pieces.track == device_index)
-        idle, _ = pieces.split(first, last)
+        """Return the idle and busy time of a device in some windows, without claiming it.
+
+        Args:
+            device_index: the device.
+            first: the start of each window; windows ascend and do not overlap.
+            last: the end of each window.
+        """
+        idle = self._judged_idle()
+        idle = idle.chosen(idle.track == device_index)
+        idle_intervals = self._intervals_of_gaps(idle.split(first, last).inside)
         events = self._alone(self.tracks.of_gpu == device_index)
-        start, end, which, _ = inside(events.start, events.end, first, last)
-        idle_intervals = self._of_gaps(idle)
-        busy_intervals = events.chosen(which)._replace(start=start, end=end)
-        both = Intervals.joined((idle_intervals, busy_intervals))
-        # The claim has this device only, so its number is 0.
-        devices = np.zeros(len(both.start), dtype=np.int64)
-        intervals = both._replace(device_index=devices)
+        start, end, index, _ = inside(events.start, events.end, first, last)
+        busy_intervals = events.chosen(index)._replace(start=start, end=end)
+        intervals = Intervals.joined((idle_intervals, busy_intervals))
+        # The claim has only this device, so its index is 0.
+        no_index = np.zeros(len(intervals.start), dtype=np.int64)
+        intervals = intervals._replace(device_index=no_index)
         return Claim(intervals, [self._devices[device_index]], self.start)
 
     def claim_events(
         self,
-        which: BoolArray,
+        events: BoolArray,
         share: Float64Array | float = 1.0,
         *,
         hiding: BoolArray | None = None,
@@ -337,25 +437,37 @@ class WallTime:
         """Claim the time of GPU events that nobody has claimed, as far as it is not hidden.
 
         Args:
-            which: the events, (g,). No other finding claims them after that.
-            share: the share of its time that each would save, 0 to 1, (g,) or one for all.
-            hiding: the events that hide them, all others by default, (g,).
-            until: claim each event up to this moment only, and leave the rest to others, (g,).
+            events: True for the events, (g,). Afterwards, no other finding can claim them.
+            share: the share of its time that each event would save, 0 to 1, (g,) or one for all.
+            hiding: True for the events that hide them, (g,); None: all other events.
+            until: the moment up to which each event is claimed, ns, (g,). Its later time stays for
+                other findings. None: its end.
         """
-        which = which & self.free
-        found = self._alone(which, hiding)
+        events = events & self.free
+        claimed = self._alone(events, hiding)
         if until is None:
-            self.free = self.free & ~which
+            self.free = self.free & ~events
         else:
-            claimed_until = np.minimum(found.end, until[found.event])
-            found = found._replace(end=claimed_until)
-            begun = self._unclaimed_from
-            left_from = np.clip(until, begun, self.work.end)
-            self._unclaimed_from = np.where(which, left_from, begun)
-        share = np.clip(share, 0.0, 1.0)
-        share_of_gpu = np.broadcast_to(share, len(self.work))
-        found_ns = found.end - found.start
-        claimed_ns = found_ns * share_of_gpu[found.event]
-        length = np.rint(claimed_ns).astype(np.int64)
-        found = found._replace(end=found.start + length)
-        return self._claimed(found.chosen(length > 0))
+            claimed_until = np.minimum(claimed.end, until[claimed.event])
+            claimed = claimed._replace(end=claimed_until)
+            unclaimed_from = np.clip(until, self._unclaimed_from, self.work.end)
+            self._unclaimed_from = np.where(
+                events, unclaimed_from, self._unclaimed_from
+            )
+        share_of_event = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))
+        saved_ns = (claimed.end - claimed.start) * share_of_event[claimed.event]
+        length = np.rint(saved_ns).astype(np.int64)
+        claimed = claimed._replace(end=claimed.start + length)
+        return self._claim_of(claimed.chosen(length > 0))
+
+
+def _sum_of_earlier(group: IntArray, values: Int64Array) -> Int64Array:
+    """Return the sum of the earlier values of the same group for each value.
+
+    For groups 3, 3, 3, 8 and values 5, 2, 4, 6 it is 0, 5, 7, 0. Groups ascend.
+    """
+    sum_of_all_earlier = np.cumsum(values) - values
+    if not len(values):
+        return sum_of_all_earlier
+    first_of_group = np.searchsorted(group, group)
+    return sum_of_all_earlier - sum_of_all_earlier[first_of_group]

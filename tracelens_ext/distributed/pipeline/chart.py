@@ -17,12 +17,12 @@ from tracelens_ext.distributed.pipeline.times import (
     StageTimes,
     TimeKind,
 )
-from tracelens_ext.report.colors import ONE_COLOUR
+from tracelens_ext.report.colors import ONE_COLOR
 from tracelens_ext.report.html_figures import Figure, duration_text, spec_of, trace
 from tracelens_ext.trace import NS_PER_MS
 
 _COLORS = {
-    TimeKind.COMPUTATION: ONE_COLOUR,
+    TimeKind.COMPUTATION: ONE_COLOR,
     TimeKind.TRANSFER: "#e58a2b",
     TimeKind.WAIT_PREVIOUS: "#d1495b",
     TimeKind.WAIT_NEXT: "#8d6bc7",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
+from tracelens_ext.analysis.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.distributed.pipeline.activity import other_activity
 from tracelens_ext.distributed.pipeline.optimizer_steps import optimizer_steps
 from tracelens_ext.distributed.pipeline.sends_and_receives import (

@@ -74,7 +74,7 @@ class PipelineJob:
         return stages
 
     def table(self) -> pd.DataFrame:
-        """Return the table `pipeline_stages`: a row for each stage and iteration, means of ranks."""
+        """Return the table `pipeline_stages`: the means over ranks by stage and iteration."""
         rows = []
         for iteration in self.iterations:
             rows.extend(_rows(iteration))

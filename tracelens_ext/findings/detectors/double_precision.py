@@ -45,6 +45,7 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_share=0.5,
 )
 
 #: First template arguments, and operations on doubles; parameters of functions are no data.

@@ -56,6 +56,7 @@ TEXT: Final = FindingText(
             what="bytes that they move", unit="GB", see="roofline"
         ),
     },
+    least_share=0.5,
 )
 
 _CASTS: Final = ("copy_", "_to_copy", "to", "_foreach_copy_")

@@ -94,6 +94,7 @@ TEXT: Final = FindingText(
             reason="kernels follow each other as in an activation or norm computed in parts",
         ),
     },
+    least_share=0.5,
 )
 
 

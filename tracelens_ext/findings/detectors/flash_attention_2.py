@@ -62,6 +62,8 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_share=0.5,
+    most_share=1.5,
 )
 
 #: FlashAttention 2, of PyTorch or its own package; not of split keys, which memory limits.

@@ -51,6 +51,7 @@ TEXT: Final = FindingText(
             what="multiprocessors", unit="units", see="roofline"
         ),
     },
+    least_share=0.5,
 )
 
 

@@ -66,6 +66,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
+    least_share=0.5,
 )
 
 #: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.

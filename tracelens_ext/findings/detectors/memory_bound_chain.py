@@ -63,6 +63,8 @@ TEXT: Final = FindingText(
             what="bytes that they move", unit="GB", see="roofline"
         ),
     },
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.

@@ -50,6 +50,7 @@ TEXT: Final = FindingText(
         "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_share=0.5,
 )
 
 #: Generations of kernels, by compute capability.

@@ -91,6 +91,8 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
         "rate": EvidenceText(what="their rate", unit="TFLOP/s", see="roofline"),
     },
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Queries of a head that one block computes.

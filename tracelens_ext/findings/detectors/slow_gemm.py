@@ -38,6 +38,8 @@ TEXT: Final = FindingText(
             values={"why": "; nothing recorded shows why these do not"},
         ),
     },
+    least_share=0.5,
+    most_share=1.1,
 )
 
 _TF32: Final = 'torch.set_float32_matmul_precision("high")'

@@ -8,11 +8,8 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations import measurement as measured
-from tracelens_ext.analysis.iterations.selection import (
-    Iterations,
-    find_iterations,
-    named_iterations,
-)
+from tracelens_ext.analysis.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.findings.attribution import MOST_PLACES, ranked
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Claim, Finding
@@ -46,6 +43,7 @@ TEXT: Final = FindingText(
             "more in a slow iteration than usual", "kernels", "iterations"
         ),
     },
+    least_share=0.5,
 )
 
 _WALL: Final = "wall_time_ms"
@@ -155,7 +153,7 @@ def _claim_by_wall(
     share = np.minimum(excess / free, 1.0)
     share_of_gap = values_at(share, times.of_gap, missing=0)
     share_of_gpu = values_at(share, iterations.started_in, missing=0)
-    idle = wall.left_of_gaps().astype(np.float64)
+    idle = wall.unclaimed_ns_of_gaps().astype(np.float64)
     idle_limit = (idle * share_of_gap).astype(np.int64)
     idle_claim = wall.claim_idle_up_to(idle_limit)
     is_chosen = wall.free & (share_of_gpu > 0)
@@ -238,7 +236,7 @@ def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
     alone = wall.about(wall.free)
     busy_ns = alone.event_ns * len(wall.tracks)
     busy = _sums(of_gpu[alone.events], busy_ns, count)
-    idle_ns = wall.left_of_gaps().astype(np.float64)
+    idle_ns = wall.unclaimed_ns_of_gaps().astype(np.float64)
     idle = _sums(of_gap, idle_ns, count)
     free = (busy + idle) / devices
     return _Times(of_gap, claimed / devices, free)

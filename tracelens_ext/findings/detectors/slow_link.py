@@ -96,6 +96,7 @@ TEXT: Final = FindingText(
             ),
         ),
     },
+    least_share=0.5,
 )
 
 #: Less than this share of the link is far below it. Smaller messages take their latency.
@@ -137,7 +138,7 @@ def slow_link(inspection: Inspection) -> Finding | None:
     lost_ns = np.where(is_slow, transfer_ns - needed_ns, 0.0)
     claim = partial(
         WallTime.claim_events,
-        which=is_slow,
+        events=is_slow,
         hiding=~(work.is_communication | work.is_copy),
         until=work.start + np.rint(lost_ns).astype(np.int64),
     )

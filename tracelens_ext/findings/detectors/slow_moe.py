@@ -26,6 +26,7 @@ TEXT: Final = FindingText(
         "events": EvidenceText(what="such kernels", unit="GPU events", see="kernels"),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_share=0.5,
 )
 
 _GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)

@@ -53,6 +53,7 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
         "launches": EvidenceText(what="launches of them", unit="calls", see="kernels"),
     },
+    least_share=0.5,
 )
 
 #: A copy without a known size is small if it is as short as this.

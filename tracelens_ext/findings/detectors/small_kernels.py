@@ -81,6 +81,7 @@ TEXT: Final = FindingText(
         ),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_share=0.5,
 )
 
 #: A launch takes the CPU about this long (the call 3 µs, PyTorch around it more), and the GPU two

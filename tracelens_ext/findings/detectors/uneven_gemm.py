@@ -46,6 +46,8 @@ TEXT: Final = FindingText(
         "events": EvidenceText(what="slow products", unit="GPU events", see="kernels"),
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Fewer others tell nothing; what is shorter is measured too coarsely.

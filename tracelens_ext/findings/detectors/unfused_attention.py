@@ -85,6 +85,7 @@ TEXT: Final = FindingText(
             reason="shapes or the peaks of this GPU are unknown; products are assumed to stay",
         ),
     },
+    most_share=1.1,
 )
 
 #: What a fused backward pass computes besides: the scores again, five products for four.

@@ -51,6 +51,8 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText("their time", "ms", "kernels"),
         "idle_ms": EvidenceText("idle time in them", "ms", "idle_cpu_activity"),
     },
+    least_share=0.5,
+    most_share=1.1,
 )
 
 #: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.
@@ -97,7 +99,7 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     is_between &= is_chosen[before]
     is_between &= is_chosen[after]
     idle = wall.claim_idle_during(steps[is_unfused])
-    of_cpu = wall.may_wait(wall.idle) | wall.starts(wall.idle)
+    of_cpu = wall.waits_for_cpu(wall.idle) | wall.is_launch_overhead(wall.idle)
     is_idle_between = is_between[wall.idle.gap] & of_cpu
     idle = idle + wall.claim_idle(is_idle_between)
     claim = idle + wall.claim_events(is_chosen, share)
