@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.analysis.idle_time import cpu_activity as hosts
 from tracelens_ext.analysis.idle_time.cpu_activity import HOST_KINDS
-from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Place

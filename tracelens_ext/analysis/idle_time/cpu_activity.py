@@ -79,7 +79,7 @@ def event_labels(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
 
 
 def cpu_activity_rows(
-    work: GpuEvents,
+    gpu_events: GpuEvents,
     classified: ClassifiedGaps,
     column: HostColumn,
     chosen: IntArray | slice = slice(None),
@@ -89,12 +89,12 @@ def cpu_activity_rows(
     As `host_call`, a synchronization has the call that synchronized.
 
     Args:
-        work: the GPU events.
+        gpu_events: the GPU events.
         classified: the gaps.
         column: which kind of event is meant.
         chosen: the gaps that matter, all by default.
     """
-    trace = work.trace
+    trace = gpu_events.trace
     start = classified.gaps.start[chosen]
     end = classified.gaps.end[chosen]
     launch = classified.launch[chosen]
@@ -253,15 +253,15 @@ def innermost_segments(
 
 
 def idle_time_segments(
-    work: GpuEvents, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]
+    gpu_events: GpuEvents, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]
 ) -> HostSegments:
     """Return the segments around all idle time of devices, of the threads that launch GPU work.
 
     Arguments are those of `innermost_segments`.
     """
-    trace = work.trace
-    launch = work.tree.launch_of_gpu
-    idle = classify_gaps(work, "device").intervals
+    trace = gpu_events.trace
+    launch = gpu_events.tree.launch_of_gpu
+    idle = classify_gaps(gpu_events, "device").intervals
     launching = HostIntervals(
         thread=trace.thread[launch[launch != NONE]],
         start=idle.start,

@@ -15,7 +15,7 @@ from tracelens_ext.compare.engine_chart import runs as measured
 from tracelens_ext.compare.engine_chart.runs import EngineRun
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S
 from tracelens_ext.report import html_figures as spelled
-from tracelens_ext.report.colors import colour_of
+from tracelens_ext.report.colors import color_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
@@ -156,7 +156,7 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
     ):
         if not any(amounts_ms):
             continue
-        color = colour_of(category)
+        color = color_of(category)
         legend.append((cleaned(category), color))
         events = [count[category] for count in counts]
         values = _piece_lengths(runs, amounts_ms, percent=percent)
@@ -171,7 +171,7 @@ def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
             bar_piece(
                 place=len(pieces),
                 values=values,
-                colour=color,
+                color=color,
                 hover=hover,
                 inside=texts,
             )
@@ -256,13 +256,13 @@ def _card(run: EngineRun) -> Card:
     """Return the card of a run."""
     label = cleaned(run.label)
     elapsed = spelled.duration_text(_elapsed_ms(run))
-    color = colour_of(_largest(run).category)
+    color = color_of(_largest(run).category)
     # The label again, in the smaller type of names.
     return Card(
         label=f"{elapsed} elapsed",
         value=spelled.elided(label, _WIDE),
         detail=_in_words(run),
-        colour=color,
+        color=color,
         full=label,
     )
 
