@@ -43,6 +43,10 @@ def copies_within(*names: str, api: str = "cudaLaunchKernel") -> TraceMaker:
 
 REDUCER = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 FORWARD = "DistributedDataParallel.forward"
+WITHOUT_BUFFERS = (
+    "DistributedDataParallel(model, gradient_as_bucket_view=True, "
+    "broadcast_buffers=False)"
+)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +55,7 @@ FORWARD = "DistributedDataParallel.forward"
         ((REDUCER,), "DistributedDataParallel(model, gradient_as_bucket_view=True)"),
         (
             (REDUCER, FORWARD),
-            "DistributedDataParallel(model, gradient_as_bucket_view=True, "
-            "broadcast_buffers=False)",
+            WITHOUT_BUFFERS,
         ),
         (("aten::item",), "torch.stack(values).tolist()"),
     ],
