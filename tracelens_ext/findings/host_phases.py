@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.analysis.idle_time.cpu_activity import (
-    HOST_KINDS,
+    KINDS_OF_COLUMN,
     HostColumn,
     HostIntervals,
     event_labels,
@@ -168,7 +168,7 @@ class ShapedClaim:
         for column in reversed(_COLUMNS):
             rows = innermost_during(
                 trace=self._work.trace,
-                kinds=HOST_KINDS[column],
+                kinds=KINDS_OF_COLUMN[column],
                 intervals=times,
                 ignored=_IGNORED,
             )
