@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.comparison_helpers import GEMM, training
 from tests.support.make_trace import TraceMaker
-from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE
 from tracelens_ext.trace.call_tree import CallTree

@@ -16,11 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.iterations.selection import (
-    Iterations,
-    iteration_at,
-    named_iterations,
-)
+from tracelens_ext.analysis.iterations.iterations import Iterations, iteration_at
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import counted
