@@ -36,15 +36,17 @@ def ordered_tables() -> list[Table]:
         GRAPH_OPERATIONS,
     )
     from tracelens_ext.analysis.idle_time.cpu_stacks import IDLE_CALL_TREE
-    from tracelens_ext.analysis.idle_time.tables import (
+    from tracelens_ext.analysis.idle_time.kernel_pairs import (
         GAP_FULL_NAMES,
+        IDLE_BY_KERNEL_PAIR,
+    )
+    from tracelens_ext.analysis.idle_time.tables import (
         GAP_HISTOGRAM,
         GAP_SHAPES,
         GAP_STREAMS,
         GAP_SUMMARY,
         GAPS,
         GAPS_LONGEST,
-        IDLE_BY_KERNEL_PAIR,
         IDLE_CPU_ACTIVITY,
     )
     from tracelens_ext.analysis.iterations.tables import (

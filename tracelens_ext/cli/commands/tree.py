@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_ext.analysis.idle_time.cpu_stacks import IdleStacks
-    from tracelens_ext.analysis.operations.tree_table import MergedTree
+    from tracelens_ext.analysis.operations.merged_tree import MergedTree
 
 _NS_PER_MS = 1e6
 _DEFAULT_MIN_PERCENT = 1.0
@@ -89,11 +89,8 @@ def tree(
     reading: GraphReadingFlags,
 ) -> None:
     """Show the call tree with the GPU time below each operation."""
-    from tracelens_ext.analysis.operations.tree_table import (
-        folded_stacks,
-        merged_tree,
-        tree_rows,
-    )
+    from tracelens_ext.analysis.operations.merged_tree import merged_tree
+    from tracelens_ext.analysis.operations.tree_table import folded_stacks, tree_rows
     from tracelens_ext.categorize.user_patterns import user_pattern
     from tracelens_ext.cli.load import analyze, recording_notes
     from tracelens_ext.report.terminal import safe_text
