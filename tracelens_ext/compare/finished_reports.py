@@ -150,13 +150,8 @@ def is_report(path: Path, *, of_trace: bool = False) -> bool:
 
 
 def _is_json_report(path: Path, beginning: bytes, *, of_trace: bool) -> bool:
-<<<<<<< HEAD
-    """Tell whether a file is a JSON report of ours."""
-    if not beginning.startswith(b"{") or not has_own_mark(path):
-=======
     """Tell whether a file is a JSON report that this program wrote."""
-    if not beginning.startswith(b"{") or not made_here(path):
->>>>>>> main
+    if not beginning.startswith(b"{") or not has_own_mark(path):
         return False
     return not of_trace or f'"{_TIMELINE.name}": ['.encode() in beginning
 
