@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.idle_time import cpu_activity as hosts
-from tracelens_ext.analysis.idle_time.cpu_activity import HOST_KINDS
-from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.idle_time.cpu_activity import KINDS_OF_COLUMN
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Place
@@ -173,10 +173,12 @@ def _of_gaps(
     start, end, _, _, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
     if not len(start):
         return {}
-    names = dict(zip(HOST_KINDS, ("operations", "calls", "python_frames"), strict=True))
+    names = dict(
+        zip(KINDS_OF_COLUMN, ("operations", "calls", "python_frames"), strict=True)
+    )
     found = {
         names[column]: _ranked_in_gaps(work, claim, idle_moments, kinds)
-        for column, kinds in HOST_KINDS.items()
+        for column, kinds in KINDS_OF_COLUMN.items()
     }
     return found | {
         "iterations": _iterations_during(
@@ -193,7 +195,7 @@ def python_files(
     work: GpuEvents, claim: Claim, idle_moments: FindMoments
 ) -> list[Place]:
     """Return the files of Python with most of the idle time of a claim, by the innermost frame."""
-    kinds = HOST_KINDS["python_frame"]
+    kinds = KINDS_OF_COLUMN["python_frame"]
     places = _ranked_in_gaps(work, claim, idle_moments, kinds, _file_of_frame)
     return sorted(places, key=lambda place: -place.attributed_ms)[:MOST_PLACES]
 
@@ -359,7 +361,7 @@ def frames_around(
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
     return around(
         work=work,
-        kinds=HOST_KINDS["python_frame"],
+        kinds=KINDS_OF_COLUMN["python_frame"],
         calls=calls[largest],
         ns=ns[largest],
     )

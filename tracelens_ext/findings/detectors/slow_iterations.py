@@ -8,11 +8,8 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations import measurement as measured
-from tracelens_ext.analysis.iterations.selection import (
-    Iterations,
-    find_iterations,
-    named_iterations,
-)
+from tracelens_ext.analysis.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.named_iterations import named_iterations
 from tracelens_ext.findings.attribution import MOST_PLACES, ranked
 from tracelens_ext.findings.detector import detector
 from tracelens_ext.findings.finding import Claim, Finding

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.analysis import collectives
 from tracelens_ext.analysis.collectives import communication_of
-from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.iterations.iterations import find_iterations
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.attribution import places_of
 from tracelens_ext.findings.detector import detector
