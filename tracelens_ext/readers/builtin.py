@@ -278,8 +278,8 @@ READERS: list[Reader] = [
         fits=_is_json,
         how_to_record="torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')",
         suffixes=_JSON,
-        merged_ranks="a file with the merged traces of several ranks is read as one trace per rank; "
-        "report and fleet read all ranks, other commands the one in --rank N",
+        merged_ranks="a file with the merged traces of several ranks is read as one trace "
+        "per rank; report and fleet read all ranks, other commands the one in --rank N",
     ),
 ]
 
