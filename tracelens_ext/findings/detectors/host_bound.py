@@ -312,7 +312,7 @@ _SPECIAL_ADVICES: Final = {
             excludes=(Fact.GPU_GRAPHS,),
             advice=(
                 "Use larger batches, which need no more launches: the program computes "
-                "{batches}. If they must be small, compile {region} and replay it as {graphs}."
+                "{batches}. If they must be small, compile {region}, and replay it as {graphs}."
             ),
             snippet=_REDUCE_OVERHEAD,
         ),
@@ -545,7 +545,11 @@ def host_bound(inspection: Inspection) -> Finding | None:
     if finding is None:
         return None
     advice = finding.advice.replace("{region}", _region(finding))
-    finding = replace(finding, advice=advice)
+    where = dict(finding.where)
+    if shape == "holes":
+        # The kernels were launched before: what the CPU does meanwhile does not matter.
+        where.pop("calls", None)
+    finding = replace(finding, advice=advice, where=where)
     if not evidence:
         return finding
     return _with_place(finding, lead.words)
