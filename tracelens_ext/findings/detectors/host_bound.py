@@ -230,6 +230,16 @@ _SPECIAL_ADVICES: Final = {
             snippet="torch.optim.{optimizer}(model.parameters(), {option}=True)",
         ),
     ),
+    "rounds": (
+        AdviceVariant(
+            kinds=("native",),
+            excludes=(Fact.GPU_GRAPHS, Fact.DIRECTIVES),
+            advice=(
+                "Launch the work of several rounds before waiting for results: the CPU waits "
+                "{how_often} on average ({waiting_call}), so it cannot launch ahead."
+            ),
+        ),
+    ),
     "gradients": (
         AdviceVariant(
             kinds=PYTORCH_JOBS,
