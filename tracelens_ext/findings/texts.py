@@ -144,7 +144,8 @@ class FindingText:
         informs_only: whether it claims no time.
         least_share: the share of the attributed time that the fix saves at least, where that rests
             on an assumed speed or depends on the code; unless the detector tells.
-        most_share: the share that it may save if the speed that is assumed is too low.
+        most_share: the share that it may save, where the speed that is assumed may be too low, or
+            where launches go that leave gaps between them.
     """
 
     title: str = ""

@@ -82,6 +82,7 @@ TEXT: Final = FindingText(
         "time_ms": EvidenceText(what="their time", unit="ms", see="kernels"),
     },
     least_share=0.5,
+    most_share=1.1,
 )
 
 #: A launch takes the CPU about this long (the call 3 µs, PyTorch around it more), and the GPU two
